@@ -57,7 +57,8 @@ class Collector(Scoring):
     def scored(self) -> list[Scored]:
         """What was added up. The order of keys that a text's rows favour by chance has no correlation with theirs."""
         scored = []
-        for sink, totals in self.totals.items():
+        for sink in SINKS:
+            totals = self.totals[sink]
             parts = totals.scores, totals.weights, totals.rows
             rows, order = Totals(*(part[..., :-1] for part in parts)), Totals(*(part[:, :-1, -1:] for part in parts))
             scored.append(Scored(rows, _MEASURES[:-1], sink, [_UNIFORM.name]))

@@ -178,7 +178,7 @@ def _experiment(name: str) -> str:
 def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:
     """Every head that a table has a row of that says of which stack and attention it is."""
     columns = [*Place._fields]
-    whole = [table[columns] for table in tables if {*columns} <= {*table.columns}]  # others: models of one kind
+    whole = [table.loc[:, columns] for table in tables if {*columns} <= {*table.columns}]  # others: models of one kind
     rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=columns)
     return places(rows.fillna({"stack": "", "attention": "self"}))
 

@@ -51,7 +51,7 @@ class Shown(Protocol):
         """Of these, the columns whose rows are counted in this window."""
         ...
 
-    @property
+    @cached_property
     def rows(self) -> Rows:
         """The same as tensors: a batch of one, all of it visible."""
         ...

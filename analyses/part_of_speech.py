@@ -219,7 +219,7 @@ class Collector(Scoring):
 
 def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
     """Each piece's tag (an unlisted one gets an index of its own); -1 where there is none."""
-    of_word = batch.by_word(lambda text: text.tags and [tags.get(tag, len(tags)) for tag in text.tags])
+    of_word = batch.by_word(lambda text: [tags.get(tag, len(tags)) for tag in text.tags or ()])
     return torch.where(batch.word_of == NO_WORD, -1, of_word.gather(1, batch.word_of.clamp(min=0)))
 
 

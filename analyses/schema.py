@@ -58,7 +58,7 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "effect of": ("l", lambda effect, head: [f"{_signed(effect)} (", bold(head), ")"]),
     "answer": ("l", lambda answer, task: carried(answer or task)),
     "task": ("l", lambda answer, task: answer or task),
-    "way": ("r", lambda way: {"noise": "removed", "denoise": "restored"}.get(way, way)),
+    "way": ("r", lambda way: {"noise": "removed", "denoise": "restored"}.get(str(way), str(way))),
     "rule": ("w", _rule),
     "two shares": ("w", lambda head, rule, n: f"{number(head)} / {number(rule)} (n {whole(n)})"),
     "difference": ("w", lambda rule, value, n: f"{measure_name(str(rule))} {_signed(value)} (n {whole(n)})"),

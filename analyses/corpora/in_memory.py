@@ -118,7 +118,8 @@ class _Rows:
         if not isinstance(values.get("target", ""), str):
             raise InputError(f'expected a string in "{self.columns["target"]}", got {values["target"]!r}')
         spelled = _TEXT in values and "words" in values
-        by_word = {use: self._strings(values[use], use) for use in ("tags", "relations", "lemmas") if use in values}
+        named = (use for use in ("tags", "relations", "lemmas") if use in values)
+        by_word: dict[str, Any] = {use: self._strings(values[use], use) for use in named}
         return AnnotatedText(
             words=words,
             space_after=_spaces(values[_TEXT], words) if spelled else (True,) * len(words),

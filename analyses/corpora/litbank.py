@@ -54,7 +54,8 @@ class _Document:
             if match[1]:
                 self.brackets.open(OpenMention(match[2], number, [end - 1]))
             if match[3]:
-                self.spans.append((*self.brackets.close(match[2], end).starts, end, match[2]))
+                (start,) = self.brackets.close(match[2], end).starts
+                self.spans.append((start, end, match[2]))
 
     def text(self, lines: Lines) -> AnnotatedText:
         """The sentences as one text."""

@@ -38,7 +38,8 @@ def _parse(sentences: Lines) -> Iterator[AnnotatedText]:
                 raise InputError(
                     f'expected occupation.participant.answer.gender.txt in column 1, got "{row["sentid"]}"'
                 )
-            yield _text(*parts.groups(), row["sentence"])
+            occupation, participant, answer, gender = parts.groups()
+            yield _text(occupation, participant, answer, gender, row["sentence"])
         else:
             occupation, participant, answer, template = row.values()
             for person in (participant, _ANYONE):

@@ -199,7 +199,11 @@ def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: M
     lost, kind = [], KINDS["attention"]
     if row.table == "labels":
         kind, ends = KINDS[row["evidence"]], [row[name] for name in ("effect", "effect_low", "effect_high")]
-        lost = [Size("without it the model loses", *ends, "nats", str(row["readout"]))] if np.isfinite(ends[1]) else []
+        lost = (
+            [Size("without it the model loses", ends[0], ends[1], ends[2], "nats", str(row["readout"]))]
+            if np.isfinite(ends[1])
+            else []
+        )
     rows = [row, Row("heads", cell)] if cell and row.table == "labels" else [row]
     words = worded(str(label), vocabulary)
     return Fact(

@@ -224,7 +224,8 @@ class _Cards:
         """The card of one head."""
         facts, id = self.ranked[place], place.named(several=self.several)
         measured, examples = self.measured[place], self.examples.get(place)
-        by_name = measured.drop_duplicates("measure").set_index("measure")["value"]
+        first = measured.drop_duplicates("measure")
+        by_name = pd.Series(first["value"].to_numpy(), index=first["measure"])
         steps = _by_distance(by_name)
         formed = formation(self.tables, place, facts, self.words)
         cited = [_cited(fact, say.fact(fact, id, self.words)) for fact in facts]
@@ -264,7 +265,7 @@ class _Cards:
 
         ticks = [(name, along(value)) for name, value in _TICKS[size.unit]]
         over = f"over {say.over(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
-        return Bar(say.size(size), say.brief(size), *map(along, (size.value, size.low, size.high)), ticks, over)
+        return Bar(say.size(size), say.brief(size), along(size.value), along(size.low), along(size.high), ticks, over)
 
     def _tasks(self, effects: pd.DataFrame | None) -> Table | None:
         """What the head carries of each causal task, needed or not."""
@@ -293,7 +294,8 @@ def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
 
 def _by_distance(values: pd.Series) -> list[Step]:
     """Mean attention to near tokens, and to the first position; the highest bar is the largest, or a fifth."""
-    known = {at: float(values[name]) for name, at in _NEAR.items() if name in values.index}
+    numbers = values.to_dict()
+    known = {at: float(numbers[name]) for name, at in _NEAR.items() if name in numbers}
     top = max(_LOWEST_TOP, *(value for value in known.values() if np.isfinite(value)), 0.0)
     texts = {at: percent(value).replace("under ", "<").replace("over ", ">") for at, value in known.items()}
     return [Step(at, texts[at], max(value, 0.0) / top) for at, value in known.items()]

@@ -207,11 +207,16 @@ def _others(formed: pd.DataFrame) -> list[str]:
     """What else rose abruptly."""
     rows = formed.loc[(formed["measure"] != CHANGING) & formed["rise_from"].notna()]
     return [
-        f"{NAMES.get(row['measure'], row['measure']).capitalize()} rose abruptly between steps "
+        f"{_measure_name(row).capitalize()} rose abruptly between steps "
         f"{number(int(row['rise_from']))} and {number(int(row['rise_to']))}: from {number(row['value_from'])} to "
         f"{number(row['value_to'])}."
         for row in rows.to_dict("records")
     ]
+
+
+def _measure_name(row: Mapping[Any, Any]) -> str:
+    """What a row's measure is called."""
+    return NAMES.get(str(row["measure"]), str(row["measure"]))
 
 
 def _row(row: Mapping[str, Any]) -> list[Text]:
@@ -219,7 +224,7 @@ def _row(row: Mapping[str, Any]) -> list[Text]:
     steps = (row[name] for name in ("half_way", "rise_from", "rise_to"))
     half_way, start, end = (None if pd.isna(step) else int(step) for step in steps)
     return [
-        NAMES.get(row["measure"], row["measure"]),
+        _measure_name(row),
         bold(Place.of(row).named(several=several)),
         number(row["value"]),
         number(row["baseline"]),

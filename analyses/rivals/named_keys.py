@@ -95,7 +95,7 @@ class Pairs:
     def tags(self) -> Int[Tensor, "prompt word"]:
         """Each word's number in `TAGS`; -1 for another tag or none."""
         numbers = {tag: number for number, tag in enumerate(TAGS)}
-        return self.batch.by_word(lambda text: text.tags and [numbers.get(tag, -1) for tag in text.tags])
+        return self.batch.by_word(lambda text: [numbers.get(tag, -1) for tag in text.tags or ()])
 
     def tag_pairs(self) -> Int[Tensor, " pair"]:
         """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""

@@ -105,11 +105,11 @@ class _Spread:
         self.asked, self.logarithms = [], []
         for visible in (rows.visible, rows.visible & (key > 0)):
             n, seen = visible.sum(-1), visible.to(REAL)
-            far = [(seen * power).sum(-1) for power in (self.distance, self.distance.square())]
+            far, square = ((seen * power).sum(-1) for power in (self.distance, self.distance.square()))
             eligible = torch.stack([rows.scored & (n >= least) for least in (1, 2)], -1).to(REAL)
-            factors = (torch.stack([part * eligible[..., 0], torch.full_like(part, torch.nan)], -1)
-                       for part in nulls.weighted(*far, n.to(REAL)))  # fmt: skip
-            self.asked.append(Asked(eligible, *factors, n.to(REAL)))
+            mean, variance = (torch.stack([part * eligible[..., 0], torch.full_like(part, torch.nan)], -1)
+                       for part in nulls.weighted(far, square, n.to(REAL)))  # fmt: skip
+            self.asked.append(Asked(eligible, mean, variance, n.to(REAL)))
             self.logarithms.append(n.clamp(min=2).log())
 
     def read(self, pattern: Pattern, sink: Sink) -> dict[str, Sums]:

@@ -101,7 +101,7 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> 
         InputError: another process is writing `path`.
         OSError: what the system says.
     """
-    draft, is_new = path.with_name(f".{path.name}{_DRAFT}"), False
+    draft, is_new, lock = path.with_name(f".{path.name}{_DRAFT}"), False, None
     while not is_new:
         try:
             draft.mkdir(mode=0o700)

@@ -109,9 +109,7 @@ def test_every_result_says_what_it_is(model, pairs, found):
         "Top 2 cells of decoder z, denoise: logit_difference, over 3 prompts": top_cells(
             model, pairs, logit_difference(), k=2
         ),
-        "Edges, denoise: 9 senders x 21 receivers, over 3 prompts": edge_attribution(
-            model, pairs, logit_difference()
-        ),
+        "Edges, denoise: 9 senders x 21 receivers, over 3 prompts": edge_attribution(model, pairs, logit_difference()),
         "Magnitudes of decoder z, denoise: 2 layers x 3 heads, over 3 prompts": atp_star(
             model, pairs, logit_difference(), {"z": ("layer", "head")}
         )["z"],
