@@ -44,7 +44,7 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
         title = f"{method}, {way}{', means of magnitudes' * (method == _MAGNITUDES)}\n{_correlations(panel)}"
         group = rows.loc[(rows["method"] == method) & (rows["direction"] == way)]
         group = group if len(group) else group.reindex([0]).assign(dots="")  # an empty panel
-        limits[title] = spans.get(kinds.get(method), (-1, 1))
+        limits[title] = spans.get(str(kinds.get(method)), (-1, 1))
         tables.append(group.assign(panel=title, note=_missed(group, limits[title])))
     quantity, unit = metric_unit(metric)
     words = {"quantity": quantity, "unit": unit}

@@ -69,7 +69,7 @@ def head_grid(
         "dots": _DOTS.format("a gain", _DOCUMENTS) * bool(rows["dot"].any()),
     }
     colours = SIGNED if quantity == "lift" else style.shades(style.colour_of(rows))
-    scale: Any = {"scale": _scale(rows["value"], quantity), "ticks": _LIFTS if quantity == "lift" else None}
+    scale: Any = {"scale": _scale(rows.loc[:, "value"], quantity), "ticks": _LIFTS if quantity == "lift" else None}
     rows = pd.concat([rows.loc[rows["measure"] == measure] for measure in wanted])
     return draw("head_grid", rows, page, words, colours=colours, **scale, columns=_columns(rows))
 
@@ -113,12 +113,12 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
     rows = select_rows(effects, ["intervention", *HEAD], task=task).sort_values(
         ["intervention", *HEAD[:2]], kind="stable"
     )
-    rows = _by_kind(rows, [_WAYS.get(way, way) for way in rows["intervention"]])
+    rows = _by_kind(rows, [_WAYS.get(str(way), str(way)) for way in rows["intervention"]])
     rows = rows.assign(dot=rows.index.isin(carriers(rows).index))
     dots = _DOTS.format("a share, above 0 or below,", ", on the pairs that did not choose the head")
     words, scale = (
         {"task": task, "dots": dots * bool(rows["dot"].any())},
-        style.signed_scale(rows["effect"].abs().max()),
+        style.signed_scale(float(rows["effect"].abs().to_numpy().max())),
     )
     return draw("effect_grid", rows, page, words, scale=scale, columns=_columns(rows))
 

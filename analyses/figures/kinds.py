@@ -65,6 +65,11 @@ def rounded(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
 
 
+def _count(rows: pd.DataFrame, axis: str) -> int:
+    """How many places an axis of a map has."""
+    return int(rows[axis].to_numpy().max()) + 1
+
+
 @dataclass(frozen=True)
 class Series:
     """Which rows of a table are marks, and which of their columns say what.
@@ -249,13 +254,14 @@ class Map(Plot):
     ticks: Sequence[float] | None = None
 
     def _rows(self, rows: pd.DataFrame) -> int:
-        return max(4, int(rows["y"].max()) + 1)
+        return max(4, _count(rows, "y"))
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
-        ticks = rows.drop_duplicates("x").set_index("x")["tick"].sort_index()
-        columns = ticks.index if ticks.any() else range(len(self.names[1] or ()) or int(rows["x"].max()) + 1)
-        down = self.names[0] or [*map(str, range(int(rows["y"].max()) + 1))]
-        across = self.names[1] or [literal(ticks.get(column, "")) or str(column) for column in columns]
+        first = rows.drop_duplicates("x").sort_values("x")
+        ticks = dict(zip(first["x"], first["tick"], strict=True))
+        columns = [*ticks] if any(ticks.values()) else range(len(self.names[1] or ()) or _count(rows, "x"))
+        down = self.names[0] or [*map(str, range(_count(rows, "y")))]
+        across = self.names[1] or [literal(str(ticks.get(column, ""))) or str(column) for column in columns]
         cells = {
             column: rows.pivot(index="y", columns="x", values=column).reindex(index=range(len(down)), columns=columns)
             for column in {"value", "dot", "text"} & {*rows}
@@ -320,7 +326,7 @@ class Intervals(Plot):
     names: Sequence[str] = ()
 
     def _rows(self, rows: pd.DataFrame) -> int:
-        return max(3, min(self.most or 1000, rows["name"].nunique()))
+        return max(3, min(self.most or 1000, len({*rows["name"]})))
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         names = [*(self.names or dict.fromkeys(rows["name"]))]

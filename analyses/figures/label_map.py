@@ -87,7 +87,8 @@ def label_map(
     figure, (ax,) = panels(question, **room, width=width, least=min(least), options=page)
     width = figure.get_figwidth()
     across = (width - _SIDE if is_ours(figure) else ax.get_position().width * width) / columns * 72 - sized(6)  # points
-    for (layer, head), cell in _in_order(labels).groupby(["layer", "head"], sort=False):
+    cells: Any = _in_order(labels).groupby(["layer", "head"], sort=False)
+    for (layer, head), cell in cells:
         face = to_rgba(family[cell["behaviour"].iloc[0]], _STRENGTH[cell["evidence"].iloc[0]])
         x, y = (layer, head) if turned else (head, layer)
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="none"))
@@ -199,7 +200,7 @@ def attention_against_effect(
     known = known.assign(measure=known["label"])  # the measure that each label rests on
     family = families(known["behaviour"], colours)
     both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
-    largest = known.groupby("measure")["effect"].max().to_dict()
+    largest = {name: rows["effect"].max() for name, rows in known.groupby("measure")}
     columns, width = 3, page.get("width", WIDTH)
     across = fitting(columns, width) if "width" in page else columns
     order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[: min(most, across * _ROWS)]
@@ -221,6 +222,7 @@ def _against_effect(rows: pd.DataFrame) -> pd.DataFrame:
     rho, named = rows["agreement"].iloc[0], rows["evidence"].notna()
     agree = "" if np.isnan(rho) else f"ρ = {rho:.2f}, ".replace("-", "−")
     leading = {*rows.loc[named].nlargest(2, "effect").index}
-    names = [head_name(row.layer, row.head) if row.Index in leading else "" for row in rows.itertuples()]
+    places = zip(rows.index, rows["layer"], rows["head"], strict=True)
+    names = [head_name(layer, head) if index in leading else "" for index, layer, head in places]
     title = f"{measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads"
     return rows.assign(panel=title, colour=rows["behaviour"].where(named, ""), note=names)

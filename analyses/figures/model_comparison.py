@@ -64,7 +64,7 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[
     """
     rows = select_rows(heads, ["model", "measure", *HEAD], single=("run", "seed"), measure=measures, sink="kept")
     models, looks = [*dict.fromkeys(heads["model"])], {}
-    for name, look in _looks(heads["model"]).items():
+    for name, look in _looks(heads.loc[:, "model"]).items():
         dot = {"color": look["color"], "marker": look["marker"]}
         looks |= {f"_{name}": {**dot, **_HOLLOW}, name: dot}
     shift = rows["model"].map({model: _DODGE * (place - (len(models) - 1) / 2) for place, model in enumerate(models)})

@@ -83,7 +83,7 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
         means = f" A dot marks what is clear of 0 (95% interval over prompts, q below {DISCOVERY}{of_whole})."
     ways = rows["direction"].unique()
     titles = {way: _SAYS.get(way, str(way) * (len(ways) > 1)) for way in ways}
-    rows = rows.assign(panel=rows["direction"].map(titles), column=rows[axis], bar=bar).sort_index()
+    rows = rows.assign(panel=[titles[way] for way in rows["direction"]], column=rows[axis], bar=bar).sort_index()
     token = "token" if _has(rows, "token") or _has(rows, "name") else "position"
     words = {
         "place": f"{'which layer and at which token' if axis == 'position' else 'which heads'} does {place or site}",

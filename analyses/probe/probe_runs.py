@@ -132,7 +132,7 @@ def _task_items(items: Items, wanted: Sequence[str], seed: int) -> tuple[dict[st
     complete = {}
     for task in (task for task in wanted if task not in missing):
         try:
-            complete[task] = with_control(TASKS[task], *sides[task], seed)
+            complete[task] = with_control(TASKS[task], sides[task][0], sides[task][1], seed)
         except InputError as error:
             left_out[task] = str(error)
     return complete, left_out

@@ -135,7 +135,7 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
     if absent := [measure_name(name) for name in result.behaviour.headline if name in result.measured.absent]:
         found.append(f"This text has no item of {', '.join(absent)}, so nothing is said of it.")
     by_measure = _headline(result.measured.heads, result.behaviour.headline).groupby("measure", sort=False)
-    fewest = {str(name): rows["n"].max() for name, rows in by_measure}
+    fewest = {str(name): int(rows["n"].to_numpy().max()) for name, rows in by_measure}
     if few := [f"{measure_name(name)} {n}" for name, n in fewest.items() if n < FEW_ITEMS]:
         found.append(f"Few items could be scored ({', '.join(few)}): such shares are rough.")
     return found

@@ -142,14 +142,12 @@ class Pairs:
         numbers = {name: number for number, name in enumerate(RELATIONS)}
         heads = self.batch.by_word(lambda text: text.heads, places=True)
         edges = self.batch.by_word(
-            lambda text: (
-                text.heads
-                and text.relations
-                and [
-                    -1 if head == ROOT else numbers.get(name, len(RELATIONS))
-                    for head, name in zip(text.heads, text.relations, strict=True)
-                ]
-            )
+            lambda text: [
+                -1 if head == ROOT else numbers.get(name, len(RELATIONS))
+                for head, name in zip(
+                    text.heads or (), text.relations or (), strict=bool(text.heads and text.relations)
+                )
+            ]
         )
         up = self.other & (heads[prompt, query] == key), edges[prompt, query]
         down = self.other & (heads[prompt, key] == query), edges[prompt, key]

@@ -154,9 +154,7 @@ class Items:
     def tags(self) -> tuple[dict[str, int], Int[Tensor, "prompt word"]]:
         """A number for each tag of a batch, and that of each shown word: -1 where it has none."""
         numbers: dict[str, int] = {}
-        of_words = self.batch.by_word(
-            lambda text: text.tags and [numbers.setdefault(tag, len(numbers)) for tag in text.tags]
-        )
+        of_words = self.batch.by_word(lambda text: [numbers.setdefault(tag, len(numbers)) for tag in text.tags or ()])
         return numbers, of_words
 
     def nearest(self, tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
