@@ -6,7 +6,7 @@ Nothing here is markup: the renderer escapes every string.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
+from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import matplotlib.figure
 import pandas as pd
@@ -170,6 +170,7 @@ class Section:
     id: str = ""
 
 
+@runtime_checkable
 class Shown(Protocol):
     """A block of another kind, which brings a template of its name; `ids` of heads on it are what links lead to."""
 

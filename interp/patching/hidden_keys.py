@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.patching.changed_rows import ChangedRows, Place, Suffix, after
-from interp.patching.claims import Claim, ClaimedTexts, Read, moved
+from interp.patching.claimed_texts import Claim, ClaimedTexts, Read, moved
 from interp.patching.engine import resume
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.patching.plain import PlainRun, after_attention, sight_of

@@ -20,7 +20,7 @@ from interp.config import StackConfig
 from interp.errors import InputError
 from interp.indices import is_number
 from interp.model import Model
-from interp.patching.claims import Claim, ClaimedTexts, Heads, How, Read, checked, edits_of, log_probabilities
+from interp.patching.claimed_texts import Claim, ClaimedTexts, Heads, How, Read, checked, edits_of, log_probabilities
 from interp.patching.hidden_keys import ChangedKeys, HiddenKeys
 from interp.patching.memory import fitting, rows_at_once
 from interp.patching.patch_sites import Attending, StackName, last_stack

@@ -10,7 +10,8 @@ from analyses.causal_tests import _effect_rows, _reporting
 from analyses.findings import carriers, causes
 from analyses.head_tables import EFFECT_COLUMNS
 from interp import Transformer, TransformerConfig
-from interp.patching.results import Sweep, guessed
+from interp.patching import Sweep
+from interp.patching.results import guessed
 from interp.patterns.shuffled import shuffled_copy
 from models import load
 from tests.tiny import GPT2

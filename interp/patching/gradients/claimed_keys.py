@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.model import Model
-from interp.patching.claims import Claim, ClaimedTexts, Read, checked
+from interp.patching.claimed_texts import Claim, ClaimedTexts, Read, checked
 from interp.patching.gradients.tape import bytes_a_prompt, passed
 from interp.patching.hidden_keys import ChangedKeys
 from interp.patching.memory import fitting
