@@ -13,7 +13,7 @@ from benchmarks.planted import planted_texts as texts
 from interp import AnnotatedText, Mention, TokenBatch, run, zero
 from interp.config import NoNorm
 from interp.errors import InputWarning
-from interp.patching import Pairs, logit_difference
+from interp.patching import Pairs, logit_difference, sweep
 from models import planted
 from models.planted import Planted
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
@@ -160,16 +160,19 @@ class TestAntecedent:
         row = only(coreference.measure(reference_model, texts), layer=1, head=0, measure="antecedent-mass", sink="kept")
         assert row.value == pytest.approx(0.5, abs=1e-6)
 
-    def test_patching_finds_the_head_both_ways_and_nothing_elsewhere(self, reference_model):
-        tested = coreference.effects(reference_model)
-        effects, task = tested.table, {each["task"]: each for each in tested.tasks}["name-gender"]
-        effects = effects.loc[effects["task"] == "name-gender"]
+    @pytest.mark.parametrize("direction", ["denoise", "noise"])
+    def test_patching_finds_the_head_both_ways_and_nothing_elsewhere(self, reference_model, direction):
+        pairs = Pairs.from_texts(reference_model, ["Tim was sad because"], ["Amy was sad because"], [" he"], [" she"])
+        shares = sweep(reference_model, pairs, logit_difference(), direction=direction).recovered()
+        expected = torch.zeros_like(shares)
+        expected[1, 0] = 1.0
+        torch.testing.assert_close(shares, expected, atol=1e-5, rtol=0)
+
+    def test_of_one_person_a_head_that_looks_nowhere_tells_he_from_she_too(self, reference_model):
+        task = {each["task"]: each for each in coreference.effects(reference_model).tasks}["name-gender"]
         assert task["clean"] == pytest.approx(STRENGTH, abs=1e-4)
         assert task["neutral"] == pytest.approx(0, abs=1e-4)
-        assert set(effects.intervention) == {"denoise", "noise"}
-        for _, row in effects.iterrows():
-            expected = 1.0 if (row.layer, row["head"]) == (1, 0) else 0.0
-            assert row.effect == pytest.approx(expected, abs=1e-5)
+        assert "a copy of it whose heads look elsewhere" in task["refused"]
 
     def test_names_of_one_gender_make_no_difference_and_shares_are_refused(self, reference_model):
         from interp.patching import sweep_by_forward
