@@ -147,11 +147,11 @@ class Plot(ABC):
     xlabel: str = ""
     ylabel: str = ""
     columns: int = 2
-    height: float | int = 2.4
-    row: float | int = 0.0
-    key: float | int = 0.5
-    width: float | int | None = None
-    least: float | int = 0.0
+    height: float = 2.4
+    row: float = 0.0
+    key: float = 0.5
+    width: float | None = None
+    least: float = 0.0
     square: bool = False
     rules: Sequence[Mapping[str, Any]] = ()
     entries: int = 4
@@ -322,7 +322,7 @@ class Intervals(Plot):
     """
 
     most: int = 0
-    step: float | int = 0.26
+    step: float = 0.26
     names: Sequence[str] = ()
 
     def _rows(self, rows: pd.DataFrame) -> int:

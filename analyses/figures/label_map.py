@@ -82,7 +82,7 @@ def label_map(
     turned = n_layers < n_heads and "width" in page and page["width"] < least[0]
     columns, rows = (n_layers, n_heads) if turned else (n_heads, n_layers)
     high = sized(_HIGH) if turned else _HIGH
-    room: Any = {"height": 1.1 + high * rows, "key": 0, "tallest": inf}
+    room: Any = {"height": 1.1 + high * rows, "key": 0.0, "tallest": inf}
     width = max(WIDTH, _SIDE + 1.05 * columns)
     figure, (ax,) = panels(question, **room, width=width, least=min(least), options=page)
     width = figure.get_figwidth()

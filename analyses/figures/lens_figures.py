@@ -93,7 +93,7 @@ def token_bars(tokens: pd.DataFrame, **page: Unpack[Page]) -> Figure:
         for token, id in zip(tokens["token"], tokens["id"], strict=True)
     ]
     width = min(WIDTH, max(3.3, 1.0 + 0.25 * len(names)))
-    figure, (ax,) = panels("Which tokens surprise the model?", height=2.4, key=0, width=width, options=page)
+    figure, (ax,) = panels("Which tokens surprise the model?", height=2.4, key=0.0, width=width, options=page)
     ax.bar(range(len(names)), -tokens["log_probability"].to_numpy(dtype=float), color=INK, width=0.8)
     room = (figure.get_figwidth() if is_ours(figure) else 3.3) - 0.8
     shown = range(0, len(names), max(1, math.ceil(len(names) * 1.25 * sized(8) / 72 / room)))
