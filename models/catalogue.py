@@ -12,23 +12,14 @@ from interp import config as parts
 from interp.errors import InputWarning, brief
 from models.families import FAMILIES
 from models.families.family import Family, Fields
+from models.families.sizes import Sizes
 from models.huggingface import described
 from models.sources import directory_of
 
-# sizes under the names that families have for them: with these, everything else is a family's default
-_WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim")
-_INNER = ("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim")
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
-_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads")
-_LENGTHS = ("max_position_embeddings", "n_positions", "vocab_size")
-EXAMPLE: dict[str, Any] = (
-    dict.fromkeys(_WIDTHS, 1024)
-    | dict.fromkeys(_INNER, 2048)
-    | dict.fromkeys(_LAYERS, 24)
-    | dict.fromkeys(_HEADS, 4)
-    | dict.fromkeys(_LENGTHS, 256)
-    | {"num_key_value_heads": 2, "head_dim": 256, "d_kv": 256, "num_local_experts": 8, "num_experts_per_tok": 2}
-)
+# with these sizes, everything else is a family's default
+_SIZES = {"n_layers": 24, "d_model": 1024, "n_heads": 4, "d_mlp": 2048, "n_ctx": 256, "d_vocab": 256}
+_MORE = {"num_key_value_heads": 2, "head_dim": 256, "d_kv": 256, "num_local_experts": 8, "num_experts_per_tok": 2}
+_WIDTHS = {"embedding_size": 1024, "word_embed_proj_dim": 1024}
 _WINDOW = {"sliding_window": 64}
 
 _WIRINGS = {
@@ -38,6 +29,10 @@ _WIRINGS = {
     "sandwich": "before and after",
     "parallel": "before, side by side",
     "parallel_one_norm": "one before both",
+}
+_POSITIONS: dict[type[Any], str] = {
+    **{parts.Learned: "learned", parts.Sinusoidal: "sinusoidal", parts.Alibi: "slopes (ALiBi)"},
+    **{parts.Buckets: "distance buckets", parts.NoPositions: "none"},
 }
 _NORMS = {parts.LayerNorm: "LayerNorm", parts.RMSNorm: "RMSNorm", parts.NoNorm: "none"}
 
@@ -72,10 +67,12 @@ def families() -> dict[str, Parts | None]:
 
 def default(family: Family) -> TransformerConfig:
     """A small configuration of a family, with all that it has a choice of left at its default."""
+    names = [Sizes.named(family.name, stack) for stack in ("encoder", "decoder")]
+    sizes = {getattr(each, ours): size for each in names for ours, size in _SIZES.items()} | _WIDTHS | _MORE
     try:
-        return family.reads(Fields(EXAMPLE | _WINDOW))
+        return family.reads(Fields(sizes | _WINDOW))
     except InputError:  # it has no window
-        return family.reads(Fields(EXAMPLE))
+        return family.reads(Fields(sizes))
 
 
 def describe(config: TransformerConfig) -> Parts:
@@ -109,21 +106,11 @@ def _attention(config: TransformerConfig) -> str:
 
 
 def _positions(stack: StackConfig) -> str:
-    match stack.positions:
-        case parts.Learned():
-            return "learned"
-        case parts.Sinusoidal():
-            return "sinusoidal"
-        case parts.Rotary(dims=dims):
-            partly = dims is not None and dims < stack.d_head
-            some = stack.local is not None and isinstance(stack.local.positions, parts.NoPositions)
-            return "rotary" + " in part" * partly + ", some none" * some
-        case parts.Alibi():
-            return "slopes (ALiBi)"
-        case parts.Buckets():
-            return "distance buckets"
-        case parts.NoPositions():
-            return "none"
+    if not isinstance(stack.positions, parts.Rotary):
+        return _POSITIONS[type(stack.positions)]
+    partly = stack.positions.dims is not None and stack.positions.dims < stack.d_head
+    unrotated = stack.local is not None and isinstance(stack.local.positions, parts.NoPositions)
+    return "rotary" + " in part" * partly + ", some none" * unrotated
 
 
 def _feed_forward(stack: StackConfig) -> str:
@@ -176,9 +163,9 @@ def cached(directory: Path | None = None) -> dict[str, Path]:
         return {}
     for damage in seen.warnings:
         warn(f"left out of the hub's cache: {brief(str(damage))}", InputWarning, stacklevel=2)
-    found = {}
+    newest_of = {}
     for repository in sorted(seen.repos, key=lambda each: each.repo_id):
         if repository.repo_type == "model" and repository.revisions:
             newest = max(repository.revisions, key=lambda each: ("main" in each.refs, each.last_modified))
-            found[repository.repo_id] = newest.snapshot_path
-    return found
+            newest_of[repository.repo_id] = newest.snapshot_path
+    return newest_of

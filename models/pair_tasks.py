@@ -89,14 +89,14 @@ def written(day: date, format: str) -> Pair:
         "mon": month[:3],
         "year": str(day.year),
     }
-    source, found = "", {}
-    for at, piece in enumerate(_FIELD.split(format)):  # text and names of fields in turn
-        text = values[piece] if at % 2 else piece
-        if at % 2 and piece in _PART:
-            found[_PART[piece]] = (len(source), len(source) + len(text))
+    source, spans = "", {}
+    for place, piece in enumerate(_FIELD.split(format)):  # text and names of fields in turn
+        text = values[piece] if place % 2 else piece
+        if place % 2 and piece in _PART:
+            spans[_PART[piece]] = (len(source), len(source) + len(text))
         source += text
     target = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
-    return Pair(source, day.isoformat(), tuple(Part(name, found[name], span) for name, span in target.items()))
+    return Pair(source, day.isoformat(), tuple(Part(name, spans[name], span) for name, span in target.items()))
 
 
 def reversals(count: int | None, seed: int = 0) -> Iterator[Pair]:

@@ -136,17 +136,17 @@ def write(file: Path, tensors: Mapping[str, tuple[Tensor, tuple[int, ...]]]) -> 
 
 def folded(names: Iterable[str]) -> str:
     """Names in one line, those that differ in a number as one: `layers.0-3.norm.weight`."""
-    found = {tuple(name.split(".")) for name in names}
-    for at in reversed(range(max(map(len, found), default=0))):
+    paths = {tuple(name.split(".")) for name in names}
+    for place in reversed(range(max(map(len, paths), default=0))):
         numbers: dict[tuple[str, ...], list[int]] = {}
         kept = set()
-        for parts in found:
-            if len(parts) > at and parts[at].isdecimal():
-                numbers.setdefault((*parts[:at], "", *parts[at + 1 :]), []).append(int(parts[at]))
+        for parts in paths:
+            if len(parts) > place and parts[place].isdecimal():
+                numbers.setdefault((*parts[:place], "", *parts[place + 1 :]), []).append(int(parts[place]))
             else:
                 kept.add(parts)
-        found = kept | {(*parts[:at], _ranges(found), *parts[at + 1 :]) for parts, found in numbers.items()}
-    return ", ".join(sorted(".".join(parts) for parts in found))
+        paths = kept | {(*parts[:place], _ranges(paths), *parts[place + 1 :]) for parts, paths in numbers.items()}
+    return ", ".join(sorted(".".join(parts) for parts in paths))
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -55,15 +55,11 @@ class Shares:
         """One row a parameter: `parameter, made_of, bytes, shared, why_copied`."""
         import pandas as pd  # noqa: PLC0415 (only who asks for a table waits for it)
 
-        return pd.DataFrame(
-            {
-                "parameter": [each.parameter for each in self.parameters],
-                "made_of": [", ".join(each.made_of) for each in self.parameters],
-                "bytes": [each.n_bytes for each in self.parameters],
-                "shared": [each.shared for each in self.parameters],
-                "why_copied": [each.why_copied for each in self.parameters],
-            }
-        )
+        rows = [
+            (share.parameter, ", ".join(share.made_of), share.n_bytes, share.shared, share.why_copied)
+            for share in self.parameters
+        ]
+        return pd.DataFrame(rows, columns=["parameter", "made_of", "bytes", "shared", "why_copied"])
 
     def __repr__(self) -> str:
         total = self.shared_bytes + self.copied_bytes
@@ -87,7 +83,7 @@ def _size(n_bytes: int) -> str:
     """In the largest unit of which there is one at least, three figures."""
     if n_bytes < 1000:
         return f"{n_bytes} B"
-    size, at = float(n_bytes), 0
-    while size >= 999.5 and at < len(_UNITS):
-        size, at = size / 1000, at + 1
-    return f"{size:.3g} {_UNITS[at - 1]}"
+    size, unit = float(n_bytes), 0
+    while size >= 999.5 and unit < len(_UNITS):
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {_UNITS[unit - 1]}"

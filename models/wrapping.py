@@ -75,14 +75,14 @@ def wrap(
         made.family = family.name or None
         pieces, stored, passed_over = _fitting(made, family, stored, there)
         like = _held_alike(pieces, stored)
-        found = []
+        shares = []
         for parameter, parts in groupby(pieces, lambda piece: piece.ours):
             value, share = _placed(made.get_parameter(parameter), [*parts], stored, like, copy=copy)
             module, _, leaf = parameter.rpartition(".")
             setattr(made.get_submodule(module), leaf, nn.Parameter(value))
-            found.append(share)
+            shares.append(share)
     made.tie()
-    made.shares = Shares(tuple(found), passed_over)
+    made.shares = Shares(tuple(shares), passed_over)
     return made
 
 
@@ -119,8 +119,8 @@ def _speaking_of(called: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        told = str(error).removeprefix(f"{called}: ").replace("config.json", "the config")
-        raise InputError(f"{called}: {told}") from error
+        problem = str(error).removeprefix(f"{called}: ").replace("config.json", "the config")
+        raise InputError(f"{called}: {problem}") from error
 
 
 # what it is
@@ -170,9 +170,9 @@ def _tokenizers(config: TransformerConfig, *given: Any) -> Iterator[Tokenizer | 
     """What was given, as ours, for the first stack and for the last."""
     stacks = [next(iter(config.stacks.values())), config.last]
     for each, stack, name in zip(given, stacks, ("tokenizer", "target_tokenizer"), strict=True):
-        found = _tokenizer(each, name)
-        check_tokenizer(found, stack, name)
-        yield found
+        ours = _tokenizer(each, name)
+        check_tokenizer(ours, stack, name)
+        yield ours
 
 
 def _tokenizer(given: Any, name: str) -> Tokenizer | None:
@@ -220,8 +220,8 @@ def _check_names(model: Transformer, family: Family) -> None:
         },
         "names speaks of {}, which the config has no place for": family.weights.keys() - set().union(*either.values()),
     }
-    if told := "; ".join(each.format(folded(found)) for each, found in wrong.items() if found):
-        raise InputError(told)
+    if problems := "; ".join(each.format(folded(found)) for each, found in wrong.items() if found):
+        raise InputError(problems)
 
 
 def _held_alike(pieces: Iterable[Piece], stored: Mapping[str, Held]) -> Tensor:

@@ -1,15 +1,9 @@
 """Whether a model of ours computes what `transformers` computes: one set of checks for every family.
 
-A family joins with a test module of its own, called test_families_*.py:
-
-    from parity import Variant, checked
-
-    TestLlama = checked({"llama": Variant("LlamaConfig", "LlamaForCausalLM", {"num_hidden_layers": 2, ...}), ...})
-
-and so gets every test below, once a variant: a tiny random model is made with `transformers`, every weight drawn, and
-written with `save_pretrained`; ours is loaded from there. Of a model's later variants `make test` asks only parity and
-saving. `python tests/families.py` then writes the family into the table of docs/families.md, which has a row for each
-registered family.
+A family joins with an entry in `tests/models/families/variants.json`, and so gets every test below, once a variant: a
+tiny random model is made with `transformers`, every weight drawn, and written with `save_pretrained`; ours is loaded
+from there. Of a model's later variants `make test` asks only parity and saving. `python tests/families.py` then writes
+the family into the table of docs/families.md.
 """
 
 import copy

@@ -75,15 +75,15 @@ class Bridged(nn.Module):
         self, tap: Tap, batch: TokenBatch, target: TokenBatch | None
     ) -> list[tuple[str | Callable[..., Any], Hook]]:
         """What hangs on the bridge during a call: at each hook the sites that are read or changed there."""
-        at: dict[str, list[Place]] = {}
+        by_hook: dict[str, list[Place]] = {}
         masks = {name: self._mask(name, batch, target) for name in tap.edit if name.endswith(_ROWS)}
         for name, place in self.places.items():
             if tap.wants(name):
                 for hook in (*place.terms, place.hook):
-                    at.setdefault(hook, [])
-                at[place.hook].append(place)
+                    by_hook.setdefault(hook, [])
+                by_hook[place.hook].append(place)
         streams: dict[str, Tensor] = {}
-        return [(hook, _passing(places, hook, tap, streams, masks)) for hook, places in at.items()]
+        return [(hook, _passing(places, hook, tap, streams, masks)) for hook, places in by_hook.items()]
 
     def _mask(self, name: str, batch: TokenBatch, target: TokenBatch | None) -> Bool[Tensor, "prompt 1 query key"]:
         """Which keys each query sees in the attention of a site."""
@@ -179,5 +179,5 @@ def sites(places: Iterable[Place], known: Mapping[str, Site], shapes: Mapping[st
 
 
 def _fits(site: Site, shape: tuple[int, ...]) -> bool:
-    own = shape[-len(site.axes) :]
-    return len(shape) == len(site.axes) + 1 and all(a in {None, b} for a, b in zip(site.sizes, own, strict=True))
+    sizes = shape[-len(site.axes) :]
+    return len(shape) == len(site.axes) + 1 and all(a in {None, b} for a, b in zip(site.sizes, sizes, strict=True))

@@ -129,10 +129,10 @@ def _loaded(directory: Path, dtype: torch.dtype, device: torch.device) -> Loaded
     adapter.prepare_loading(str(directory), options)
     try:
         kind: Any = get_hf_model_class_for_architecture(architecture)
-        model, told = kind.from_pretrained(directory, **options)
+        model, report = kind.from_pretrained(directory, **options)
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise InputError(f"{directory}: transformers cannot load this model: {_line(error)}") from error
-    lacking = sorted(told.get("missing_keys", ()))
+    lacking = sorted(report.get("missing_keys", ()))
     if any(name.startswith(f"{model.base_model_prefix}.") for name in lacking):
         raise InputError(f"{directory}: the weights lack {', '.join(lacking[:3])}, which {architecture} asks for")
     for name, weight in model.named_parameters():
@@ -149,11 +149,9 @@ def _check_numbers(directory: Path, model: nn.Module) -> None:
             ends = [float(each) for each in torch.aminmax(weight.detach())]
             if not all(map(math.isfinite, ends)):
                 said = "NaN" if any(map(math.isnan, ends)) else "infinite numbers"
-                raise InputError(f"{directory}: {name} holds {said} in {weight.dtype}: {_advice(weight.dtype)}")
-
-
-def _advice(dtype: torch.dtype) -> str:
-    return "load it as torch.float32" if dtype == torch.float16 else "the weights are damaged"
+                half = weight.dtype == torch.float16
+                advice = "load it as torch.float32" if half else "the weights are damaged"
+                raise InputError(f"{directory}: {name} holds {said} in {weight.dtype}: {advice}")
 
 
 def _line(error: Exception) -> str:
@@ -164,11 +162,11 @@ def _wrapped(bridge: TransformerBridge, loaded: Loaded, exact: TransformerConfig
     """The bridge as one of ours, its sites found and its padding tried on short texts."""
     try:
         trial = Trial(bridge, loaded)
-        found = trial.hooks()
+        stacks = trial.hooks()
     except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it reads no text
         raise InputError(f"TransformerLens cannot run {loaded.architecture} on a short text: {_line(error)}") from error
-    config = describe(bridge.cfg, loaded.model, found, trial.shapes, exact)
-    places = [place for hooks in found for place in hooks.places()]
+    config = describe(bridge.cfg, loaded.model, stacks, trial.shapes, exact)
+    places = [place for hooks in stacks for place in hooks.places()]
     known = sites(places, sites_of(config), trial.shapes)
     model = Bridged(bridge, config, places, known, loaded.weights)
     model.padding = trial.sides(model)

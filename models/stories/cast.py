@@ -77,10 +77,10 @@ class Cast:
 
     def group(self, *members: Entity) -> Entity:
         """Several persons as one; the same ones are one group throughout."""
-        for each in self.everyone:
-            if each.members and set(each.members) == set(members):
-                return each
-        young = all(each.name or each.noun.singular in ("boy", "girl") for each in members)
+        for entity in self.everyone:
+            if entity.members and set(entity.members) == set(members):
+                return entity
+        young = all(entity.name or entity.noun.singular in ("boy", "girl") for entity in members)
         noun = Noun("child", "children") if young else Noun("friend", "friends")
         return self._add("person", PLURAL, noun, members=members)
 
@@ -99,9 +99,9 @@ class Cast:
         adjective = self._maybe((*lexicon.COLOURS, *lexicon.LOOKS))
         return self._add("thing", NEUTER, self._rng.choice(self._unused(nouns)), adjective=adjective, owner=owner)
 
-    def spot(self, *names: str) -> Entity:
+    def spot(self, *names: str, nouns: Sequence[Noun] = lexicon.AT_PLACES) -> Entity:
         """A place that is near, of those named if any are: a gate, a wall."""
-        fitting = [noun for noun in lexicon.AT_PLACES if not names or noun.singular in names]
+        fitting = [noun for noun in nouns if not names or noun.singular in names]
         return self._add("place", NEUTER, self._rng.choice(self._unused(fitting)), known=True)
 
     def part(self, owner: Entity) -> Entity:
@@ -110,8 +110,7 @@ class Cast:
 
     def place(self, *names: str) -> Entity:
         """A place, of those named if any are: everyone knows which one it is."""
-        fitting = [noun for noun in lexicon.PLACES if not names or noun.singular in names]
-        return self._add("place", NEUTER, self._rng.choice(self._unused(fitting)), known=True)
+        return self.spot(*names, nouns=lexicon.PLACES)
 
     def event(self, name: str, *adjectives: str, owner: Entity | None = None, known: bool = False) -> Entity:
         """What is done, as a noun: "a long walk", "her help", and where it is `known` "the work"."""

@@ -84,9 +84,9 @@ class Describer(Teller):
 
     def treats(self) -> Entity:
         """Several small things to eat: "plums"."""
-        some = self.cast.some(lexicon.TREATS)
-        some.adjective, some.bare = None, True
-        return some
+        treats = self.cast.some(lexicon.TREATS)
+        treats.adjective, treats.bare = None, True
+        return treats
 
     # Ways to call someone or something.
 
@@ -167,7 +167,8 @@ class Describer(Teller):
             return nominal(self._possessor(entity.owner, entity), [], FRIEND, plural=False)
         kin, fond = entity.owner and entity.noun != FRIEND, self.maybe(0.26)
         full = entity.names and (fond or kin or self.maybe(0.15 if entity.known else 0.8))
-        name = grammar.named(*entity.names) if full else word(entity.name, "PROPN")
+        first, *others = (word(name, "PROPN") for name in (entity.names if full else (entity.name,)))
+        name = join((HEAD, first), *(("flat", other) for other in others))
         if entity.owner and kin and self.maybe(0.6):
             return join(self._possessor(entity.owner, entity), (HEAD, name))
         if fond:

@@ -92,20 +92,9 @@ def degree(adverb_form: str, described: Phrase) -> Phrase:
     return join(adverb(adverb_form), (HEAD, described))
 
 
-def named(*names: str) -> Phrase:
-    """A name of several words, headed by the first: "Uncle Ben", "Anna Brown"."""
-    first, *others = (word(name, "PROPN") for name in names)
-    return join((HEAD, first), *(("flat", each) for each in others))
-
-
 def article(form: str, before: str = "") -> Part:
     """A determiner; "a" becomes "an" where the word `before` which it stands begins with a vowel."""
     return "det", word("an" if form == "a" and before[:1] in "aeiou" else form, "DET")
-
-
-def genitive(owner: Phrase) -> Phrase:
-    """The owner with its 's: "Tim's"."""
-    return join((HEAD, owner), ("case", word("'s", "PART")))
 
 
 def prepositional(preposition: str, phrase: Phrase) -> Phrase:
@@ -120,12 +109,6 @@ def verb_form(verb: Verb, tense: Tense, *, plural: bool) -> str:
     return verb.base if plural else verb.third
 
 
-def existing(tense: Tense, subject: Phrase, *rest: Part) -> Phrase:
-    """There is or was something: here "be" is a verb of its own."""
-    there = ("expl", word("there", "PRON"))
-    return join(there, (HEAD, word(_BE[tense, subject.plural], "VERB")), ("nsubj", subject), *rest)
-
-
 def predication(subject: Phrase, group: Iterable[Part], head: Phrase, *rest: Part) -> Phrase:
     """Subject, what stands before the head of the predicate (auxiliaries, copula, adverbs, an aside), and the rest."""
     return join(("nsubj", subject), *group, (HEAD, head), *rest)
@@ -136,14 +119,9 @@ def asked(question: Phrase, subject: Phrase, *group: Part) -> Phrase:
     return join((HEAD, question), ("nsubj", subject), *group)
 
 
-def be(tense: Tense, *, plural: bool) -> Phrase:
-    """The finite form of "be", not yet attached: a copula or an auxiliary."""
-    return word(_BE[tense, plural], "AUX")
-
-
-def infinitive(verb: Verb, *rest: Part) -> Phrase:
-    """A verb with its "to"."""
-    return join(("mark", word("to", "PART")), (HEAD, word(verb.base, "VERB")), *rest)
+def be(tense: Tense, *, plural: bool, tag: str = "AUX") -> Phrase:
+    """The finite form of "be", not yet attached: a copula or an auxiliary, by default."""
+    return word(_BE[tense, plural], tag)
 
 
 def conjunct(conjunction: str, second: Phrase) -> Part:
@@ -189,11 +167,11 @@ def text(sentences: Iterable[Phrase], document: str) -> AnnotatedText:
     starts: list[int] = []
     for sentence in sentences:
         whole = join((HEAD, sentence), ("punct", word(".", "PUNCT")))
-        at = len(words)
-        starts.append(at)
-        words.extend(each if each.head == ROOT else each._replace(head=each.head + at) for each in whole.words)
-        words[at] = words[at]._replace(form=words[at].form[0].upper() + words[at].form[1:])
-        mentions.extend(mention.moved(at) for mention in whole.mentions)
+        start = len(words)
+        starts.append(start)
+        words.extend(each if each.head == ROOT else each._replace(head=each.head + start) for each in whole.words)
+        words[start] = words[start]._replace(form=words[start].form[0].upper() + words[start].form[1:])
+        mentions.extend(mention.moved(start) for mention in whole.mentions)
     forms, tags, heads, relations = zip(*words, strict=True)
     return AnnotatedText(
         words=forms,

@@ -1,6 +1,13 @@
-"""The words of the stories, and of the minimal pairs that are built from the same ones."""
+"""The words of the stories, and of the minimal pairs that are built from the same ones: `lexicon.toml`, read.
 
-from typing import NamedTuple
+Every list there is a name here: `lexicon.MOODS` is a tuple of words, `lexicon.THINGS` one of nouns.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_TABLES = tomllib.loads(Path(__file__).with_name("lexicon.toml").read_text("utf-8"))
 
 
 class Noun(NamedTuple):
@@ -18,158 +25,6 @@ class Verb(NamedTuple):
     past: str
 
 
-MASCULINE_NAMES = ("Tim", "Tom", "Ben", "Max", "Jack", "Bob", "Leo", "John", "Dan", "Paul", "Peter", "Joe")
-FEMININE_NAMES = ("Lily", "Sue", "Mia", "Anna", "Lucy", "Amy", "Jane", "Emma", "Kate", "Rose", "Sara", "Mary")
-
-
-def _nouns(regular: str, *irregular: Noun) -> tuple[Noun, ...]:
-    return (*(Noun(word, word + "s") for word in regular.split()), *irregular)
-
-
-MASCULINE_NOUNS = _nouns("boy king", Noun("man", "men"))
-FEMININE_NOUNS = _nouns("girl queen", Noun("woman", "women"))
-CHILD, FRIEND = Noun("child", "children"), Noun("friend", "friends")
-NEUTRAL_NOUNS = _nouns("friend", CHILD)
-MASCULINE_KIN = _nouns("father brother uncle")
-FEMININE_KIN = _nouns("mother sister aunt")
-
-ANIMALS = _nouns(
-    "dog cat bird frog duck horse bear rabbit mole pig",
-    Noun("mouse", "mice"),
-    Noun("fox", "foxes"),
-    Noun("puppy", "puppies"),
-)
-THINGS = _nouns(
-    "ball hat book cup kite boat cake drum bell coat ring toy flower apple stone",
-    Noun("box", "boxes"),
-    Noun("brush", "brushes"),
-)
-TOYS = tuple(noun for noun in THINGS if noun.singular in {"ball", "kite", "boat", "drum", "toy", "box"})
-CARRIED = (*TOYS, *(noun for noun in THINGS if noun.singular in {"hat", "book", "cup", "coat", "stone", "brush"}))
-FOOD = tuple(noun for noun in THINGS if noun.singular in {"apple", "cake"})
-KEPT = tuple(noun for noun in ANIMALS if noun.singular != "dog")
-BODY = _nouns("nose hand leg head")
-PLACES = _nouns("park garden house school river road wood shop farm hill tree")
-
-NOUNS = (
-    *MASCULINE_NOUNS,
-    *FEMININE_NOUNS,
-    *NEUTRAL_NOUNS,
-    *MASCULINE_KIN,
-    *FEMININE_KIN,
-    *ANIMALS,
-    *THINGS,
-    *BODY,
-    *PLACES,
-)
-
-SIZES = ("big", "small", "little", "tiny", "huge")
-COLOURS = ("red", "blue", "green", "black", "white", "brown", "yellow")
-LOOKS = ("new", "old", "pretty", "clean", "shiny", "round")
-CHARACTERS = ("kind", "brave", "clever", "funny", "shy", "young", "quiet")
-MOODS = ("happy", "sad", "tired", "hungry", "angry", "sleepy", "proud", "cold")
-FINE = ("kind", "clever", "brave", "cheerful", "quiet", "shy")
-LENGTHS = ("long", "lovely", "nice", "great")
-QUALITIES = ("good", "nice", "long", "strange", "hard", "great", "sweet", "lovely")
-ADJECTIVES = tuple(dict.fromkeys((*SIZES, *COLOURS, *LOOKS, *CHARACTERS, *MOODS, *QUALITIES)))
-
-
-def _verbs(regular: str, irregular: str) -> dict[str, Verb]:
-    """Verbs by base form: regular ones take -s and -ed (-d after -e, -es after -ch, -sh), others have their forms."""
-    forms = [
-        (base, base + ("es" if base.endswith(("ch", "sh")) else "s"), base + "ed"[base.endswith("e") :])
-        for base in regular.split()
-    ]
-    return {base: Verb(base, *rest) for base, *rest in [*forms, *(each.split() for each in irregular.split(", "))]}
-
-
-VERBS = _verbs(
-    "work call change help love walk play dance dream chase like want look wash follow watch thank live jump "
-    "visit smile laugh wait show open need start paint pull",
-    "see sees saw, find finds found, lose loses lost, give gives gave, run runs ran, go goes went, sleep sleeps slept, "
-    "hurt hurts hurt, hear hears heard, make makes made, hold holds held, hide hides hid, sit sits sat, eat eats ate, "
-    "take takes took, bring brings brought, sing sings sang, draw draws drew, ring rings rang, have has had, "
-    "carry carries carried, cry cries cried, hug hugs hugged, miss misses missed",
-)
-"""Every verb by its base form."""
-
-TALE_VERBS = VERBS | _verbs(
-    "ask belong climb promise hope search bark guess",
-    "know knows knew, say says said, think thinks thought, tell tells told, keep keeps kept, fall falls fell, "
-    "meet meets met, buy buys bought, build builds built, catch catches caught, lie lies lay, try tries tried, "
-    "begin begins began, come comes came, feel feels felt, stop stops stopped",
-)
-"""Every verb of the tales by its base form; the planted vocabularies draw from `VERBS`, which stays as it is."""
-_PARTICIPLES = {
-    **{"see": "seen", "give": "given", "run": "run", "go": "gone", "take": "taken", "know": "known", "fall": "fallen"},
-    **{"lie": "lain", "begin": "begun", "come": "come"},
-}
-_DOUBLED = ("run", "sit", "hug", "begin", "stop")
-
-
-def participle(verb: Verb) -> str:
-    """What follows "had"."""
-    return _PARTICIPLES.get(verb.base, verb.past)
-
-
-def gerund(verb: Verb) -> str:
-    """The form in -ing."""
-    if verb.base == "lie":
-        return "lying"
-    silent = verb.base.endswith("e") and not verb.base.endswith("ee")
-    return (verb.base[:-1] if silent else verb.base + verb.base[-1] * (verb.base in _DOUBLED)) + "ing"
-
-
-SURNAMES = ("Brown", "Miller", "Hill", "Reed", "Green", "Wood")
-DEGREES = ("very", "quite", "so", "rather", "really")
-COMPOUNDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("gate", "wall", "path", "shed"), ("garden", "farm", "school")),
-    **dict.fromkeys(("table", "door", "window"), ("kitchen", "cottage")),
-    **dict.fromkeys(("boat", "bird", "kite"), ("paper", "toy")),
-    **dict.fromkeys(("hat", "coat", "blanket", "scarf"), ("wool", "winter")),
-    **dict.fromkeys(("cake", "pie", "tree"), ("apple", "cherry")),
-    **dict.fromkeys(("ring", "bell", "cup", "key"), ("silver", "brass")),
-    **dict.fromkeys(("dog", "cat"), ("farm", "house")),
-    **dict.fromkeys(("box", "basket", "drum"), ("tin", "toy")),
-}
-"""Nouns that stand before a noun as its material or its place, by the noun that they stand before."""
-AT_PLACES = _nouns("gate wall path shed table door window tree river hill pond bridge")
-TREASURES = _nouns("boat kite hat coat scarf ring bell cup key ball drum book basket", Noun("box", "boxes"))
-TOYS_OF_TALES = _nouns("boat kite ball bird")
-PASSING = tuple(
-    (state, Noun(name, name + "s"))
-    for state, name in (("singing", "bird"), ("buzzing", "bee"), ("barking", "puppy"), ("hopping", "frog"))
-)
-"""What passes by, and what it does."""
-TOWNS = _nouns("village town", Noun("valley", "valleys"))
-MEALS = _nouns("cake pie")
-PETS = _nouns("dog cat rabbit duck goat", Noun("puppy", "puppies"), Noun("pony", "ponies"), Noun("goose", "geese"))
-FEATURES = _nouns("hat scarf coat basket stick lamp bag")
-TREATS = _nouns("apple cake plum carrot nut")
-MASCULINE_HELPERS = _nouns("farmer baker miller sailor", Noun("man", "men"))
-FEMININE_HELPERS = _nouns("farmer baker teacher", Noun("woman", "women"))
-STATES = {
-    "person": ("smiling", "laughing", "whistling"),
-    "animal": ("limping", "shivering", "frightened", "trembling"),
-    "thing": ("painted", "polished", "patched", "borrowed"),
-    "place": ("broken", "painted", "hidden"),
-    "meal": ("steaming", "sugared"),
-}
-"""Participles before a noun, by the kind of what it stands for: "a limping dog"."""
-TRAITS = {
-    "person": ("kind", "old", "clever", "funny", "tall", "cheerful"),
-    "animal": ("little", "old", "brave", "clever", "gentle", "fat", "lazy", "shy"),
-    "thing": ("small", "old", "pretty", "shiny", "round", "strong", "plain", "light"),
-    "place": ("old", "little", "narrow", "quiet", "low"),
-    "meal": ("big", "small", "round", "sweet", "warm"),
-}
-"""Adjectives by the kind of what they are said of; all can be had in degrees."""
-MANNERS = ("quickly", "slowly", "quietly", "carefully")
-
-AMBIGUOUS = ("ring", "work", "call", "change", "help", "love", "walk", "play", "dance", "dream")
-"""Words that the stories use as nouns and as verbs."""
-
-
 class Pronouns(NamedTuple):
     """The forms of a third-person pronoun."""
 
@@ -184,3 +39,67 @@ MASCULINE = Pronouns("he", "him", "his", "his", "himself")
 FEMININE = Pronouns("she", "her", "her", "hers", "herself")
 PLURAL = Pronouns("they", "them", "their", "theirs", "themselves")
 NEUTER = Pronouns("it", "it", "its", "its", "itself")
+
+
+def _nouns(text: str) -> tuple[Noun, ...]:
+    forms = [word.partition("-") for word in text.split()]
+    return tuple(Noun(singular, plural or singular + "s") for singular, _, plural in forms)
+
+
+def _verbs(text: str) -> dict[str, Verb]:
+    """Verbs by base form."""
+    verbs = {}
+    for word in text.split():
+        base, *forms = word.split("-")
+        regular = (base + ("es" if base.endswith(("ch", "sh")) else "s"), base + "ed"[base.endswith("e") :])
+        verbs[base] = Verb(base, *(forms or regular))
+    return verbs
+
+
+def _by_kind(table: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    return {kind: tuple(words.split()) for kind, words in table.items()}
+
+
+_LISTS: dict[str, tuple[Any, ...]] = _by_kind(_TABLES["words"]) | {
+    name: _nouns(text) for name, text in _TABLES["nouns"].items()
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The words or nouns of a list."""
+    if name not in _LISTS:
+        raise AttributeError(f"no list {name} in lexicon.toml")
+    return _LISTS[name]
+
+
+CHILD, FRIEND = Noun("child", "children"), Noun("friend", "friends")
+_OF_STORIES = ("MASCULINE_NOUNS", "FEMININE_NOUNS", "NEUTRAL_NOUNS", "MASCULINE_KIN", "FEMININE_KIN")
+NOUNS: tuple[Noun, ...] = tuple(
+    noun for name in (*_OF_STORIES, "ANIMALS", "THINGS", "BODY", "PLACES") for noun in _LISTS[name]
+)
+ADJECTIVES: tuple[str, ...] = tuple(
+    dict.fromkeys(
+        word for name in ("SIZES", "COLOURS", "LOOKS", "CHARACTERS", "MOODS", "QUALITIES") for word in _LISTS[name]
+    )
+)
+VERBS = _verbs(_TABLES["verbs"]["VERBS"])
+TALE_VERBS = VERBS | _verbs(_TABLES["verbs"]["TALE_VERBS"])
+COMPOUNDS: dict[str, tuple[str, ...]] = {
+    noun: tuple(before.split()) for before, nouns in _TABLES["compounds"].items() for noun in nouns.split()
+}
+STATES, TRAITS = _by_kind(_TABLES["states"]), _by_kind(_TABLES["traits"])
+PASSING = tuple((state, Noun(name, name + "s")) for name, state in _TABLES["passing"].items())
+
+
+def participle(verb: Verb) -> str:
+    """What follows "had"."""
+    return _TABLES["participles"].get(verb.base, verb.past)
+
+
+def gerund(verb: Verb) -> str:
+    """The form in -ing."""
+    if verb.base == "lie":
+        return "lying"
+    silent = verb.base.endswith("e") and not verb.base.endswith("ee")
+    doubled = verb.base in ("run", "sit", "hug", "begin", "stop")
+    return (verb.base[:-1] if silent else verb.base + verb.base[-1] * doubled) + "ing"

@@ -321,9 +321,9 @@ class Narrator(Describer):
     def then(self, adverb: str, main: Callable[[], Phrase]) -> Phrase:
         """An adverb before a clause, whose subject may have done something before."""
         self._late = self.maybe(0.5)
-        told = super().then(adverb, main)
+        sentence = super().then(adverb, main)
         self._late = False
-        return told
+        return sentence
 
     def after_rain(self, main: Callable[[], Phrase]) -> Phrase:
         """Weather in front, once a tale: "then, when the cold rain had stopped, Anna ran"."""

@@ -100,7 +100,10 @@ class Teller:
 
     def there_is(self, entity: Entity, *specs: Spec) -> Phrase:
         """A clause that introduces something."""
-        return grammar.existing(self.tense, self.mention(entity), *self._parts(specs))
+        subject = self.mention(entity)
+        be = grammar.be(self.tense, plural=subject.plural, tag="VERB")  # a verb of its own here
+        there = ("expl", word("there", "PRON"))
+        return join(there, (HEAD, be), ("nsubj", subject), *self._parts(specs))
 
     def because(self, conjunction: str, main: Phrase, clause: Callable[[], Phrase]) -> Phrase:
         """A main clause, already in words, and one that depends on it and comes after it."""
@@ -122,7 +125,8 @@ class Teller:
 
     def to(self, verb: str, *specs: Spec) -> Lazy:
         """An infinitive: to("help", ("obj", lily))."""
-        return lambda: ("xcomp", grammar.infinitive(self.verbs[verb], *self._parts(specs)))
+        to, infinitive = ("mark", word("to", "PART")), word(self.verbs[verb].base, "VERB")
+        return lambda: ("xcomp", join(to, (HEAD, infinitive), *self._parts(specs)))
 
     def and_(self, verb: str, *specs: Spec) -> Lazy:
         """A second verb of the same subject: "and found a ball"."""
@@ -282,4 +286,4 @@ class Teller:
         if owner is self._subject or deed or (owner.known and self._is_clear(owner, as_subject=False)):
             self._spoken(owner)
             return "nmod:poss", grammar.refer(word(owner.pronouns.possessive, "PRON"), owner.chain)
-        return "nmod:poss", grammar.genitive(self._full(owner))
+        return "nmod:poss", join((HEAD, self._full(owner)), ("case", word("'s", "PART")))

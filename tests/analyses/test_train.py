@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import tomli_w
 import torch
+from commands import command, refusal
 
 from analyses import over_training as forming
 from analyses import train as training
-from analyses.cli import app as cli
 from interp import InputError
 from interp.training import Progress, state
 from interp.training.whole_files import holding
@@ -38,10 +38,10 @@ def recipe(tmp_path, monkeypatch) -> str:
     return "tiny.toml"
 
 
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["train", *arguments])
-    return int(caught.value.code or 0)
+@pytest.fixture
+def run(capsys):
+    """Runs the command; gives its exit code, its output and what it said on stderr."""
+    return lambda *arguments: command(capsys, "train", *arguments)
 
 
 def weights(folder: str) -> dict[str, torch.Tensor]:
@@ -61,9 +61,10 @@ def stopping_at(step: int):
     return measures
 
 
-def test_a_run_leaves_a_model_that_can_be_reported_on_and_says_what_it_was_made_of(recipe, capsys):
-    assert run(recipe, "--out", "run") == 0
-    *told, written, see = capsys.readouterr().out.splitlines()
+def test_a_run_leaves_a_model_that_can_be_reported_on_and_says_what_it_was_made_of(recipe, run):
+    ended = run(recipe, "--out", "run")
+    assert ended.code == 0
+    *told, written, see = ended.out.splitlines()
     assert [line.split(":")[0] for line in told[::2]] == [f"step {step} of 6" for step in (2, 4, 6)]
     assert "; book " in told[0]
     assert "previous-token 0.250" in told[0]
@@ -71,34 +72,35 @@ def test_a_run_leaves_a_model_that_can_be_reported_on_and_says_what_it_was_made_
     assert written.startswith("wrote run: ")
     assert see.endswith("interp report --model run")
     facts = json.loads(Path("run/run.json").read_text())
-    assert facts["made_by"] == training.MAKER
+    assert (facts["made_by"], facts["config"]["decoder"]["d_model"]) == (training.MAKER, 14)
     assert (facts["steps"], facts["rows"], facts["tokens"]) == (6, 18, 306)
     assert facts["data"]["book"]["held_out"] == ["book"]
-    assert facts["config"]["decoder"]["d_model"] == 14
     assert facts["versions"]["torch"]
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if MEASURES in line] == [2, 4, 6]
     assert load(Path("run")).tokenizer is not None
 
 
-def test_heads_are_left_unmeasured_when_asked(recipe, monkeypatch):
+def test_heads_are_left_unmeasured_and_looks_are_lines_of_json_or_nothing_as_asked(recipe, run, monkeypatch):
     monkeypatch.setattr(forming, "measures", lambda model: pytest.fail("not asked for"))
-    assert run(recipe, "--out", "run", "--no-measures") == 0
+    *looks, written = map(json.loads, run(recipe, "--out", "run", "--no-measures", "--json").out.splitlines())
+    assert written == {"out": "run"}
+    assert looks[-1]["step"] == looks[-1]["steps"]
+    assert {"loss", "tokens_per_second", "numbers", "sample"} <= looks[-1].keys()
+    assert run(recipe, "--out", "quiet", "--no-measures", "--quiet") == (0, "", "")
 
 
-def test_what_was_interrupted_goes_on_to_the_same_weights(recipe, capsys, monkeypatch):
-    assert run(recipe, "--out", "whole", "--cache", "cache") == 0
+def test_what_was_interrupted_goes_on_to_the_same_weights(recipe, run, monkeypatch):
+    assert run(recipe, "--out", "whole", "--cache", "cache").code == 0
     monkeypatch.setattr(forming, "measures", stopping_at(4))
     monkeypatch.setattr("sys.argv", ["interp", "train", recipe, "--out", "cut"])
-    capsys.readouterr()
-    assert run(recipe, "--out", "cut", "--cache", "cache") == 130
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    code, _, error = run(recipe, "--out", "cut", "--cache", "cache")
+    assert (code, error.count("\n")) == (130, 1)
     assert "the last good state is cut/state.safetensors, after step 2" in error
     assert error.endswith(f"go on with interp train {recipe} --out cut --resume\n")
     assert state.read(Path("cut/state.safetensors")).facts["step"] == 2
     monkeypatch.setattr(forming, "measures", lambda model: {})
-    assert run(recipe, "--out", "cut", "--cache", "cache", "--resume") == 0
+    assert run(recipe, "--out", "cut", "--cache", "cache", "--resume").code == 0
     whole, cut = weights("whole"), weights("cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert json.loads(Path("cut/run.json").read_text())["resumed_at"] == 2
@@ -108,56 +110,56 @@ def test_what_was_interrupted_before_a_state_is_begun_again(tmp_path):
     assert training.interrupted(tmp_path, "interp train x") == "interrupted before a state was saved: start it again"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--resume", "--set", "model.n_layers=2"], "run was begun with another recipe: model.n_layers was 1 and is"),
-        (
-            ["--resume", "--set", "training.dropout=0"],
-            "training.dropout was 0.1 and is now 0.0; resume with run",
-        ),
-        (["--resume", "--set", "data.book.path=other.txt"], "the run was begun with another"),
-        ([], "run holds a run already: --resume goes on with it"),
-    ],
-)
-def test_a_run_is_not_gone_on_with_as_another(recipe, arguments, message, capsys, tmp_path):
-    assert run(recipe, "--out", "run", "--no-measures") == 0
-    before = weights("run")
+@pytest.fixture
+def trained(recipe, run, tmp_path) -> dict[str, torch.Tensor]:
+    """The weights of a run in `run`, beside another text than it learnt."""
+    assert run(recipe, "--out", "run", "--no-measures").code == 0
     (tmp_path / "other.txt").write_text("the dog ran to the old house and the cat sat on a hat\n" * 7)
-    capsys.readouterr()
-    assert run(recipe, "--out", "run", "--no-measures", *arguments) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
-    assert all(torch.equal(before[name], weight) for name, weight in weights("run").items())
+    return weights("run")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "training.wramup=1"], "tiny.toml: [training] has no wramup; the nearest is warmup"),
-        (["--set", "nonsense"], "expected KEY=VALUE, as model.n_layers=1, got 'nonsense'"),
-        (["--resume"], "nothing to resume: there is no run/state.safetensors"),
-        (["--device", "abacus"], "no device 'abacus' here"),
-        (["--set", "data.book.path=nowhere"], "[data.book]: no text at"),
-        (["--set", "training.warmup=9"], "the schedule ends before its warm-up does"),
+        ("--resume --set model.n_layers=2", "run was begun with another recipe: model.n_layers was 1 and is"),
+        ("--resume --set training.dropout=0", "training.dropout was 0.1 and is now 0.0; resume with run"),
+        ("--resume --set data.book.path=other.txt", "the run was begun with another"),
+        ("", "run holds a run already: --resume goes on with it"),
     ],
 )
-def test_wrong_input_is_one_line_and_leaves_nothing(recipe, arguments, message, capsys):
-    assert run(recipe, "--out", "run", *arguments) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
+def test_a_run_is_not_gone_on_with_as_another(recipe, trained, arguments, message, capsys):
+    assert message in refusal(capsys, "train", recipe, "--out", "run", "--no-measures", *arguments.split())
+    assert all(torch.equal(trained[name], weight) for name, weight in weights("run").items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("tiny.toml --set training.wramup=1", "tiny.toml: [training] has no wramup; the nearest is warmup"),
+        ("tiny.toml --set nonsense", "expected KEY=VALUE, as model.n_layers=1, got 'nonsense'"),
+        ("tiny.toml --resume", "nothing to resume: there is no run/state.safetensors"),
+        ("tiny.toml --device abacus", "no device 'abacus' here"),
+        ("tiny.toml --set data.book.path=nowhere", "[data.book]: no text at"),
+        ("tiny.toml --set training.warmup=9", "the schedule ends before its warm-up does"),
+        ("defualt", 'no recipe "defualt"'),
+        ("out.toml", "files are called by this name: expected at most 64 letters"),
+    ],
+)
+def test_wrong_input_is_one_line_and_leaves_nothing(recipe, arguments, message, capsys, tmp_path):
+    leading_out = {**TABLES, "data": {"../../../esc": TABLES["data"]["book"]}}
+    Path("out.toml").write_text(tomli_w.dumps(leading_out))
+    assert message in refusal(capsys, "train", *arguments.split(), "--out", "run")
     assert not Path("run").exists()
+    assert not [*tmp_path.parent.glob("esc*")]
 
 
 @pytest.mark.slow
-def test_processes_of_torchrun_share_a_run_and_one_of_them_tells(recipe):
+def test_processes_of_torchrun_share_a_run_and_one_of_them_tells(recipe, run):
     alone = ["--set", "training.dropout=0", "--set", "phases.0.rows=4", "--no-measures"]
-    assert run(recipe, "--out", "alone", *alone) == 0
+    assert run(recipe, "--out", "alone", *alone).code == 0
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, "-m", "analyses.cli.app", "train", recipe, "--out", "shared", *alone, "--parallel", "ddp"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    shared = [*start, "-m", "analyses.cli.app", "train", recipe, "--out", "shared", *alone, "--parallel", "ddp"]
+    ended = subprocess.run(shared, check=False, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     told = ended.stdout.splitlines()
     assert [line.split(":")[0] for line in told if line.startswith(("step", "wrote"))] == [
@@ -202,41 +204,28 @@ print(whole.exitcode, parts.exitcode, resumed.exitcode)
 
 @pytest.mark.slow
 def test_a_compiled_run_that_was_killed_goes_on_to_the_same_weights(recipe):
-    changes = [
-        f"--set={change}" for change in ("training.compile=true", "phases.0.steps=80", "training.evaluate_every=0")
-    ]
-    command = [sys.executable, "-c", KILLED, "train", recipe, "--no-measures", *changes]
+    changes = ("training.compile=true", "phases.0.steps=80", "training.evaluate_every=0")
+    killed = [sys.executable, "-c", KILLED, "train", recipe, "--no-measures", *(f"--set={each}" for each in changes)]
     # what is compiled is kept for the processes that follow, and compiled where it is used
-    kept = {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": str(Path("compiled").resolve()),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    }
-    ends = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=300, env=kept
-    ).stdout.splitlines()
+    kept = {"TORCHINDUCTOR_CACHE_DIR": str(Path("compiled").resolve()), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    ended = subprocess.run(killed, capture_output=True, text=True, check=True, timeout=300, env={**os.environ, **kept})
+    ends = ended.stdout.splitlines()
     assert ends[-1] == f"0 {-signal.SIGKILL} 0"
     assert json.loads(Path("parts/run.json").read_text())["resumed_at"] < 80
     assert all(torch.equal(one, weights("whole")[name]) for name, one in weights("parts").items())
 
 
 def test_processes_without_torchrun_are_one_line(recipe, capsys):
-    assert run(recipe, "--out", "run", "--parallel", "ddp") == 2
-    assert "start them by torchrun" in capsys.readouterr().err
+    assert "start them by torchrun" in refusal(capsys, "train", recipe, "--out", "run", "--parallel", "ddp")
 
 
-def test_a_training_whose_lines_nobody_reads_goes_on_to_its_end(recipe, capsys, monkeypatch):
+def test_a_training_whose_lines_nobody_reads_goes_on_to_its_end(recipe, run, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", buffering=1) as nobody:
         monkeypatch.setattr(sys, "stdout", nobody)
-        assert run(recipe, "--out", "run", "--no-measures") == 0
+        assert run(recipe, "--out", "run", "--no-measures").code == 0
     assert (Path("run") / "model.safetensors").exists()
-
-
-def test_a_recipe_that_is_not_there_is_one_line(capsys):
-    assert run("defualt") == 2
-    assert 'no recipe "defualt"' in capsys.readouterr().err
 
 
 def test_held_out_pairs_are_what_their_attention_is_measured_on(tmp_path, monkeypatch):
@@ -266,55 +255,30 @@ def test_a_line_tells_held_out_losses_and_the_best_heads_but_not_every_head():
     assert line == "step 2,000 of 3,000: loss 1.000, 4,321 tokens/s; book 2.500, induction 0.500\n  the dog"
 
 
-def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(recipe, capsys):
-    assert run(recipe, "--out", "run", "--no-measures") == 0
+def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(recipe, trained, capsys):
     Path("run/state.safetensors").unlink()  # a model alone
     Path("run/.film.part").write_text("mine")
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    capsys.readouterr()
     for out in ("run", "."):  # the second has a recipe of the user's own
-        assert run(recipe, "--out", out) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        assert "which no training left that could be begun again: choose another --out" in error
+        line = refusal(capsys, "train", recipe, "--out", out)
+        assert "which no training left that could be begun again: choose another --out" in line
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
-def test_of_two_trainings_in_one_directory_one_says_so(recipe, capsys):
+def test_of_two_trainings_in_one_directory_one_says_so(recipe, run, capsys):
     with holding(Path("run"), "trains in"):
-        assert run(recipe, "--out", "run") == 2
-        assert "another process trains in run: wait" in capsys.readouterr().err
+        assert "another process trains in run: wait" in refusal(capsys, "train", recipe, "--out", "run")
     assert not Path("run").exists()
-    assert run(recipe, "--out", "run", "--no-measures") == 0
+    assert run(recipe, "--out", "run", "--no-measures").code == 0
 
 
-def test_a_training_that_was_stopped_before_its_first_state_is_begun_again(recipe, monkeypatch):
+def test_a_training_that_was_stopped_before_its_first_state_is_begun_again(recipe, run, monkeypatch):
     monkeypatch.setattr(forming, "measures", stopping_at(2))
-    assert run(recipe, "--out", "run", "--set", "training.save_every=0") == 130
+    assert run(recipe, "--out", "run", "--set", "training.save_every=0").code == 130
     assert Path("run/recipe.toml").exists()
-    assert run(recipe, "--out", "run", "--no-measures") == 0
+    assert run(recipe, "--out", "run", "--no-measures").code == 0
 
 
-def test_a_recipe_that_is_damaged_is_not_gone_on_with(recipe, capsys):
-    assert run(recipe, "--out", "run", "--no-measures") == 0
+def test_a_recipe_that_is_damaged_is_not_gone_on_with(recipe, trained, capsys):
     Path("run/recipe.toml").write_bytes(b"\xff[")
-    assert run(recipe, "--out", "run", "--resume") == 2
-    assert "run/recipe.toml is not readable as TOML" in capsys.readouterr().err
-
-
-def test_a_name_in_a_recipe_leads_nowhere(recipe, capsys, tmp_path):
-    tables = {**TABLES, "data": {"../../../esc": TABLES["data"]["book"]}}
-    Path("out.toml").write_text(tomli_w.dumps(tables))
-    assert run("out.toml", "--out", "deep/er/run") == 2
-    assert "files are called by this name: expected at most 64 letters" in capsys.readouterr().err
-    assert not [*tmp_path.parent.glob("esc*")]
-
-
-def test_a_look_is_a_line_of_json_or_nothing_as_asked(recipe, capsys):
-    assert run(recipe, "--out", "run", "--no-measures", "--json") == 0
-    *looks, written = map(json.loads, capsys.readouterr().out.splitlines())
-    assert written == {"out": "run"}
-    assert looks[-1]["step"] == looks[-1]["steps"]
-    assert {"loss", "tokens_per_second", "numbers", "sample"} <= looks[-1].keys()
-    assert run(recipe, "--out", "quiet", "--no-measures", "--quiet") == 0
-    assert capsys.readouterr() == ("", "")
+    assert "run/recipe.toml is not readable as TOML" in refusal(capsys, "train", recipe, "--out", "run", "--resume")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from covering import pairwise
 from safetensors.torch import load_file, save_file
 
 from interp import InputError
@@ -20,16 +21,11 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
 
-@pytest.fixture(params=[8, 60, 1 << 20], ids=lambda size: f"blocks of {size} bytes")
-def block(request, monkeypatch) -> None:
-    monkeypatch.setattr(stored, "BLOCK", request.param)
-
-
-@pytest.mark.usefixtures("block")
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kind", DTYPES)
-@pytest.mark.parametrize("to", [torch.float32, torch.bfloat16], ids=str)
-def test_a_tensor_fills_places_of_any_strides(shape, kind, to, tmp_path):
+@pytest.mark.parametrize(
+    ("shape", "kind", "to", "block"), pairwise(SHAPES, DTYPES, [torch.float32, torch.bfloat16], [8, 60, 1 << 20])
+)
+def test_a_tensor_fills_places_of_any_strides(shape, kind, to, block, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "BLOCK", block)
     value, before = random(*shape, dtype=DTYPES[kind]), random(3)
     save_file({"before": before, "value": value, "after": before.clone()}, tmp_path / "x.safetensors")
     found = read_header(tmp_path / "x.safetensors")["value"]

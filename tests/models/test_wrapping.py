@@ -5,6 +5,8 @@ import json
 
 import pytest
 import torch
+from families import variant
+from parity import transformers
 from tiny import GPT2 as OUR_GPT2
 from tiny import randomise, token_ids
 from tokenizers import Tokenizer as Backend
@@ -18,47 +20,19 @@ from interp.config import LayerNorm, Plain, StackConfig
 from models import Wrapped, copy_weights, load, save, wrap
 from models.families import by_head, columns
 
-transformers = pytest.importorskip("transformers", reason="what is wrapped is of transformers, which is not installed")
-
-SIZES = {
-    "gpt2": {"n_layer": 2, "n_embd": 21, "n_head": 3, "n_inner": 29, "n_positions": 13, "vocab_size": 23},
-    "llama": {
-        "num_hidden_layers": 2,
-        "hidden_size": 66,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "head_dim": 14,
-        "intermediate_size": 31,
-        "max_position_embeddings": 13,
-        "vocab_size": 23,
-    },
-    "bert": {
-        "num_hidden_layers": 2,
-        "hidden_size": 33,
-        "num_attention_heads": 3,
-        "intermediate_size": 37,
-        "max_position_embeddings": 13,
-        "vocab_size": 23,
-    },
-}
-NO_SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "bert": "BertForMaskedLM"}
-CONFIGS = {"gpt2": "GPT2Config", "llama": "LlamaConfig", "bert": "BertConfig"}
+FAMILIES = ("gpt2", "llama", "bert")
 COPIED = {"gpt2": set(), "llama": {"attn.qkv.weight", "mlp.up.weight"}, "bert": {"attn.qkv.weight", "attn.qkv.bias"}}
 IDS = token_ids(3, 11, d_vocab=23)
 
 
-def build(family: str, kind: str = "", dtype: torch.dtype = torch.float32, **fields: object):
-    config = getattr(transformers, CONFIGS[family])(**SIZES[family], **NO_SPECIAL, **fields)
-    theirs = getattr(transformers, kind or CLASSES[family])(config).to(dtype).eval()
-    randomise(theirs)
-    return theirs
+def build(family: str, dtype: torch.dtype = torch.float32, **changes: object):
+    return variant(family, **changes).build(dtype).eval()
 
 
 # --- models of transformers
 
 
-@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_load(family, tmp_path):
     theirs = build(family)
     theirs.save_pretrained(tmp_path)
@@ -69,7 +43,7 @@ def test_logits_are_those_of_load(family, tmp_path):
         assert_close(theirs(IDS).logits, expected, atol=1e-5 * float(expected.abs().max()), rtol=0)
 
 
-@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_shared_and_what_was_copied_is_told(family):
     wrapped = wrap(build(family))
     own = wrapped.shares
@@ -96,7 +70,7 @@ def test_what_is_shared_and_what_was_copied_is_told(family):
     )
 
 
-@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_change_there_shows_here_where_shared_and_only_there(family):
     theirs = build(family)
     wrapped, before = wrap(theirs), {}
@@ -414,8 +388,8 @@ def test_by_head_is_for_one_matrix_of_equal_parts():
         (lambda: build("gpt2"), {"tokenizer": 3}, "tokenizer: expected a Tokenizer or a fast tokenizer"),
         (lambda: build("gpt2").to("meta"), {}, "no numbers"),
         (lambda: build("gpt2", reorder_and_upcast_attn=True), {}, "reorder_and_upcast_attn True is not supported"),
-        (lambda: build("llama", "LlamaModel"), {}, "wrap the LlamaForCausalLM"),
-        (lambda: build("gpt2", "GPT2ForSequenceClassification"), {}, "the weights hold score.weight"),
+        (lambda: build("llama", model="LlamaModel"), {}, "wrap the LlamaForCausalLM"),
+        (lambda: build("gpt2", model="GPT2ForSequenceClassification"), {}, "the weights hold score.weight"),
     ],
 )
 def test_what_cannot_be_wrapped(given, settings, expected):

@@ -6,15 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pages import page_of
+from commands import command, refusal
+from pages import Page, outside_addresses, page_of
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -22,7 +24,6 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from analyses import behaviours, report
 from analyses.behaviours import OURS
 from analyses.causal_tests import Effects
-from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
@@ -40,8 +41,6 @@ from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, T
 from interp.patterns import Totals
 from interp.statistics import benjamini_hochberg
 
-REAL = Path(__file__).parents[4] / "shared/models/stories260K"
-needs_real = pytest.mark.skipif(not REAL.exists(), reason="shared/models/stories260K is not here")
 HOSTILE = "<script>alert(1)</script>"
 WORDS = ["Tim", "saw", HOSTILE, "&", "Sue", ".", "He", "was", "there", "with", "her", "dog"]
 
@@ -80,30 +79,22 @@ def fake(
 ) -> Behaviour:
     """An analysis that reads its corpus and reports one clear head, L1.H2."""
     units = {"previous-token": "share", "distance": "tokens"}
-    pictures = OURS[behaviour].pictures
     where = {"stack": "decoder", "attention": "self"}
     cells = [{**where, "layer": layer, "head": head} for layer in range(2) for head in range(3)]
 
-    def rows(name: str, n: int) -> list[dict[str, object]]:
-        return [
-            {
-                **cell,
-                **{"behaviour": behaviour, "measure": each, "sink": "kept", "corpus": name, "value": gain},
-                **{"baseline": 0.0, "baseline_name": "uniform", "gain": gain, "ci_low": gain - 0.02},
-                **{"ci_high": gain + 0.02, "p": 0.01, "q": 0.01, "n": n, "unit": units[each], "together": ""},
-                **{"reference": np.nan, "documents": 40, "fewest": 5, "readings": "kept"},
-                **dict.fromkeys(("reference_gain", "reference_low", "reference_q"), np.nan),
-                **dict.fromkeys(("norm_value", "norm_gain", "norm_low", "norm_high"), np.nan),
-            }
-            for cell in cells
-            for each in ("previous-token", "distance")
-            for gain in [0.9 if (cell["layer"], cell["head"]) == (1, 2) else 0.001]
-        ]
+    def rows(name: str, n: int) -> pd.DataFrame:
+        table = pd.DataFrame([{**cell, "measure": each, "unit": units[each]} for cell in cells for each in units])
+        gain = np.where((table["layer"] == 1) & (table["head"] == 2), 0.9, 0.001)
+        table = table.assign(value=gain, gain=gain, ci_low=gain - 0.02, ci_high=gain + 0.02, corpus=name, n=n)
+        same = {"behaviour": behaviour, "sink": "kept", "baseline": 0.0, "baseline_name": "uniform", "p": 0.01}
+        same |= {"q": 0.01, "together": "", "documents": 40, "fewest": 5, "readings": "kept"}
+        absent = ("reference", "reference_gain", "reference_low", "reference_q")
+        absent += ("norm_value", "norm_gain", "norm_low", "norm_high")
+        return table.assign(**same, **dict.fromkeys(absent, np.nan))
 
-    class Told(Collected):
+    class Rows(Collected):
         def measured(self, *, seed=0):
-            table = pd.DataFrame(rows(self.corpus, self.documents))
-            return Measured(table, pd.DataFrame([*baselines]), self.counts, self.documents)
+            return Measured(rows(self.corpus, self.documents), pd.DataFrame([*baselines]), self.counts, self.documents)
 
     class Collector:
         def __init__(self, model, *, seed=0, heads=None):
@@ -115,34 +106,22 @@ def fake(
         def collected(self, reading):
             if error is not None:
                 raise error
-            told = counts or {"texts": self.texts, f"words {HOSTILE}": 2}
-            return Told(Heads("decoder", 2, 3), behaviour, reading.corpus.name, (), told, self.texts)
+            read = counts or {"texts": self.texts, f"words {HOSTILE}": 2}
+            return Rows(Heads("decoder", 2, 3), behaviour, reading.corpus.name, (), read, self.texts)
 
     def effects(model, *, pairs=40, seed=0, progress=None):
-        columns = ["layer", "head", "behaviour", "task", "intervention", "effect", "ci_low", "ci_high", "p", "q", "n"]
-        columns += ["flips", "choosing_bound"]
-        rows = [
-            {**cell, "behaviour": behaviour, "task": "swap", "intervention": way, "effect": 0.5 * cell["layer"]}
-            | {
-                "ci_low": 0.5 * cell["layer"] - 0.1,
-                "ci_high": 0.5 * cell["layer"] + 0.1,
-                "p": 0.02,
-                "q": 0.01,
-                "n": pairs,
-                "flips": 3,
-                "choosing_bound": 0.5 * cell["layer"] - 0.1,
-            }
-            for way in ("denoise", "noise")
-            for cell in cells
-        ]
-        table = pd.DataFrame([] if left_out or refused else rows, columns=[*where, *columns])
+        ways = [{**cell, "intervention": way} for way in ("denoise", "noise") for cell in cells]
+        table = pd.DataFrame(ways).assign(behaviour=behaviour, task="swap", p=0.02, q=0.01, n=pairs, flips=3)
+        effect = 0.5 * table["layer"]
+        bounds = {"ci_low": effect - 0.1, "ci_high": effect + 0.1, "choosing_bound": effect - 0.1}
+        table = table.assign(effect=effect, **bounds).iloc[: 0 if left_out or refused else None]
         task = {"task": "swap", "behaviour": behaviour, "n": pairs, "clean": 2.0, "corrupt": -2.0, "neutral": 0.1}
         task |= {"difference": 4.0, "accuracy": 1.0, "left_out": 3, "refused": refused}
         return Effects(table, left_out=left_out) if left_out else Effects(table, [task])
 
     measures = [Measure(name, unit=unit) for name, unit in units.items()]
-    told = {"headline": ("previous-token",), "needs": needs, "effects": effects, "pictures": pictures, "bare": {}}
-    return replace(OURS[behaviour], measures=measures, collector=Collector, **told)
+    headline = {"headline": ("previous-token",), "pictures": OURS[behaviour].pictures, "bare": {}}
+    return replace(OURS[behaviour], measures=measures, collector=Collector, needs=needs, effects=effects, **headline)
 
 
 @pytest.mark.parametrize(
@@ -159,23 +138,56 @@ def test_how_threads_wait_is_set_where_the_user_has_not(given, expected, monkeyp
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
+    command(capsys, "--help")
     assert {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ} == expected
 
 
-@pytest.fixture
-def fakes(monkeypatch):
+@pytest.fixture(scope="module")
+def faked() -> Iterator[pytest.MonkeyPatch]:
     """The three analyses replaced by quick ones, and the generated tales by a corpus of our own."""
-    modules = [
-        fake("position"),
-        fake("part-of-speech", frozenset({"tags"})),
-        fake("coreference", frozenset({"chains"})),
-    ]
-    for module in modules:
-        monkeypatch.setitem(behaviours.OURS, module.name, module)
-    monkeypatch.setattr("analyses.corpora.serving.read", lambda spec: corpus(f"generated {spec}"))
-    monkeypatch.setattr(section, "EXPERIMENTS", {})
+    with pytest.MonkeyPatch.context() as patch:
+        for name, needs in (("position", ()), ("part-of-speech", ("tags",)), ("coreference", ("chains",))):
+            patch.setitem(behaviours.OURS, name, fake(name, frozenset(needs)))
+        patch.setattr("analyses.corpora.serving.read", lambda spec: corpus(f"generated {spec}"))
+        patch.setattr(section, "EXPERIMENTS", {})
+        yield patch
+
+
+@pytest.fixture
+def fakes(faked, monkeypatch) -> pytest.MonkeyPatch:
+    return monkeypatch
+
+
+class Built(NamedTuple):
+    """A report's directory, its run.json and its page's text."""
+
+    out: Path
+    facts: dict
+    page: Page
+    text: str
+
+
+def build(model, out: Path, texts: Corpus | None = None, **options) -> Built:
+    report.build(model, [texts or corpus()], out, **options)
+    page = page_of(out)
+    return Built(out, json.loads((out / "run.json").read_text()), page, " ".join(page.text.split()))
+
+
+@pytest.fixture(scope="module")
+def whole(model, faked, tmp_path_factory) -> Built:
+    """A report of everything, of names that are markup; experiments are two that find and two that refuse."""
+    kinds = {
+        "one": experiment(f"One {HOSTILE}", {"pairs that come apart": 3}),
+        "two": experiment("Two", error="expected a causal model, got an encoder"),
+        "three": experiment("Three", error="expected a causal model, got an encoder"),
+        "four": experiment("Four"),
+    }
+    rules = [{"measure": "previous-token", "sink": "kept", "baseline_name": "nearest", "value": 0.551}]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(section, "EXPERIMENTS", kinds)
+        patch.setitem(behaviours.OURS, "coreference", fake("coreference", frozenset({"chains"}), baselines=rules))
+        names = {"name": "<img src=x>", "command": HOSTILE, "seed": 3}
+        return build(model, tmp_path_factory.mktemp("whole") / "out", corpus(HOSTILE), **names)
 
 
 def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str | None = None) -> Experiment[Outcome]:
@@ -198,41 +210,65 @@ def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str
     )
 
 
-def test_every_experiment_has_a_line_and_a_figure_or_a_reason(model, fakes, tmp_path, monkeypatch):
-    kinds = {
-        "one": experiment(f"One {HOSTILE}", {"pairs that come apart": 3}),
-        "two": experiment("Two", error="expected a causal model, got an encoder"),
-        "three": experiment("Three", error="expected a causal model, got an encoder"),
-        "four": experiment("Four"),
-    }
-    monkeypatch.setattr(section, "EXPERIMENTS", kinds)
-    out = report.build(model, [corpus()], tmp_path / "out")
-    facts, page = json.loads((out / "run.json").read_text()), page_of(out)
-    shown = " ".join(page.text.split())
+def test_a_report_is_complete(whole):
+    out, facts = whole.out, whole.facts
+    written = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert written == set(facts["files"])
+    tables = ("heads", "effects", "tasks", "labels", "evidence", "baselines")
+    assert {f"tables/{name}.{kind}" for name in tables for kind in ("csv", "parquet")} <= written
+    assert (facts["seed"], facts["command"], len(facts["model"]["fingerprint"])) == (3, HOSTILE, 64)
+    assert facts["corpora"][0]["measured"] == ["position", "part-of-speech", "coreference"]
+    assert facts["left_out"]["position"]["texts"] == 3
+    assert facts["left_out"]["position"]["pairs left out of swap"] == 3
+    assert {"python", "torch", "numpy", "interp"} <= set(facts["versions"])
+    for name in ("heads", "effects"):  # q is over everything that a table tests
+        table = pd.read_parquet(out / f"tables/{name}.parquet")
+        assert set(table["behaviour"]) == set(behaviours.OURS)
+        np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
+    assert "L1.H2 looks at the token before with 90% of its attention; uniform attention gets 0%" in whole.text
+    assert "Fewer than 20 documents" in whole.text
+    assert (
+        "L1.H0 alone restores 0.500 (95% 0.400 to 0.600; 3 of 40 answers change) and removes 0.500 (95%" in whole.text
+    )
+    assert "Apart from labels and minimal pairs, heads are chosen and reported on the same text" in whole.text
+    assert "nearest0.551" in whole.page.text  # rules stand beside the heads that must beat them
+
+
+def test_every_experiment_has_a_line_and_a_figure_or_a_reason(whole):
+    facts, page, shown = whole.facts, whole.page, whole.text
     assert f"One {HOSTILE} is 0.50. Left out: 3 pairs that come apart. Read it so. Four Four is 0.50." in shown
     reason = "Not asked of this model: Two; Three: expected a causal model, got an encoder."
     assert shown.count(reason) == shown.count("got an encoder") == 1
-    names = {attrs.get("id") for _, attrs in page.tags}
     links = [str(attrs["href"])[1:] for _, attrs in page.tags if str(attrs.get("href")).startswith("#experiment")]
     assert [*dict.fromkeys(links)] == ["experiments", "experiment-one", "experiment-four"]  # in contents, and in short
-    assert set(links) <= names
-    alts = [attrs["alt"] for tag, attrs in page.tags if tag == "img"]
-    assert sum("one line" in alt for alt in alts) == 2
+    assert set(links) <= {attrs.get("id") for _, attrs in page.tags}
+    assert sum("one line" in attrs["alt"] for tag, attrs in page.tags if tag == "img") == 2
     assert {f"{kind}/{name}" for kind, name in (("tables", "one.csv"), ("figures", "four.svg"))} <= set(facts["files"])
     assert not [name for name in facts["files"] if "two" in name]
-    assert facts["experiments"]["one"] == {
-        "used": {"stories": 2},
-        "left_out": {"pairs that come apart": 3},
-        "refused": {},
-    }
-    assert set(facts["not_asked"]) == {"two", "three"}
+    one = {"used": {"stories": 2}, "left_out": {"pairs that come apart": 3}, "refused": {}}
+    assert (facts["experiments"]["one"], set(facts["not_asked"])) == (one, {"two", "three"})
 
 
-def test_a_model_that_no_experiment_can_be_asked_of_is_one_sentence(model, fakes, tmp_path, monkeypatch):
+def test_nothing_is_fetched_and_nothing_hostile_is_markup(whole):
+    source = (whole.out / "report.html").read_text("utf-8")
+    assert not any(tag in {"link", "iframe", "object"} for tag, _ in whole.page.tags)
+    assert HOSTILE not in source  # the page has scripts, and none of them is this one
+    assert HOSTILE in whole.page.text
+    assert "<img src=x>" in whole.page.text
+    assert outside_addresses(whole.page) == []
+    named = source.replace("http://www.w3.org/2000/svg", "")  # what SVG is called, not where it is
+    assert not re.search(r"url\(|@import|https?://", named)
+
+
+def test_a_model_that_no_experiment_can_be_asked_of_is_one_sentence(model, fakes, tmp_path):
     refused = {name: experiment(name, error="expected a tokenizer") for name in ("one", "two")}
-    monkeypatch.setattr(section, "EXPERIMENTS", refused)
-    shown = page_of(report.build(model, [corpus()], tmp_path / "out")).text
-    assert shown.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
+    fakes.setattr(section, "EXPERIMENTS", refused)
+    shown = build(model, tmp_path / "out", labels=False, probes=False)
+    assert shown.text.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
+    assert shown.facts["labels_left_out"] is None  # labels and probes can be left out
+    assert not any("labels" in name or "layers" in name for name in shown.facts["files"])
+    assert "heads are chosen and reported on the same text" in shown.text
+    assert "Probes of every layer" not in shown.text
 
 
 @pytest.mark.parametrize(
@@ -240,32 +276,8 @@ def test_a_model_that_no_experiment_can_be_asked_of_is_one_sentence(model, fakes
 )
 @pytest.mark.slow
 def test_experiments_are_part_of_a_report_of_everything(model, fakes, tmp_path, behaviours, asked, run):
-    out = report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours, experiments=asked)
-    assert ("experiments" in json.loads((out / "run.json").read_text())) == run
-    assert any(attrs.get("id") == "experiments" for _, attrs in page_of(out).tags) == run
-
-
-def test_a_report_is_complete(model, fakes, tmp_path):
-    out = report.build(model, [corpus()], tmp_path / "out", command="interp report", name="tiny", seed=3)
-    facts = json.loads((out / "run.json").read_text())
-    written = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    assert written == set(facts["files"])
-    assert {f"tables/{name}.{kind}" for name in ("heads", "effects", "tasks") for kind in ("csv", "parquet")} <= written
-    assert facts["seed"] == 3
-    assert facts["command"] == "interp report"
-    assert len(facts["model"]["fingerprint"]) == 64
-    assert facts["corpora"][0]["measured"] == ["position", "part-of-speech", "coreference"]
-    assert facts["left_out"]["position"]["texts"] == 3
-    assert facts["left_out"]["position"]["pairs left out of swap"] == 3
-    assert {"python", "torch", "numpy", "interp"} <= set(facts["versions"])
-    heads = pd.read_parquet(out / "tables/heads.parquet")
-    assert set(heads["behaviour"]) == set(behaviours.OURS)
-    shown = " ".join(page_of(out).text.split())
-    assert "L1.H2 looks at the token before with 90% of its attention; uniform attention gets 0%" in shown
-    assert "Fewer than 20 documents" in shown
-    assert "L1.H0 alone restores 0.500 (95% 0.400 to 0.600; 3 of 40 answers change) and removes 0.500 (95%" in shown
-    assert "Apart from labels and minimal pairs, heads are chosen and reported on the same text" in shown
-    assert {f"tables/{name}.csv" for name in ("labels", "evidence")} <= written
+    built = build(model, tmp_path / "out", behaviours=behaviours, experiments=asked)
+    assert ("experiments" in built.facts) == any(a.get("id") == "experiments" for _, a in built.page.tags) == run
 
 
 def test_what_is_known_of_heads_is_made_once_and_sentences_are_read_while_other_parts_are_made(
@@ -297,40 +309,6 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, t
     assert [stage for stage in said if f"part-of-speech is left out: {reason}" in stage]
     with pytest.raises(InputError, match=reason):
         report.build(model, [plain], tmp_path / "none", behaviours=["part-of-speech"], labels=False, probes=False)
-
-
-def test_labels_and_probes_can_be_left_out(model, fakes, tmp_path):
-    out = report.build(model, [corpus()], tmp_path / "out", labels=False, probes=False)
-    facts = json.loads((out / "run.json").read_text())
-    assert facts["labels_left_out"] is None
-    assert not any("labels" in name or "layers" in name for name in facts["files"])
-    shown = " ".join(page_of(out).text.split())
-    assert "heads are chosen and reported on the same text" in shown
-    assert "Probes of every layer" not in shown
-
-
-def test_q_is_over_everything_that_a_table_tests(model, fakes, tmp_path):
-    out = report.build(model, [corpus()], tmp_path / "out")
-    for name in ("heads", "effects"):
-        table = pd.read_parquet(out / f"tables/{name}.parquet")
-        assert set(table["behaviour"]) == set(behaviours.OURS)
-        np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
-
-
-def test_a_refused_task_says_what_was_measured(model, fakes, tmp_path, monkeypatch):
-    refused = fake("position", refused="clean and corrupted prompts differ by 0.1 ± 0.2")
-    monkeypatch.setitem(behaviours.OURS, "position", refused)
-    out = report.build(model, [corpus()], tmp_path / "out", behaviours=["position"])
-    shown = " ".join(page_of(out).text.split())
-    assert shown.count("no head was tested: clean and corrupted prompts differ by 0.1 ± 0.2.") == 2
-
-
-def test_rules_stand_beside_the_heads_that_must_beat_them(model, fakes, tmp_path, monkeypatch):
-    rules = [{"measure": "previous-token", "sink": "kept", "baseline_name": "nearest", "value": 0.551}]
-    monkeypatch.setitem(behaviours.OURS, "coreference", fake("coreference", baselines=rules))
-    out = report.build(model, [corpus()], tmp_path / "out", behaviours=["coreference"])
-    assert "nearest0.551" in page_of(out).text
-    assert (out / "tables/baselines.csv").exists()
 
 
 def test_few_labelled_heads_are_named_and_many_counted():
@@ -385,71 +363,54 @@ def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
     assert {row[2] for row in ranked.rows} == {"3.000"}
 
 
-def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_reported(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(
-        behaviours.OURS, "coreference", fake("coreference", error=InputError("no pronoun in the window"))
-    )
-    out = report.build(model, [corpus()], tmp_path / "out")
-    assert page_of(out).text.count("Not measured: no pronoun in the window.") == 2
-    assert json.loads((out / "run.json").read_text())["not_measured"] == {"coreference": "no pronoun in the window"}
-    assert set(pd.read_csv(out / "tables/heads.csv")["behaviour"]) == {"position", "part-of-speech"}
+@pytest.mark.parametrize(
+    ("changed", "said", "times"),
+    [
+        ({"refused": "prompts differ by 0.1 ± 0.2"}, "no head was tested: prompts differ by 0.1 ± 0.2.", 2),
+        ({"counts": {"tokens": 100, "unknown tokens": 40}}, "40% of the tokens of this text are unknown to the", None),
+        ({"left_out": "this model has no output layer."}, "this model has no output layer.", None),
+    ],
+)
+def test_what_one_behaviour_cannot_tell_is_said_on_the_page(model, fakes, tmp_path, changed, said, times):
+    fakes.setitem(behaviours.OURS, "position", fake("position", **changed))
+    built = build(model, tmp_path / "out", behaviours=["position"])
+    assert said in built.text
+    assert times in {None, built.text.count(said)}
+    if "left_out" in changed:
+        assert built.facts["causal_test_left_out"] == {"position": said}
 
 
-def test_unknown_tokens_are_said_and_a_text_of_nothing_else_is_refused(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(behaviours.OURS, "position", fake("position", counts={"tokens": 100, "unknown tokens": 40}))
-    out = report.build(model, [corpus()], tmp_path / "out")
-    assert "40% of the tokens of this text are unknown to the model" in page_of(out).text
-    monkeypatch.setitem(behaviours.OURS, "position", fake("position", counts={"tokens": 100, "unknown tokens": 91}))
-    with pytest.raises(InputError, match="91 of the 100 tokens"):
-        report.build(model, [corpus()], tmp_path / "none", behaviours=["position"])
-
-
-def test_nothing_is_fetched_and_nothing_hostile_is_markup(model, fakes, tmp_path):
-    out = report.build(model, [corpus(HOSTILE)], tmp_path / "out", name="<img src=x>", command=HOSTILE)
-    source, page = (out / "report.html").read_text("utf-8"), page_of(out)
-    assert not any(tag in {"link", "iframe", "object"} for tag, _ in page.tags)
-    assert HOSTILE not in source  # the page has scripts, and none of them is this one
-    assert HOSTILE in page.text
-    assert "<img src=x>" in page.text
-    addresses = [value for _, attrs in page.tags for key, value in attrs.items() if key in {"src", "href", "srcset"}]
-    assert addresses
-    assert all(address and address.startswith(("data:", "#")) for address in addresses)
-    named = source.replace("http://www.w3.org/2000/svg", "")  # what SVG is called, not where it is
-    assert not re.search(r"url\(|@import|https?://", named)
+def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_reported(model, fakes, tmp_path):
+    why = "no pronoun in the window"
+    fakes.setitem(behaviours.OURS, "coreference", fake("coreference", error=InputError(why)))
+    built = build(model, tmp_path / "out")
+    assert built.page.text.count(f"Not measured: {why}.") == 2
+    assert built.facts["not_measured"] == {"coreference": why}
+    assert set(pd.read_csv(built.out / "tables/heads.csv")["behaviour"]) == {"position", "part-of-speech"}
 
 
 @pytest.mark.slow
 def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_report_says_so(model, fakes, tmp_path):
-    tagged = corpus("tagged", frozenset({"tags"}))
-    out = report.build(model, [tagged], tmp_path / "out")
-    facts = json.loads((out / "run.json").read_text())
-    assert facts["on_generated_text"] == ["coreference"]
-    assert {each["name"]: each["measured"] for each in facts["corpora"]} == {
+    built = build(model, tmp_path / "out", corpus("tagged", frozenset({"tags"})))
+    assert built.facts["on_generated_text"] == ["coreference"]
+    assert {each["name"]: each["measured"] for each in built.facts["corpora"]} == {
         "tagged": ["position", "part-of-speech"],
         "generated tales:100": ["coreference"],
     }
-    assert page_of(out).text.count("measured on generated tales") == 1
-    out = report.build(model, [corpus("bare", frozenset())], tmp_path / "bare")
-    facts = json.loads((out / "run.json").read_text())
-    assert [each["measured"] for each in facts["corpora"]] == [["position"]]  # nothing stands in for plain text
-    assert facts["on_generated_text"] == []
+    assert built.page.text.count("measured on generated tales") == 1
 
 
-def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(behaviours.OURS, "position", fake("position", left_out="this model has no output layer."))
-    out = report.build(model, [corpus()], tmp_path / "out", behaviours=["position"])
-    assert "this model has no output layer." in page_of(out).text
-    assert json.loads((out / "run.json").read_text())["causal_test_left_out"] == {
-        "position": "this model has no output layer."
-    }
-
-
-@pytest.mark.parametrize("behaviours", [None, ["coreference"]])
-def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, monkeypatch, behaviours):
-    """A fault of the program always; what a model cannot show only where nothing else is asked for."""
-    error = RuntimeError("a bug") if behaviours is None else InputError("no chains")
-    monkeypatch.setitem(OURS, "coreference", fake("coreference", error=error))
-    with pytest.raises(type(error), match=str(error)):
+@pytest.mark.parametrize(
+    ("changed", "behaviours", "message"),
+    [
+        ({"error": RuntimeError("a bug")}, None, "a bug"),  # a fault of the program always
+        ({"error": InputError("no chains")}, ["coreference"], "no chains"),  # where nothing else is asked for
+        ({"counts": {"tokens": 100, "unknown tokens": 91}}, ["coreference"], "91 of the 100 tokens"),
+    ],
+)
+def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, changed, behaviours, message):
+    fakes.setitem(OURS, "coreference", fake("coreference", **changed))
+    with pytest.raises((RuntimeError, InputError), match=message):
         report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours)
     assert not os.listdir(tmp_path)
 
@@ -459,9 +420,8 @@ def test_a_corpus_that_is_damaged_further_down_leaves_nothing(model, fakes, tmp_
         yield text("d0")
         raise InputError("line 7 is damaged")
 
-    damaged = replace(corpus(), source=texts)
     with pytest.raises(InputError, match="line 7"):
-        report.build(model, [damaged], tmp_path / "out")
+        report.build(model, [replace(corpus(), source=texts)], tmp_path / "out")
     assert not os.listdir(tmp_path)
 
 
@@ -472,33 +432,15 @@ KNOWN = {measure.name: measure for behaviour in OURS.values() for measure in beh
 
 
 def findings_table(**gains: float) -> pd.DataFrame:
-    where = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "sink": "kept", "baseline": 0.4}
+    same = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "sink": "kept", "baseline": 0.4, "q": 0.01}
+    same |= {"reference_q": 0.01, "documents": 40, "fewest": 8, "readings": "kept", "behaviour": "any"}
     rows = []
     for name, gain in gains.items():
         measure = KNOWN.get(name.replace("_", ":"), Measure(name))
         reference = 0.4 if measure.reference else np.nan  # no easier than the baseline, unless a test says so
-        rule = {
-            "unit": measure.unit,
-            "together": measure.together,
-            "reference": reference,
-            **{"reference_gain": gain, "reference_low": gain - 0.02, "reference_q": 0.01},
-            "documents": 40,
-            "fewest": 8,
-            "readings": "kept",
-            "behaviour": "any",
-            "corpus": "texts",
-        }
-        rows.append({**where, "measure": measure.name, "gain": gain, "ci_low": gain - 0.02, "q": 0.01, **rule})
-    return pd.DataFrame(rows)
-
-
-def test_a_head_that_only_finds_the_previous_pronoun_is_no_coreference_head():
-    assert notable(findings_table(antecedent=0.3, antecedent_named=-0.1)).empty
-    assert notable(findings_table(antecedent=-0.1, antecedent_named=0.3)).empty
-    assert list(notable(findings_table(antecedent=0.3, antecedent_named=0.2))["measure"]) == [
-        "antecedent",
-        "antecedent:named",
-    ]
+        row = {"measure": measure.name, "unit": measure.unit, "together": measure.together, "reference": reference}
+        rows.append({**row, "gain": gain, "ci_low": gain - 0.02, "reference_gain": gain, "reference_low": gain - 0.02})
+    return pd.DataFrame(rows).assign(**same, corpus="texts")
 
 
 def test_on_all_items_a_coreference_head_need_only_beat_the_nearest_mention():
@@ -536,17 +478,20 @@ def test_without_a_start_token_a_finding_about_words_must_hold_without_the_first
         assert len(notable(pd.concat([kept, without], ignore_index=True))) == holds
 
 
-def test_a_gain_below_five_hundredths_is_no_finding():
-    assert notable(findings_table(induction=0.049)).empty
-    assert len(notable(findings_table(induction=0.051))) == 1
-
-
-def test_what_the_false_discovery_rate_does_not_allow_is_no_finding():
-    assert notable(findings_table(induction=0.3).assign(q=0.06)).empty
-
-
-def test_entropy_and_distance_describe_and_are_no_findings():
-    assert notable(findings_table(entropy=0.3, distance=4.0)).empty
+@pytest.mark.parametrize(
+    ("gains", "changed", "n"),
+    [
+        ({"induction": 0.049}, {}, 0),  # below five hundredths
+        ({"induction": 0.051}, {}, 1),
+        ({"induction": 0.3}, {"q": 0.06}, 0),  # what the false discovery rate does not allow
+        ({"entropy": 0.3, "distance": 4.0}, {}, 0),  # they describe
+        ({"antecedent": 0.3, "antecedent_named": -0.1}, {}, 0),  # a head that only finds the previous pronoun
+        ({"antecedent": -0.1, "antecedent_named": 0.3}, {}, 0),
+        ({"antecedent": 0.3, "antecedent_named": 0.2}, {}, 2),
+    ],
+)
+def test_what_is_a_finding(gains, changed, n):
+    assert len(notable(findings_table(**gains).assign(**changed))) == n
 
 
 def test_a_head_is_named_once_with_its_largest_gain():
@@ -572,109 +517,6 @@ def test_negative_effects_are_no_causes():
     assert causes(effects, "swap").empty
 
 
-# The command line.
-
-
-def test_help_brings_in_nothing_heavy():
-    code = (
-        "import sys\nfrom analyses.cli.app import main\ntry:\n    main(['report', '--help'])\n"
-        "except SystemExit as end:\n"
-        "    heavy = {'torch', 'pandas', 'matplotlib', 'numpy', 'jinja2', 'interp'} & set(sys.modules)\n"
-        "    sys.exit(f'{heavy} imported' if heavy else end.code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "--corpus" in done.stdout
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line on stderr with which the command refuses."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(list(arguments))
-    assert ended.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    assert line.startswith("interp: ")
-    return line
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working directory, in which a refused command must leave nothing new."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize("command", ["report", "position", "part-of-speech", "coreference"])
-def test_a_missing_model_directory_is_one_line(here, capsys, command):
-    assert "nowhere" in refusal(capsys, command, "--model", "nowhere")
-    assert not os.listdir(here)
-
-
-def test_a_wrong_option_is_one_line(here, capsys):
-    assert "float8" in refusal(capsys, "report", "--dtype", "float8")
-
-
-def test_an_unknown_family_is_one_line(here, capsys):
-    folder = here / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "perceiver"}')
-    assert "perceiver" in refusal(capsys, "report", "--model", "model")
-    assert os.listdir(here) == ["model"]
-
-
-@needs_real
-def test_truncated_weights_are_one_line(here, capsys):
-    shutil.copytree(REAL, here / "model")
-    weights = here / "model/model.safetensors"
-    weights.chmod(0o644)
-    weights.write_bytes(weights.read_bytes()[:5000])
-    assert "model.safetensors" in refusal(capsys, "report", "--model", "model")
-    assert os.listdir(here) == ["model"]
-
-
-@needs_real
-@pytest.mark.parametrize(
-    ("content", "says"), [("", "corpus.txt"), ("a\tb\tc\n1\t2\t3\n", "corpus.txt"), ("once upon a time", "corpus.txt")]
-)
-def test_a_corpus_that_is_empty_or_of_another_format_is_one_line(here, capsys, content, says):
-    (here / "corpus.txt").write_text(content)
-    assert says in refusal(capsys, "report", "--model", str(REAL), "--corpus", "corpus.txt")
-    assert os.listdir(here) == ["corpus.txt"]
-
-
-@needs_real
-def test_an_output_path_that_is_a_file_is_one_line(here, capsys):
-    (here / "out").write_text("mine")
-    assert "out is a file" in refusal(capsys, "report", "--model", str(REAL), "--out", "out")
-    assert (here / "out").read_text() == "mine"
-
-
-@needs_real
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is such a device")
-def test_a_device_that_is_not_there_is_one_line(here, capsys):
-    assert "cuda" in refusal(capsys, "report", "--model", str(REAL), "--device", "cuda")
-    assert not os.listdir(here)
-
-
-@needs_real
-def test_generate_continues_as_the_author_says(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["generate", "Once upon a time", "--model", str(REAL), "--tokens", "20"])
-    assert not ended.value.code
-    assert capsys.readouterr().out.startswith("Once upon a time, there was a little girl named Lily.")
-
-
-def test_an_interrupted_command_ends_with_one_line(here, capsys, monkeypatch):
-    monkeypatch.setattr(frame, "opened", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["report"])
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "interp: interrupted; nothing was written\n"
-    assert not os.listdir(here)
-
-
 # Examples.
 
 
@@ -694,19 +536,85 @@ def test_an_excerpt_keeps_what_is_inside():
     assert part.heads == (-1,) * 5
 
 
-def test_a_run_without_out_takes_no_earlier_ones_place(model, fakes, here, capsys, monkeypatch):
-    monkeypatch.setattr(frame, "opened", lambda *_: model)
-    monkeypatch.setattr("analyses.cli.measure_commands.corpora", lambda specs: [corpus()])
+# The command line.
 
-    def told(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["interp", "position", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["position", *arguments])
-        assert not ended.value.code
-        (written,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("wrote"))
-        return written.split(";")[0]
 
-    assert told() == "wrote position/report.html"
-    assert told("--seed", "1") == "wrote position-2/report.html (position was there already)"
-    assert told("--seed", "2", "--out", "position") == "wrote position/report.html"  # as asked
-    assert [json.loads((here / name / "run.json").read_text())["seed"] for name in ("position", "position-2")] == [2, 1]
+def test_help_brings_in_nothing_heavy():
+    code = (
+        "import sys\nfrom analyses.cli.app import main\ntry:\n    main(['report', '--help'])\n"
+        "except SystemExit as end:\n"
+        "    heavy = {'torch', 'pandas', 'matplotlib', 'numpy', 'jinja2', 'interp'} & set(sys.modules)\n"
+        "    sys.exit(f'{heavy} imported' if heavy else end.code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--corpus" in done.stdout
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, stories):
+    """A directory with what can be wrong, in which a refused command must leave nothing new."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text('{"model_type": "perceiver"}')
+    shutil.copytree(stories, tmp_path / "truncated")
+    weights = tmp_path / "truncated/model.safetensors"
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:5000])
+    for name, content in (("empty", ""), ("columns", "a\tb\tc\n1\t2\t3\n"), ("plain", "once upon a time")):
+        (tmp_path / f"{name}.txt").write_text(content)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        *((f"{name} --model nowhere", "nowhere") for name in ("report", "position", "part-of-speech", "coreference")),
+        ("report --dtype float8", "float8"),
+        ("report --model model", "perceiver"),
+        ("report --model truncated", "model.safetensors"),
+        *((f"report --model REAL --corpus {name}.txt", f"{name}.txt") for name in ("empty", "columns", "plain")),
+        ("report --model REAL --out empty.txt", "empty.txt is a file"),
+        pytest.param(
+            "report --model REAL --device cuda",
+            "cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is such a device"),
+        ),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_one_line_and_leaves_nothing(here, stories, capsys, arguments, said):
+    before = sorted(os.listdir(here))
+    assert said in refusal(capsys, *arguments.replace("REAL", str(stories)).split())
+    assert sorted(os.listdir(here)) == before
+
+
+def test_generate_continues_as_the_author_says(stories, capsys):
+    code, out, _ = command(capsys, "generate", "Once upon a time", "--model", str(stories), "--tokens", "20")
+    assert code == 0
+    assert out.startswith("Once upon a time, there was a little girl named Lily.")
+
+
+def test_an_interrupted_command_ends_with_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(frame, "opened", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert command(capsys, "report") == (130, "", "interp: interrupted; nothing was written\n")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_run_without_out_takes_no_earlier_ones_place(model, fakes, tmp_path, capsys):
+    fakes.chdir(tmp_path)
+    fakes.setattr(frame, "opened", lambda *_: model)
+    fakes.setattr("analyses.cli.measure_commands.corpora", lambda specs: [corpus()])
+
+    def written(*arguments: str) -> str:
+        fakes.setattr(sys, "argv", ["interp", "position", *arguments])
+        code, out, _ = command(capsys, "position", *arguments)
+        assert code == 0
+        (line,) = (line for line in out.splitlines() if line.startswith("wrote"))
+        return line.split(";")[0]
+
+    assert written() == "wrote position/report.html"
+    assert written("--seed", "1") == "wrote position-2/report.html (position was there already)"
+    assert written("--seed", "2", "--out", "position") == "wrote position/report.html"  # as asked
+    seeds = [json.loads((tmp_path / name / "run.json").read_text())["seed"] for name in ("position", "position-2")]
+    assert seeds == [2, 1]

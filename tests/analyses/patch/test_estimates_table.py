@@ -1,5 +1,7 @@
 """Estimates beside exact effects: the table holds what the library computes, and the correlations what scipy says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +15,7 @@ from analyses.patch import cell_estimates as estimates
 from analyses.patch import edge_estimates
 from analyses.patch.cells import sweeps
 from analyses.patch.edge_estimates import edge_rows
-from interp import InputError, Transformer
+from interp import InputError, Transformer, TransformerConfig
 from interp.patching import (
     Pairs,
     Receiver,
@@ -67,22 +69,18 @@ def at(rows: pd.DataFrame, axes: tuple[str, ...] = AXES) -> tuple[list[int], ...
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_exact_is_the_sweep_s_and_the_estimate_attribution_patching_s(model, pairs, found, direction):
-    rows = rows_of(found, "attribution patching", direction)
-    exact = sweep(model, pairs, logit_difference(), "z", AXES, direction).effect().nanmean(-1)
-    estimate = attribution_patching(model, pairs, logit_difference(), {"z": AXES}, direction)["z"].effect().nanmean(-1)
-    assert len(rows) == exact.numel()
-    np.testing.assert_allclose(rows["exact"], exact[at(rows)], atol=1e-7)
-    np.testing.assert_allclose(rows["estimate"], estimate[at(rows)], atol=1e-7)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_atp_star_is_held_against_mean_absolute_effects(model, pairs, found, direction):
-    rows = rows_of(found, "AtP*", direction)
-    exact = sweep(model, pairs, logit_difference(), "z", AXES, direction).effect().abs().nanmean(-1)
-    estimate = atp_star(model, pairs, logit_difference(), {"z": AXES}, direction)["z"].mean()
-    np.testing.assert_allclose(rows["exact"], exact[at(rows)], atol=1e-7)
-    np.testing.assert_allclose(rows["estimate"], estimate[at(rows)], atol=1e-7)
+def test_exact_is_the_sweep_s_and_estimates_are_the_library_s(model, pairs, found, direction):
+    patched = model, pairs, logit_difference()
+    exact = sweep(*patched, "z", AXES, direction).effect()
+    estimates = {  # AtP* has no sign: it is held against mean absolute effects
+        "attribution patching": (exact, attribution_patching(*patched, {"z": AXES}, direction)["z"].effect()),
+        "AtP*": (exact.abs(), atp_star(*patched, {"z": AXES}, direction)["z"].values["logit_difference"]),
+    }
+    for method, (effects, estimated) in estimates.items():
+        rows = rows_of(found, method, direction)
+        assert len(rows) == effects[..., 0].numel()
+        np.testing.assert_allclose(rows["exact"], effects.nanmean(-1)[at(rows)], atol=1e-7)
+        np.testing.assert_allclose(rows["estimate"], estimated.nanmean(-1)[at(rows)], atol=1e-7)
 
 
 @pytest.mark.parametrize("site", ["q", "k"])
@@ -100,11 +98,16 @@ def test_n_counts_the_prompts_that_reach_a_cell(found):
     assert found.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]
 
 
-def test_a_single_layer_leaves_atp_star_out():
-    one = worded(n_layers=1)
-    found = estimates.measure(one, patching.make_pairs(one, table()))
-    assert "at least 2 layers" in found.left_out["AtP*"]
-    assert set(found.table["method"]) == {"attribution patching", "EAP", "EAP-IG"}
+def test_what_a_model_has_no_estimates_for_is_left_out_with_the_reason(model):
+    post = replace(BERT, causal=True, d_vocab=model.config.d_vocab, n_token_types=0)
+    edges = {"EAP", "EAP-IG"}
+    for other, left_out, why, methods in (
+        (worded(n_layers=1), "AtP*", "at least 2 layers", edges),
+        (Transformer(TransformerConfig(decoder=post), model.tokenizer), "EAP, EAP-IG", "norms", {"AtP*"}),
+    ):
+        both = estimates.measure(other, patching.make_pairs(other, table()))
+        assert why in both.left_out[left_out]
+        assert set(both.table["method"]) == {"attribution patching", *methods}
 
 
 # Edges.
@@ -130,20 +133,16 @@ def test_an_edge_is_its_direct_path_and_its_score(model, pairs, found, direction
         assert rows.loc[(f"mlp.{layer}", "logits"), "exact"] == pytest.approx(expected, abs=1e-7)
 
 
-def test_the_last_edges_are_estimated_well(found):
+def test_edges_are_estimated_well_at_the_end_and_those_of_the_embedding_have_no_exact_effect(measured, found):
     rows = rows_of(found, "EAP", "noise")
     into_logits = rows.loc[(rows["receiver"] == "logits") & rows["exact"].notna()]
     assert len(into_logits) == 8
     assert spearmanr(into_logits["exact"], into_logits["estimate"]).statistic > 0.8  # a wrong sign would show
-
-
-def test_the_embedding_s_edges_have_no_exact_effect(measured, found):
     edges = found.loc[found["sender"].notna()]
     assert (edges["exact"].isna() == (edges["sender"] == "embed")).all()
-    said = measured.edges
-    assert said["edges"] == len(edges) / 4
-    assert said["from_embedding"] == (edges["sender"] == "embed").sum() / 4
-    assert not said["sampled"]
+    assert measured.edges["edges"] == len(edges) / 4
+    assert measured.edges["from_embedding"] == (edges["sender"] == "embed").sum() / 4
+    assert not measured.edges["sampled"]
 
 
 def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, pairs, monkeypatch):
@@ -159,24 +158,11 @@ def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, p
     assert set(rows["chosen"]) == {"no", "chance", "strongest"}
     assert (rows["exact"].isna() == (rows["chosen"] == "no")).all()
     drawn = measured.loc[(measured["method"] == "EAP") & (measured["chosen"] == "chance")]
-    counted = patching.correlations(rows.reindex(columns=estimates.ESTIMATE_COLUMNS)).set_index("method")
+    whole = rows.reindex(columns=estimates.ESTIMATE_COLUMNS)
+    counted = patching.correlations(whole).set_index("method")
     assert counted.loc["EAP", "n"] == len(drawn)
     assert counted.loc["EAP", "unmeasured"] == (rows_of(rows, "EAP", "denoise")["exact"].isna()).sum()
-    figures.estimate_panels(
-        rows.reindex(columns=estimates.ESTIMATE_COLUMNS), counted.reset_index(), "logit_difference"
-    ).draw_without_rendering()
-
-
-def test_norms_after_the_layers_leave_edges_out(model):
-    from dataclasses import replace
-
-    from interp import TransformerConfig
-
-    post = replace(BERT, causal=True, d_vocab=model.config.d_vocab, n_token_types=0)
-    other = Transformer(TransformerConfig(decoder=post), model.tokenizer)
-    found = estimates.measure(other, patching.make_pairs(other, table()))
-    assert "norms" in found.left_out["EAP, EAP-IG"]
-    assert set(found.table["method"]) == {"attribution patching", "AtP*"}
+    figures.estimate_panels(whole, counted.reset_index(), "logit_difference").draw_without_rendering()
 
 
 # Correlations.
@@ -202,9 +188,8 @@ def test_what_moves_nothing_is_no_agreement(found, agreement):
 
 
 def test_a_gradient_of_nothing_has_no_correlation(model, pairs):
-    found = patching.correlations(
-        estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"]).table
-    )
+    table = estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"]).table
+    found = patching.correlations(table)
     by_method = found.set_index("method")["spearman"]
     assert by_method[["attribution patching", "AtP*", "EAP"]].isna().all()
     assert np.isfinite(by_method["EAP-IG"])

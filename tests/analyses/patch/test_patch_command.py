@@ -2,19 +2,22 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from commands import command, refusal
+from covering import pairwise
 from matplotlib.collections import QuadMesh
 from pages import outside_addresses, page_of, unlisted
 from worded import ROWS, table, worded
 
 from analyses import figures
 from analyses import patch as patching
-from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
 from analyses.cli.options import Metric
 from analyses.patch.cells import cells_of, sweeps
@@ -24,107 +27,99 @@ from interp.patching import Pairs, logit_difference, sweep
 from interp.patching.cell_tables import estimates
 from interp.patching.pair_files import with_space
 
+ONE = "--clean", "Tim saw", "--corrupt", "Sue saw", "--answer", "He", "--wrong", "She"
+HOSTILE, IMAGE = "<script>alert(1)</script>", "<img/src=x>"
+Patched = Callable[..., tuple[pd.DataFrame, dict, str]]
+
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
     return worded()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pairs(model) -> Pairs:
     return patching.make_pairs(model, table())
 
 
+@pytest.fixture(scope="module")
+def by_position(model, pairs) -> pd.DataFrame:
+    return patching.measure(model, pairs, by_position=True)
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch, model):
+def here(tmp_path, monkeypatch, model) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(frame, "opened", lambda *_: model)
     return tmp_path
 
 
-def command(*arguments: str) -> int | str | None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["patch", *arguments])
-    return ended.value.code
+@pytest.fixture
+def patched(here, capsys) -> Patched:
+    """Runs the command; gives its cells, its run.json and the text of its page."""
+
+    def run(*arguments: str) -> tuple[pd.DataFrame, dict, str]:
+        ended = command(capsys, "patch", *arguments)
+        assert (ended.code, ended.err) == (0, "")
+        facts = json.loads((here / "patch/run.json").read_text())
+        assert all((here / "patch" / name).is_file() for name in facts["files"])
+        cells = pd.read_parquet(here / "patch/tables/cells.parquet")
+        return cells, facts | {"printed": ended.out}, " ".join(page_of(here / "patch").text.split())
+
+    return run
 
 
-def refusal(capsys, *arguments: str) -> str:
-    assert command(*arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    assert line.startswith("interp: ")
-    return line
-
-
-ONE = ["--clean", "Tim saw", "--corrupt", "Sue saw", "--answer", "He", "--wrong", "She"]
+def on_rows(model: Transformer, rows, site: str = "z", **how) -> pd.DataFrame:
+    return patching.measure(model, patching.make_pairs(model, table(rows)), site, **how)
 
 
 # The table.
 
 
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
-def test_effects_are_the_means_of_the_sweep(model, pairs, direction):
-    cells = patching.measure(model, pairs, by_position=True, directions=[direction])
-    found = sweep(model, pairs, logit_difference(), "z", ("layer", "head", "position"), direction)
-    expected = found.effect().nanmean(-1)
-    assert len(cells) == expected.numel()
-    for row in cells.to_dict("records"):
-        assert row["effect"] == pytest.approx(float(expected[row["layer"], row["head"], row["position"]]), abs=1e-6)
+def test_effects_are_the_means_of_the_sweep(model, pairs, by_position, direction):
+    cells = by_position.loc[by_position["direction"] == direction]
+    expected = sweep(model, pairs, logit_difference(), "z", ("layer", "head", "position"), direction).effect()
+    places = tuple(cells[axis].tolist() for axis in ("layer", "head", "position"))
+    np.testing.assert_allclose(cells["effect"], expected.nanmean(-1)[places], atol=1e-6)
+    assert len(cells) == expected[..., 0].numel()
     assert cells.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]  # prompts that reach it
 
 
 def test_shares_keep_prompts_that_differ_the_other_way():
     found = estimates(np.array([[1.0], [-1.0], [6.0]]), np.zeros(3), np.array([2.0, -2.0, 12.0]), 0)
-    assert found["share"] == pytest.approx([0.5])
-    assert found["effect"] == pytest.approx([2.0])
-
-
-def test_a_whole_difference_below_zero_gives_the_same_share():
+    assert (found["share"], found["effect"]) == (pytest.approx([0.5]), pytest.approx([2.0]))
     values, whole = np.array([[1.0], [1.5], [2.0]]), np.array([2.0, 2.5, 4.0])
     up, down = (estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
-    for name in ("share", "share_low", "share_high"):
+    for name in ("share", "share_low", "share_high"):  # the same where the whole difference is below zero
         assert down[name] == pytest.approx(up[name])
 
 
 def test_the_whole_stream_carries_everything(model, pairs):
     cells = patching.measure(model, pairs, "resid_pre", metrics=["logit_difference", "kl_divergence"])
     np.testing.assert_allclose(cells["share"].dropna(), 1, atol=1e-4)
-    assert cells["head"].isna().all()
-    assert cells["position"].isna().all()
+    assert cells[["head", "position"]].isna().all(axis=None)
 
 
-def test_a_single_pair_has_no_interval(model):
-    cells = patching.measure(model, patching.make_pairs(model, table(ROWS[:1])), by_position=True)
+def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
+    cells = on_rows(model, ROWS[:1], by_position=True)  # a single pair
     assert cells[["ci_low", "ci_high", "p", "q", "share_low"]].isna().all(axis=None)
     assert set(cells["n"]) == {1}
     assert cells.groupby("position")["token"].first().tolist() == ["Tim", "saw"]
     assert cells.groupby("position")["corrupt_token"].first().tolist() == ["Sue", "saw"]
-
-
-def test_two_prompts_have_no_interval_whose_bounds_meet(model, pairs):
-    cells = patching.measure(model, pairs, by_position=True)
-    assert cells.loc[cells["n"] == 2, ["ci_low", "ci_high", "share_low", "share_high"]].isna().all(axis=None)
-    assert cells.loc[(cells["n"] == 3) & (cells["effect"] != 0), "ci_low"].notna().any()
-
-
-def test_cells_that_change_nothing_are_not_tested(model):
-    pairs = patching.make_pairs(model, table([("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3))
-    cells = patching.measure(model, pairs, by_position=True)
-    before = cells[cells["position"] < 3]
+    bounds, several = ["ci_low", "ci_high", "share_low", "share_high"], by_position  # bounds of two prompts would meet
+    assert several.loc[several["n"] == 2, bounds].isna().all(axis=None)
+    assert several.loc[(several["n"] == 3) & (several["effect"] != 0), "ci_low"].notna().any()
+    assert several["token"].isna().all()  # prompts differ there
+    same = on_rows(model, [("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3, by_position=True)
+    before = same[same["position"] < 3]  # what changes nothing is not tested
     assert (before["effect"] == 0).all()
     assert before["p"].isna().all()
 
 
-def test_labels_are_missing_where_prompts_differ(model, pairs):
-    cells = patching.measure(model, pairs, "v", by_position=True)
-    assert cells["token"].isna().all()
-
-
 def test_a_share_of_noise_is_refused_and_said(model):
     both = patching.make_pairs(model, table([*ROWS, *[(b, a, r, w) for a, b, r, w in ROWS]]))
-    found = sweeps(model, both, "z", by_position=False, directions=["noise"], metrics=["logit_difference"])
-    cells = cells_of(model, found)
+    cells = cells_of(model, sweeps(model, both, "z", directions=["noise"], metrics=["logit_difference"]))
     assert cells.table["share"].isna().all()
     assert "too little" in cells.share_refused["logit_difference"]
 
@@ -138,31 +133,29 @@ def test_python_gives_no_share_that_the_command_refuses(model):
         pd.testing.assert_series_equal(found.table()["share"], refused.table["share"])
 
 
-def test_a_bare_word_gets_its_space():
-    assert with_space("Lily was sad because", "she") == " she"
-    assert with_space("Lily was sad because ", "she") == "she"
-    assert with_space("Lily was sad because", " she") == " she"
-    assert with_space("Lily was sad", ", she") == ", she"
+@pytest.mark.parametrize(
+    ("prompt", "answer", "expected"),
+    [
+        ("Lily was sad because", "she", " she"),
+        ("Lily was sad because ", "she", "she"),
+        ("Lily was sad because", " she", " she"),
+        ("Lily was sad", ", she", ", she"),
+    ],
+)
+def test_a_bare_word_gets_its_space(prompt, answer, expected):
+    assert with_space(prompt, answer) == expected
 
 
 # Figures.
 
+SITES = {("z", False), ("z", True), ("resid_pre", True), ("attn_out", False), ("pattern", True)}
 
-@pytest.mark.parametrize(
-    ("site", "by_position", "kinds"),
-    [
-        ("z", False, {"cells", "top"}),
-        ("z", True, {"cells", "top"}),
-        ("resid_pre", True, {"cells", "top"}),
-        ("attn_out", False, {"top"}),
-        ("pattern", True, {"cells", "top"}),
-    ],
-)
-@pytest.mark.parametrize("count", [1, 4])
-def test_every_sweep_has_its_figures(model, site, by_position, kinds, count):
-    cells = patching.measure(model, patching.make_pairs(model, table(ROWS[:count])), site, by_position=by_position)
-    drawn = figures.sweep_figures(cells, "logit_difference")
-    assert set(drawn) == kinds
+
+@pytest.mark.parametrize(("kind", "count"), pairwise(sorted(SITES), (1, 4)))
+def test_every_sweep_has_its_figures(model, kind, count):
+    site, by_position = kind
+    drawn = figures.sweep_figures(on_rows(model, ROWS[:count], site, by_position=by_position), "logit_difference")
+    assert set(drawn) == ({"top"} if site == "attn_out" else {"cells", "top"})
     for figure in drawn.values():
         assert figure.get_suptitle().endswith("?")
         figure.draw_without_rendering()
@@ -178,12 +171,9 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     quantity = "share" if cells["share"].notna().any() else "effect"
     shown = np.asarray(meshes[0].get_array(), dtype=float).ravel()
     np.testing.assert_allclose(shown, cells.loc[cells["direction"] == "denoise", quantity])
-
-
-def test_the_corrupted_token_stands_below_the_clean_one(model):
-    cells = patching.measure(model, patching.make_pairs(model, table(ROWS[:1])), "resid_pre", by_position=True)
-    labels = [each.get_text() for each in figures.cell_map(cells, "logit_difference").axes[0].get_xticklabels()]
-    assert labels == ["Tim\nSue", "saw"]
+    alone = figures.cell_map(on_rows(model, ROWS[:1], "resid_pre", by_position=True), "logit_difference")
+    labels = [each.get_text() for each in alone.axes[0].get_xticklabels()]
+    assert labels == ["Tim\nSue", "saw"]  # the corrupted token stands below the clean one
 
 
 def test_a_wild_interval_leaves_the_dots_apart(model, pairs):
@@ -195,9 +185,7 @@ def test_a_wild_interval_leaves_the_dots_apart(model, pairs):
 
 
 def test_a_dollar_sign_in_a_token_is_one():
-    dollars = worded("$a", "$b")
-    pairs = patching.make_pairs(dollars, table([("$a saw", "$b saw", "He", "She")]))
-    cells = patching.measure(dollars, pairs, by_position=True)
+    cells = on_rows(worded("$a", "$b"), [("$a saw", "$b saw", "He", "She")], by_position=True)
     assert figures.cell_name(cells.to_dict("records")[0]).endswith("($a/$b)")
     for figure in figures.sweep_figures(cells, "logit_difference").values():
         figure.draw_without_rendering()
@@ -206,22 +194,10 @@ def test_a_dollar_sign_in_a_token_is_one():
 # The command.
 
 
-def test_it_writes_tables_figures_and_what_they_were_made_from(here, capsys):
-    assert not command(*ONE, "--metric", "rank", "--metric", "kl_divergence", "--by-position")
-    assert "wrote" in capsys.readouterr().out
-    cells = pd.read_parquet(here / "patch/tables/cells.parquet")
-    assert set(cells["metric"]) == {"rank", "kl_divergence"}
-    assert set(cells["direction"]) == {"denoise", "noise"}
-    facts = json.loads((here / "patch/run.json").read_text())
-    assert facts["prompts"]["pairs"] == 1
-    assert all((here / "patch" / name).is_file() for name in facts["files"])
-    assert (here / "patch/figures/cells-kl_divergence.png").is_file()
-
-
-def test_the_page_has_every_section_and_needs_nothing_from_outside(here, capsys):
+def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched):
     table().to_csv("pairs.csv", index=False)
-    assert not command("--pairs", "pairs.csv", "--estimates", "--direction", "denoise")
-    printed = capsys.readouterr().out.splitlines()
+    cells, facts, shown = patched("--pairs", "pairs.csv", "--estimates", "--direction", "denoise")
+    printed = facts["printed"].splitlines()
     assert printed[-1] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json, tables/ and figures/"
     assert sum("rank correlation" in line for line in printed) == 4
     page = page_of(here / "patch")
@@ -233,67 +209,48 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, capsys)
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 3
     assert all(len(attrs["alt"] or "") > 40 for attrs in images)
-    shown = " ".join(page.text.split())
-    assert "4 pairs from pairs.csv" in shown
-    assert "Left out: none." in shown
-    assert "Fewer than 20 pairs" in shown
-    assert "In short" in shown
-    assert "This model has two layers" in shown
+    said = "4 pairs from pairs.csv", "Left out: none.", "Fewer than 20 pairs", "In short", "This model has two layers"
+    assert [each for each in said if each not in shown] == []
     assert "nan" not in shown.lower().split()
-    best = pd.read_parquet(here / "patch/tables/cells.parquet")
-    best = best.loc[best["effect"].abs().idxmax()].to_dict()
-    assert f"denoise: alone, {figures.cell_name(best)}" in shown
-    facts = json.loads((here / "patch/run.json").read_text())
+    assert f"denoise: alone, {figures.cell_name(cells.loc[cells['effect'].abs().idxmax()].to_dict())}" in shown
     assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html"} <= set(facts["files"])
     assert {"figures/estimates-logit_difference.svg", "figures/estimates-logit_difference.png"} <= set(facts["files"])
     assert facts["estimates"]["edges"]["steps"] == 5
 
 
-def test_estimates_are_made_when_asked_for(here):
-    assert not command(*ONE)
-    assert not any("estimates" in name for name in os.listdir(here / "patch/tables"))
-    page = page_of(here / "patch")
-    assert "estimates" not in [attrs.get("id") for tag, attrs in page.tags if tag == "h2"]
-    assert "One pair tells nothing of other prompts" in " ".join(page.text.split())
+def test_one_pair_has_its_metrics_and_no_estimates_where_none_are_asked_for(here, patched):
+    cells, facts, shown = patched(*ONE, "--metric", "rank", "--metric", "kl_divergence", "--by-position")
+    assert (set(cells["metric"]), set(cells["direction"])) == ({"rank", "kl_divergence"}, {"denoise", "noise"})
+    assert facts["prompts"]["pairs"] == 1
+    assert not any("estimates" in name for name in facts["files"])
+    assert "figures/cells-kl_divergence.png" in facts["files"]
+    assert "One pair tells nothing of other prompts" in shown
 
 
-def test_a_page_says_what_was_left_out_and_refused(here):
+def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
     swapped = [(b, a, r, w) for a, b, r, w in ROWS]
     table([*ROWS, *swapped, ("Tim saw", "Sue saw the", "He", "She")]).to_csv("pairs.csv", index=False)
-    assert not command("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
-    shown = " ".join(page_of(here / "patch").text.split())
-    assert "Left out: 1 pair, because the prompts do not align." in shown
-    assert "Shares are refused: the whole effect is" in shown
+    assert "row 9 of pairs.csv" in refusal(capsys, "patch", "--pairs", "pairs.csv")
+    assert os.listdir(here) == ["pairs.csv"]
+    _, facts, shown = patched("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
+    assert facts["prompts"]["left_out"] == {"the prompts do not align": 1}
+    assert pd.read_csv(here / "patch/tables/pairs.csv")["row"].tolist() == [*range(1, 9)]
+    for said in ("Left out: 1 pair, because the prompts do not align.", "Shares are refused: the whole effect is"):
+        assert said in shown
     assert "denoise: alone, L" in shown
     assert "moves it by" in shown
 
 
-def test_a_page_escapes_what_a_prompt_says(here, monkeypatch):
-    hostile = "<script>alert(1)</script>"
-    monkeypatch.setattr(frame, "opened", lambda *_: worded(hostile, "<img/src=x>"))
-    monkeypatch.setattr(frame, "title", lambda _: f"a {hostile}")
-    prompts = ["--clean", f"{hostile} saw", "--corrupt", "<img/src=x> saw", "--answer", "She", "--wrong", "He"]
-    assert not command(*prompts, "--by-position")
+def test_a_page_escapes_what_a_prompt_says(here, patched, monkeypatch):
+    monkeypatch.setattr(frame, "opened", lambda *_: worded(HOSTILE, IMAGE))
+    monkeypatch.setattr(frame, "title", lambda _: f"a {HOSTILE}")
+    prompts = ["--clean", f"{HOSTILE} saw", "--corrupt", f"{IMAGE} saw", "--answer", "She", "--wrong", "He"]
+    _, _, shown = patched(*prompts, "--by-position")
     page = page_of(here / "patch")
     assert not unlisted(page)
     assert not outside_addresses(page)
-    assert page.text.count(hostile) >= 3
-    assert "<img/src=x>" in page.text
-
-
-@pytest.mark.parametrize("metric", ["rank", "logit_difference"])
-def test_a_metric_without_gradient_ends_the_command_in_one_line(here, capsys, metric):
-    assert "rank has no gradient" in refusal(capsys, *ONE, "--estimates", "--metric", metric, "--metric", "rank")
-    assert not os.listdir(here)
-
-
-def test_a_file_whose_rows_do_not_align_names_the_row_and_drop_counts_it(here, capsys):
-    table([*ROWS, ("Tim saw", "Sue saw the", "He", "She")]).to_csv("pairs.csv", index=False)
-    assert "row 5 of pairs.csv" in refusal(capsys, "--pairs", "pairs.csv")
-    assert os.listdir(here) == ["pairs.csv"]
-    assert not command("--pairs", "pairs.csv", "--drop")
-    assert json.loads((here / "patch/run.json").read_text())["prompts"]["left_out"] == {"the prompts do not align": 1}
-    assert pd.read_csv(here / "patch/tables/pairs.csv")["row"].tolist() == [1, 2, 3, 4]
+    assert shown.count(HOSTILE) >= 3
+    assert IMAGE in shown
 
 
 @pytest.mark.parametrize(
@@ -309,7 +266,7 @@ def test_a_file_whose_rows_do_not_align_names_the_row_and_drop_counts_it(here, c
 )
 def test_a_file_that_is_no_table_of_pairs_is_one_line(here, capsys, content, says):
     (here / "pairs.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert says in refusal(capsys, "--pairs", "pairs.csv")
+    assert says in refusal(capsys, "patch", "--pairs", "pairs.csv")
     assert os.listdir(here) == ["pairs.csv"]
 
 
@@ -325,10 +282,13 @@ def test_a_file_that_is_no_table_of_pairs_is_one_line(here, capsys, content, say
         ([*ONE, "--site", "zz"], "expected one of resid_pre"),
         ([*ONE, "--metric", "losses"], "losses"),
         ([*ONE, "--direction", "up"], "up"),
+        ([*ONE, "--target", "He"], "reads one text"),
+        ([*ONE, "--stack", "encoder"], "no stack 'encoder'"),
+        ([*ONE, "--estimates", "--metric", "logit_difference", "--metric", "rank"], "rank has no gradient"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, arguments, says):
-    assert says in refusal(capsys, *arguments)
+    assert says in refusal(capsys, "patch", *arguments)
     assert not os.listdir(here)
 
 
@@ -337,25 +297,20 @@ def test_a_model_without_output_layer_is_one_line(here, capsys, monkeypatch, min
 
     encoder = load(str(minilm))
     monkeypatch.setattr(frame, "opened", lambda *_: encoder)
-    assert "no output layer" in refusal(capsys, *ONE)
+    assert "no output layer" in refusal(capsys, "patch", *ONE)
     assert not os.listdir(here)
 
 
-def test_an_unknown_metric_names_the_known(model, pairs):
+def test_the_command_s_metrics_are_the_table_s_and_others_are_refused(model, pairs):
+    assert [each.value for each in Metric] == list(patching.METRICS)
     with pytest.raises(InputError, match="kl_divergence"):
         patching.measure(model, pairs, metrics=["losses"])
 
 
-def test_the_command_s_metrics_are_the_table_s():
-    assert [each.value for each in Metric] == list(patching.METRICS)
-
-
-def test_real_pronouns_follow_the_name(tmp_path, stories):
-    code = command(
-        *("--clean", "Lily was sad because", "--corrupt", "Tim was sad because", "--answer", "she", "--wrong", "he"),
-        *("--model", str(stories), "--out", str(tmp_path / "out"), "--site", "resid_pre", "--by-position"),
-    )
-    assert not code
+def test_real_pronouns_follow_the_name(tmp_path, stories, capsys):
+    prompts = "--clean", "Lily was sad because", "--corrupt", "Tim was sad because", "--answer", "she", "--wrong", "he"
+    where = "--model", str(stories), "--out", str(tmp_path / "out"), "--site", "resid_pre", "--by-position"
+    assert not command(capsys, "patch", *prompts, *where).code
     cells = pd.read_parquet(tmp_path / "out/tables/cells.parquet")
     first = cells[(cells["layer"] == 0) & (cells["direction"] == "denoise")].set_index("token")["share"]
     first.index = first.index.str.strip()
@@ -387,70 +342,57 @@ def two(here, monkeypatch, model) -> Transformer:
     ],
     ids=str,
 )
-def test_an_encoder_decoder_is_patched_where_it_is_asked_to(two, here, arguments, stack, attention):
-    assert not command(*ONE, *arguments)
-    cells = pd.read_csv(here / "patch" / "tables" / "cells.csv")
+def test_an_encoder_decoder_is_patched_where_it_is_asked_to(two, patched, arguments, stack, attention):
+    cells, _, shown = patched(*ONE, *arguments)
     assert set(zip(cells["stack"], cells["attention"], strict=True)) == {(stack, attention)}
-    found = (here / "patch" / "report.html").read_text("utf-8")
-    assert "in the encoder" in found or "in the decoder" in found
-    assert "target of both" in found
+    assert "in the encoder" in shown or "in the decoder" in shown
+    assert "target of both" in shown
     if "pattern" in arguments:
         assert set(cells["token"].dropna()) == {"the"}  # queries are the target's
         assert "saw" in set(cells["key_token"].dropna())  # keys the source's
 
 
-def test_pairs_of_an_encoder_decoder_come_from_a_file_with_targets(two, here):
-    rows = pd.DataFrame(
-        [(*ROWS[0], "He saw"), (*ROWS[1], "He")], columns=["clean", "corrupt", "answer", "wrong", "target"]
-    )
+def test_pairs_of_an_encoder_decoder_come_from_a_file_with_targets(two, patched):
+    rows = table(ROWS[:2]).assign(target=["He saw", "He"])
     rows.to_csv("pairs.csv", index=False)
-    assert not command("--pairs", "pairs.csv", "--stack", "encoder")
+    cells, *_ = patched("--pairs", "pairs.csv", "--stack", "encoder")
     expected = patching.measure(two, patching.make_pairs(two, rows), stack="encoder")["effect"]
-    cells = pd.read_csv(here / "patch" / "tables" / "cells.csv")
     np.testing.assert_allclose(cells["effect"], expected, atol=1e-6)
 
 
-def test_what_does_not_fit_the_stacks_is_refused(two, here, capsys):
-    assert "made of the source, which these pairs share" in refusal(
-        capsys, *ONE, "--source", "the dog", "--stack", "encoder"
-    )
-    assert "no attention 'cross' in this model's encoder" in refusal(
-        capsys, *ONE, "--stack", "encoder", "--attention", "cross"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--source", "the dog"], "made of the source, which these pairs share"),
+        (["--attention", "cross"], "no attention 'cross' in this model's encoder"),
+    ],
+)
+def test_what_does_not_fit_the_stacks_is_refused(two, capsys, arguments, says):
+    assert says in refusal(capsys, "patch", *ONE, *arguments, "--stack", "encoder")
 
 
-def test_a_target_for_a_model_of_one_stack_is_refused(here, capsys):
-    assert "reads one text" in refusal(capsys, *ONE, "--target", "He")
-    assert "no stack 'encoder'" in refusal(capsys, *ONE, "--stack", "encoder")
-
-
-def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(here, capsys, model, pairs):
+def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(patched, model, pairs):
     clean = sweep(model, pairs, logit_difference()).difference("logit_difference")
     good = int(clean.argmax() if clean.max() > -clean.min() else clean.argmin())
     (a, b, right, wrong) = ROWS[good]
-    failing = (right, wrong) if clean[good] < 0 else (wrong, right)
-    typed = ["--clean", a, "--corrupt", b, "--answer", failing[0], "--wrong", failing[1]]
-    assert not command(*typed)
-    lines = capsys.readouterr().out.splitlines()
+    answer, other = (right, wrong) if clean[good] < 0 else (wrong, right)
+    cells, facts, shown = patched("--clean", a, "--corrupt", b, "--answer", answer, "--wrong", other)
+    lines = facts["printed"].splitlines()
     answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "So there are")))
     assert "of the wrong sign" in " ".join(lines[answered:refused])
     assert lines[refused] == "So there are no shares."
     assert " ".join(lines).count("sign") == 1
-    facts = json.loads((here / "patch/run.json").read_text())
     assert facts["answers"]["sign"] == "wrong"
-    assert pd.read_parquet(here / "patch/tables/cells.parquet")["share"].isna().all()
-    shown = " ".join(page_of(here / "patch").text.split())
+    assert cells["share"].isna().all()
     assert shown.index("of the wrong sign") < shown.index("no shares are given.") < shown.index("Patched was")
 
 
-def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here):
+def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched, capsys):
     rows = [("{S:Tim} saw", "Sue saw", "He", "She"), ("the dog saw {S:Tim}", "the dog saw Sue", "He", "She")]
     table(rows).to_csv("pairs.csv", index=False)
-    assert not command("--pairs", "pairs.csv", "--position", "END=-1")
-    cells = pd.read_parquet(here / "patch/tables/cells.parquet")
+    cells, facts, _ = patched("--pairs", "pairs.csv", "--position", "END=-1")
     assert set(cells["position"]) == {"S", "END"}
-    named = json.loads((here / "patch/run.json").read_text())["positions"]
-    assert [*named.items()] == [("S", [0, 3]), ("END", [1, 3])]  # in the prompts' order
+    assert [*facts["positions"].items()] == [("S", [0, 3]), ("END", [1, 3])]  # in the prompts' order
     assert cells.loc[cells["position"] == "S", "token"].unique().tolist() == ["Tim"]
-    assert not command("--pairs", "pairs.csv", "--whole-prompts", "--out", "whole")
+    assert not command(capsys, "patch", "--pairs", "pairs.csv", "--whole-prompts", "--out", "whole").code
     assert pd.read_parquet(here / "whole/tables/cells.parquet")["position"].isna().all()

@@ -259,23 +259,7 @@ def t5(draw: Draw) -> Fields:
     return fields | draw.fields(feed_forward_proj=shapes, tie_word_embeddings=FLAG)
 
 
-FAMILY_DRAWS = (
-    bart,
-    bert,
-    bloom,
-    distilbert,
-    electra,
-    gemma,
-    gemma2,
-    gemma3_text,
-    gpt2,
-    gpt_neo,
-    gpt_neox,
-    gptj,
-    llama,
-)
-FAMILY_DRAWS += (marian, mistral, mixtral, modernbert, opt, phi, phi3, qwen2, smollm3, stablelm, t5)
-DRAWS: dict[str, Callable[[Draw], Fields]] = {function.__name__: function for function in FAMILY_DRAWS} | {
+DRAWS: dict[str, Callable[[Draw], Fields]] = {name: draw for name, draw in globals().items() if name in FAMILIES} | {
     "olmo2": lambda draw: draw.sizes(EVEN) | draw.rope(),
     "qwen3": lambda draw: qwen2(draw, head_dim=True),
     "roberta": bert,
@@ -285,7 +269,7 @@ DRAWS: dict[str, Callable[[Draw], Fields]] = {function.__name__: function for fu
 def random_variant(family: str, seed: int) -> tuple[Variant, bool]:
     """A variant of a family, and whether its config.json spells out what the draw leaves unsaid."""
     draw = Draw(f"{family} {seed}")
-    base = draw.choice(by_family()[family])
+    base = draw.choice([*by_family()[family].values()])
     kind, fields = getattr(transformers, base.config), DRAWS[family](draw)
     for names, values in COMMON.items():
         fields |= draw.fields(**{name: values for name in names if name in kind.__annotations__})

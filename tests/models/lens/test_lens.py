@@ -367,21 +367,9 @@ def test_a_report_runs_from_end_to_end_and_says_what_ours_says(names, tmp_path):
     corpus.write_text("".join(f"# newdoc id = {at}\n# text = {' '.join(text)}\n{rows}\n" for at in range(12)))
     tables = []
     for at, model in enumerate((str(names), f"lens:{names}")):
+        settings = f"--labels --out {tmp_path / str(at)} --pairs 4 --corpus {corpus}"
         with pytest.raises(SystemExit) as end:
-            main(
-                [
-                    "position",
-                    "--labels",
-                    "--model",
-                    model,
-                    "--out",
-                    str(tmp_path / str(at)),
-                    "--pairs",
-                    "4",
-                    "--corpus",
-                    str(corpus),
-                ]
-            )
+            main(["position", "--model", model, *settings.split()])
         assert not end.value.code
         tables.append({file.stem: pd.read_csv(file) for file in (tmp_path / str(at) / "tables").glob("*.csv")})
     assert {"heads", "effects"} <= tables[0].keys()
@@ -452,15 +440,16 @@ def edited(directory: Path, there: Path, **fields) -> Path:
     return there
 
 
+MINE = {"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Model"}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"model_type": "nothing", "architectures": ["NothingForCausalLM"]}, "does not know this model"),
         ({"n_layer": 3}, "the weights lack"),
-        (
-            {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Model"}},
-            "does not know this model",
-        ),
+        ({"model_type": "mine", "auto_map": MINE}, "does not know this model"),
+        ({"quantization_config": {"bits": 4}}, "has a quantization_config: weights that are rounded already"),
     ],
 )
 def test_directories_that_cannot_be_wrapped(directories, tmp_path, fields, message):
@@ -475,12 +464,6 @@ def test_pickles_are_refused(directories, tmp_path):
     where = edited(directories["gpt2"], tmp_path)
     (where / "model.safetensors").rename(where / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"model\.safetensors"):
-        load(f"lens:{where}")
-
-
-def test_rounded_weights_are_refused_before_transformers_reads_them(directories, tmp_path):
-    where = edited(directories["gpt2"], tmp_path, quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(InputError, match="has a quantization_config: weights that are rounded already"):
         load(f"lens:{where}")
 
 

@@ -12,7 +12,7 @@ import pytest
 from analyses.corpora.mentions import PRONOUNS
 from analyses.rivals.antecedents import RIVALS, AntecedentItem, antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
-from models.stories import grammar, portrait, portraits, stories, story, tales
+from models.stories import grammar, portrait, portraits, stories, story, tale, tales
 from models.stories.grammar import HEAD, join, word
 from models.stories.lexicon import (
     AMBIGUOUS,
@@ -32,7 +32,7 @@ from models.stories.scripts import Script
 
 MANY = 500
 EITHER = {"friend", "neighbour", *(noun.singular for noun in (*MASCULINE_HELPERS, *FEMININE_HELPERS))}  # of no gender
-Generator = Callable[[int | None], Iterator[AnnotatedText]]
+Generator = Callable[..., Iterator[AnnotatedText]]
 RULES = {rival.name: rival.looks for rival in RIVALS}
 
 
@@ -94,10 +94,11 @@ def test_join_hangs_every_part_on_the_head() -> None:
     assert seen.mentions == (Mention(2, 4, 3, "dog-1"),)
 
 
-def test_a_story_depends_on_seed_and_index_only() -> None:
-    assert list(stories(20, seed=7))[13] == story(7, 13) == next(islice(stories(None, seed=7), 13, None))
-    assert story(7, 13) != story(8, 13)
-    assert story(7, 13).document == "story-7-13"
+@pytest.mark.parametrize(("make", "generator"), [(story, stories), (portrait, portraits), (tale, tales)])
+def test_a_text_depends_on_seed_and_index_only(make, generator: Generator) -> None:
+    assert list(generator(20, seed=7))[13] == make(7, 13) == next(islice(generator(None, seed=7), 13, None))
+    assert make(7, 13) != make(8, 13)
+    assert make(7, 13).document == f"{make.__name__}-7-13"
 
 
 @pytest.mark.parametrize(
@@ -263,12 +264,6 @@ def test_no_shortcut_finds_the_antecedent(many: list[AnnotatedText], baseline: s
     named = [item for item in items if item.named]
     assert 0.4 < len(named) / len(items) < 0.8
     assert 0.2 < share_right(named, baseline) < 0.8
-
-
-def test_a_portrait_depends_on_seed_and_index_only() -> None:
-    assert list(portraits(20, seed=7))[13] == portrait(7, 13) == next(islice(portraits(None, seed=7), 13, None))
-    assert portrait(7, 13) != portrait(8, 13)
-    assert portrait(7, 13).document == "portrait-7-13"
 
 
 def test_a_portrait_tells_of_one_person_in_every_sentence(people: list[AnnotatedText]) -> None:

@@ -1,0 +1,25 @@
+"""Directories with a model of `transformers`, and changes to their files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+Tensors = dict[str, torch.Tensor]
+
+
+def change_config(directory: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    file = directory / "config.json"
+    raw = json.loads(file.read_text())
+    change(raw)
+    file.write_text(json.dumps(raw))
+    return directory
+
+
+def change_tensors(directory: Path, change: Callable[[Tensors], Tensors]) -> Path:
+    file = directory / "model.safetensors"
+    save_file(change(load_file(file)), file, {"format": "pt"})
+    return directory

@@ -1,0 +1,232 @@
+"""Encoder-decoders from outside: what they write, and the ways in which the same model is stored."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from changed_files import change_config, change_tensors
+from families import variant
+from parity import make_pair, transformers
+from safetensors.torch import load_file
+from tiny import token_ids
+from torch.testing import assert_close
+
+from analyses.cli import app as cli
+from interp import InputError, TokenBatch, Transformer, generate, run
+from models import load, save
+from models.families.target_ids import with_generation
+
+
+@pytest.mark.parametrize(("distance", "source", "target"), [(5, 15, 7), (5, 7, 60), (8, 9, 7), (16, 7, 17)])
+def test_distances_have_no_bucket_where_theirs_have_none(distance, source, target, tmp_path):
+    few = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": distance}
+    pair = make_pair(variant("t5", **few, length=8), torch.float64, tmp_path)
+    assert pair.deviation() < 1e-10  # of short texts
+    batches = [TokenBatch.from_rows(pair.texts(length)) for length in (source, target)]
+    with pytest.raises(IndexError):
+        pair.ask_theirs(*batches)
+    with pytest.raises(InputError, match="some distances of this text have no bucket"):
+        pair.ask_ours(*batches)
+
+
+# --- what is written
+
+
+def same_texts(ours: torch.Tensor, theirs: torch.Tensor, ends: set[int]) -> None:
+    """Equal up to each text's end: what follows there is padding, which is theirs to choose."""
+    for one, other in zip(ours.tolist(), theirs.tolist(), strict=True):
+        length = next((place + 1 for place, id in enumerate(other) if place and id in ends), len(other))
+        assert one[:length] == other[:length]
+        assert {*one[length:]} <= ends
+
+
+WRITTEN = {
+    "plain": {},
+    "first": {"forced_bos_token_id": 5},
+    "ends": {"eos_token_id": 7},
+    "first and last": {"forced_bos_token_id": 5, "forced_eos_token_id": 7, "eos_token_id": 7},
+    "several ends": {"eos_token_id": [7, 11, 13]},
+    "never": {"bad_words_ids": [[17], [3], [5, 7]], "eos_token_id": 7},
+}
+APART = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19}
+
+
+@pytest.mark.parametrize("described", [variant("bart"), variant("marian", **APART)], ids=["bart", "marian"])
+def test_texts_begin_and_end_as_theirs_do(described, tmp_path):
+    theirs = described.build(torch.float64).eval()
+    source = TokenBatch.from_rows([token_ids(length, d_vocab=23, seed=length).tolist() for length in range(3, 17)])
+    stated = {"decoder_start_token_id": 2, "pad_token_id": 2, "max_new_tokens": 8, "do_sample": False}
+    for name, settings in WRITTEN.items():
+        theirs.generation_config = transformers.GenerationConfig(**stated, **settings)
+        theirs.save_pretrained(tmp_path / name)
+        ours = load(tmp_path / name, dtype=torch.float64)
+        with torch.no_grad():
+            expected = theirs.generate(source.ids, attention_mask=source.mask.long())
+        same_texts(generate(ours, source, 8).ids, expected, {*ours.config.writing.ends})
+        save(ours, tmp_path / "again")
+        assert load(tmp_path / "again").config == ours.config
+
+
+def test_generation_config_counts_where_there_is_one():
+    raw = {"decoder_start_token_id": 3, "eos_token_id": 4, "forced_eos_token_id": 4}
+    assert with_generation(raw, {"eos_token_id": 5}) | {"bad_words_ids": None} == {
+        "decoder_start_token_id": 3,
+        "eos_token_id": 5,
+        "forced_bos_token_id": None,
+        "forced_eos_token_id": None,
+        "bad_words_ids": None,
+    }
+    assert with_generation(raw, {"decoder_start_token_id": 0})["decoder_start_token_id"] == 0
+
+
+# --- ways in which the same model is written
+
+
+def saved(family: str, directory: Path) -> Any:
+    theirs = variant(family).build(torch.float64).eval()
+    theirs.save_pretrained(directory)
+    return theirs
+
+
+def logits(directory: Path) -> torch.Tensor:
+    ours = load(directory, dtype=torch.float64)
+    return run(ours, token_ids(2, 9, d_vocab=19), target=token_ids(2, 5, d_vocab=19)).logits
+
+
+def their_logits(theirs: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return theirs(token_ids(2, 9, d_vocab=19), decoder_input_ids=token_ids(2, 5, d_vocab=19)).logits
+
+
+def assert_same_logits(directory: Path, expected: torch.Tensor, tolerance: float = 1e-10) -> None:
+    assert_close(logits(directory), expected, atol=tolerance, rtol=tolerance)
+
+
+# config.json, whether there is an output layer of its own, and whether the stream is scaled before it
+OUTPUTS = {
+    "old, tied": ({"tie_word_embeddings": True}, False, True),
+    "old, silent": ({}, False, True),
+    "old, untied": ({"tie_word_embeddings": False}, True, False),
+    "new, tied": ({"tie_word_embeddings": True, "scale_decoder_outputs": True}, False, True),
+    "new, tied, unscaled": ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False, False),
+    "new, untied": ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, True, False),
+    "untied, scaled": ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, True, True),
+}
+
+
+@pytest.mark.parametrize(("fields", "untied", "scaled"), OUTPUTS.values(), ids=OUTPUTS)
+def test_the_output_layer_of_each_t5(fields, untied, scaled, tmp_path):
+    saved("t5", tmp_path)
+
+    def state(raw: dict) -> None:
+        for name in ("scale_decoder_outputs", "tie_word_embeddings"):
+            raw.pop(name, None)
+        raw |= fields
+
+    change_config(tmp_path, state)
+    if untied:
+        output = {"lm_head.weight": torch.randn(23, 42, dtype=torch.float64)}
+        change_tensors(tmp_path, lambda stored: stored | output)
+    ours = load(tmp_path, dtype=torch.float64)
+    assert ours.config.output == ("untied" if untied else "tied")
+    assert ours.config.output_scale == (42**-0.5 if scaled else 1)
+    save(ours, tmp_path / "again")
+    for directory in (tmp_path, tmp_path / "again"):
+        theirs = transformers.T5ForConditionalGeneration.from_pretrained(directory, dtype=torch.float64)
+        assert_same_logits(directory, their_logits(theirs))
+    assert_same_logits(tmp_path / "again", logits(tmp_path), 0)
+
+
+def test_files_of_old_hold_tensors_more_than_once(tmp_path):
+    theirs = saved("t5", tmp_path)
+    shared = theirs.shared.weight.detach()
+    names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+    unread = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.zeros(10, 3)}
+    change_tensors(tmp_path, lambda stored: stored | {name: shared.clone() for name in names} | unread)
+    assert_same_logits(tmp_path, their_logits(theirs))
+    change_tensors(tmp_path, lambda stored: stored | {names[0]: shared + 1})
+    with pytest.raises(InputError, match=r"encoder\.embed_tokens\.weight and shared\.weight are one, but they differ"):
+        load(tmp_path)
+
+
+def test_a_bias_of_logits_that_a_file_lacks_is_zero_and_names_may_lack_their_prefix(tmp_path):
+    theirs = saved("bart", tmp_path)
+    theirs.final_logits_bias.zero_()
+    stored = load_file(tmp_path / "model.safetensors")
+    bare = {name.removeprefix("model."): value for name, value in stored.items() if name != "final_logits_bias"}
+    change_tensors(tmp_path, lambda _: bare)
+    assert_same_logits(tmp_path, their_logits(theirs))
+
+
+def test_stored_sines_are_passed_over_and_any_other_table_is_refused(tmp_path):
+    theirs = saved("marian", tmp_path)
+    table = theirs.model.encoder.embed_positions.weight.detach()
+
+    def store(table: torch.Tensor) -> None:
+        tables = {f"model.{stack}.embed_positions.weight": table.clone() for stack in ("encoder", "decoder")}
+        change_tensors(tmp_path, lambda stored: stored | tables)
+
+    for fitting in (table, table.bfloat16()):
+        store(fitting)
+        assert_same_logits(tmp_path, their_logits(theirs))
+    for wrong in (table.flip(0), table[:, 0], table + torch.linspace(0, 0.1, len(table))[:, None]):
+        store(wrong.contiguous())
+        with pytest.raises(InputError, match=r"embed_positions.weight is not the table that a marian model"):
+            load(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "t5"])
+def test_an_encoder_alone_is_refused(family, tmp_path):
+    saved(family, tmp_path)
+    change_config(tmp_path, lambda raw: raw.update(is_encoder_decoder=False))
+    with pytest.raises(InputError, match="is_encoder_decoder False is not supported"):
+        load(tmp_path)
+
+
+# --- the model of spellings and phonemes
+
+
+@pytest.fixture(scope="module")
+def phonemes(shared_file) -> Path:
+    return shared_file("models", "spelling-to-phonemes")
+
+
+def test_spelling_to_phonemes_equals_transformers(phonemes):
+    ours, theirs = load(phonemes), transformers.BartForConditionalGeneration.from_pretrained(phonemes).eval()
+    source = TokenBatch.from_texts(["photograph", "knight", "Worcestershire"], ours.tokenizer)
+    spoken = ("fˈOɾəɡɹˌæf", "nˈIt", "wˈʊstəʃə")
+    target = TokenBatch.from_rows([[1, *ours.target_tokenizer.encode(text)] for text in spoken])
+    with torch.no_grad():
+        expected = theirs(source.ids, attention_mask=source.mask.long(), decoder_input_ids=target.ids)
+    got, read = run(ours, source, target=target).logits, target.mask
+    assert_close(got[read], expected.logits[read], atol=3e-5, rtol=1e-5)  # other kernels: float32 rounds otherwise
+
+
+def test_photograph_is_spoken_as_its_author_says(phonemes, capsys):
+    ours = load(phonemes)
+    assert ours.target_tokenizer.decode(generate(ours, "photograph").ids[0]) == "fˈOɾəɡɹˌæf"
+    with pytest.raises(SystemExit):
+        cli.main(["generate", "photograph", "--model", str(phonemes)])
+    assert capsys.readouterr().out == "fˈOɾəɡɹˌæf\n"
+
+
+@pytest.mark.slow
+def test_phonemes_are_predicted_as_well_as_their_author_says(phonemes):
+    ours, lines = load(phonemes), (phonemes / "pronunciations.tsv").read_text(encoding="utf-8").splitlines()
+    words, spoken = zip(*(line.split("\t") for line in sorted(lines[1:], key=len)), strict=True)
+    right = total = 0
+    for first in range(0, len(words), 500):
+        target = run_target(ours, spoken[first : first + 500])
+        out = run(ours, list(words[first : first + 500]), target=list(spoken[first : first + 500]))
+        guessed, read = out.logits[:, 1:].argmax(-1), out.target.mask[:, 1:]
+        right, total = right + int((guessed == target)[read].sum()), total + int(read.sum())
+    assert total == 26_088 + 3_000
+    assert abs(right / total - 0.965) < 0.001
+
+
+def run_target(ours: Transformer, spoken: Sequence[str]) -> torch.Tensor:
+    """What comes next at each position of a target after its start: each phoneme, and then the end."""
+    rows = [[*ours.target_tokenizer.pieces(text).ids, *ours.target_tokenizer.suffix] for text in spoken]
+    return TokenBatch.from_rows(rows).ids
