@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from interp.config import Learned, StackConfig, TransformerConfig
-from models.families.family import Family, Fields
+from models.families.family import Fields, named_family
 from models.families.sizes import Sizes
 from models.families.target_ids import ids_of, target_ids
 
@@ -55,4 +55,4 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return fields
 
 
-FAMILY = Family.named("bart", _config, raw)
+FAMILY = named_family("bart", _config, raw)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from interp.config import Activation, LayerNorm, Learned, StackConfig, Transform, TransformerConfig
-from models.families.family import Family, Fields
+from models.families.family import Fields, named_family
 from models.families.sizes import Sizes
 
 SIZES = Sizes.named("bert")
@@ -47,4 +47,4 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {**SIZES.written(replace(stack, n_ctx=stack.n_ctx + first)), "type_vocab_size": stack.n_token_types}
 
 
-FAMILY = Family.named("bert", _config, raw)
+FAMILY = named_family("bert", _config, raw)

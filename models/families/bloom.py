@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from interp.config import Alibi, TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.sizes import Sizes
 
 SIZES = Sizes.named("bloom")
@@ -19,4 +19,4 @@ def _config(fields: Fields) -> TransformerConfig:
     return with_output(fields, SIZES.stack(fields, sizes, activation="gelu_new", eps=1e-5, **parts), tied=True)
 
 
-FAMILY = Family.named("bloom", _config, SIZES.decoder)
+FAMILY = named_family("bloom", _config, SIZES.decoder)

@@ -2,7 +2,7 @@
 
 from interp.config import TransformerConfig
 from models.families import bert
-from models.families.family import Family, Fields
+from models.families.family import Fields, named_family
 from models.families.sizes import Sizes
 
 SIZES = Sizes.named("distilbert")
@@ -15,4 +15,4 @@ def _config(fields: Fields) -> TransformerConfig:
     return bert.masked_words(fields, stack, fields.activation("activation", "gelu"))
 
 
-FAMILY = Family.named("distilbert", _config, lambda config: SIZES.written(config.last))
+FAMILY = named_family("distilbert", _config, lambda config: SIZES.written(config.last))

@@ -8,7 +8,7 @@ from typing import Any
 
 from interp.config import TransformerConfig
 from models.families import bert
-from models.families.family import Family, Fields
+from models.families.family import Fields, named_family
 
 
 def _config(fields: Fields) -> TransformerConfig:
@@ -21,4 +21,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     return bert.raw(config) | {"embedding_size": config.last.d_embedding or config.d_model}
 
 
-FAMILY = Family.named("electra", _config, _raw)
+FAMILY = named_family("electra", _config, _raw)

@@ -211,14 +211,6 @@ class Family:
     # tables that a file may hold though they are computed here, by name: what they must be, of so many rows and columns
     computed: Mapping[str, Callable[[int, int], Tensor]] = field(default_factory=dict)
 
-    @classmethod
-    def named(cls, name: str, reads: Any, writes: Any, **behaviour: Any) -> "Family":
-        """The family of that name in `names.toml`."""
-        table = names.table(name)
-        weights = {ours: Theirs(*theirs) for ours, theirs in table.pop("weights").items()}
-        entries = {key: entry for key, entry in table.items() if key not in ("like", "sizes")}
-        return cls(name, reads, writes, weights, **entries, **behaviour)
-
     def config(self, raw: Mapping[str, Any]) -> TransformerConfig:
         """Ours for their config.json.
 
@@ -263,6 +255,14 @@ class Family:
     def stored(self, piece: "Piece") -> str:
         """The name under which a piece is saved."""
         return piece.theirs if piece.ours.startswith("output.") else self.prefix + piece.theirs
+
+
+def named_family(name: str, reads: Any, writes: Any, **behaviour: Any) -> Family:
+    """The family of that name in `names.toml`."""
+    table = names.table(name)
+    weights = {ours: Theirs(*theirs) for ours, theirs in table.pop("weights").items()}
+    entries = {key: entry for key, entry in table.items() if key not in ("like", "sizes")}
+    return Family(name, reads, writes, weights, **entries, **behaviour)
 
 
 def starred(parameter: str) -> str:

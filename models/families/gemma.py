@@ -7,7 +7,7 @@ normalises queries and keys instead of capping, and turns them by other angles w
 from typing import Any
 
 from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.llama import common, stack, without
 from models.families.local_attention import FULL, NEAR, layer_types, near, window
 from models.families.rotation import stated, two_rotaries
@@ -85,6 +85,6 @@ def _gemma3_raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-GEMMA = Family.named("gemma", _config, common)
-GEMMA2 = Family.named("gemma2", _gemma2_config, _gemma2_raw)
-GEMMA3 = Family.named("gemma3_text", _gemma3_config, _gemma3_raw)
+GEMMA = named_family("gemma", _config, common)
+GEMMA2 = named_family("gemma2", _gemma2_config, _gemma2_raw)
+GEMMA3 = named_family("gemma3_text", _gemma3_config, _gemma3_raw)

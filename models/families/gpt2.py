@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.sizes import Sizes
 
 SIZES = Sizes.named("gpt2")
@@ -20,4 +20,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     return SIZES.decoder(config, scale_attn_weights=config.last.scale is None)
 
 
-FAMILY = Family.named("gpt2", _config, _raw)
+FAMILY = named_family("gpt2", _config, _raw)

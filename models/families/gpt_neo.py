@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import Local, TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.local_attention import layers_called
 from models.families.sizes import Sizes
 
@@ -33,4 +33,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     )
 
 
-FAMILY = Family.named("gpt_neo", _config, _raw)
+FAMILY = named_family("gpt_neo", _config, _raw)

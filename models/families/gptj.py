@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import Rotary, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.gpt2 import SIZES
 
 
@@ -22,4 +22,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     return SIZES.decoder(config, rotary_dim=positions.dims if isinstance(positions, Rotary) else None)
 
 
-FAMILY = Family.named("gptj", _config, _raw)
+FAMILY = named_family("gptj", _config, _raw)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from interp.config import Gated, RMSNorm, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
@@ -77,4 +77,4 @@ def without(raw: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in raw.items() if key not in names}
 
 
-FAMILY = Family.named("llama", _config, _raw)
+FAMILY = named_family("llama", _config, _raw)

@@ -14,7 +14,7 @@ from interp.config import Sinusoidal, TransformerConfig
 from interp.errors import InputError
 from interp.positions import sinusoids
 from models.families import bart
-from models.families.family import Family, Fields, rows
+from models.families.family import Family, Fields, named_family, rows
 from models.families.target_ids import target_ids
 
 _POSITIONS = Sinusoidal(layout="halves")
@@ -63,4 +63,4 @@ def _sines(rows: int, columns: int) -> Float[Tensor, "rows columns"]:
 
 
 COMPUTED = {f"{stack}.embed_positions.weight": _sines for stack in ("encoder", "decoder")}  # in old files
-FAMILY = Family.named("marian", _config, _raw, computed=COMPUTED, suit=_suited)
+FAMILY = named_family("marian", _config, _raw, computed=COMPUTED, suit=_suited)

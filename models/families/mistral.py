@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import Experts, TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.llama import common, gated, stack, without
 from models.families.local_attention import all_near, window
 
@@ -27,5 +27,5 @@ def _mixtral_raw(config: TransformerConfig) -> dict[str, Any]:
     return _raw(config) | {"num_local_experts": experts[0], "num_experts_per_tok": experts[1]}
 
 
-MISTRAL = Family.named("mistral", _config, _raw)
-MIXTRAL = Family.named("mixtral", _mixtral_config, _mixtral_raw)
+MISTRAL = named_family("mistral", _config, _raw)
+MIXTRAL = named_family("mixtral", _mixtral_config, _mixtral_raw)

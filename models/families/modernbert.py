@@ -7,7 +7,7 @@ from typing import Any
 
 from interp.config import Gated, LayerNorm, Local, StackConfig, TransformerConfig
 from models.families import bert
-from models.families.family import Family, Fields, activation_name
+from models.families.family import Fields, activation_name, named_family
 from models.families.local_attention import FULL, NEAR, near
 from models.families.rotation import stated, two_rotaries
 from models.families.sizes import Sizes
@@ -62,4 +62,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     return fields
 
 
-FAMILY = Family.named("modernbert", _config, _raw)
+FAMILY = named_family("modernbert", _config, _raw)

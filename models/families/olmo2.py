@@ -1,7 +1,7 @@
 """OLMo 2 (2025): Llama whose layers' outputs are normalised, not what they read; queries and keys too, as a whole."""
 
 from interp.config import TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.llama import common, stack
 
 
@@ -10,4 +10,4 @@ def _config(fields: Fields) -> TransformerConfig:
     return with_output(fields, stack(fields, eps=1e-5, wiring="after", attention_bias=bias, qk_norm="all"))
 
 
-FAMILY = Family.named("olmo2", _config, common)
+FAMILY = named_family("olmo2", _config, common)

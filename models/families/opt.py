@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import Learned, Plain, TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.sizes import Sizes
 
 SIZES = Sizes.named("opt")
@@ -36,4 +36,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     )
 
 
-FAMILY = Family.named("opt", _config, _raw)
+FAMILY = named_family("opt", _config, _raw)

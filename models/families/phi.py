@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
@@ -32,4 +32,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     )
 
 
-FAMILY = Family.named("phi", _config, _raw)
+FAMILY = named_family("phi", _config, _raw)

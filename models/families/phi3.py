@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import Rotary, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.llama import common, stack, without
 from models.families.local_attention import all_near, window
 
@@ -21,4 +21,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     return without(common(config), "attention_bias", "head_dim") | {"sliding_window": window(config.last)} | padding
 
 
-FAMILY = Family.named("phi3", _config, _raw)
+FAMILY = named_family("phi3", _config, _raw)

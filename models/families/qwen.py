@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import Local, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.llama import common, stack, without
 from models.families.local_attention import layer_types, near, window
 
@@ -41,5 +41,5 @@ def _qwen3_raw(config: TransformerConfig) -> dict[str, Any]:
     return common(config) | slides | {"layer_types": layer_types(config.last)}
 
 
-QWEN2 = Family.named("qwen2", _config, _raw)
-QWEN3 = Family.named("qwen3", _qwen3_config, _qwen3_raw)
+QWEN2 = named_family("qwen2", _config, _raw)
+QWEN3 = named_family("qwen3", _qwen3_config, _qwen3_raw)

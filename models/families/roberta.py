@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import Learned, TransformerConfig
 from models.families import bert
-from models.families.family import Family, Fields
+from models.families.family import Fields, named_family
 
 
 def _config(fields: Fields) -> TransformerConfig:
@@ -17,4 +17,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     return bert.raw(config) | {"pad_token_id": positions.first - 1 if isinstance(positions, Learned) else None}
 
 
-FAMILY = Family.named("roberta", _config, _raw)
+FAMILY = named_family("roberta", _config, _raw)

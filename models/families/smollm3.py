@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import Gated, Local, NoPositions, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.llama import common, gated, stack
 from models.families.local_attention import layer_types, near, window
 
@@ -45,4 +45,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = Family.named("smollm3", _config, _raw)
+FAMILY = named_family("smollm3", _config, _raw)

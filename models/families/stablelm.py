@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import LayerNorm, TransformerConfig
-from models.families.family import Family, Fields, with_output
+from models.families.family import Fields, named_family, with_output
 from models.families.llama import common, stack, without
 
 
@@ -24,4 +24,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = Family.named("stablelm", _config, _raw)
+FAMILY = named_family("stablelm", _config, _raw)

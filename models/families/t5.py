@@ -10,7 +10,7 @@ from typing import Any
 
 from interp.config import Activation, Buckets, Gated, Plain, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, Theirs, parts_of
+from models.families.family import Family, Fields, Theirs, named_family, parts_of
 from models.families.sizes import Sizes
 from models.families.target_ids import ids_of, target_ids
 
@@ -111,4 +111,4 @@ def _suited(family: Family, config: TransformerConfig) -> Family:
     return replace(family, weights={**family.weights, **gates})
 
 
-FAMILY = Family.named("t5", _config, _raw, suit=_suited, settle=_settled)
+FAMILY = named_family("t5", _config, _raw, suit=_suited, settle=_settled)
