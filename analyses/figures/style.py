@@ -133,7 +133,7 @@ def _without_title(figure: Figure, given: Any) -> None:
             setattr(figure, "caption", f"{said} Shown: {title}.".strip())  # noqa: B010 (as in `caption`)
 
 
-def drawn_axes(figure: Figure, given: Any = None) -> list[Axes]:
+def drawn_axes(figure: Figure, given: Any = None) -> list[Any]:
     """The axes of a figure's panels: those that are `given`, or all."""
     if given is not None:
         return list(np.ravel(np.asarray(given, dtype=object)))

@@ -225,7 +225,10 @@ def test_a_report_is_complete(whole):
         table = pd.read_parquet(out / f"tables/{name}.parquet")
         assert set(table["behaviour"]) == set(behaviours.OURS)
         np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
-    assert "L1.H2 looks at the token before with 90% of its attention; uniform attention gets 0%" in whole.text
+    said = (
+        "L1.H2 looks where “previous-token” says with 90% of its attention; uniform attention gets 0%"  # without words
+    )
+    assert said in whole.text
     assert "Fewer than 20 documents" in whole.text
     assert (
         "L1.H0 alone restores 0.500 (95% 0.400 to 0.600; 3 of 40 answers change) and removes 0.500 (95%" in whole.text
@@ -284,8 +287,9 @@ def test_what_is_known_of_heads_is_made_once_and_sentences_are_read_while_other_
     model, fakes, tmp_path, monkeypatch
 ):
     made, said = [], []
-    for module in (full_report, head_cards):
-        monkeypatch.setattr(module, "facts", lambda *given, facts=module.facts: made.append(given) or facts(*given))
+    for module, name in ((full_report, "facts_of"), (head_cards, "facts")):
+        facts = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *tables, facts=facts: made.append(tables) or facts(*tables))
     options = {"labels": False, "probes": False, "experiments": False}
     report.build(model, [corpus()], tmp_path / "out", progress=lambda stage, count: said.append(stage), **options)
     assert len(made) == 1

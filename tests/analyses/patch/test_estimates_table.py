@@ -207,10 +207,10 @@ def test_a_metric_without_gradient_is_named(model, pairs):
 def test_panels_are_titled_with_their_correlations_and_have_one_scale(found, agreement):
     figure = figures.estimate_panels(found, agreement, "logit_difference")
     assert figure.get_suptitle().endswith("?")
-    titles = [ax.get_title() for ax in figure.axes]
+    titles = [" ".join(ax.get_title().split()) for ax in figure.axes]
     assert len(titles) == len(agreement)
     for row in agreement.to_dict("records"):
-        (title,) = [each for each in titles if each.startswith(f"{row['method']}, {row['direction']}\n")]
+        (title,) = [each for each in titles if each.startswith(f"{row['method']}, {row['direction']}")]
         assert f"ρ {row['spearman']:.2f}".replace("-", "−") in title
         assert f"n {row['n']}" in title
     for ax in figure.axes:
