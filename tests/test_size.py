@@ -8,7 +8,7 @@ REACHED = {
     "interp": 16_270,
     "analyses": 26_000,
     "tests": 32_100,
-}  # lower these as rooms shrink; at the budget, drop them
+}  # lower as rooms shrink; gone at the budget
 
 
 @pytest.mark.parametrize("room", BUDGETS)
