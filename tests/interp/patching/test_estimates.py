@@ -99,7 +99,7 @@ def test_coarser_cells_are_sums_of_finer_ones_in_the_order_of_the_axes(kind):
     ("site", "by", "direction"), pairwise(("z", "q", "k"), BY_HEAD[2:], ("denoise", "noise")), ids=str
 )
 def test_a_table_is_laid_out_as_that_of_the_sweep(site, by, direction):
-    model, pairs = build("gated"), ragged_pairs()
+    model, pairs = build("norm over all heads"), ragged_pairs()
     metrics = [logit_difference(), log_probability()]
     exact = sweep(model, pairs, metrics, site, by, direction)
     found = attribution_patching(model, pairs, metrics, {site: by}, direction, qk_fix=True)[site]
@@ -109,9 +109,7 @@ def test_a_table_is_laid_out_as_that_of_the_sweep(site, by, direction):
         torch.testing.assert_close(found.corrupt[name], exact.corrupt[name], rtol=1e-6, atol=1e-6)
         assert torch.equal(found.values[name].isnan(), exact.values[name].isnan())
         here, there = found.effect(name).nan_to_num(), exact.effect(name).nan_to_num()
-        assert (
-            torch.corrcoef(torch.stack([here.flatten(), there.flatten()]))[0, 1] > 0.3
-        )  # of first order in a model that is far from linear
+        assert torch.corrcoef(torch.stack([here.flatten(), there.flatten()]))[0, 1] > 0.7  # the same sign and order
 
 
 def linear_tail(kind: str) -> Transformer:
