@@ -1,8 +1,8 @@
 """Are labels right where the truth is known, and absent where there is nothing to find?
 
     python -m benchmarks.labels --smallest     # one of each, on a few short texts: that it runs
-    python -m benchmarks.labels --quick        # 20 of each
-    python -m benchmarks.labels                # 200 of each
+    python -m benchmarks.labels --quick        # 20 of most: an hour and a half on two cores
+    python -m benchmarks.labels                # 200 of most
 
 Eleven questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
 the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
@@ -489,17 +489,18 @@ def main() -> None:
     count = options.models or (1 if options.smallest else 20 if options.quick else 200)
     seeds, corpus = range(options.first, options.first + count), repeat(options.corpus)
     some, few = seeds[: max(count // 4, 1)], seeds[: max(count // 10, 1)]
+    plants, whole = seeds[:20], seeds[:10]
     machine(processes=options.processes, targets=TARGETS)
     start = partial(begin, smallest=options.smallest)
     with ProcessPoolExecutor(options.processes, get_context("spawn"), initializer=start) as workers:
         questions = {
             "planted": lambda: planted(seeds, workers),
             "rungs": lambda: rungs(some, workers),
-            "sinks": lambda: sinks(some, workers),
-            "readers": lambda: readers(some, workers),
+            "sinks": lambda: sinks(plants, workers),
+            "readers": lambda: readers(plants, workers),
             "untrained": lambda: untrained(seeds, workers),
             "copies": lambda: named(workers.map(copies_one, some, corpus), 32 * _COPIES),
-            "shuffled": lambda: shuffled(few, options.corpus, workers),
+            "shuffled": lambda: shuffled(whole, options.corpus, workers),
             "words": lambda: named(workers.map(words_one, some, corpus), 32),
             "permuted": lambda: named(workers.map(permuted_one, few, corpus), 32, _MEANINGFUL[1:2]),
             "permuted rungs": lambda: named(workers.map(permuted_rungs_one, some), 16, _MEANINGFUL[1:2]),

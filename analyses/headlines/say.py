@@ -59,7 +59,7 @@ def finds(rules: Cells, head: str) -> str:
 def closest(row: Row, head: str, words: Words, bar: float) -> str:
     """From a row of `rules`, of the half that heads were not chosen on, or of `heads`, that shows nothing.
 
-    `bar` is what heads gain that have learnt nothing.
+    `bar` is what heads that have learnt nothing stay below.
     """
     few = f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
     if row.table == "rules":

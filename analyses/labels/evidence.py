@@ -40,7 +40,7 @@ class Evidence:
 
     heads             rows of `tables/heads` of the half that chooses, and of the one that reports
     effects           knock-outs, likewise
-    bars              what heads that have learnt nothing reach
+    bars              what heads that have learnt nothing stay below
     effects_left_out  why nothing could be knocked out
     size              documents of each half, and words of each, in which keys were hidden
     screened          on the half that chooses; None where all effects were measured

@@ -73,7 +73,7 @@ class Labelled:
 
     labels     the rows of `tables/labels`: one a head and label, all that hold on the reporting half
     evidence   one row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals,
-               the label that rests on it, and the `bar`: the largest gain of any head that has learnt nothing
+               the label that rests on it, and the `bar` that the gain of heads that have learnt nothing stays below
     left_out   by behaviour, why it could not be labelled, or what of its evidence is missing
     nameless   how many candidates show a measure, are not shown to be more than the simplest rules, and follow none of
                them: they carry no label

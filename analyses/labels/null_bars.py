@@ -31,6 +31,7 @@ from interp.patterns.shuffled import Shuffled, Streams
 COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
 N_COPIES = 40
 UNTRAINED = 3  # models of the same shape
+LEVEL = 0.05  # of models whose heads have learnt nothing, how many may have one above any bar
 _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
 _OF = ": "  # between a behaviour and its measure, in the name of what is kept
 _DOCUMENTS, _WORDS = 32, 120  # what each of them reads, of more documents where these hold few items
@@ -39,7 +40,7 @@ Say = Callable[[str, int], object]  # what is being done, and how often it was
 
 
 Bars = dict[str, float]
-"""By measure, the largest gain of any head that has learnt nothing, and at least nothing.
+"""By measure, the gain that heads which have learnt nothing do not reach; at least 0.
 
 Of a measure of few items the best of a thousand heads is luck too: a finding of few items must be all the larger.
 """
@@ -52,6 +53,7 @@ class _Null:
     name: str
     model: Callable[[], Model]
     heads: Heads
+    copies: int = 1  # that `heads` are of
 
 
 def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
@@ -68,7 +70,7 @@ def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
     for first in range(0, N_COPIES, together):
         copies = min(together, N_COPIES - first)
         drawn = partial(Shuffled, trained, copies, seed + first, kind.stack, kind.attention, streams=streams)
-        yield _Null(COPIES, drawn, replace(kind, n_layers=kind.n_layers * copies))
+        yield _Null(COPIES, drawn, replace(kind, n_layers=kind.n_layers * copies), copies)
 
 
 def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
@@ -87,8 +89,13 @@ def bars_of(
     shards: Shards,
     say: Say,
 ) -> list[Bars]:
-    """For each that was collected, what heads reach that have learnt nothing."""
-    bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
+    """For each that was collected, what heads that have learnt nothing do not reach.
+
+    A bar is the largest gain of any of them, or the gain that the best head of a whole copy exceeds with a probability
+    of `LEVEL` over the number of measures (Bonferroni), by a Gumbel distribution with the mean and variance of the
+    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes).
+    """
+    reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
     for kind in dict.fromkeys(each.heads for each in collected):
         of_kind = [each for each in collected if each.heads == kind]
         measured = asked_of(kind, behaviours)
@@ -104,12 +111,25 @@ def bars_of(
             ]
             progress = partial(say, "reading with heads that have learnt nothing")
             progress(0)
-            for reached in shards_of(shards, corpus, *names).all(lots, progress):
-                for key, gained in reached.items():
+            for null, best in zip(nulls, shards_of(shards, corpus, *names).all(lots, progress), strict=True):
+                for key, gained in best.items():
                     name, measure = key.split(_OF, 1)
-                    bar = bars[kind, name]
-                    bar[measure] = max(bar.get(measure, 0.0), float(gained))
+                    reached.setdefault((kind, name, measure), {}).setdefault(null.name, []).append(gained)
+    level = LEVEL / max(len(reached), 1)
+    bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
+    for (kind, name, measure), best in reached.items():
+        largest = max(float(gained.max()) for lots in best.values() for gained in lots)
+        bars[kind, name][measure] = max(0.0, largest, _exceeded(torch.cat(best.get(COPIES, [torch.empty(0)])), level))
     return [*bars.values()]
+
+
+def _exceeded(best: Tensor, probability: float) -> float:
+    """The value that the next one exceeds with this probability, by a Gumbel distribution with their moments."""
+    best = best[best.isfinite()]
+    if len(best) < 2:
+        return 0.0
+    scale = float(best.std()) * math.sqrt(6) / math.pi
+    return float(best.mean()) - scale * (np.euler_gamma + math.log(-math.log1p(-probability)))
 
 
 def documents_of(collected: Sequence[Collected]) -> int:
@@ -130,7 +150,7 @@ def shards_of(shards: Shards, corpus: object, *behaviours: str) -> Shards:
 
 
 def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Kept:
-    """The largest gain of any head, by behaviour and measure."""
+    """The largest gain of any head of each copy, by behaviour and measure."""
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
     model, reached = null.model(), dict[str, Tensor]()
     bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
@@ -142,5 +162,8 @@ def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[Annota
         for measure, gained in zip(scored.measures, gains(scored, null.heads.count).T, strict=True):
             counts = measure.of_words or null.name != WORDS  # in shuffled words, where a word stands is as it was
             if scored.sink == "kept" and counts and not np.isnan(gained).all():
-                reached[f"{name}{_OF}{measure.name}"] = torch.tensor(float(np.nanmax(gained)), dtype=torch.float64)
+                by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # copies of one layer are side by side
+                reached[f"{name}{_OF}{measure.name}"] = torch.from_numpy(
+                    np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))
+                )
     return reached

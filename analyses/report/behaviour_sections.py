@@ -152,7 +152,7 @@ def _headline(rows: pd.DataFrame, headline: Sequence[str]) -> pd.DataFrame:
 def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float] | None = None) -> list[Text]:
     """For each headline measure that any head shows, the best head and how many others.
 
-    `bars` are by measure the largest gains of heads that have learnt nothing; None where there are no labels.
+    `bars` are by measure what heads that have learnt nothing do not gain; None where there are no labels.
     """
     heads, rows, words = measured.heads, notable(measured.heads), vocabulary({behaviour.name: behaviour})
     n_heads = len(heads[HEAD].drop_duplicates())
@@ -175,11 +175,11 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
 
 
 def _others(top: Sequence[Mapping[str, Any]], n_heads: int, bar: float) -> str:
-    """How many heads are above the baseline as the best one is, and what heads gain that have learnt nothing."""
+    """How many heads are above the baseline as the best one is, and what heads that have learnt nothing stay below."""
     next_ones = ", ".join(head_name(row["layer"], row["head"]) for row in top[1:4])
     said = f" {len(top)} of {n_heads} heads are above it, next {next_ones}." if next_ones else ""
     gain = percent(bar) if top[0]["unit"] == "share" else number(bar)
-    return said + f" Heads that have learnt nothing gain up to {gain}." * bool(bar >= NOTABLE)
+    return said + f" Heads that have learnt nothing stay below {gain}." * bool(bar >= NOTABLE)
 
 
 def beside_rules(measured: Measured) -> pd.DataFrame:
