@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from analyses import coreference, cross_attention, part_of_speech, position
-from analyses.head_tables import Heads
 from analyses.measures import Behaviour
+from analyses.tables.head_tables import Heads
 from interp import InputError
 
 OURS: dict[str, Behaviour] = {

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.findings import NOTABLE
-from analyses.head_tables import EFFECT_COLUMNS, Heads
-from interp import InputError, Model, TokenBatch, Transformer
+from analyses.tables.findings import NOTABLE
+from analyses.tables.head_tables import EFFECT_COLUMNS, Heads
+from interp import InputError, Model, TokenBatch, Transformer, run
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
 from interp.patching.metrics import last_logits
 from interp.patching.results import ANSWERS, guessed, refusal
@@ -22,6 +23,7 @@ from interp.statistics import FEWEST_CLUSTERS, Shares, benjamini_hochberg, share
 DIRECTIONS = ("denoise", "noise")
 _BUDGET = 512 << 20  # bytes that a sweep may take, beside all that a report holds by then
 PAIRS = 200  # of a task whose prompts are short
+_AT_ONCE = 16  # prompts that a copy answers
 _COPIES = 20  # of the model, whose heads look elsewhere: what one of these does asks nothing of where heads look
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
 
@@ -138,14 +140,25 @@ def _unneeded(
     if not isinstance(model, Transformer):
         return None  # another library's heads cannot be shuffled
     accuracy = shares(right[:, None], np.ones(len(right)), clusters=clusters)
-    copies = (shuffled_copy(model, 2_000_000 + _COPIES * seed + number) for number in range(_COPIES))
-    best = max(int((unpatched(each, pairs, logit_difference())[0][ANSWERS] > 0).sum()) for each in copies)
-    if best < accuracy.low[0] * len(right):
+    copies, needed = range(_COPIES * seed, _COPIES * (seed + 1)), accuracy.low[0] * len(right)
+    best = max(_right_answers(shuffled_copy(model, 2_000_000 + number), pairs, needed) for number in copies)
+    if best < needed:
         return None
     return (
         f"the model puts the right answer first in {int(right.sum())} of {len(right)} prompts, and a copy of it whose "
         f"heads look elsewhere (shuffled queries and keys) in {best}: it asks nothing of where heads look"
     )
+
+
+def _right_answers(model: Transformer, pairs: Pairs, needed: float) -> int:
+    """How many clean prompts a model answers rightly; fewer where `needed` is out of its reach, as it stops there."""
+    readout, right = logit_difference().prepare(model, pairs), 0
+    for prompts in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE):
+        text, target = pairs.take(prompts).inputs[0]
+        right += int((readout.take(prompts).of_logits(run(model, text, target=target).logits) > 0).sum())
+        if right + len(pairs) - 1 - int(prompts[-1]) < needed:
+            break
+    return right
 
 
 def _reporting(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:

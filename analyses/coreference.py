@@ -18,14 +18,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from analyses.gender_pairs import effects
-from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, pieces_of
-from analyses.plain_words import Words
 from analyses.reading.collectors import Readings, ReadsFewRows, Scoring, measured
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.rivals import antecedents
 from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, AntecedentItem, antecedent_items, items_and_unasked
 from analyses.rivals.rules import ANTECEDENT, NO_CHOICE, Chosen, Records, followed
+from analyses.tables.head_tables import Heads, Scored
+from analyses.wording.plain_words import Words
 from interp import AnnotatedText, Model
 from interp.patterns import nulls, remove_sink, selection
 from interp.patterns.rows import SINKS

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Measure, Rival
-from analyses.plain_words import Words
 from analyses.reading.collectors import Scoring
 from analyses.reading.windows import Batch
+from analyses.tables.head_tables import Heads, Scored
+from analyses.wording.plain_words import Words
 from interp import InputError, Model
 from interp.patterns import Totals
 from interp.patterns.crossing import MEASURES, score

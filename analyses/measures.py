@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.plain_words import Label, Words
+from analyses.wording.plain_words import Label, Words
 from interp.annotation import AnnotatedText
 from interp.errors import InputError, one_of
 from interp.patterns import Rows

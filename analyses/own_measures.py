@@ -20,12 +20,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Measure, Rival
 from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.collectors import Readings, Scoring, measured
 from analyses.reading.windows import Batch, Progress
 from analyses.rivals.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items
+from analyses.tables.head_tables import Heads, Scored
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Rows
 from interp.patterns.claimed import Claimed

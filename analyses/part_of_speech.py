@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from analyses.causal_tests import PAIRS, Effects, Task, make_task, no_effects, patch_heads
-from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
 from analyses.reading.collectors import Scoring, measured
 from analyses.reading.windows import Batch, Progress
 from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Choices, ChoiceTotals, Items, turned
 from analyses.rivals.rules import RELATION, Records, followed
+from analyses.tables.head_tables import Heads, Scored
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.annotation import ROOT
 from interp.errors import whole_number

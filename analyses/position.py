@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
-from analyses.head_tables import Heads, Scored
+from analyses.execution.side_by_side import side_by_side
 from analyses.measures import Behaviour, Measure, Rival
-from analyses.plain_words import Words
 from analyses.reading.collectors import Readings, Scoring, measured
 from analyses.reading.inputs import given, is_paired, patterns
 from analyses.reading.token_ids import by_ids, random_ids
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
-from analyses.side_by_side import side_by_side
+from analyses.tables.head_tables import Heads, Scored
+from analyses.wording.plain_words import Words
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.initialisation import untrained
@@ -32,7 +32,7 @@ from interp.patching import Pairs
 from interp.patching.metrics import last_logits
 from interp.patterns import Rows, Totals, positional
 from interp.patterns.claimed import Claimed
-from interp.sight import Sight
+from interp.visibility import Visibility
 
 _UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
@@ -250,7 +250,7 @@ def induction(model: Model, length: int, seed: int, heads: Heads | None = None, 
         sources = ids.tolist() if is_paired(model, heads) else None
         read = given(model, ids.tolist(), sources)
         column = torch.arange(ids.shape[1], device=read.tokens.ids.device).expand(read.tokens.ids.shape)
-        visible = Sight.of(read.tokens, causal=heads.causal).mask()[:, 0].expand(len(ids), -1, -1)
+        visible = Visibility.of(read.tokens, causal=heads.causal).mask()[:, 0].expand(len(ids), -1, -1)
         drawn, second = column >= ids.shape[1] - 2 * length, column >= ids.shape[1] - length
         rows = Rows(read.tokens.ids, drawn, second, visible)
         claimed = Claimed(rows, [positional.after_copies(rows)], content=True)

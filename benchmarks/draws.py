@@ -24,12 +24,12 @@ import pandas as pd
 
 from analyses import corpora, report, runs
 from analyses.behaviours import OURS
-from analyses.findings import carriers
-from analyses.head_names import HEAD
-from analyses.head_tables import with_q
 from analyses.headlines.facts import Tables, facts
 from analyses.headlines.ranking import ranked
 from analyses.headlines.sentences import headline, sentences
+from analyses.tables.findings import carriers
+from analyses.tables.head_tables import with_q
+from analyses.wording.head_names import HEAD
 from benchmarks.console import arguments
 from interp import Model
 from models import load

@@ -55,7 +55,7 @@ from analyses import coreference, part_of_speech, position
 from analyses.behaviours import OURS, chosen
 from analyses.causal_tests import no_effects
 from analyses.corpora import read
-from analyses.head_tables import Collected, Scored
+from analyses.execution.shards import Shards
 from analyses.headlines import sentences
 from analyses.headlines.facts import facts
 from analyses.labels import knockouts, label, null_bars
@@ -66,7 +66,7 @@ from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.report import behaviour_results
 from analyses.report.scaffold import Run, Stages
-from analyses.shards import Shards
+from analyses.tables.head_tables import Collected, Scored
 from benchmarks.console import arguments, machine, show
 from benchmarks.planted import FORMS, Composed, compose, linked_texts
 from benchmarks.planted import planted_texts as texts

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analyses import coreference, corpora, part_of_speech
-from analyses.coreference_scores import REPORTING, RULES, coreference_scores
-from analyses.head_tables import Collected
 from analyses.reading.collectors import collect
+from analyses.reading.coreference_scores import REPORTING, RULES, coreference_scores
 from analyses.reading.windows import Reading
 from analyses.rivals.antecedents import RIVALS
 from analyses.rivals.relations import RELATIONS
+from analyses.tables.head_tables import Collected
 from benchmarks.console import arguments
 from interp import InputError, Transformer
 from models import load

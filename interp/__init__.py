@@ -17,8 +17,8 @@ from interp.generation.written import Written
 from interp.losses import loss, token_losses
 from interp.model import Model, Site
 from interp.patching import Pairs, Sweep, logit_difference, sweep
-from interp.places import sites
 from interp.running import Run, run
+from interp.sites import sites
 from interp.tokens import TokenBatch, Tokenizer
 from interp.training import Phase, Plan, train
 from interp.transformer import Transformer

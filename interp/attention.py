@@ -18,8 +18,8 @@ from interp.errors import InputError
 from interp.parts import Linear, build_norm
 from interp.positions import rotate
 from interp.products import linear
-from interp.sight import Sight, Source, for_all
 from interp.tap import UNTAPPED, Tap
+from interp.visibility import Source, Visibility, for_all
 
 Stream = Float[Tensor, "... position d_model"]  # an edit inside may add leading axes
 Heads = Float[Tensor, "*batch position head d_head"]
@@ -42,15 +42,15 @@ class Attention(nn.Module):
         self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=config.has_out_bias)
         self.norm_q, self.norm_k = (_head_norm(config, n) for n in (config.n_heads, config.kv_heads))
 
-    def forward(self, x: Stream, tap: Tap, sight: Sight, past: Growing | None = None) -> Stream:
+    def forward(self, x: Stream, tap: Tap, visibility: Visibility, past: Growing | None = None) -> Stream:
         """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
         q, k, v = self.project(x)
         q, k, v = tap("q", q), tap("k", k), tap("v", v)
-        q, k, v = self.enter([q, k, v], sight.positions)
+        q, k, v = self.enter([q, k, v], visibility.positions)
         q, k = tap("rot_q", q), tap("rot_k", k)
         if past is not None:
             k, v = past.extend(k, v)
-        return self.out(tap("z", self.mix(q, k, v, sight, tap)).flatten(-2))
+        return self.out(tap("z", self.mix(q, k, v, visibility, tap)).flatten(-2))
 
     def project(self, x: Stream) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the normalised stream, `... position head d_head`."""
@@ -101,30 +101,37 @@ class Attention(nn.Module):
         q: Float[Tensor, "*batch query head d_head"],
         k: Float[Tensor, "*batch2 key kv_head d_head"],
         v: Float[Tensor, "*batch3 key kv_head d_head"],
-        sight: Sight,
+        visibility: Visibility,
         tap: Tap = UNTAPPED,
     ) -> Float[Tensor, "... query head d_head"]:
         """The values that each query sees, weighted by softmax(q·k)."""
         q, k, v = (part.transpose(-2, -3) for part in (q, k, v))  # ... head position d_head
         if not (tap.wants("scores") or tap.wants("pattern")):
-            return self.fused(q, k, v, sight).transpose(-2, -3)
+            return self.fused(q, k, v, visibility).transpose(-2, -3)
         k, v = self.shared(k), self.shared(v)
-        scores = tap("scores", self.scores(q, k, sight), partial(self.masked, sight=sight, value=-torch.inf))
-        pattern = tap("pattern", self.pattern(scores), partial(self.masked, sight=sight, value=0.0))
+        scores = tap(
+            "scores", self.scores(q, k, visibility), partial(self.masked, visibility=visibility, value=-torch.inf)
+        )
+        pattern = tap("pattern", self.pattern(scores), partial(self.masked, visibility=visibility, value=0.0))
         return (pattern @ v).transpose(-2, -3)
 
     def masked(
-        self, rows: Float[Tensor, "... query key"], sight: Sight, value: float
+        self, rows: Float[Tensor, "... query key"], visibility: Visibility, value: float
     ) -> Float[Tensor, "... query key"]:
         """Scores or a pattern with `value` where a query sees no key, whatever an edit put there."""
-        return rows.masked_fill(~sight.near(self.reach).mask(), value)
+        return rows.masked_fill(~visibility.near(self.reach).mask(), value)
 
     def scores(
-        self, q: Float[Tensor, "*batch head query d_head"], k: Float[Tensor, "*batch2 head key d_head"], sight: Sight
+        self,
+        q: Float[Tensor, "*batch head query d_head"],
+        k: Float[Tensor, "*batch2 head key d_head"],
+        visibility: Visibility,
     ) -> Float[Tensor, "... head query key"]:
         """q·k, scaled, capped, with what positions add; -inf where a query sees no key."""
-        bias = None if self.bias is None else self.bias(sight)
-        return self.entering(q @ k.transpose(-1, -2) * self.config.score_scale, bias, sight.near(self.reach).mask())
+        bias = None if self.bias is None else self.bias(visibility)
+        return self.entering(
+            q @ k.transpose(-1, -2) * self.config.score_scale, bias, visibility.near(self.reach).mask()
+        )
 
     def entering(
         self,
@@ -153,17 +160,17 @@ class Attention(nn.Module):
         q: Float[Tensor, "*batch head query d_head"],
         k: Float[Tensor, "*batch2 kv_head key d_head"],
         v: Float[Tensor, "*batch3 kv_head key d_head"],
-        sight: Sight,
+        visibility: Visibility,
     ) -> Float[Tensor, "... head query d_head"]:
         """The same mix without a query x key tensor in memory, where a kernel knows how; they want four axes."""
         if self.config.score_cap is not None:
-            return self.pattern(self.scores(q, self.shared(k), sight)) @ self.shared(v)
+            return self.pattern(self.scores(q, self.shared(k), visibility)) @ self.shared(v)
         batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
         q, k, v = (part.expand(*batch, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
-        near = sight.near(self.reach)
+        near = visibility.near(self.reach)
         mask, triangular = near.for_kernel(batch)
         if self.bias is not None:
-            bias = self.bias(sight).to(q.dtype)
+            bias = self.bias(visibility).to(q.dtype)
             mask, triangular = for_all(bias.masked_fill(~near.mask(), -torch.inf), batch), False
         scale, grouped = self.config.score_scale, q.shape[1] != k.shape[1]
         z = F.scaled_dot_product_attention(q, k, v, mask, is_causal=triangular, scale=scale, enable_gqa=grouped)
@@ -239,7 +246,7 @@ class CrossAttention(Attention):
         self.reach, self.positions = None, NoPositions()
 
     def forward(
-        self, x: Stream, tap: Tap, sight: Sight, past: Growing | None = None, source: Source | None = None
+        self, x: Stream, tap: Tap, visibility: Visibility, past: Growing | None = None, source: Source | None = None
     ) -> Stream:
         """What the heads write for the positions of `x`, which all see the whole source."""
         assert source is not None
@@ -247,4 +254,4 @@ class CrossAttention(Attention):
         k, v = (past or Growing()).once(lambda: self.project_keys_values(source.stream))
         k, v = tap("k", k), tap("v", v)
         q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)  # nothing turns: they share no positions
-        return self.out(tap("z", self.mix(q, k, v, source.seen_by(sight), tap)).flatten(-2))
+        return self.out(tap("z", self.mix(q, k, v, source.seen_by(visibility), tap)).flatten(-2))

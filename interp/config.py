@@ -10,8 +10,8 @@ from html import escape
 from operator import attrgetter
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from interp.display import DataFrame
 from interp.errors import InputError, one_of
-from interp.showing import DataFrame
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 LARGEST_SIZE = 1 << 24  # of a vocabulary, a context, a width: beyond it sizes of tensors overflow

@@ -13,8 +13,8 @@ from interp.config import TransformerConfig
 from interp.errors import InputError
 from interp.model import Model, Site
 from interp.model_inputs import Tokens, as_batches
-from interp.places import matching
 from interp.running import Edits, bound
+from interp.sites import matching
 from interp.tap import UNTAPPED, Edit, Tap
 from interp.tokens import TokenBatch, Tokenizer
 

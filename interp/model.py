@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.config import TransformerConfig
-from interp.showing import DataFrame, Shown, so_many
+from interp.display import DataFrame, Shown, so_many
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
 

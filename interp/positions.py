@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from interp.config import Alibi, Buckets, Interpolated, Rotary, Sinusoidal, StackConfig, Stretched, Yarn
 from interp.errors import InputError
-from interp.sight import Sight
+from interp.visibility import Visibility
 
 
 class Lookup(nn.Embedding):
@@ -94,9 +94,9 @@ class Slopes(nn.Module):
         super().__init__()
         self.n_heads = n_heads
 
-    def forward(self, sight: Sight) -> Float[Tensor, "rows head query key"]:
+    def forward(self, visibility: Visibility) -> Float[Tensor, "rows head query key"]:
         """What is added to the scores of each head."""
-        return slopes(self.n_heads, sight.columns.device)[:, None, None] * -sight.distance().abs()[:, None]
+        return slopes(self.n_heads, visibility.columns.device)[:, None, None] * -visibility.distance().abs()[:, None]
 
 
 def slopes(n_heads: int, device: torch.device | None = None) -> Float[Tensor, " head"]:
@@ -115,9 +115,9 @@ class BucketBias(nn.Module):
         self.config, self.causal = config, causal
         self.table = Lookup(config.n_buckets, n_heads)
 
-    def forward(self, sight: Sight) -> Float[Tensor, "rows head query key"]:
+    def forward(self, visibility: Visibility) -> Float[Tensor, "rows head query key"]:
         """What is added to the scores of each head."""
-        return self.table(self.bucket(sight.distance())).movedim(-1, 1)
+        return self.table(self.bucket(visibility.distance())).movedim(-1, 1)
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """The bucket of a distance (key - query): half of them for either side, or all for one where it is causal."""

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.display import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
 from interp.model import Model
 from interp.model_inputs import Tokens, as_batch, as_batches, as_target, check_model, target_tokenizer, texts_of  # noqa: F401
-from interp.places import matching
-from interp.showing import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
+from interp.sites import matching
 from interp.tap import AllSeen, Edit, Tap
 from interp.tokens import TokenBatch, said_of
 

@@ -11,9 +11,9 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
+from interp.display import Shown, so_many
 from interp.errors import InputError, one_of
 from interp.indices import Index, entries, for_texts
-from interp.showing import Shown, so_many
 
 Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
 Side = Literal["left", "right"]

@@ -8,7 +8,7 @@ Axes, in the order in which they appear; leading axes are free ("..."), so that 
     scores, pattern   ... head query key
     logits            ... position d_vocab
 
-Sites (`tap(name, value)`) mean the same in every architecture; `interp.places` lists them.
+Sites (`tap(name, value)`) mean the same in every architecture; `interp.sites` lists them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ from interp.errors import InputError
 from interp.model import Model, Site
 from interp.model_inputs import Tokens, as_batches
 from interp.parts import Around, Embedding, Output, build_mlp, build_norm
-from interp.places import sites_of
 from interp.positions import build_bias
 from interp.shortcuts import Shortcuts, Weights
-from interp.sight import Sight, Source
+from interp.sites import sites_of
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
+from interp.visibility import Source, Visibility
 
 
 class Sublayer:
@@ -187,15 +187,15 @@ class Block(nn.Module):
     def forward(
         self,
         residual: Stream,
-        sight: Sight,
+        visibility: Visibility,
         tap: Tap = UNTAPPED,
         past: Growing | None = None,
         source: Source | None = None,
     ) -> Stream:
         """The stream after this block."""
-        x = self.attention(tap("resid_pre", residual), tap, sight, past)
+        x = self.attention(tap("resid_pre", residual), tap, visibility, past)
         if source is not None:
-            x = self.cross(x, tap, sight, past, source)
+            x = self.cross(x, tap, visibility, past, source)
         return self.feed_forward(x, tap)
 
 
@@ -228,12 +228,12 @@ class Stack(Weights, nn.Module):
     def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
         """Residual stream after the final norm, for whole texts."""
         residual = tap("embed", self.embed(batch.ids, batch.positions, batch.segments))
-        return self.resume(residual, Sight.of(batch, causal=self.config.causal), tap=tap, source=source)
+        return self.resume(residual, Visibility.of(batch, causal=self.config.causal), tap=tap, source=source)
 
     def resume(
         self,
         residual: Stream,
-        sight: Sight,
+        visibility: Visibility,
         *,
         tap: Tap = UNTAPPED,
         start: int = 0,
@@ -243,7 +243,7 @@ class Stack(Weights, nn.Module):
         """Continue from the stream that enters block `start`, on earlier positions' keys and values where given."""
         for layer in range(start, len(self.blocks)):
             earlier = past[layer] if past else None
-            residual = self.blocks[layer](residual, sight, tap.at(str(layer)), earlier, source)
+            residual = self.blocks[layer](residual, visibility, tap.at(str(layer)), earlier, source)
         return tap("resid_final", self.norm(residual))
 
 

@@ -30,6 +30,7 @@ from analyses.runs import RunFolder
 from interp import InputError, Pairs, Phase, Plan, generate, logit_difference, run, sweep
 from interp.attribution import direct_logit_attribution, logit_lens
 from interp.config import Experts, Gated, LayerNorm, Local, Plain, RMSNorm, Rotary, Sinusoidal, Transform
+from interp.display import Shown
 from interp.edits import SelectiveEdit
 from interp.patching import (
     Claim,
@@ -43,7 +44,6 @@ from interp.patching import (
     sweep_by_forward,
     top_cells,
 )
-from interp.showing import Shown
 from interp.training import Windows
 from models import recipes
 from models.stories import story

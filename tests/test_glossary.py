@@ -14,7 +14,7 @@ cell chunk claim clean composition contrast control control~task coreference cor
 direct~logit~attribution donor EAP EAP-IG edge edit effect eligible entropy expected~layer feed-forward gain
 GradDrop group head induction key knock-out label logit logit~difference logit~lens measure mention metric
 neuron noise null offset path~patching pattern piece plain~run positional~head probe q QK~fix query read-out
-receiver relation residual~stream resume row scores selectivity sender share sight sink site source~run stack
+receiver relation residual~stream resume row scores selectivity sender share visibility sink site source~run stack
 studentised~bootstrap sweep tag~lift tap target value window z
 """
 

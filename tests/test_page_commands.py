@@ -51,7 +51,7 @@ LESS = (  # what is found in a command, and what it is made into
 NOT_RUN = {
     r"make [\w-]+": "sets up a machine; that the target is there is asked below",
     r"\. \.venv/bin/activate": "the tests run in it already",
-    r"torchrun .*": "starts processes of its own; tests/analyses/test_train.py shares a run among some",
+    r"torchrun .*": "starts processes of its own; tests/analyses/over_training/test_train.py shares a run among some",
     r"python -m benchmarks\..*": "reads corpora that are not ours to ship; module and options are there",
 }
 

@@ -112,7 +112,8 @@ def _shared(
 
 def _sentences(first: Iterable[str], folder: Path) -> list[str]:
     """What is to be said first, and what a report that was left says first."""
-    from analyses import inspection, runs
+    from analyses import runs
+    from analyses.cli import inspection
 
     return [*first, *inspection.said(runs.read(folder))]
 
@@ -139,14 +140,14 @@ def as_json(value: Mapping[str, Any], *, indent: int | None = 2) -> str:
 
 def filled(text: str) -> str:
     """A sentence in lines of a terminal; names are not broken, so that they can be copied."""
-    from analyses.inspection import COLUMNS
+    from analyses.cli.inspection import COLUMNS
 
     return fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def folded(*parts: str) -> str:
     """What was written: its parts on one line where a terminal has room, else on a line each, with names whole."""
-    from analyses.inspection import COLUMNS
+    from analyses.cli.inspection import COLUMNS
 
     line = "; ".join(parts)
     return line if len(line) <= COLUMNS else "\n".join(parts)

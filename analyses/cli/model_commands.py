@@ -76,7 +76,7 @@ def train(
     """Train a model by a recipe: text, tokenizer, model and plan in one TOML file."""
     command = typed()
     with one_line():
-        from analyses import train as training
+        from analyses.over_training import train as training
 
         try:
             training.train(

@@ -38,7 +38,8 @@ def figures(
 ) -> None:
     """A finished run's figures at the size of a paper's column, each with its caption in a text file beside it."""
     with one_line():
-        from analyses import paper_figures, runs
+        from analyses import runs
+        from analyses.report import paper_figures
 
         folder = out or run.resolve().with_name(f"{run.resolve().name}-figures")
         how = {"width": width, "font_size": font_size, "format": format.value, "force": force}
@@ -69,7 +70,8 @@ def inspect(
 ) -> None:
     """What a finished run says of one head: its facts with their numbers, and its rows in every table."""
     with one_line():
-        from analyses import inspection, runs
+        from analyses import runs
+        from analyses.cli import inspection
 
         inspected = inspection.inspect(runs.read(run), head)
         tell(inspected.lines, inspected.data, quiet=quiet, json=json)

@@ -54,7 +54,7 @@ def view(
     """Where does each token of your own text look, in every head? One page, to be pointed at."""
     with one_line(), progressing(silent=quiet) as progress:
         from analyses import viewer
-        from analyses.file_marks import check_free
+        from analyses.execution.file_marks import check_free
         from interp import InputError
 
         out = _free() if out is None else out

@@ -12,12 +12,8 @@ from analyses import figures
 from analyses.behaviours import OURS
 from analyses.compare.comparison import HEADLINE, Comparison, Used
 from analyses.figures import measure_name
-from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
-from analyses.head_names import head_name
 from analyses.headlines.facts import vocabulary
-from analyses.numerals import false_discovery_rate, interval, number
-from analyses.plain_words import worded
-from analyses.sections import (
+from analyses.page.sections import (
     UNUSED,
     Block,
     Bullets,
@@ -34,6 +30,10 @@ from analyses.sections import (
     counts_table,
     remark,
 )
+from analyses.tables.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
+from analyses.wording.formats import false_discovery_rate, interval, number
+from analyses.wording.head_names import head_name
+from analyses.wording.plain_words import worded
 
 _NAMED = 4  # measures in a sentence
 _WORDS = vocabulary(OURS)

@@ -12,16 +12,16 @@ from analyses.behaviours import OURS
 from analyses.compare.best_heads import Best, best_heads, depth, difference_columns, gain_columns
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving, unserved
-from analyses.findings import notable
-from analyses.head_tables import HEAD_COLUMNS, Collected, with_q
 from analyses.measures import RANKED
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.token_ids import by_ids, of_ids, random_ids
 from analyses.reading.windows import Reading
+from analyses.tables.findings import notable
+from analyses.tables.head_tables import HEAD_COLUMNS, Collected, with_q
 from interp import InputError, Model
+from interp.display import listed
 from interp.errors import whole_number
 from interp.patterns import group_of
-from interp.showing import listed
 from interp.statistics import benjamini_hochberg
 
 COMPARE_COLUMNS = [
@@ -110,8 +110,8 @@ def compare(
 
     In `table`, one row a measure and model: the head with the largest gain on one half of the documents, and its gain
     on the other; `n_heads` and `mean_depth`: how many of the model's heads show the measure on the whole text
-    (`analyses.findings`), and their mean relative depth; `difference`: its gain less that of the reference, the first
-    model, with a paired 95% interval over documents and a two-sided p. `value_difference` is the same without
+    (`analyses.tables.findings`), and their mean relative depth; `difference`: its gain less that of the reference, the
+    first model, with a paired 95% interval over documents and a two-sided p. `value_difference` is the same without
     baselines. `q` and `value_q` are over all p of the table together.
 
     In `heads`, `q` is over all that is tested of one model, as its own report gives it.

@@ -17,7 +17,7 @@ from torch import Tensor
 from analyses.experiments.experiment import Outcome, bounded, by_source, largest, with_interval
 from analyses.experiments.prompts import batch_of, experiment_data, readable, tokenizer_of
 from analyses.experiments.swaps import shares_of
-from analyses.head_names import head_name
+from analyses.wording.head_names import head_name
 from interp import Model, run
 from interp.attribution import head_results
 from interp.statistics import estimate

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from analyses.experiments.experiment import Outcome, with_interval
 from analyses.experiments.prompts import tokenizer_of
-from analyses.numerals import number
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Reading
+from analyses.wording.formats import number
 from interp import AnnotatedText, Model
 from interp.patterns import Totals, positional
 from interp.statistics import estimate

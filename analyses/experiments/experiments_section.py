@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import briefly
-from analyses.sections import Figure, Part, Section, caveat, link, soft
+from analyses.page.sections import Figure, Part, Section, caveat, link, soft
 from interp import InputError, Model
 
 

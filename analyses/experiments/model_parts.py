@@ -23,13 +23,13 @@ from scipy import stats
 from analyses.experiments.experiment import Outcome, bounded, with_interval
 from analyses.experiments.prompts import tokenizer_of
 from analyses.experiments.swaps import shares_of
-from analyses.numerals import number
 from analyses.reading.collectors import refuse_unread
+from analyses.wording.formats import number
 from interp import Model, StackConfig, TokenBatch, Transformer, run
 from interp.config import Gated, NoMLP
-from interp.sight import Sight
 from interp.tap import UNTAPPED
 from interp.transformer import Block, with_parts
+from interp.visibility import Visibility
 from models.stories import stories
 
 MIXING, PROJECTIONS, FEED_FORWARD = "attention: mixing", "attention: projections", "feed-forward"
@@ -93,12 +93,12 @@ def flops(config: StackConfig, part: str, tokens: int) -> int:
 def _parts(block: Block, x: torch.Tensor, generator: torch.Generator) -> dict[str, Callable[[], object]]:
     config, tokens = block.attn.config, x.shape[1]
     batch = TokenBatch.from_ids(torch.zeros(1, tokens, dtype=torch.long, device=x.device))
-    sight = Sight.of(batch, causal=config.causal)
+    visibility = Visibility.of(batch, causal=config.causal)
     q = torch.randn(1, tokens, config.n_heads, config.d_head, generator=generator).to(x)
     k, v = torch.randn(2, 1, tokens, config.kv_heads, config.d_head, generator=generator).to(x)
     z = q.flatten(-2)
     parts: dict[str, Callable[[], object]] = {
-        MIXING: lambda: block.attn.mix(q, k, v, sight, UNTAPPED),
+        MIXING: lambda: block.attn.mix(q, k, v, visibility, UNTAPPED),
         PROJECTIONS: lambda: (block.attn.qkv(x), block.attn.out(z)),
     }
     if block.mlp is not None:

@@ -30,7 +30,7 @@ from analyses.figures.sweep_maps import (
 )
 from analyses.figures.three_attentions import three_attentions
 from analyses.figures.training_curves import forming
-from analyses.head_names import head_name
+from analyses.wording.head_names import head_name
 
 __all__ = [
     "Drawn",

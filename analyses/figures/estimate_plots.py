@@ -10,7 +10,7 @@ from analyses.figures.kinds import draw
 from analyses.figures.row_selection import select_rows
 from analyses.figures.style import Page, styled
 from analyses.figures.sweep_maps import PLACE, cell_name, metric_unit
-from analyses.numerals import number
+from analyses.wording.formats import number
 
 _MAGNITUDES = "AtP*"  # the method that estimates them
 _MISSED = 3  # cells named in a panel

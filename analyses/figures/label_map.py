@@ -31,8 +31,8 @@ from analyses.figures.style import (
     sized,
     styled,
 )
-from analyses.head_names import HEAD, head_name
-from analyses.plain_words import Label
+from analyses.wording.head_names import HEAD, head_name
+from analyses.wording.plain_words import Label
 from interp.errors import InputError, one_of
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from analyses.figures.kinds import LOOKS, draw
 from analyses.figures.row_selection import select_rows
 from analyses.figures.style import Page, literal, measure_name, styled
-from analyses.head_names import HEAD, head_name
+from analyses.wording.head_names import HEAD, head_name
 
 _MARKERS = "oDs^vPX"  # of models; colour is for behaviours
 _LINES = ("-", "--", ":", "-.", "-", "--", ":")

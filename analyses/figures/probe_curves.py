@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import WIDTH, Page, drawn_axes, styled
-from analyses.numerals import number
+from analyses.wording.formats import number
 from interp.errors import InputError
 
 _ABSENT = {"expected layer": "nothing surely gained after the embedding", "centre of gravity": "not measured"}

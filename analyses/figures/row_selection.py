@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from interp.display import listed
 from interp.errors import InputError
-from interp.showing import listed
 
 SOURCES = ("model", "run", "seed")  # the columns that tell the runs of a joined table apart
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import WIDTH, Page, caption, drawn_axes, is_ours, literal, signed_scale, styled
-from analyses.findings import DISCOVERY, NOTABLE
-from analyses.head_names import head_name
+from analyses.tables.findings import DISCOVERY, NOTABLE
+from analyses.wording.head_names import head_name
 
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
 _UNITS = {

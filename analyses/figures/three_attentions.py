@@ -111,7 +111,7 @@ def _key(figure: Figure, left: float, bottom: float, roomy: bool, outlined: bool
 
 
 def _shown(token: str) -> str:
-    """A token with its spaces in sight."""
+    """A token with its spaces visible."""
     return literal(token.replace(" ", "␣"))
 
 

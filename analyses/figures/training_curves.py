@@ -31,8 +31,8 @@ from analyses.figures.style import (
     sized,
     styled,
 )
-from analyses.head_names import HEAD, Place, kinds
-from analyses.numerals import number
+from analyses.wording.formats import number
+from analyses.wording.head_names import HEAD, Place, kinds
 from interp.errors import one_of
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -159,7 +159,7 @@ def _write_ends(ax: Axes, ends: Ends, last: float) -> None:
     low, high = ax.get_ylim()
     ranked = sorted(ends)
     places = _apart([min(max(value, low), high) for value, *_ in ranked], (high - low) * 9.6 / 72 / (_PANEL * 0.8))
-    above = max(places[-1] - high, 0.0) if places else 0.0  # a crowd at the top stands below it, all of it in sight
+    above = max(places[-1] - high, 0.0) if places else 0.0  # a crowd at the top stands below it, all of it visible
     for (_, name, colour), place in zip(ranked, places, strict=True):
         options: Any = {"textcoords": "offset points", "annotation_clip": False, "va": "center", "fontsize": sized(8)}
         text = ax.annotate(name, (last, place - above), (4, 0), color=colour, **options)

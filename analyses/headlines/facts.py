@@ -16,14 +16,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analyses import plain_words
 from analyses.behaviours import ACROSS
-from analyses.findings import carriers, notable
-from analyses.head_names import Place, places
 from analyses.measures import RANKED, Behaviour, Measure
-from analyses.plain_words import Label, Words, worded
 from analyses.rivals.rules import called_beside
-from analyses.schema import SCHEMAS
+from analyses.tables.findings import carriers, notable
+from analyses.tables.schema import SCHEMAS
+from analyses.wording import plain_words
+from analyses.wording.head_names import Place, places
+from analyses.wording.plain_words import Label, Words, worded
 
 Kind = Literal["looks there and needed", "needed", "looks there"]
 Unit = Literal["share", "lift", "correlation", "nats"]
@@ -134,7 +134,7 @@ def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, li
 
     Args:
         tables: of a report, by name: `heads` at least. Of a behaviour without labels the rows of `heads` count that
-            show a measure (`analyses.findings.notable`).
+            show a measure (`analyses.tables.findings.notable`).
         behaviours: by name, those that were measured, for the words of their measures.
     """
     head_facts: dict[Place, list[Fact]] = {place: [] for place in places(tables["heads"])}

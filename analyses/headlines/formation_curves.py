@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analyses.findings import NOTABLE
-from analyses.head_names import Place
 from analyses.headlines.facts import Fact, Row, Tables
-from analyses.numerals import number
-from analyses.over_training.look import RECORDED
-from analyses.plain_words import Words, worded
+from analyses.over_training.observe import RECORDED
+from analyses.tables.findings import NOTABLE
+from analyses.wording.formats import number
+from analyses.wording.head_names import Place
+from analyses.wording.plain_words import Words, worded
 
 
 class Curve(NamedTuple):

@@ -12,19 +12,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analyses import plain_words
-from analyses.findings import both_ways
-from analyses.head_names import HEAD, Place, kinds, places
 from analyses.headlines import ranking, say
 from analyses.headlines.facts import Fact, Size, Tables, answers, facts, vocabulary
 from analyses.headlines.formation_curves import Curve, formation
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
-from analyses.numerals import counted, number, percent
-from analyses.plain_words import TEXTS, Label, Words
-from analyses.schema import SCHEMAS, WAYS
-from analyses.sections import Block, Section, Table
+from analyses.page.sections import Block, Section, Table
+from analyses.tables.findings import both_ways
+from analyses.tables.schema import SCHEMAS, WAYS
 from analyses.viewer import Passage, Viewer
+from analyses.wording import plain_words
+from analyses.wording.formats import counted, number, percent
+from analyses.wording.head_names import HEAD, Place, kinds, places
+from analyses.wording.plain_words import TEXTS, Label, Words
 
 _ROOM = 12  # layers or heads beside each other that have room for words
 _ALIKE = 8  # heads that a card names as being like it

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analyses.head_names import HEAD, Place
 from analyses.headlines.facts import KINDS, Fact
 from analyses.viewer.naming import Called, HeadName
+from analyses.wording.head_names import HEAD, Place
 
 Rank = tuple[bool, int, int, bool, bool, float]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from analyses.findings import FEW_ITEMS, NOTABLE
-from analyses.head_names import Place
 from analyses.headlines.facts import Cells, Fact, Row, Size, flips
 from analyses.measures import Measure
-from analyses.numerals import false_discovery_rate, number, percent
-from analyses.plain_words import WORDS, Words, answer, plural, readout, rule, tag, taking, worded
 from analyses.position import REPEATS
 from analyses.rivals.rules import ANTECEDENT, NO_RULE, OTHERS, RELATION
+from analyses.tables.findings import FEW_ITEMS, NOTABLE
+from analyses.wording.formats import false_discovery_rate, number, percent
+from analyses.wording.head_names import Place
+from analyses.wording.plain_words import WORDS, Words, answer, plural, readout, rule, tag, taking, worded
 
 UNSURE = 0.8  # of the prompts: a model that is right in fewer is said to be
 _SEEN = 0.5  # of a relation's items: a model that sees fewer is said to
@@ -118,7 +118,7 @@ def task(task: Cells, carriers: Sequence[Cells]) -> str:
 
     Args:
         task: as a row of `tasks`.
-        carriers: heads that carry the answer, the first first (`analyses.findings.causes`).
+        carriers: heads that carry the answer, the first first (`analyses.tables.findings.causes`).
     """
     whole = answer(task.get("carried") or task["task"])
     if why := (task.get("refused") or "").rstrip("."):

@@ -11,13 +11,13 @@ from typing import Literal
 
 import pandas as pd
 
-from analyses import plain_words
-from analyses.findings import FEW_ITEMS
-from analyses.head_names import Place, kinds
 from analyses.headlines import ranking, say
 from analyses.headlines.facts import Fact, Row, Tables, vocabulary
 from analyses.measures import Behaviour
-from analyses.plain_words import Words, worded
+from analyses.tables.findings import FEW_ITEMS
+from analyses.wording import plain_words
+from analyses.wording.head_names import Place, kinds
+from analyses.wording.plain_words import Words, worded
 
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 Clause = tuple[str, tuple[Row, ...]]

@@ -7,12 +7,12 @@ import pandas as pd
 
 from analyses import runs
 from analyses.behaviours import ACROSS, OURS
-from analyses.head_names import Place
+from analyses.execution.provenance import model_facts
 from analyses.headlines import ranking
 from analyses.headlines.facts import Fact, facts
-from analyses.provenance import model_facts
 from analyses.runs import RunFolder
 from analyses.viewer.naming import Called, HeadName
+from analyses.wording.head_names import Place
 from interp import InputError, Model
 
 WRITTEN = OURS | {f"cross {name}": each for name, each in ACROSS.items()}

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 
 from analyses.behaviours import asked_of
-from analyses.findings import DISCOVERY, notable
-from analyses.head_tables import Collected
+from analyses.execution.shards import Shards
 from analyses.labels import knockouts
 from analyses.labels.hiding import FEWEST
 from analyses.labels.null_bars import Bars, Say, bars_of, shards_of
 from analyses.labels.screen import Screen, Screened
 from analyses.measures import Behaviour
 from analyses.reading.samples import Sample
-from analyses.shards import Shards
+from analyses.tables.findings import DISCOVERY, notable
+from analyses.tables.head_tables import Collected
 from interp import AnnotatedText, InputError, Model, Transformer
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on

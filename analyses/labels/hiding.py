@@ -20,12 +20,12 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
 from torch import Tensor
 
-from analyses.findings import DISCOVERY
+from analyses.execution.shards import Kept, Lot, Shards
 from analyses.labels.claims import Keys, as_claim, at_usual_distances, exchanged, with_control
 from analyses.labels.readouts import Readout
 from analyses.measures import Looks, Measure
 from analyses.reading.windows import Progress, Window
-from analyses.shards import Kept, Lot, Shards
+from analyses.tables.findings import DISCOVERY
 from interp import TokenBatch, Transformer
 from interp.patching.gradients.claimed_keys import estimated_knock_out
 from interp.patching.knockout import Claim, How, Read, knock_out, knock_out_together

@@ -1,8 +1,9 @@
 """What may each head be called? Labels with attention evidence, causal evidence, a baseline, an interval and a rate.
 
 Labels are chosen on one half of the documents and reported on the other. A head is a candidate where, on the choosing
-half, it shows a measure (`analyses.findings`) by more than any head that has learnt nothing does, or where hiding the
-measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each gets
+half, it shows a measure (`analyses.tables.findings`) by more than any head that has learnt nothing does, or where
+hiding the measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each
+gets
 
     both        attention and effect hold, by the larger of their two p
     attention   it attends, and what it attends to has no effect that could be told from chance
@@ -24,9 +25,7 @@ from scipy.stats import spearmanr
 
 from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
-from analyses.findings import DISCOVERY, NOTABLE, beating_reference
-from analyses.head_names import HEAD
-from analyses.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
+from analyses.execution.shards import Shards
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
 from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
@@ -37,7 +36,9 @@ from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.rivals.rules import BEATS, plain_name
-from analyses.shards import Shards
+from analyses.tables.findings import DISCOVERY, NOTABLE, beating_reference
+from analyses.tables.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
+from analyses.wording.head_names import HEAD
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.patterns.rows import SINKS

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.behaviours import chosen
-from analyses.head_tables import Heads
+from analyses.execution.shards import Shards
 from analyses.labels import hiding
 from analyses.labels.claims import distances, unannotated
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work
@@ -24,7 +24,7 @@ from analyses.labels.screen import Measured, Screen, Screened, verify
 from analyses.measures import Behaviour, Looks, Measure
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
 from analyses.reading.windows import Progress, Window
-from analyses.shards import Shards
+from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, group_of
 from interp.statistics import benjamini_hochberg, estimate

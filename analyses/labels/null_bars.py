@@ -17,13 +17,13 @@ from torch import Tensor
 
 from analyses.behaviours import OURS, asked_of
 from analyses.corpora.serving import sharing
-from analyses.fingerprints import hash_of
-from analyses.head_tables import Collected, Heads, gains
+from analyses.execution.fingerprints import hash_of
+from analyses.execution.shards import Kept, Shards
 from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
-from analyses.shards import Kept, Shards
+from analyses.tables.head_tables import Collected, Heads, gains
 from interp import AnnotatedText, Model, Transformer
 from interp.initialisation import untrained
 from interp.patterns.shuffled import Shuffled, Streams

@@ -1,5 +1,5 @@
 """How do heads form while a model is trained? What one look measures, and what whole runs show."""
 
-from analyses.over_training.look import measures
+from analyses.over_training.observe import measures
 
 __all__ = ["measures"]

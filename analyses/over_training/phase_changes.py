@@ -7,9 +7,9 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from analyses.findings import NOTABLE
-from analyses.over_training.look import DRAWN
+from analyses.over_training.observe import DRAWN
 from analyses.over_training.training_runs import Run
+from analyses.tables.findings import NOTABLE
 
 CHANGING = "induction"  # the measure whose rise is the phase change (Olsson 2022)
 LEAST = 0.1  # a smaller rise is none

@@ -6,12 +6,12 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
-from analyses.head_names import Place, head_name
-from analyses.numerals import counted, number
-from analyses.over_training.look import DRAWN
+from analyses.over_training.observe import DRAWN
 from analyses.over_training.phase_changes import CHANGING, FEWEST, LEAST, best_curve, formed
 from analyses.over_training.training_runs import COLUMNS, HELD_OUT, LOSS, Run
-from analyses.sections import Block, Definitions, Figure, Page, Section, Table, Text, bold, caveat, code
+from analyses.page.sections import Block, Definitions, Figure, Page, Section, Table, Text, bold, caveat, code
+from analyses.wording.formats import counted, number
+from analyses.wording.head_names import Place, head_name
 
 NAMES = {"previous-token": "previous token", "antecedent": "antecedent selection", "tag": "tag lift, noun → adjective"}
 _OF_THE_MODEL = {

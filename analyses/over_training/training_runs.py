@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.over_training.look import by_kind, measures
-from analyses.provenance import digest
+from analyses.execution.provenance import digest
+from analyses.over_training.observe import by_kind, measures
 from interp import InputError, Model
 from interp.training import record, state
 

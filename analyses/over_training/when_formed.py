@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pandas as pd
 
-from analyses.head_names import HEAD
-from analyses.head_tables import Heads
-from analyses.numerals import counted
 from analyses.over_training.phase_changes import formed_at
 from analyses.over_training.training_runs import Load, Run, Say, read_run
+from analyses.tables.head_tables import Heads
+from analyses.wording.formats import counted
+from analyses.wording.head_names import HEAD
 from interp import InputError, Model
 from interp.training import record
 from models.sources import LENS, directory_of

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
-from analyses.numerals import number
 from analyses.patch.cells import METRICS, How, all_idle, sweeps
 from analyses.patch.edge_estimates import EDGE_SITE, edge_rows
+from analyses.wording.formats import number
 from interp import InputError, Model
 from interp.patching import Pairs, Sweep, atp_star, attribution_patching
 from interp.patching.cell_tables import POSITIONAL, named_places

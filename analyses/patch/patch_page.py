@@ -7,13 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyses import figures, plain_words
-from analyses.numerals import counted, false_discovery_rate, interval, number
-from analyses.patch.cell_estimates import ATP_STAR, Estimates
-from analyses.patch.edge_estimates import EAP, EAP_IG
-from analyses.patch.patch_run import Patched
-from analyses.patch.task_answers import Answers
-from analyses.sections import (
+from analyses import figures
+from analyses.page.sections import (
     Block,
     Bullets,
     Definitions,
@@ -34,6 +29,12 @@ from analyses.sections import (
     remark,
     soft,
 )
+from analyses.patch.cell_estimates import ATP_STAR, Estimates
+from analyses.patch.edge_estimates import EAP, EAP_IG
+from analyses.patch.patch_run import Patched
+from analyses.patch.task_answers import Answers
+from analyses.wording import plain_words
+from analyses.wording.formats import counted, false_discovery_rate, interval, number
 
 _TOP, _NAMED, _EDGES = 10, 3, 6  # cells in a table, cells in a sentence, edges in a table
 FEW = 20  # pairs below which intervals are rough

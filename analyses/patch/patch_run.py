@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.execution.provenance import digest
 from analyses.patch.cell_estimates import Estimates, check_metrics, correlations, estimates_of
 from analyses.patch.cells import NO_OUTPUT, Cells, How, cells_of, sweeps
 from analyses.patch.prompt_pairs import PromptTokens, make_pairs, pairs_table, prompt_tokens
-from analyses.provenance import digest
 from interp import InputError, Model
 from interp.patching.patch_sites import last_stack
 

@@ -8,14 +8,7 @@ import pandas as pd
 
 from analyses.corpora import Corpus
 from analyses.figures.probe_curves import probe_depths, probes_by_layer
-from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
-from analyses.numerals import interval, number
-from analyses.probe import probe_sentences as sentences
-from analyses.probe.fitted import Scores
-from analyses.probe.probe_runs import Probed, Say, measure
-from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, RULE, UNTRAINED, Beside
-from analyses.probe.probe_tasks import TASKS, Task
-from analyses.sections import (
+from analyses.page.sections import (
     Block,
     Bullets,
     Figure,
@@ -30,6 +23,13 @@ from analyses.sections import (
     remark,
     soft,
 )
+from analyses.probe import probe_sentences as sentences
+from analyses.probe.fitted import Scores
+from analyses.probe.probe_runs import Probed, Say, measure
+from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, RULE, UNTRAINED, Beside
+from analyses.probe.probe_tasks import TASKS, Task
+from analyses.tables.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
+from analyses.wording.formats import interval, number
 from interp import InputError, Model
 
 _INTRODUCTION = (

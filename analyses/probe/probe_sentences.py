@@ -5,11 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.head_names import head_name
-from analyses.numerals import counted, interval, number, percent
 from analyses.probe.probe_runs import Probed
 from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, EXPECTED, GRAVITY, RULE, UNTRAINED, Beside
 from analyses.probe.probe_tasks import TASKS, Task
+from analyses.wording.formats import counted, interval, number, percent
+from analyses.wording.head_names import head_name
 
 _MEASURES = (EXPECTED, GRAVITY)
 _BESIDE = {

@@ -14,17 +14,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analyses.head_tables import Heads
 from analyses.reading.attended import Attended, Pass, makes_rows
 from analyses.reading.inputs import given, is_paired, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
+from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
 from interp.patterns.crossing import Crossing
 from interp.patterns.norm_weighted import NormWeighted
 from interp.patterns.rows import Sink
-from interp.sight import Sight
 from interp.tokens import NO_WORD, align
+from interp.visibility import Visibility
 
 Progress = Callable[[int], object]
 _POOL = 256  # windows sorted by length together, so that batches need little padding
@@ -328,7 +328,9 @@ def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeigh
         ordinary, words = ~torch.tensor(window.special), torch.tensor(window.word_of)
         content[row, : len(words)] = ordinary
         scored[row, : len(words)] = ordinary & ((words == NO_WORD) | (words >= window.scored_from))
-    visible = Sight.of(tokens, causal=model.config.stacks[heads.stack].causal).mask()[:, 0].expand(len(shown), -1, -1)
+    visible = (
+        Visibility.of(tokens, causal=model.config.stacks[heads.stack].causal).mask()[:, 0].expand(len(shown), -1, -1)
+    )
     crossing = None
     if heads.attention == "cross" and source is not None:
         crossing = Crossing(scored.to(device), tokens.mask, source.mask)

@@ -9,17 +9,10 @@ import pandas as pd
 from analyses.causal_tests import Effects
 from analyses.corpora import Corpus
 from analyses.figures import measure_name
-from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
-from analyses.head_names import HEAD, head_name
-from analyses.head_tables import Collected, Heads, Measured
 from analyses.headlines import say
 from analyses.headlines.facts import vocabulary
 from analyses.measures import RANKED, UNITS, Behaviour
-from analyses.numerals import counted, number, percent
-from analyses.plain_words import TEXTS, worded
-from analyses.rivals.rules import BEATS, FAILS, OTHERS, RULE_COLUMNS, UNTESTED
-from analyses.schema import SCHEMAS, WAYS
-from analyses.sections import (
+from analyses.page.sections import (
     BREAK,
     Block,
     Bullets,
@@ -34,6 +27,13 @@ from analyses.sections import (
     link,
     soft,
 )
+from analyses.rivals.rules import BEATS, FAILS, OTHERS, RULE_COLUMNS, UNTESTED
+from analyses.tables.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
+from analyses.tables.head_tables import Collected, Heads, Measured
+from analyses.tables.schema import SCHEMAS, WAYS
+from analyses.wording.formats import counted, number, percent
+from analyses.wording.head_names import HEAD, head_name
+from analyses.wording.plain_words import TEXTS, worded
 
 _ROWS = 10  # heads in a table
 _CELL = [*HEAD, "measure"]

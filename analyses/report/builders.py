@@ -20,9 +20,9 @@ from analyses.measures import Behaviour, Measure
 from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
 from analyses.over_training.training_runs import Run as TrainingRun
+from analyses.page.sections import Definitions, Page, Section, Source, remark
 from analyses.report import full_report
 from analyses.report.scaffold import Run, Say, short_name, write
-from analyses.sections import Definitions, Page, Section, Source, remark
 from interp import InputError, Model
 from interp.errors import one_of
 

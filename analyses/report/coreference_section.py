@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.coreference_scores import PAPERS, REPORTING, coreference_scores
 from analyses.corpora import Corpus
-from analyses.head_tables import Heads
-from analyses.numerals import counted, percent
-from analyses.plain_words import TEXTS, WORDS
+from analyses.page.sections import Part, Section, bold, caveat, counts_table, link
+from analyses.reading.coreference_scores import PAPERS, REPORTING, coreference_scores
 from analyses.report.scaffold import Run
-from analyses.schema import SCHEMAS
-from analyses.sections import Part, Section, bold, caveat, counts_table, link
+from analyses.tables.head_tables import Heads
+from analyses.tables.schema import SCHEMAS
+from analyses.wording.formats import counted, percent
+from analyses.wording.plain_words import TEXTS, WORDS
 from interp import InputError, Model
 
 _COLUMNS = "score head value interval rule rule_value gain gain_interval n coverage"

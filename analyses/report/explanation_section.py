@@ -8,16 +8,28 @@ import pandas as pd
 from analyses import figures
 from analyses.explanations import ALL, AS_UNIFORM, UNIFORM, Explained, explain
 from analyses.figures import measure_name
-from analyses.findings import NOTABLE
-from analyses.head_names import head_name
-from analyses.head_tables import Heads
-from analyses.numerals import counted, number, percent
-from analyses.plain_words import TEXTS, WORDS
+from analyses.page.sections import (
+    Block,
+    Details,
+    Figure,
+    Part,
+    Section,
+    Table,
+    Text,
+    bold,
+    caveat,
+    counts_table,
+    link,
+)
 from analyses.report import text_alternatives
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import Run, short_name
 from analyses.rivals.named_keys import END, FIRST, GROUPS
-from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, counts_table, link
+from analyses.tables.findings import NOTABLE
+from analyses.tables.head_tables import Heads
+from analyses.wording.formats import counted, number, percent
+from analyses.wording.head_names import head_name
+from analyses.wording.plain_words import TEXTS, WORDS
 from interp import InputError, Model
 
 SINKS = "first position, end token"

@@ -8,12 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from analyses import coreference, plain_words, probe
+from analyses import coreference, probe
 from analyses.behaviours import OURS, chosen
 from analyses.corpora import Corpus
+from analyses.execution.side_by_side import meanwhile
 from analyses.experiments import experiments_section
-from analyses.head_names import Place
-from analyses.head_tables import Heads
 from analyses.headlines import ranking
 from analyses.headlines.example_sentences import example_sentences
 from analyses.headlines.facts import Fact
@@ -21,24 +20,10 @@ from analyses.headlines.facts import facts as facts_of
 from analyses.headlines.head_cards import overview
 from analyses.labels import Labelled, label
 from analyses.measures import Behaviour, Measure
-from analyses.numerals import counted
 from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.over_training.when_formed import forming, when_formed
 from analyses.own_measures import as_behaviours
-from analyses.plain_words import TEXTS
-from analyses.reading.token_ids import TokenIds, by_ids, of_ids, random_ids
-from analyses.report import (
-    behaviour_results,
-    behaviour_sections,
-    coreference_section,
-    explanation_section,
-    label_section,
-)
-from analyses.report.behaviour_sections import Result
-from analyses.report.illustrations import effect_figures, illustrate
-from analyses.report.scaffold import Run, Stages, short_name
-from analyses.schema import meanings
-from analyses.sections import (
+from analyses.page.sections import (
     UNUSED,
     Block,
     Definitions,
@@ -53,8 +38,24 @@ from analyses.sections import (
     link,
     remark,
 )
-from analyses.side_by_side import meanwhile
+from analyses.reading.token_ids import TokenIds, by_ids, of_ids, random_ids
+from analyses.report import (
+    behaviour_results,
+    behaviour_sections,
+    coreference_section,
+    explanation_section,
+    label_section,
+)
+from analyses.report.behaviour_sections import Result
+from analyses.report.illustrations import effect_figures, illustrate
+from analyses.report.scaffold import Run, Stages, short_name
+from analyses.tables.head_tables import Heads
+from analyses.tables.schema import meanings
 from analyses.viewer import Passage, corpus_passages
+from analyses.wording import plain_words
+from analyses.wording.formats import counted
+from analyses.wording.head_names import Place
+from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model
 
 _COREFERENCE = coreference.BEHAVIOUR.name

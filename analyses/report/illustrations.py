@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 
 from analyses import figures, position
-from analyses.findings import notable, varied
-from analyses.head_names import head_name
-from analyses.head_tables import Heads
 from analyses.measures import UNITS, Behaviour
-from analyses.numerals import counted
-from analyses.plain_words import TEXTS
+from analyses.page.sections import Figure
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
 from analyses.report import text_alternatives
 from analyses.rivals.antecedents import antecedent_items
-from analyses.sections import Figure
+from analyses.tables.findings import notable, varied
+from analyses.tables.head_tables import Heads
+from analyses.wording.formats import counted
+from analyses.wording.head_names import head_name
+from analyses.wording.plain_words import TEXTS
 from interp import AnnotatedText, Model
 
 T = TypeVar("T")

@@ -6,21 +6,22 @@ from typing import Any
 
 import pandas as pd
 
-from analyses import figures, plain_words
+from analyses import figures
 from analyses.behaviours import OURS
-from analyses.head_names import HEAD, Place, kinds
-from analyses.head_tables import Heads
 from analyses.headlines import ranking
 from analyses.headlines.facts import Fact
 from analyses.labels import Labelled
 from analyses.labels.null_bars import N_COPIES
 from analyses.labels.screen import Screened
 from analyses.measures import Behaviour
-from analyses.numerals import counted, number
-from analyses.plain_words import TEXTS
+from analyses.page.sections import Block, Details, Figure, Part, Section, Table, caveat, link, soft
 from analyses.report import text_alternatives
-from analyses.schema import SCHEMAS
-from analyses.sections import Block, Details, Figure, Part, Section, Table, caveat, link, soft
+from analyses.tables.head_tables import Heads
+from analyses.tables.schema import SCHEMAS
+from analyses.wording import plain_words
+from analyses.wording.formats import counted, number
+from analyses.wording.head_names import HEAD, Place, kinds
+from analyses.wording.plain_words import TEXTS
 from interp import Model, Transformer
 
 _NAMED = 4  # heads of one behaviour that a summary names

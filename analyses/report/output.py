@@ -23,9 +23,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 
-from analyses.file_marks import MAKER
-from analyses.provenance import digest
-from analyses.side_by_side import side_by_side
+from analyses.execution.file_marks import MAKER
+from analyses.execution.provenance import digest
+from analyses.execution.side_by_side import side_by_side
 from interp.bounded_files import whole
 from interp.errors import InputError
 from interp.training.stops import unstopped

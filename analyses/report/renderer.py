@@ -9,8 +9,8 @@ from typing import Any
 
 from jinja2 import Environment, TemplateNotFound
 
-from analyses.page_safety import environment, policy
-from analyses.sections import Block, Definitions, Details, Figure, Piece, Section, is_text
+from analyses.page.page_safety import environment, policy
+from analyses.page.sections import Block, Definitions, Details, Figure, Piece, Section, is_text
 from analyses.viewer import FILTERS
 
 _SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels

@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analyses.numerals import counted, number
-from analyses.plain_words import TEXTS
-from analyses.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
-from analyses.report import output
-from analyses.report.renderer import figures, render
-from analyses.sections import (
+from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
+from analyses.execution.shards import Shards
+from analyses.page.sections import (
     Block,
     Bullets,
     Definitions,
@@ -29,7 +26,10 @@ from analyses.sections import (
     plain,
     remark,
 )
-from analyses.shards import Shards
+from analyses.report import output
+from analyses.report.renderer import figures, render
+from analyses.wording.formats import counted, number
+from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model
 from interp.errors import inside, whole_number
 from interp.finite import check_finite

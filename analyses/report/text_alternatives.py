@@ -7,9 +7,9 @@ import pandas as pd
 
 from analyses.figures import measure_name
 from analyses.figures.attention_lines import FAINTEST
-from analyses.findings import shows
-from analyses.head_names import Place, head_name, kinds
-from analyses.numerals import counted, number
+from analyses.tables.findings import shows
+from analyses.wording.formats import counted, number
+from analyses.wording.head_names import Place, head_name, kinds
 
 _NAMED = 3  # heads, words or groups that are named of each thing
 _PANELS = 12  # of which each is described

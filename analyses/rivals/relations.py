@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.head_tables import Scored
 from analyses.measures import Measure, Rival
 from analyses.reading.windows import Batch
 from analyses.rivals.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen
+from analyses.tables.head_tables import Scored
 from interp.annotation import ROOT
 from interp.patterns import N_GROUPS, Null, Totals, nulls, selection
 from interp.patterns.nulls import distance_bin

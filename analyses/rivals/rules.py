@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.findings import DISCOVERY, NOTABLE
-from analyses.head_tables import Heads
 from analyses.measures import Measure, Rival
+from analyses.tables.findings import DISCOVERY, NOTABLE
+from analyses.tables.head_tables import Heads
 from interp.patterns import N_GROUPS
 from interp.patterns.tags import TagTotals
 from interp.statistics import Estimate, benjamini_hochberg, estimate

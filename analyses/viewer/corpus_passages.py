@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from analyses.asked_words import asks
 from analyses.corpora.mentions import ALL_PRONOUNS, PRONOUNS
-from analyses.head_tables import Heads
 from analyses.measures import Measure
 from analyses.reading.token_ids import TokenIds
 from analyses.reading.windows import Window, windows
+from analyses.rivals.asked_words import asks
+from analyses.tables.head_tables import Heads
 from analyses.viewer.passages import Passage, read
 from interp import AnnotatedText, InputError, Model
 

@@ -5,8 +5,8 @@ from itertools import product
 
 import pandas as pd
 
-from analyses.head_names import Place
-from analyses.head_tables import Heads
+from analyses.tables.head_tables import Heads
+from analyses.wording.head_names import Place
 from interp import InputError, Model
 
 HeadName = tuple[str, str, int, int]  # what a `Place` holds

@@ -10,7 +10,7 @@ from analyses.viewer.passages import Viewer, passage, read
 from analyses.viewer.static import cell_picture, static
 from analyses.viewer.viewer_page import frame, write
 from interp import InputError, Model, Run, Sweep
-from interp.showing import Shown
+from interp.display import Shown
 
 _SEVERAL = 12  # prompts of a run that are shown
 _SMALL = 150_000  # bytes of patterns that a notebook keeps of each cell

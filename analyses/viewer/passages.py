@@ -16,11 +16,11 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
-from analyses.head_tables import Heads
+from analyses.tables.head_tables import Heads
 from analyses.viewer.naming import Called, HeadName
 from interp import InputError, Model, Run, run
+from interp.display import so_many
 from interp.running import check_model
-from interp.showing import so_many
 
 BUDGET = 440_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment
 
-from analyses.page_safety import environment
+from analyses.page.page_safety import environment
 from analyses.viewer.passages import Viewer
 from interp import InputError, Sweep
-from interp.showing import signed
+from interp.display import signed
 
 _MOST = 40  # tokens of each side that are drawn
 _FAINTEST = 0.05  # of a head's attention that is drawn, and of the largest effect that has an edge

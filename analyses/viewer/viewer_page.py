@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from analyses.file_marks import check_free
-from analyses.page_safety import environment, policy
+from analyses.execution.file_marks import check_free
+from analyses.page.page_safety import environment, policy
 from analyses.viewer.passages import Viewer
 from analyses.viewer.static import static
 from interp import InputError

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from interp.attention import Attention
 from interp.attribution.answers import Answer, Positions, Reading
 from interp.attribution.composition import gain, wide
+from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.errors import InputError, one_of
 from interp.indices import is_number
 from interp.model import Model
@@ -21,7 +22,6 @@ from interp.patching.cell_tables import cell_rows, dust, long_table
 from interp.patching.patch_sites import Attending, last_stack
 from interp.patching.results import Drawing, unreliable
 from interp.running import Run, Tokens, run
-from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Block, Transformer, with_parts
 
 Toward = Float[Tensor, "prompt head d_head"]  # what a unit of each dimension of each head's z adds along a direction

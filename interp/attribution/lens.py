@@ -9,13 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attribution.answers import Answer, answer_ids
+from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.cell_tables import cell_rows, long_table
 from interp.patching.pairs import answers_in
 from interp.patching.patch_sites import last_stack
 from interp.running import Tokens, as_batches, run
-from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer, with_parts
 

@@ -21,9 +21,9 @@ from interp.generation.written import Written, text_behind
 from interp.model import Model
 from interp.model_inputs import Tokens, as_batch, as_batches, check_model
 from interp.running import Edits
-from interp.sight import Sight, Source
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
+from interp.visibility import Source, Visibility
 
 Stop = int | str | Collection[int | str] | None
 
@@ -273,9 +273,9 @@ class _OnCache:
         if self.ragged:
             window = TokenBatch(window.ids, mask[:, start:], places(mask[:, start:]))
         first, inside = self.done - start, tap.at(next(reversed(self.model.config.stacks)))
-        sight = Sight.of(window, causal=True, first=first)
-        residual = inside("embed", stack.embed(window.ids[:, first:], sight.positions))
-        final = stack.resume(residual, sight, tap=inside, past=self.cache, source=self.source)
+        visibility = Visibility.of(window, causal=True, first=first)
+        residual = inside("embed", stack.embed(window.ids[:, first:], visibility.positions))
+        final = stack.resume(residual, visibility, tap=inside, past=self.cache, source=self.source)
         logits = self.model.read(final if tap.wants("logits") else final[:, -1:], tap)
         assert logits is not None
         self.watch.keep(tap, logits, whole=False)

@@ -15,8 +15,8 @@ from interp.continued import Continued
 from interp.edits import Change, SelectiveEdit, on_a_copy, read_along
 from interp.errors import InputError
 from interp.model import Model, Site
-from interp.places import matching
 from interp.running import Edits, counted
+from interp.sites import matching
 from interp.tap import Edit, Tap
 from interp.tokens import TokenBatch
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from interp.showing import DataFrame
+from interp.display import DataFrame
 from interp.statistics import benjamini_hochberg, estimate, shares
 
 Values = Float[np.ndarray, "prompt cell"]

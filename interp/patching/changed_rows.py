@@ -16,9 +16,9 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.config import StackConfig
 from interp.patching.plain import PlainRun
-from interp.sight import Sight, Source
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Transformer
+from interp.visibility import Source, Visibility
 
 INTO, AFTER_SELF, AFTER_CROSS = 0, 1, 2  # where in a block cells enter: before it, after its attentions
 Rows = Float[Tensor, "_ d_model"]  # of all cells, one after the other
@@ -51,8 +51,10 @@ class Suffix:
         onward: "Suffix | None" = None,
     ):
         self.base, self.first, self.onward = base, first, onward
-        sight = Sight.of(base.batch, causal=model.config.stacks[base.stack].causal, first=first)
-        self.sight = replace(sight, padding=None) if sight.causal else sight  # padding is on the right: unseen
+        visibility = Visibility.of(base.batch, causal=model.config.stacks[base.stack].causal, first=first)
+        self.visibility = (
+            replace(visibility, padding=None) if visibility.causal else visibility
+        )  # padding is on the right: unseen
         self.shape = (len(base.batch.ids), base.batch.ids.shape[1] - first)  # prompts, positions
         self._each = [*reads]
         self._places: dict[tuple[int | None, ...], Place] = {}
@@ -99,7 +101,7 @@ class Suffix:
             rows, n_positions = None, self.shape[1]
             if start is not None and n_rows is not None:
                 rows, n_positions = slice(start - self.first, start - self.first + n_rows), n_rows
-            positions = self.sight.positions if rows is None else self.sight.positions[:, rows]
+            positions = self.visibility.positions if rows is None else self.visibility.positions[:, rows]
             self._places[key] = Place(self, n_cells, rows, (n_cells, self.shape[0], n_positions), positions)
         return self._places[key]
 
@@ -121,13 +123,13 @@ class Suffix:
         q: Float[Tensor, "cell prompt query head d_head"],
         k: Float[Tensor, "cell prompt key kv_head d_head"],
         v: Float[Tensor, "cell prompt key kv_head d_head"],
-        sight: Sight,
+        visibility: Visibility,
         tap: Tap = UNTAPPED,
     ) -> Float[Tensor, "cell prompt query head d_head"]:
         """The mix of values for the cells' queries from their own and earlier keys; queries and keys are rotated."""
         q, k, v = tap("attn.q", q), tap("attn.k", k), tap("attn.v", v)
         past_k, past_v = (self.base[f"attn.{part}"][layer][:, : self.first] for part in "kv")
-        return attend(attn, q, k, v, past_k, past_v, sight)
+        return attend(attn, q, k, v, past_k, past_v, visibility)
 
     def read_source(
         self,
@@ -146,12 +148,12 @@ class Suffix:
         unturned = torch.zeros(1, k.shape[2], dtype=torch.long, device=k.device)
         return attn.mix(q, attn.keys(k, unturned), v, self._across(q.shape[2]))
 
-    def _across(self, n_queries: int) -> Sight:
+    def _across(self, n_queries: int) -> Visibility:
         """What so many queries of each prompt see of its source."""
         source, n_prompts = self.base.source, self.shape[0]
         assert source is not None
         somewhere = torch.zeros(n_prompts, n_queries, dtype=torch.long, device=source.final.device)
-        queries = Sight(somewhere, somewhere[:1], n_queries, False, None, False)
+        queries = Visibility(somewhere, somewhere[:1], n_queries, False, None, False)
         return Source.of(source.final, source.batch).seen_by(queries)
 
 
@@ -287,17 +289,17 @@ def attend(
     v: Float[Tensor, "cell prompt key kv_head d_head"],
     past_k: Float[Tensor, "prompt past kv_head d_head"],
     past_v: Float[Tensor, "prompt past kv_head d_head"],
-    sight: Sight,
+    visibility: Visibility,
     heads: Int[Tensor, " head"] | None = None,
 ) -> Float[Tensor, "cell prompt query head d_head"]:
     """The mix of values for the cells' queries, from earlier positions and their own; keys are rotated already.
 
     `heads` are those that ask, by default all; keys and values are then theirs, one for each.
     """
-    if heads is None and q.shape[2] * sight.n_keys > _SMALL_ROWS:
+    if heads is None and q.shape[2] * visibility.n_keys > _SMALL_ROWS:
         k, v = (torch.cat([past.expand(len(x), *past.shape), x], 2) for past, x in ((past_k, k), (past_v, v)))
         q, k, v = (part.transpose(-2, -3) for part in (q, k, v))
-        return attn.fused(q, k, v, sight).transpose(-2, -3)
+        return attn.fused(q, k, v, visibility).transpose(-2, -3)
     if (shared := q.shape[3] // k.shape[3]) > 1:
         k, v, past_k, past_v = (part.repeat_interleave(shared, -2) for part in (k, v, past_k, past_v))
     # prompt head cell query d_head: the queries of all cells are rows of one product with the shared keys
@@ -308,10 +310,10 @@ def attend(
     if past:
         earlier = (rows @ past_k.permute(0, 2, 3, 1)).view(prompts, count, cells, queries, past)
         scores = torch.cat([earlier, scores], -1)
-    bias = None if attn.bias is None else attn.bias(sight)
+    bias = None if attn.bias is None else attn.bias(visibility)
     if bias is not None:  # the same for all cells
         bias = (bias if heads is None else bias[:, heads])[:, :, None]
-    seen = sight.near(attn.reach).mask()
+    seen = visibility.near(attn.reach).mask()
     pattern = attn.pattern(attn.entering(scores, bias, None if bool(seen.all()) else seen[:, :, None]))
     z = pattern[..., past:] @ v
     if past:

@@ -152,10 +152,10 @@ class Pass:
         met, own = self._apart(fresh, block.attn.project(block.attention.read(self._with(fresh))))
         z, tap = [], self.tap.at(str(layer))
         for suffix, made in zip(self.met, met, strict=True):
-            groups = [block.attn.enter(made, suffix.sight.positions)] if len(made[0]) else []
+            groups = [block.attn.enter(made, suffix.visibility.positions)] if len(made[0]) else []
             if members := [one for one in fresh if one.suffix is suffix]:
                 groups.append(_joined([one.enter(block.attn, layer, own[one]) for one in members]))
-            z += [suffix.attend(block.attn, layer, q, k, v, suffix.sight, tap).flatten(0, 2) for q, k, v in groups]
+            z += [suffix.attend(block.attn, layer, q, k, v, suffix.visibility, tap).flatten(0, 2) for q, k, v in groups]
         self._meet(layer, fresh)
         return block.attention.add(self.rows, block.attention.write(block.attn.out(_cat(z).flatten(-2))), tap)
 
@@ -165,17 +165,17 @@ class Pass:
         met, own = self._apart(fresh, attn.project_keys_values(block.attention.read(table)))
         keys_values = []
         for suffix, made in zip(self.met, met, strict=True):
-            before = [attn.enter(made, suffix.sight.positions)] if len(made[0]) else []
+            before = [attn.enter(made, suffix.visibility.positions)] if len(made[0]) else []
             if some := [*before, *(one.enter(attn, self.last, own[one]) for one in fresh if one.suffix is suffix)]:
                 keys_values.append(_joined(some))
         parts = self._at_reads(table, fresh)
         flat = _flat(parts)
         q, z = _like(attn.project_queries(block.attention.read(flat)), parts), []
         for (suffix, members, asking), (k, v) in zip(q, keys_values, strict=True):
-            turned, some = attn.queries(asking, suffix.sight.at(suffix.reads).positions), []
+            turned, some = attn.queries(asking, suffix.visibility.at(suffix.reads).positions), []
             for cells, columns in _by_reader(suffix, members):
-                sight = suffix.sight.at(suffix.reads[:, columns])
-                some.append(suffix.attend(attn, self.last, turned[:, :, columns], k[cells], v[cells], sight, tap))
+                visibility = suffix.visibility.at(suffix.reads[:, columns])
+                some.append(suffix.attend(attn, self.last, turned[:, :, columns], k[cells], v[cells], visibility, tap))
             z.append(_cat(some, 2).flatten(0, 2))
         after = block.attention.add(flat, block.attention.write(attn.out(_cat(z).flatten(-2))), tap)
         return _like(after, parts)

@@ -32,8 +32,8 @@ class ChangedKeys:
         device, sizes = model.device, torch.tensor([len(claim.queries) for claim in claims])
         self.rows = torch.cat([claim.queries for claim in claims]).to(device)
         self.claim = torch.arange(len(claims)).repeat_interleave(sizes).to(device)  # of each row
-        self.sight = sight_of(model, self.base, patch_site.attention, self.rows)
-        length = self.sight.n_keys
+        self.visibility = sight_of(model, self.base, patch_site.attention, self.rows)
+        length = self.visibility.n_keys
         claimed = torch.cat([claim.keys[:, :length] for claim in claims]).to(device)
         hides = torch.tensor([claim.how == "hide" for claim in claims])
         hidden = hides.repeat_interleave(sizes).to(device)[:, None]
@@ -65,7 +65,7 @@ class ChangedKeys:
                 "pattern": lambda pattern: moved(pattern, self.taken, self.others),
             }
         )
-        z = attn.mix(kept["q"][:, self.rows], kept["k"], kept["v"], self.sight, tap) - kept["z"][:, self.rows]
+        z = attn.mix(kept["q"][:, self.rows], kept["k"], kept["v"], self.visibility, tap) - kept["z"][:, self.rows]
         return z[0].transpose(0, 1)
 
 

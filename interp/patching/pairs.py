@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from interp.display import DataFrame, Shown, so_many
 from interp.errors import InputError, inside
 from interp.model import Model
 from interp.patching.pair_files import (
@@ -28,7 +29,6 @@ from interp.patching.pair_files import (
     with_space,
 )
 from interp.running import as_batch, as_target, check_model, target_tokenizer
-from interp.showing import DataFrame, Shown, so_many
 from interp.tokens import Span, TokenBatch, Tokenizer, said_of
 
 _NAMES = (

@@ -329,7 +329,7 @@ class _Senders:
         late = [each.rows for moment, parts in self.asked.items() if moment >= at_reads for each in parts]
         late = torch.cat(late).unique() if late else base.batch.ids.new_empty(0)
         suffix = Suffix(model, base, chunks[0].suffix.first, [late.expand(len(base.batch.ids), -1)])
-        every = suffix.sight.columns[0]
+        every = suffix.visibility.columns[0]
         # feed-forwards of parallel blocks read what attention does, the others in the middle of a block
         edits = {
             parts[0].site: self._recording(parts[0], moment, late if moment >= at_reads else every, received)
@@ -397,7 +397,7 @@ def _giving(model: Transformer, on: Suffix, received: _Received) -> Edit:
     """The edit that gives it to cells, some at a time."""
     asked, done = received.asked, 0
     at_reads = asked.layer == _read_layer(model, on.base.stack) and asked.part in {"q", "mlp"}
-    at = on.reads if at_reads else on.sight.columns
+    at = on.reads if at_reads else on.visibility.columns
 
     def edit(own: Tensor) -> Tensor:
         nonlocal done
@@ -441,12 +441,12 @@ def _written(
     parts = {part: plain.expand(len(inside[0].value) - start, *plain.shape) for part, plain in parts.items()}
     for each in inside:
         own = parts[each.asked.part] = parts[each.asked.part].clone()
-        each.give(own, at if each.asked.part == "q" else on.sight.columns, start)
+        each.give(own, at if each.asked.part == "q" else on.visibility.columns, start)
     shared = attn.config.n_heads // attn.config.kv_heads
     heads = torch.cat([each.asked.query_heads(shared) for each in inside]).unique()
     past = [kept[part][:, : on.first] for part in "kv"]
     k, v, past_k, past_v = (part[..., heads // shared, :] for part in (parts["k"], parts["v"], *past))
-    sight = on.sight.at(at.expand(on.shape[0], -1))
-    z = attend(attn, parts["q"][..., heads, :], k, v, past_k, past_v, sight, heads)
+    visibility = on.visibility.at(at.expand(on.shape[0], -1))
+    z = attend(attn, parts["q"][..., heads, :], k, v, past_k, past_v, visibility, heads)
     dz = z - kept["z"][:, at[0]][:, :, heads]
     return einsum(dz, attn.W_O[heads], "cell prompt row head d_head, head d_head d_model -> cell prompt row d_model")

@@ -11,11 +11,11 @@ from interp.attention import Attention
 from interp.config import NoMLP
 from interp.patching.pairs import Inputs
 from interp.patching.patch_sites import Attending
-from interp.places import matching
-from interp.sight import Sight, Source
+from interp.sites import matching
 from interp.tap import Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Block, Transformer
+from interp.visibility import Source, Visibility
 
 _PARTS = ("q", "k", "v", "z")
 
@@ -84,8 +84,8 @@ class PlainRun:
             sites.append(f"{name}.{len(stack.blocks) - 1}.resid_post")  # what leaves another block enters the next
             tap = Tap(capture=frozenset(matching(model, sites)))
             residual = stack.embed(ids, batch.positions.expand_as(ids))
-            sight = Sight.of(batch, causal=stack.config.causal)
-            final = stack.resume(residual, sight, tap=tap.at(name), source=read)
+            visibility = Visibility.of(batch, causal=stack.config.causal)
+            final = stack.resume(residual, visibility, tap=tap.at(name), source=read)
             run = PlainRun._of_tap(model, name, batch, tap.seen, final, run)
             read = Source.of(final, batch)
         assert run is not None  # the metrics say which logits they need; the rest is never computed
@@ -202,16 +202,16 @@ def as_written(
 
 def sight_of(
     model: Transformer, base: PlainRun, attention: str = "self", rows: slice | Int[Tensor, " row"] | None = None
-) -> Sight:
+) -> Visibility:
     """What `rows` (None: all) of a stack's texts see of their own text, or of the source.
 
     Pairs have their padding on the right: no causal query sees it, so it needs no mask.
     """
-    sight = Sight.of(base.batch, causal=model.config.stacks[base.stack].causal)
-    sight = replace(sight, padding=None) if sight.causal else sight
+    visibility = Visibility.of(base.batch, causal=model.config.stacks[base.stack].causal)
+    visibility = replace(visibility, padding=None) if visibility.causal else visibility
     if rows is not None:
-        sight = sight.at(sight.columns[:, rows].expand(len(base.batch.ids), -1))
+        visibility = visibility.at(visibility.columns[:, rows].expand(len(base.batch.ids), -1))
     if attention == "self":
-        return sight
+        return visibility
     assert base.source is not None
-    return Source.of(base.source.final, base.source.batch).seen_by(sight)
+    return Source.of(base.source.final, base.source.batch).seen_by(visibility)

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many, viewed
 from interp.errors import InputError, InputWarning, one_of
 from interp.patching.cell_tables import POSITIONAL, cell_label, cell_rows, dust, long_table
-from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many, viewed
 from interp.statistics import FEWEST_CLUSTERS, share, shares
 
 Direction = Literal["denoise", "noise", "denoising", "noising"]

@@ -17,9 +17,9 @@ from interp.patching.metrics import Readout
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
-from interp.sight import Sight, Source
 from interp.tap import Edit, Tap
 from interp.transformer import Stream, Transformer
+from interp.visibility import Source, Visibility
 
 Cell = tuple[int, ...]
 Instead = Callable[[int], Tensor]  # what is put at the site in a layer, broadcast to `prompt` and its axes
@@ -61,8 +61,8 @@ def observed(model: Transformer, plain: PlainRun, patch_site: PatchSite, layer: 
     return tap.seen[name]
 
 
-def _sight(model: Transformer, own: PlainRun) -> Sight:
-    return Sight.of(own.batch, causal=model.config.stacks[own.stack].causal)
+def _sight(model: Transformer, own: PlainRun) -> Visibility:
+    return Visibility.of(own.batch, causal=model.config.stacks[own.stack].causal)
 
 
 def _source(own: PlainRun, changed: Stream | None) -> Source | None:

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from scipy import special
 from torch import Tensor
 
+from interp.display import signed, so_many
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.chunks import GroupSweep, fill, groups
@@ -28,7 +29,6 @@ from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
 from interp.patching.results import Cells, Direction, checked_direction
 from interp.patching.sweeps import check_reach, read_values
-from interp.showing import signed, so_many
 from interp.transformer import Transformer, with_parts
 
 Array = np.ndarray

@@ -127,8 +127,8 @@ class SitePatches:
         self, attn: Attention, parts: dict[str, Tensor], rows: slice | Tensor, tap: Tap = UNTAPPED
     ) -> Float[Tensor, "*cell prompt row head d_head"]:
         """z at `rows` from queries, keys and values as they meet, on any leading axis."""
-        sight = sight_of(self.model, self.base, self.patch_site.attention, rows)
-        return attn.mix(parts["q"][..., rows, :, :], parts["k"], parts["v"], sight, tap)
+        visibility = sight_of(self.model, self.base, self.patch_site.attention, rows)
+        return attn.mix(parts["q"][..., rows, :, :], parts["k"], parts["v"], visibility, tap)
 
     def _coupled(
         self, attn: Attention, block: Block, layer: int, where: Where, heads: list[int]

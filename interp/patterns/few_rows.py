@@ -14,9 +14,9 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.patterns.norm_weighted import weighed, written
 from interp.running import Tokens, run
-from interp.sight import Sight
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
+from interp.visibility import Visibility
 
 
 class _Layer(NamedTuple):
@@ -31,7 +31,7 @@ class FewRows:
     """Queries and keys of one stack's self-attention in some texts, and the norms that it writes from each key."""
 
     layers: list[_Layer]
-    sight: Sight
+    visibility: Visibility
 
     @staticmethod
     @torch.no_grad()
@@ -42,14 +42,14 @@ class FewRows:
         within = f"{stack}.*.attn."
         out = run(model, tokens, target=target, capture=[within + "q", within + "k"], until=within + "v")
         read = out.tokens if out.target is None or stack == "encoder" else out.target
-        sight = Sight.of(read, causal=model.config.stacks[stack].causal)
+        visibility = Visibility.of(read, causal=model.config.stacks[stack].causal)
         layers = []
         for number, block in enumerate(model.stack(stack).blocks):
             attn, (q, k, v) = block.attn, (out[f"{stack}.{number}.attn.{part}"] for part in "qkv")
-            queries, keys = attn.queries(q, sight.positions), attn.keys(k, sight.positions)
+            queries, keys = attn.queries(q, visibility.positions), attn.keys(k, visibility.positions)
             norm = written(attn, v) if norms else None
             layers.append(_Layer(attn, queries, attn.shared(keys.transpose(1, 2)), norm))
-        return FewRows(layers, sight)
+        return FewRows(layers, visibility)
 
     @torch.no_grad()
     def rows(
@@ -60,15 +60,15 @@ class FewRows:
         `by_norm` weights it as `interp.patterns.norm_weighted.NormWeighted` does.
         """
         place, columns = _by_prompt(prompt, query, len(self.layers[0].queries))
-        sight = self.sight.at(columns)
-        return torch.cat([each[prompt, :, place] for each in self._patterns(columns, sight, by_norm)], 1).float()
+        visibility = self.visibility.at(columns)
+        return torch.cat([each[prompt, :, place] for each in self._patterns(columns, visibility, by_norm)], 1).float()
 
     def _patterns(
-        self, columns: Int[Tensor, "prompt asked"], sight: Sight, by_norm: bool
+        self, columns: Int[Tensor, "prompt asked"], visibility: Visibility, by_norm: bool
     ) -> Iterator[Float[Tensor, "prompt head asked key"]]:
         for attn, queries, keys, norms in self.layers:
             chosen = queries.gather(1, columns[..., None, None].expand(-1, -1, *queries.shape[2:]))
-            pattern = attn.pattern(attn.scores(chosen.transpose(1, 2), keys, sight))
+            pattern = attn.pattern(attn.scores(chosen.transpose(1, 2), keys, visibility))
             if by_norm:
                 assert norms is not None
                 pattern = weighed(pattern, norms)

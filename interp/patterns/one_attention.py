@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from interp.config import TransformerConfig
 from interp.model import Site
-from interp.places import sites_of
+from interp.sites import sites_of
 from interp.transformer import Sublayer, Transformer
 
 _NAMES = {"self": "attn", "cross": "cross_attn"}

@@ -18,10 +18,10 @@ from interp.attention import Attention
 from interp.patterns.one_attention import OneAttention, sublayers
 from interp.products import linear
 from interp.running import run
-from interp.sight import Sight, Source
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
+from interp.visibility import Source, Visibility
 
 KEPT = 256 << 20  # bytes of streams that are kept
 _QK = tuple[Tensor, Tensor | None, Tensor, Tensor | None]  # W_Q, b_Q, W_K, b_K
@@ -61,13 +61,13 @@ class Shuffled(OneAttention):
         """Pass every copy's pattern through `tap`."""
         layers = zip(self.sublayers(), self.weights, self.streams.of(batch, target), strict=True)
         for layer, (sublayer, weights, read) in enumerate(layers):
-            attn, sight = sublayer.layer, read.sight
+            attn, visibility = sublayer.layer, read.visibility
             assert isinstance(attn, Attention)
-            scores = _content(attn, weights, read.x, read.keys, sight)
-            by = read.spread / _spread(scores, _counted(attn, sight)[:, None]).clamp(min=1e-12)
+            scores = _content(attn, weights, read.x, read.keys, visibility)
+            by = read.spread / _spread(scores, _counted(attn, visibility)[:, None]).clamp(min=1e-12)
             scores = scores * by[None, ..., None, None]
-            bias = None if attn.bias is None else attn.bias(sight)
-            patterns = attn.pattern(attn.entering(scores, bias, sight.near(attn.reach).mask()[:, None]))
+            bias = None if attn.bias is None else attn.bias(visibility)
+            patterns = attn.pattern(attn.entering(scores, bias, visibility.near(attn.reach).mask()[:, None]))
             for number in range(self.copies):
                 tap.at(self.stack).at(str(layer * self.copies + number)).at(self.name)("pattern", patterns[:, number])
 
@@ -108,7 +108,7 @@ class _Read:
 
     x: Float[Tensor, "prompt query d_model"]
     keys: Float[Tensor, "prompt key d_model"]
-    sight: Sight
+    visibility: Visibility
     spread: Float[Tensor, "1 head"]
 
 
@@ -139,20 +139,20 @@ class Streams:
         read, final = within + stream, [] if self.attention == "self" else ["encoder.resid_final"]
         out = run(self.model, batch, target=target, capture=final, until=read)
         queries = batch if target is None or self.stack == "encoder" else target
-        sight = Sight.of(queries, causal=self.model.config.stacks[self.stack].causal)
+        visibility = Visibility.of(queries, causal=self.model.config.stacks[self.stack].causal)
         for layer, sublayer in enumerate(sublayers(self.model, self.stack, self.attention)):
             x = keys = sublayer.read(out[f"{self.stack}.{layer}.resid_{stream}"])
             if final:
                 keys = out[final[0]]
-                sight = Source.of(keys, batch).seen_by(sight)
+                visibility = Source.of(keys, batch).seen_by(visibility)
             attn = sublayer.layer
             assert isinstance(attn, Attention)
-            trained = _content(attn, _weights(attn), x, keys, sight)
-            yield _Read(x, keys, sight, _spread(trained, _counted(attn, sight)[:, None]))
+            trained = _content(attn, _weights(attn), x, keys, visibility)
+            yield _Read(x, keys, visibility, _spread(trained, _counted(attn, visibility)[:, None]))
 
 
 def _content(
-    attn: Attention, weights: _QK, x: Tensor, keys: Tensor, sight: Sight
+    attn: Attention, weights: _QK, x: Tensor, keys: Tensor, visibility: Visibility
 ) -> Float[Tensor, "prompt copy head query key"]:
     """Scaled q·k of heads with such weights."""
     projected = []
@@ -161,10 +161,10 @@ def _content(
         heads = linear(stream, flat).unflatten(-1, (*weight.shape[:2], -1)).permute(2, 0, 1, 3, 4)
         projected.append(heads if bias is None else heads + bias[:, None, None].to(stream))
     copies, prompts = projected[0].shape[:2]
-    positions = sight.positions.expand(prompts, -1).repeat(copies, 1)
+    positions = visibility.positions.expand(prompts, -1).repeat(copies, 1)
     q, k = (each.flatten(0, 1) for each in projected)
     q = attn.queries(q, positions)
-    k = attn.keys(k, positions if not sight.across else positions.new_zeros(len(k), k.shape[1]))
+    k = attn.keys(k, positions if not visibility.across else positions.new_zeros(len(k), k.shape[1]))
     scores = q.transpose(1, 2) @ attn.shared(k.transpose(1, 2)).transpose(-1, -2) * attn.config.score_scale
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     return scores.unflatten(0, (copies, prompts)).transpose(0, 1)
@@ -191,9 +191,9 @@ def _weights(attn: Attention) -> _QK:
     return parts[0], parts[1], parts[2], parts[3]
 
 
-def _counted(attn: Attention, sight: Sight) -> Bool[Tensor, "prompt 1 query key"]:
+def _counted(attn: Attention, visibility: Visibility) -> Bool[Tensor, "prompt 1 query key"]:
     """The keys over which a row's scores spread: those it sees, but the first."""
-    visible = sight.near(attn.reach).mask().clone()
+    visible = visibility.near(attn.reach).mask().clone()
     visible[..., 0] = False
     return visible
 

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from interp.errors import InputError
-from interp.places import matching
+from interp.sites import matching
 from interp.tap import UNTAPPED, Tap
 from interp.training.objectives import IGNORED, Examples, Mixed
 from interp.training.parallel import Processes, whole

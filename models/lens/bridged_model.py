@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from interp import InputError, Site, TokenBatch, Tokenizer, TransformerConfig
 from interp.running import counted
-from interp.sight import Sight
 from interp.tap import UNTAPPED, Tap
+from interp.visibility import Visibility
 from models.lens.hooks import Place
 
 if TYPE_CHECKING:
@@ -89,11 +89,13 @@ class Bridged(nn.Module):
         """Which keys each query sees in the attention of a site."""
         texts, (stack, layer, *_) = counted(self, name, batch, target), name.split(".")
         config, keys = self.config.stacks[stack], texts["key"]
-        sight = Sight.of(texts["query"], causal=config.causal).near(config.reach(int(layer)))
+        visibility = Visibility.of(texts["query"], causal=config.causal).near(config.reach(int(layer)))
         if ".cross_attn." in name:
             padding = keys.mask if keys.padded else None
-            sight = replace(sight, n_keys=keys.ids.shape[1], causal=False, padding=padding, reach=None, across=True)
-        return sight.mask()
+            visibility = replace(
+                visibility, n_keys=keys.ids.shape[1], causal=False, padding=padding, reach=None, across=True
+            )
+        return visibility.mask()
 
     @property
     def device(self) -> torch.device:

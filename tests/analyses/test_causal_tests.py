@@ -7,8 +7,8 @@ import torch
 
 from analyses import gender_pairs, part_of_speech
 from analyses.causal_tests import _effect_rows, _reporting
-from analyses.findings import carriers, causes
-from analyses.head_tables import EFFECT_COLUMNS
+from analyses.tables.findings import carriers, causes
+from analyses.tables.head_tables import EFFECT_COLUMNS
 from interp import Transformer, TransformerConfig
 from interp.patching import Sweep
 from interp.patching.results import guessed

@@ -9,11 +9,11 @@ import torch
 
 from analyses import explanations
 from analyses.explanations import ALL, LONGEST, UNIFORM, explain, explained, sample
-from analyses.head_tables import Heads
 from analyses.part_of_speech import UNIVERSAL_TAGS
 from analyses.reading.windows import Reading
 from analyses.report.explanation_section import SINKS, by_group
 from analyses.rivals.named_keys import FIRST, GROUPS, NAMES
+from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError
 from interp.annotation import ROOT, Mention
 from interp.patterns.visible_keys import VisibleKeys

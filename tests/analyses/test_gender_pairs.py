@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analyses import causal_tests, gender_pairs
-from analyses.findings import causes
 from analyses.gender_pairs import effects
+from analyses.tables.findings import causes
 from interp.initialisation import initialise
 from interp.statistics import shares
 from models import load

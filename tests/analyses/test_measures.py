@@ -10,13 +10,13 @@ import torch
 from analyses import coreference, own_measures, part_of_speech, position
 from analyses.behaviours import ACROSS, OURS, chosen
 from analyses.corpora import read
-from analyses.head_tables import Collected
 from analyses.measures import UNITS, Behaviour, Measure
 from analyses.own_measures import own_behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Batch, Reading, Window
 from analyses.rivals.antecedents import PREDICTING_RIVALS, antecedent_items
 from analyses.rivals.relations import Items
+from analyses.tables.head_tables import Collected
 from interp import AnnotatedText, InputError, Transformer, run
 from interp.tokens import NO_WORD
 from models import load

@@ -19,9 +19,9 @@ from analyses.headlines.sentences import sentences
 from analyses.labels import label
 from analyses.measures import Measure, Rival
 from analyses.own_measures import OF_WORDS, measure_pairs, own_behaviour, read_file
+from analyses.page.sections import plain
 from analyses.reading.collectors import measured
 from analyses.report.behaviour_sections import attention
-from analyses.sections import plain
 from interp import AnnotatedText, InputError, run
 from interp.patching import knock_out_by_forward
 from models.planted import Planted, first_token, noise, offset, uniform

@@ -8,8 +8,8 @@ import pytest
 from page_code import blocks
 
 from analyses import position
+from analyses.page.sections import Page
 from analyses.report.scaffold import write
-from analyses.sections import Page
 from interp import AnnotatedText
 from models.planted import Planted, offset, uniform
 

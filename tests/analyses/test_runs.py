@@ -15,9 +15,9 @@ import pytest
 from tiny import LLAMA
 
 from analyses import runs
-from analyses.provenance import SCHEMA
+from analyses.execution.provenance import SCHEMA
+from analyses.page.sections import Page
 from analyses.report.scaffold import write
-from analyses.sections import Page
 from interp import InputError, Transformer, TransformerConfig
 from interp.errors import InputWarning
 

@@ -6,9 +6,9 @@ import torch
 from worded import WORDS, worded
 
 from analyses import position
-from analyses.head_tables import Heads
 from analyses.reading import windows
 from analyses.reading.windows import Reading
+from analyses.tables.head_tables import Heads
 from interp import AnnotatedText
 from interp.initialisation import untrained
 from interp.patterns import positional

@@ -5,8 +5,8 @@ from typing import Literal
 import pytest
 
 from analyses.headlines.head_cards import Atlas, Bar, Card, Cell, Known, Overview
+from analyses.page.sections import Section, Table
 from analyses.report.renderer import render
-from analyses.sections import Section, Table
 
 FACTS: list[tuple[str, Literal["needed", "looks", "quiet"], str, str]] = [
     ("position", "needed", "token before", "was/\u200bwere"),

@@ -4,9 +4,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Drawing
 
-from analyses.report.renderer import render
-from analyses.report.scaffold import write
-from analyses.sections import (
+from analyses.page.sections import (
     Bullets,
     Definitions,
     Details,
@@ -22,6 +20,8 @@ from analyses.sections import (
     remark,
     soft,
 )
+from analyses.report.renderer import render
+from analyses.report.scaffold import write
 
 HOSTILE = [
     "<script>document.title = 'taken'</script>",

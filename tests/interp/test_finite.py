@@ -8,9 +8,9 @@ import pytest
 import torch
 from tiny import model, token_ids, two_stacks
 
-from analyses.head_tables import Heads
 from analyses.reading.inputs import given, patterns
 from analyses.report.scaffold import write
+from analyses.tables.head_tables import Heads
 from interp import InputError, Transformer, generate
 from interp.finite import check_finite
 

@@ -46,7 +46,7 @@ from interp.config import (
 )
 from interp.parts import build_norm
 from interp.positions import rotate, sinusoids
-from interp.sight import Sight
+from interp.visibility import Visibility
 
 ENCODER = StackConfig(
     n_layers=2, d_model=19, n_heads=3, d_head=5, d_mlp=23, n_ctx=17, d_vocab=31, causal=False, wiring="post"
@@ -347,11 +347,11 @@ def test_one_target_is_read_beside_every_source(name):
 def test_the_cache_continues_where_a_run_stopped(name, first, padding):
     stack, batch = model(name).last, BATCHES[padding][0]
     residual = stack.embed(batch.ids, batch.positions)
-    whole = stack.resume(residual, Sight.of(batch, causal=True))
+    whole = stack.resume(residual, Visibility.of(batch, causal=True))
     growing = growing_cache(stack.config)
     start = TokenBatch(batch.ids[:, :first], batch.mask[:, :first], batch.positions[:, :first])
-    stack.resume(residual[:, :first], Sight.of(start, causal=True), past=growing)
-    rest = stack.resume(residual[:, first:], Sight.of(batch, causal=True, first=first), past=growing)
+    stack.resume(residual[:, :first], Visibility.of(start, causal=True), past=growing)
+    rest = stack.resume(residual[:, first:], Visibility.of(batch, causal=True, first=first), past=growing)
     same(rest[batch.mask[:, first:]], whole[:, first:][batch.mask[:, first:]])
 
 

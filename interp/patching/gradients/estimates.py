@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.display import DataFrame, Figure, Shown, so_many
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.cell_tables import ESTIMATED
@@ -26,11 +27,10 @@ from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName, site_name
 from interp.patching.results import Cells, Direction, checked_direction
 from interp.patching.sweeps import check_reach
-from interp.places import sites as sites_of
-from interp.showing import DataFrame, Figure, Shown, so_many
-from interp.sight import Sight, Source
+from interp.sites import sites as sites_of
 from interp.statistics import benjamini_hochberg
 from interp.transformer import Transformer, with_parts
+from interp.visibility import Source, Visibility
 
 Sites = Mapping[str, Sequence[str]]
 _WHERE = ("stack", "attention", "site", "layer", "head", "neuron", "expert", "position", "query", "key")
@@ -287,11 +287,11 @@ class _Plan:
         )
         block, (batch, target) = self.model.stack(patch_site.stack).blocks[layer], tape.inputs
         attn, asking = block.attn, batch if target is None or patch_site.stack == "encoder" else target
-        sight = Sight.of(asking, causal=patch_site.causal)
+        visibility = Visibility.of(asking, causal=patch_site.causal)
         if patch_site.attention == "cross":
             assert block.cross_attn is not None
-            attn, sight = block.cross_attn, Source.of(ours["k"].flatten(-2), batch).seen_by(sight)
-        return qk_fixed(attn, sight, site, ours, theirs, gradient, alone="position" in by, by_head="head" in by)
+            attn, visibility = block.cross_attn, Source.of(ours["k"].flatten(-2), batch).seen_by(visibility)
+        return qk_fixed(attn, visibility, site, ours, theirs, gradient, alone="position" in by, by_head="head" in by)
 
 
 def _outputs(model: Transformer, stack: str, layer: int) -> list[str]:

@@ -12,14 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Attention
-from interp.sight import Sight
+from interp.visibility import Visibility
 
 Rows = Float[Tensor, "prompt head query key"]
 
 
 def qk_fixed(
     attn: Attention,
-    sight: Sight,
+    visibility: Visibility,
     site: str,
     base: Mapping[str, Tensor],
     source: Mapping[str, Tensor],
@@ -35,7 +35,7 @@ def qk_fixed(
 
     Args:
         attn: the layer's attention.
-        sight: who sees whom.
+        visibility: who sees whom.
         site: `q` or `k`.
         base: the prompts' own `q` and `k`.
         source: those of the other prompts.
@@ -43,10 +43,10 @@ def qk_fixed(
         alone: whether keys are patched one position at a time.
         by_head: whether heads are; it matters where they are normalised together, so that one moves every pattern.
     """
-    own = _scores(attn, base["q"], base["k"], sight)
+    own = _scores(attn, base["q"], base["k"], visibility)
 
     def moved(patched: Mapping[str, Tensor]) -> Float[Tensor, "prompt head position"]:
-        scores = _scores(attn, patched["q"], patched["k"], sight)
+        scores = _scores(attn, patched["q"], patched["k"], visibility)
         if site == "k" and alone:
             return _one_key_patched(own, scores, gradient).sum(-2)
         return ((attn.pattern(scores) - attn.pattern(own)) * gradient).sum(-1)
@@ -64,11 +64,13 @@ def qk_fixed(
     return found.transpose(1, 2)
 
 
-def _scores(attn: Attention, q: Tensor, k: Tensor, sight: Sight) -> Rows:
+def _scores(attn: Attention, q: Tensor, k: Tensor, visibility: Visibility) -> Rows:
     """Scores of queries against keys, both before norm and rotation."""
-    at = sight.positions if not sight.across else sight.positions.new_zeros(1, k.shape[1])  # where nothing turns keys
-    q, k = attn.queries(q, sight.positions), attn.keys(k, at)
-    return attn.scores(q.transpose(1, 2), attn.shared(k.transpose(1, 2)), sight)
+    at = (
+        visibility.positions if not visibility.across else visibility.positions.new_zeros(1, k.shape[1])
+    )  # where nothing turns keys
+    q, k = attn.queries(q, visibility.positions), attn.keys(k, at)
+    return attn.scores(q.transpose(1, 2), attn.shared(k.transpose(1, 2)), visibility)
 
 
 def _one_key_patched(scores: Rows, patched: Rows, gradient: Rows) -> Rows:

@@ -16,10 +16,10 @@ from interp.patching.metrics import Metric, Readout, prepared
 from interp.patching.named_positions import ordered
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.results import Direction
-from interp.sight import Sight, Source
 from interp.tap import Edit, Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Stack, Transformer
+from interp.visibility import Source, Visibility
 
 BUDGET = 2 << 30  # bytes of activations that one differentiated pass may hold, by default
 
@@ -92,7 +92,7 @@ def passed(
         stack = model.stack(name)
         entering = embedded(stack, batch) if start is None or read is not None else start
         entering = tap.at(name)("embed", entering.detach().requires_grad_(torch.is_grad_enabled()))
-        final = stack.resume(entering, Sight.of(batch, causal=stack.config.causal), tap=tap.at(name), source=read)
+        final = stack.resume(entering, Visibility.of(batch, causal=stack.config.causal), tap=tap.at(name), source=read)
         read = Source.of(final, batch)
     assert final is not None
     return final

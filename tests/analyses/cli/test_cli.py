@@ -29,14 +29,14 @@ from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
-from analyses.findings import best, causes, notable, varied
-from analyses.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
 from analyses.headlines import head_cards
 from analyses.measures import Behaviour, Measure
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.report import full_report, label_section
 from analyses.report.behaviour_sections import strongest
+from analyses.tables.findings import best, causes, notable, varied
+from analyses.tables.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
 from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, Transformer, TransformerConfig
 from interp.patterns import Totals
 from interp.statistics import benjamini_hochberg

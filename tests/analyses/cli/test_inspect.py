@@ -9,12 +9,13 @@ import pytest
 import tiny
 from commands import command as typed
 
-from analyses import inspection, report, runs
+from analyses import report, runs
 from analyses.cli import command_frame as frame
+from analyses.cli import inspection
+from analyses.execution.provenance import digest
 from analyses.experiments import EXPERIMENTS
-from analyses.provenance import digest
+from analyses.page.sections import Page
 from analyses.report.scaffold import write
-from analyses.sections import Page
 from interp import InputError
 
 

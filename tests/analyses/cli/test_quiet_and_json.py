@@ -11,8 +11,8 @@ import typer
 from commands import command as typed
 
 from analyses.cli.app import app
+from analyses.page.sections import Page
 from analyses.report.scaffold import write
-from analyses.sections import Page
 from models import save
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore

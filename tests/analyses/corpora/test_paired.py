@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from analyses import corpora, cross_attention
-from analyses.head_tables import Heads
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
+from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, run
 from models import planted
 from models.planted import Planted

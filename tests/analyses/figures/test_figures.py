@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from analyses import figures
 from analyses.figures.attention_lines import FAINTEST
 from analyses.figures.style import COREFERENCE, INK, POSITION
-from analyses.findings import notable
 from analyses.report import text_alternatives
+from analyses.tables.findings import notable
 from tests.analyses.headlines.hand_made_tables import effect_row, heads_row, label_row
 
 LAYERS, HEADS = 3, 5
@@ -164,13 +164,13 @@ def imports(path: Path) -> set[str]:
 
 def test_figures_run_no_model_and_keep_no_plotting_state():
     for path in sorted(Path(figures.__file__).parent.glob("*.py")):
-        roots = {name.split(".")[0] for name in imports(path) - {"interp.errors", "interp.showing"}}
+        roots = {name.split(".")[0] for name in imports(path) - {"interp.errors", "interp.display"}}
         assert not roots & {"torch", "interp", "models"}, path.name
         assert not any(name.startswith("matplotlib.pyplot") for name in imports(path)), path.name
 
 
 @pytest.mark.parametrize(
-    "name", ["position", "part_of_speech", "coreference", "head_tables", "reading/windows", "findings"]
+    "name", ["position", "part_of_speech", "coreference", "tables/head_tables", "reading/windows", "tables/findings"]
 )
 def test_measures_draw_nothing(name):
     assert not any(

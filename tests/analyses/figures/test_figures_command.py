@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 import tiny
 
-from analyses import paper_figures, report, runs
+from analyses import report, runs
 from analyses.cli import app as cli
 from analyses.figures.style import Drawn
+from analyses.page.sections import Page
+from analyses.report import paper_figures
 from analyses.report.scaffold import write
-from analyses.sections import Page
 from interp import InputError
 
 

@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 
 from analyses import position
-from analyses.asked_words import questions
 from analyses.behaviours import OURS
-from analyses.head_names import Place
 from analyses.headlines.example_sentences import example_sentences
 from analyses.headlines.facts import Fact, Size, vocabulary
-from analyses.plain_words import Label, Words, asked
 from analyses.reading.windows import Batch, Reading
+from analyses.rivals.asked_words import questions
+from analyses.wording.head_names import Place
+from analyses.wording.plain_words import Label, Words, asked
 from interp import AnnotatedText, Mention
 from models import planted
 from models.planted import Planted

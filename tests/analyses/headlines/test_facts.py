@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 from analyses.behaviours import OURS
-from analyses.head_names import Place
 from analyses.headlines import ranking
 from analyses.headlines.facts import facts
 from analyses.headlines.sentences import Sentence, headline, sentences
-from analyses.plain_words import Label
+from analyses.wording.head_names import Place
+from analyses.wording.plain_words import Label
 from tests.analyses.headlines.hand_made_tables import RULE, hand_made, heads_row, label_row
 
 

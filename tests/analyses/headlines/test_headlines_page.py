@@ -7,8 +7,8 @@ from page_code import blocks
 from tiny import LLAMA
 
 from analyses.headlines import example_sentences
+from analyses.page.sections import Page
 from analyses.report.scaffold import write
-from analyses.sections import Page
 from interp import Transformer, TransformerConfig
 from tests.analyses.headlines.hand_made_tables import hand_made
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analyses import corpora, figures, plain_words, report, runs
+from analyses import corpora, figures, report, runs
 from analyses.behaviours import OURS
-from analyses.head_names import Place, head_name
 from analyses.headlines import ranking
 from analyses.headlines.facts import Tables, facts
 from analyses.headlines.head_cards import overview
+from analyses.page.sections import Section
 from analyses.report.renderer import render
-from analyses.sections import Section
+from analyses.wording import plain_words
+from analyses.wording.head_names import Place, head_name
 from interp import AnnotatedText
 from models import planted
 from models.planted import Planted

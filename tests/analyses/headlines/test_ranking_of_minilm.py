@@ -10,10 +10,10 @@ import pytest
 
 from analyses import corpora, report, runs
 from analyses.behaviours import OURS
-from analyses.head_names import Place
 from analyses.headlines import ranking
 from analyses.headlines.facts import Fact, facts
 from analyses.rivals.rules import BEATS
+from analyses.wording.head_names import Place
 from models import load
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from analyses import view
 from analyses.behaviours import OURS
 from analyses.headlines.head_cards import overview
 from analyses.headlines.written_reports import called_by
+from analyses.page.sections import Page
 from analyses.report.scaffold import write
-from analyses.sections import Page
 from interp import InputError, Transformer, TransformerConfig, run, zero
 from interp.edited import edited
 from models import load, save, weights_digest

@@ -12,15 +12,15 @@ import torch
 
 from analyses import behaviours, part_of_speech, position
 from analyses.causal_tests import no_effects
-from analyses.findings import notable
-from analyses.head_names import HEAD
-from analyses.head_tables import BOTH_READINGS, Collected
 from analyses.labels import LABEL_COLUMNS, hiding, judgement, label
 from analyses.labels.evidence import CELL, HALVES
 from analyses.reading import windows
 from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
+from analyses.tables.findings import notable
+from analyses.tables.head_tables import BOTH_READINGS, Collected
+from analyses.wording.head_names import HEAD
 from benchmarks.planted import compose, planted_texts
 from interp import AnnotatedText, InputError, Transformer
 from interp.initialisation import initialise

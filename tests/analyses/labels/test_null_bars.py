@@ -6,10 +6,10 @@ import torch
 
 from analyses.behaviours import OURS
 from analyses.corpora import read
-from analyses.head_tables import Collected, Heads, Scored
+from analyses.execution.shards import Shards
 from analyses.labels import null_bars
 from analyses.labels.null_bars import documents_of
-from analyses.shards import Shards
+from analyses.tables.head_tables import Collected, Heads, Scored
 from interp.patterns import Totals
 from interp.patterns.shuffled import Shuffled
 from models import load

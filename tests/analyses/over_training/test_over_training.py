@@ -21,7 +21,7 @@ from analyses import figures, report
 from analyses.figures.style import POSITION
 from analyses.figures.training_curves import _apart
 from analyses.over_training import measures, training_page
-from analyses.over_training.look import in_context
+from analyses.over_training.observe import in_context
 from analyses.over_training.phase_changes import LEAST, formed, phase_change
 from analyses.over_training.training_page import sentences
 from analyses.over_training.training_runs import COLUMNS, read_run

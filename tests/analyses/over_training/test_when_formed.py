@@ -16,9 +16,9 @@ from analyses.headlines.head_cards import overview
 from analyses.over_training.phase_changes import formed_at
 from analyses.over_training.training_runs import read_run
 from analyses.over_training.when_formed import given, known, when_formed
-from analyses.paper_figures import drawings
+from analyses.page.sections import Section
+from analyses.report.paper_figures import drawings
 from analyses.report.renderer import render
-from analyses.sections import Section
 from interp import InputError, Transformer
 from models import load, save
 from tests.analyses.headlines.hand_made_tables import hand_made

@@ -11,10 +11,10 @@ from commands import command, refusal
 from pages import outside_addresses, page_of, unlisted
 
 from analyses.corpora import Corpus
+from analyses.page.sections import Paragraph, Part, Section
 from analyses.probe import probe_sentences as sentences
 from analyses.probe import section
 from analyses.report.builders import probe as build
-from analyses.sections import Paragraph, Part, Section
 from interp import AnnotatedText, InputError
 from models import planted
 from models.planted import Planted

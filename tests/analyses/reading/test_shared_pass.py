@@ -8,11 +8,11 @@ from tiny import TWO_STACKS, two_stacks
 from worded import WORDS, worded
 
 from analyses import coreference, position
-from analyses.head_tables import Heads
 from analyses.reading import attended
 from analyses.reading.collectors import collect, collected, read
 from analyses.reading.inputs import given, patterns, patterns_by_norm
 from analyses.reading.windows import Reading
+from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, Mention
 from interp.patterns.norm_weighted import NormWeighted
 from interp.patterns.rows import SINKS

@@ -12,8 +12,8 @@ from worded import worded
 from analyses import coreference, part_of_speech, position, report, runs
 from analyses.cli import app as cli
 from analyses.corpora import read
-from analyses.head_tables import NO_ITEMS
 from analyses.labels import evidence
+from analyses.tables.head_tables import NO_ITEMS
 from interp import Transformer
 from interp.initialisation import initialise
 from models import load

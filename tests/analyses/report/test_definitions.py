@@ -7,11 +7,11 @@ import pytest
 from analyses.behaviours import ACROSS, OURS
 from analyses.figures import measure_name
 from analyses.measures import Behaviour, Measure
+from analyses.page.sections import Definitions, Section, Table
 from analyses.report.full_report import DEFINITIONS
 from analyses.report.renderer import render
 from analyses.rivals.relations import NEAREST, OFFSETS
 from analyses.rivals.rules import ANY, plain_name
-from analyses.sections import Definitions, Section, Table
 
 MEASURES = [each for behaviour in (*OURS.values(), *ACROSS.values()) for each in behaviour.measures]
 RULES = [plain_name(name) for name in (*(rule.name for rule in (*OFFSETS, *NEAREST)), f"{ANY}NOUN", "same gender")]

@@ -12,9 +12,8 @@ from pages import outside_addresses, page_of, slips, unlisted
 from tiny import LLAMA
 
 from analyses.corpora import Corpus
-from analyses.provenance import SCHEMA
-from analyses.report.scaffold import Run, short_name, write
-from analyses.sections import (
+from analyses.execution.provenance import SCHEMA
+from analyses.page.sections import (
     BREAK,
     UNUSED,
     Bullets,
@@ -36,6 +35,7 @@ from analyses.sections import (
     remark,
     soft,
 )
+from analyses.report.scaffold import Run, short_name, write
 from interp import Transformer, TransformerConfig
 
 HOSTILE = "<script>alert(1)</script> & co"

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from analyses import part_of_speech
-from analyses.head_tables import Heads
 from analyses.part_of_speech import relation_measure, tag_measure
 from analyses.reading.collectors import measured
 from analyses.reading.windows import Reading, Window
@@ -26,6 +25,7 @@ from analyses.rivals.rules import (
     Records,
     rules_table,
 )
+from analyses.tables.head_tables import Heads
 from interp.patterns.tags import TagRows, TagTotals
 from models.planted import Planted, noise
 from models.stories import stories

@@ -16,7 +16,7 @@ from worded import worded
 
 from analyses import viewer
 from analyses.cli import app as cli
-from analyses.head_tables import Heads
+from analyses.tables.head_tables import Heads
 from analyses.viewer import Attention, Called, Passage, Viewer
 from interp import InputError, StackConfig, Transformer, TransformerConfig, run
 from interp.config import LayerNorm

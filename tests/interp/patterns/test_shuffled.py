@@ -7,7 +7,7 @@ from interp import StackConfig, TokenBatch, Transformer, TransformerConfig, run
 from interp.config import Alibi, Local, Rotary
 from interp.initialisation import initialise
 from interp.patterns.shuffled import Shuffled, Streams
-from interp.sight import Sight
+from interp.visibility import Visibility
 
 
 def made(seed: int = 0, **more: object) -> Transformer:
@@ -105,10 +105,10 @@ def test_scores_spread_as_the_trained_heads_do(more):
     assert [*patterns.activations] == sites
     for layer in range(2):
         attn = model.last.blocks[layer].attn
-        seen = Sight.of(batch, causal=True).near(attn.reach).mask()
+        seen = Visibility.of(batch, causal=True).near(attn.reach).mask()
         counted = seen.clone()
         counted[..., 0] = False
-        bias = 0 if attn.bias is None else attn.bias(Sight.of(batch, causal=True))
+        bias = 0 if attn.bias is None else attn.bias(Visibility.of(batch, causal=True))
         expected = spread(trained[f"decoder.{layer}.attn.scores"] - bias, counted)
         for copy in range(2):
             pattern = patterns[sites[2 * layer + copy]]
@@ -123,7 +123,7 @@ def test_a_copy_is_a_head_with_those_weights_by_a_factor():
     copies = Shuffled(model, 2, seed=5)
     patterns = run(copies, batch, until="decoder.*.attn.pattern")
     streams = run(model, batch, capture="decoder.*.resid_pre")
-    sight = Sight.of(batch, causal=True)
+    visibility = Visibility.of(batch, causal=True)
     for layer, block in enumerate(model.last.blocks):
         x, attn = block.attention.read(streams[f"decoder.{layer}.resid_pre"]), block.attn
         trained = [attn.W_Q.clone(), attn.W_K.clone(), attn.qkv.bias.clone()]
@@ -133,8 +133,8 @@ def test_a_copy_is_a_head_with_those_weights_by_a_factor():
                 attn.W_Q.copy_(w_q)
                 attn.W_K.copy_(w_k)
                 attn.qkv.bias[:32] = torch.cat([b_q, b_k]).flatten()
-                q, k, _ = attn.enter([*attn.project(x)], sight.positions)
-                scores = attn.scores(q.transpose(1, 2), k.transpose(1, 2), sight)
+                q, k, _ = attn.enter([*attn.project(x)], visibility.positions)
+                scores = attn.scores(q.transpose(1, 2), k.transpose(1, 2), visibility)
             found = patterns[f"decoder.{2 * layer + copy}.attn.pattern"].log()
             ratio = (found[..., -1, :16] - found[..., -1, 15:16]) / (scores[..., -1, :16] - scores[..., -1, 15:16])
             first = ratio[0, :, :15]

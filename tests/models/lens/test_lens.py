@@ -24,13 +24,13 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.testing import assert_close
 
 from analyses import coreference, corpora, part_of_speech, position
-from analyses.fingerprints import fingerprint
+from analyses.execution.fingerprints import fingerprint
 from interp import InputError, Pairs, TokenBatch, generate, logit_difference, patch, put, run, scale, sites, sweep, zero
 from interp.attribution import logit_lens
 from interp.initialisation import untrained
 from interp.patching import sweep_by_forward
 from interp.patching.knockout import Claim, knock_out, knock_out_by_forward
-from interp.places import sites_of
+from interp.sites import sites_of
 from interp.transformer import with_parts
 from models import lens, load, save
 from models.lens.unheard import unheard

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech, position
-from analyses.head_tables import Measured
 from analyses.reading.collectors import measured
 from analyses.rivals.antecedents import RIVALS
+from analyses.tables.head_tables import Measured
 from benchmarks.planted import BEHAVIOURS, Composed, compose
 from benchmarks.planted import planted_texts as texts
 from benchmarks.planted.planted_texts import HE, SHE
 from interp import AnnotatedText, InputError, TokenBatch, run
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.patterns import Rows, positional
-from interp.sight import Sight
+from interp.visibility import Visibility
 from models.planted import Planted, first_token, offset, seek, uniform
 
 AMOD, NSUBJ = "relation:amod:head->dependent", "relation:nsubj:head->dependent"
@@ -121,7 +121,7 @@ class TestPositions:
         (pattern,) = out.activations.values()
         second = torch.zeros_like(ids, dtype=torch.bool)
         second[:, 21:] = True
-        rows = Rows(ids, ids > 1, second, Sight.of(out.tokens, causal=causal).mask()[:, 0].expand(4, -1, -1))
+        rows = Rows(ids, ids > 1, second, Visibility.of(out.tokens, causal=causal).mask()[:, 0].expand(4, -1, -1))
         scores, counts = positional.score(pattern[:, [where.head]], rows, causal=causal)
         values = dict(zip(positional.measures(causal), (scores / counts)[0, 0].tolist(), strict=True))
         assert values["self"] == pytest.approx(0.5, abs=SHARED)

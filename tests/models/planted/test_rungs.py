@@ -9,11 +9,11 @@ import torch
 
 from analyses import coreference, part_of_speech
 from analyses.behaviours import OURS
-from analyses.head_tables import Collected
 from analyses.labels import knockouts
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.rivals.antecedents import RIVALS, antecedent_items
+from analyses.tables.head_tables import Collected
 from benchmarks.labels import repaired
 from benchmarks.planted import FORMS, Composed, linked_texts
 from benchmarks.planted.linked_texts import SPELLINGS, Linked

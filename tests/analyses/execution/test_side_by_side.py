@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 import torch
 
-from analyses.shards import Shards
-from analyses.side_by_side import meanwhile, processes, side_by_side
+from analyses.execution.shards import Shards
+from analyses.execution.side_by_side import meanwhile, processes, side_by_side
 from interp import InputError
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-WORDS: dict[str, Any] = tomllib.loads(files("analyses").joinpath("words.toml").read_text("utf-8"))
+WORDS: dict[str, Any] = tomllib.loads(files("analyses.wording").joinpath("words.toml").read_text("utf-8"))
 """What tags, relations, rules and tables are called, and how findings are worded."""
 TEXTS: Mapping[str, str] = WORDS["texts"]
 TAGS: Mapping[str, str] = WORDS["tags"]

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses import shards
+from analyses.execution import shards
+from analyses.execution.shards import Shards
 from analyses.labels import label
 from analyses.labels.judgement import Labelled
-from analyses.shards import Shards
 from interp import AnnotatedText, InputError
 from models import planted
 from models.planted import Planted

@@ -10,7 +10,7 @@ from interp.tokens import TokenBatch
 
 
 @dataclass(frozen=True)
-class Sight:
+class Visibility:
     """What each query may see.
 
     `positions` are the queries' places in their own texts, `columns` their places among the keys of the batch.
@@ -26,18 +26,20 @@ class Sight:
     across: bool = False  # the keys are another sequence's
 
     @staticmethod
-    def of(batch: TokenBatch, *, causal: bool, first: int = 0) -> "Sight":
-        """The sight of the columns of `batch` from `first` on; their keys are all columns."""
+    def of(batch: TokenBatch, *, causal: bool, first: int = 0) -> "Visibility":
+        """The visibility of the columns of `batch` from `first` on; their keys are all columns."""
         n_keys = batch.ids.shape[1]
         columns = torch.arange(first, n_keys, device=batch.ids.device)[None]
-        return Sight(batch.positions[:, first:], columns, n_keys, causal, batch.mask if batch.padded else None, True)
+        return Visibility(
+            batch.positions[:, first:], columns, n_keys, causal, batch.mask if batch.padded else None, True
+        )
 
-    def at(self, columns: Int[Tensor, "prompt query"]) -> "Sight":
+    def at(self, columns: Int[Tensor, "prompt query"]) -> "Visibility":
         """The same keys, seen from some of the queries: those at `columns` of the batch, which must be among them."""
         index = (columns - self.columns[:, :1]).to(self.positions.device)
         return replace(self, positions=self.positions.gather(1, index), columns=columns, last=False)
 
-    def near(self, reach: int | None) -> "Sight":
+    def near(self, reach: int | None) -> "Visibility":
         """The same, with no key seen that is more than `reach` tokens away."""
         return self if reach is None or reach >= self.n_keys - 1 else replace(self, reach=reach)
 
@@ -88,7 +90,7 @@ class Source:
         """The stream that an encoder made of `batch`."""
         return Source(stream, batch.mask if batch.padded else None)
 
-    def seen_by(self, queries: Sight) -> Sight:
+    def seen_by(self, queries: Visibility) -> Visibility:
         """Every query sees every real token of the source."""
         n_keys = self.stream.shape[-2]
-        return Sight(queries.positions, queries.columns, n_keys, False, self.padding, False, across=True)
+        return Visibility(queries.positions, queries.columns, n_keys, False, self.padding, False, across=True)

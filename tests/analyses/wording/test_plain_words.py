@@ -1,14 +1,14 @@
 import pytest
 
-from analyses import plain_words
 from analyses.behaviours import OURS
 from analyses.headlines.facts import vocabulary
 from analyses.measures import Measure
 from analyses.part_of_speech import TAG_PAIRS, UNIVERSAL_TAGS
-from analyses.plain_words import Label
 from analyses.rivals.antecedents import PREDICTING_RIVALS
 from analyses.rivals.antecedents import RIVALS as OF_ANTECEDENTS
 from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS
+from analyses.wording import plain_words
+from analyses.wording.plain_words import Label
 
 
 @pytest.mark.parametrize(

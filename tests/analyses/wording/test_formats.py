@@ -2,7 +2,7 @@
 
 import math
 
-from analyses.numerals import number, percent, whole
+from analyses.wording.formats import number, percent, whole
 
 
 def test_counts_have_no_decimals_and_what_is_undefined_is_a_dash():

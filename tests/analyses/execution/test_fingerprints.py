@@ -20,10 +20,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from torch import nn
 
-from analyses.fingerprints import fingerprint, hash_of
-from analyses.provenance import model_facts
+from analyses.execution.fingerprints import fingerprint, hash_of
+from analyses.execution.provenance import model_facts
+from analyses.page.sections import Page
 from analyses.report.scaffold import Run, write
-from analyses.sections import Page
 from interp import InputError, Model, Tokenizer, Transformer, change, put, run, scale, zero
 from interp.edited import edited
 from interp.edits import SelectiveEdit, patch
@@ -133,7 +133,7 @@ def test_the_same_model_has_one_fingerprint_wherever_it_was_read_and_whatever_ra
     same = fingerprint(loaded)
     run(loaded, torch.tensor([[1, 2, 3]]), capture="*.pattern", edit={Z: zero()})
     save(loaded, tmp_path / "elsewhere")
-    code = "import sys; from analyses.fingerprints import fingerprint; from models import load"
+    code = "import sys; from analyses.execution.fingerprints import fingerprint; from models import load"
     code += f"; print(fingerprint(load({str(tmp_path / 'elsewhere')!r})))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {same, fingerprint(loaded), fingerprint(load(directory)), process.stdout.strip()} == {same}

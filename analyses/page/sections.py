@@ -12,8 +12,8 @@ import matplotlib.figure
 import pandas as pd
 
 from analyses.corpora import Corpus
-from analyses.numerals import number
 from analyses.viewer.passages import Viewer
+from analyses.wording.formats import number
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ import pandas as pd
 from analyses import behaviours, figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
+from analyses.execution.file_marks import PICTURES, TEXT_MARK, check_free
 from analyses.figures.probe_curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
-from analyses.file_marks import PICTURES, TEXT_MARK, check_free
-from analyses.head_names import HEAD
 from analyses.headlines import ranking
 from analyses.headlines.facts import facts
 from analyses.measures import Behaviour
@@ -27,6 +26,7 @@ from analyses.over_training.training_page import change_steps
 from analyses.report.explanation_section import by_group
 from analyses.report.illustrations import Drawing, effect_figures, measured
 from analyses.runs import RunFolder
+from analyses.wording.head_names import HEAD
 from interp.errors import InputError, one_of
 from interp.training.whole_files import beside, file_above, holding, sweep_beside
 

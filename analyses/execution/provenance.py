@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from analyses.corpora import Corpus
-from analyses.fingerprints import fingerprint, tokenizer_hash
+from analyses.execution.fingerprints import fingerprint, tokenizer_hash
 from interp import InputError, Model
 from interp.edited import Edited
 from models.huggingface.model_files import digest_as_read

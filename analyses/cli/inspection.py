@@ -13,15 +13,15 @@ from analyses.behaviours import OURS
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
-from analyses.head_names import Place, places
 from analyses.headlines import ranking, say
 from analyses.headlines.facts import Fact, answers, vocabulary
 from analyses.headlines.written_reports import WRITTEN, facts_of
 from analyses.measures import RANKED
-from analyses.plain_words import Words
 from analyses.report.output import jsonable
 from analyses.runs import RunFolder
-from analyses.schema import SCHEMAS
+from analyses.tables.schema import SCHEMAS
+from analyses.wording.head_names import Place, places
+from analyses.wording.plain_words import Words
 from interp.errors import InputError
 
 COLUMNS = 80  # of a terminal

@@ -21,10 +21,10 @@ from analyses.coreference import attention_to_candidates
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
 from analyses.corpora.winogender import STATISTICS, share_of_women
-from analyses.head_names import head_name
-from analyses.head_tables import Heads
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Batch, Progress, Reading, Window
+from analyses.tables.head_tables import Heads
+from analyses.wording.head_names import head_name
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import N_GROUPS, group_of
 from interp.statistics import estimate

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from analyses.figures import measure_name
-from analyses.head_names import head_name
-from analyses.numerals import false_discovery_rate, interval, number, percent, whole
-from analyses.plain_words import WORDS, carried
-from analyses.sections import Table, Text, bold, plain, soft
+from analyses.page.sections import Table, Text, bold, plain, soft
+from analyses.wording.formats import false_discovery_rate, interval, number, percent, whole
+from analyses.wording.head_names import head_name
+from analyses.wording.plain_words import WORDS, carried
 
 Cells = Mapping[str, Any]
 _LONGEST = 28  # letters of a text on a terminal

@@ -13,7 +13,7 @@ import torch
 from commands import command, refusal
 
 from analyses import over_training as forming
-from analyses import train as training
+from analyses.over_training import train as training
 from interp import InputError
 from interp.training import Progress, state
 from interp.training.whole_files import holding
@@ -180,7 +180,7 @@ from pathlib import Path
 import torch._inductor.compile_fx
 
 from analyses.cli import app as cli
-from analyses import train as training
+from analyses.over_training import train as training
 
 
 def start(*more):

@@ -2,9 +2,10 @@
 
 A shard is one lot of work: claims of some documents hidden from some heads, one reading by heads that learnt nothing.
 It is written whole as soon as it is measured, under a name that is a hash of all it depends on: the model as it runs
-(`analyses.fingerprints`), the text, the settings, the versions and our own code; then of the very tokens, rows, keys
-and heads. The same command finds what it measured before and measures the rest, so its numbers do not depend on where
-it was stopped. Work is cut into lots before any is done, and lots share nothing, so several processes fill one folder.
+(`analyses.execution.fingerprints`), the text, the settings, the versions and our own code; then of the very tokens,
+rows, keys and heads. The same command finds what it measured before and measures the rest, so its numbers do not
+depend on where it was stopped. Work is cut into lots before any is done, and lots share nothing, so several processes
+fill one folder.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from analyses.fingerprints import hash_of
-from analyses.side_by_side import side_by_side
+from analyses.execution.fingerprints import hash_of
+from analyses.execution.side_by_side import side_by_side
 from interp.training.whole_files import check_owner, replacing, sweep
 
 Kept = Mapping[str, Tensor]
@@ -127,6 +128,6 @@ def _code() -> str:
     """A hash of our own code: numbers of another version are not gone on with."""
     sha = sha256()
     for package in ("interp", "models", "analyses"):
-        for path in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
+        for path in sorted((Path(__file__).parents[2] / package).rglob("*.py")):
             sha.update(path.read_bytes())
     return sha.hexdigest()

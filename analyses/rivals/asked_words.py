@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from analyses.measures import Looks, Measure, Rival, Shown
-from analyses.plain_words import Label
 from analyses.reading.windows import Batch, Window
 from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
 from analyses.rivals.relations import NEAREST, OFFSETS, Items
+from analyses.wording.plain_words import Label
 from interp.tokens import NO_WORD
 
 _RULES = {each.name: each for each in (*OFFSETS, *NEAREST)}

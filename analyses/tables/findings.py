@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from analyses.head_names import HEAD
-from analyses.head_tables import BOTH_READINGS
 from analyses.measures import RANKED
+from analyses.tables.head_tables import BOTH_READINGS
+from analyses.wording.head_names import HEAD
 from interp.patterns.rows import SINKS
 
 NOTABLE = 0.05  # the least gain or effect

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 from analyses import coreference, cross_attention, part_of_speech, position
 from analyses.behaviours import ACROSS, OURS
-from analyses.head_tables import Heads, Scored, values
 from analyses.reading.collectors import UNREADABLE, Collector, collect, refuse_unread
 from analyses.reading.windows import Reading
+from analyses.tables.head_tables import Heads, Scored, values
 from interp import AnnotatedText, InputError, Model, run
 from interp.errors import whole_number
 from interp.training import Windows

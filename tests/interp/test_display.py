@@ -12,8 +12,9 @@ import torch
 
 import interp
 from interp import InputError, Transformer, run, sites, sweep
-from interp import showing as results
+from interp import display as results
 from interp.attribution import direct_logit_attribution, logit_lens
+from interp.display import Shown
 from interp.errors import InputWarning
 from interp.patching import (
     Ablation,
@@ -29,7 +30,6 @@ from interp.patching import (
     top_cells,
 )
 from interp.patching.cell_tables import ESTIMATED
-from interp.showing import Shown
 from interp.statistics import benjamini_hochberg, mean_interval
 
 pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights
@@ -323,7 +323,7 @@ def test_the_only_arrow_out_of_the_package_is_the_one_that_draws():
                 getattr(node.func, "attr", ""),
             }:
                 calls.append(f"{file.name}: {ast.unparse(node)}")
-    assert calls == ["showing.py: import_module(module)"]
+    assert calls == ["display.py: import_module(module)"]
     assert (results.FIGURES, results.VIEWER) == ("analyses.figures", "analyses.viewer.notebook")
 
 

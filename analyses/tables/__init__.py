@@ -1,0 +1,1 @@
+"""Tables of heads: their rows, their columns, and which rows are findings."""

@@ -1,0 +1,1 @@
+"""Words, numbers and heads as readers see them."""
