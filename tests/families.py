@@ -32,8 +32,8 @@ on tiny random models, a few variants each: logits, streams, patterns, gradients
 and saving. A field of `config.json` that nothing here reads is refused, unless it is known to change nothing. Thirteen
 random configurations of each family (`tests/models/families/test_random_configurations.py`) compare logits as well.
 
-The last two columns are the largest difference of a logit (without an output layer, of an entry of the last stream) over
-a family's variants, relative to the largest one where that is above 1.
+The last two columns are the largest difference of a logit (without an output layer, of an entry of the last stream)
+over a family's variants, relative to the largest one where that is above 1.
 
 {table}
 
