@@ -7,7 +7,7 @@ the directory lies, and raise an `InputError` for one that cannot be used.
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import pandas as pd
 
@@ -16,17 +16,13 @@ from analyses import patch as patching
 from analyses import probe as probing
 from analyses.corpora import Corpus
 from analyses.experiments import EXPERIMENTS, experiments_section
-from analyses.measures import Behaviour, Measure
 from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
-from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.page.sections import Definitions, Page, Section, Source, remark
-from analyses.report import full_report
-from analyses.report.scaffold import Run, Say, short_name, write
+from analyses.report.scaffold import UNNAMED, Record, Run, Say, short_name, write
 from interp import InputError, Model
 from interp.errors import one_of
 
-UNNAMED = "a model"
 _PROBE_INTERVAL = (
     "95% interval",
     "Studentised bootstrap over test documents (Efron & Tibshirani 1993); of the centre of gravity, halves of the "
@@ -43,61 +39,6 @@ class Written(NamedTuple):
     folder: Path
     correlations: pd.DataFrame | None  # where estimates were asked for
     answers: patching.Answers | None  # where the pairs bring answers
-
-
-class Record(TypedDict, total=False):
-    """What every command is asked for beside its own."""
-
-    seed: int
-    command: str
-    progress: Say | None
-
-
-def build(
-    model: Model,
-    corpora: Sequence[Corpus],
-    out: str | Path,
-    *,
-    behaviours: Sequence[str | Behaviour | Measure] | None = None,
-    pairs: int | None = None,
-    labels: bool = True,
-    exact: bool = False,
-    probes: bool = True,
-    experiments: bool | None = None,
-    texts: Sequence[str] = (),
-    training: TrainingRun | None = None,
-    name: str = "",
-    **record: Unpack[Record],
-) -> Path:
-    """The full report: measure, test, label, probe and draw.
-
-    Args:
-        model: a transformer with a tokenizer.
-        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
-        out: the output directory.
-        behaviours: which of ours, by name, all by default; and a user's own behaviours and measures.
-        pairs: minimal pairs of each causal test; by default 200, and 40 for copying.
-        labels: whether heads are labelled (`analyses.labels`).
-        exact: whether every effect of hiding keys is measured, not only those that can change a label.
-        probes: whether every layer is probed (`analyses.probe`).
-        experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
-            behaviours are chosen.
-        texts: passages in which one can point at tokens to see where they look; by default beginnings of texts that
-            were read.
-        training: the run that trained the model (`analyses.over_training.training_runs.read_run`), to say of heads when
-            they formed.
-        name: the model's, for the record.
-        record: as of all.
-
-    Raises:
-        InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, a training run of
-            another model, or nothing that can be measured with this model.
-    """
-    what: Any = {"behaviours": behaviours, "pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
-    what |= {"texts": texts, "training": training}
-    what["experiments"] = behaviours is None if experiments is None else experiments
-    write(out, lambda run: full_report.find(run, model, corpora, **what), {name or UNNAMED: model}, **record)
-    return Path(out)
 
 
 def probe(

@@ -52,7 +52,7 @@ def test_no_text_of_a_csv_is_a_formula_and_the_parquet_has_it_as_it_was(tmp_path
 def test_tables_and_figures_lie_where_the_design_says(tmp_path):
     with output.writing(tmp_path / "out") as new:
         new.table("heads", TABLE)
-        new.figure("grid", drawing())
+        new.figures({"grid": drawing()})
         new.run({"gain": float("nan"), "n": TABLE["layer"].iloc[1], "needs": frozenset({"tags"})})
     facts = json.loads((tmp_path / "out/run.json").read_text())
     assert (facts["gain"], facts["n"], facts["needs"]) == (None, 1, ["tags"])
@@ -160,11 +160,11 @@ def test_a_finished_run_keeps_its_place_until_the_next_is_finished(tmp_path):
 def test_a_figure_that_was_shown_is_drawn_once(tmp_path):
     figure = drawing()
     with output.writing(tmp_path / "out") as new:
-        first = new.figure("grid", figure).read_bytes()
+        first = new.figures({"grid": figure})["grid"]
         new.run({output.UNFINISHED: "effects"})
         new.show()
         figure.subplots()  # would be seen if it were drawn again
-        assert new.figure("grid", figure).read_bytes() == first
+        assert new.figures({"grid": figure})["grid"] == first
         new.run({})
     assert (tmp_path / "out/figures/grid.svg").read_bytes() == first
 
