@@ -21,7 +21,7 @@ from analyses.report.output import jsonable
 from analyses.runs import RunFolder
 from analyses.tables.schema import SCHEMAS
 from analyses.wording.head_names import Place, places
-from analyses.wording.plain_words import Words
+from analyses.wording.plain_words import WORDS, Words
 from interp.errors import InputError
 
 COLUMNS = 80  # of a terminal
@@ -30,24 +30,7 @@ _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
 _KINDS |= {"looks there": "Looks there; an effect is not established"}
 _APART = ("model", "corpus", "position")  # columns that are shown where a head's rows differ in them
-_TABLES = {  # by table: its title, which of its rows are shown, and in which columns
-    "heads": ("Attention: the largest gains over the baseline", ("gain", 8), "measure value baseline gain q"),
-    "rules": ("Beside simple rules", ("value", 4), "measure value rival rival_value"),
-    "effects": (
-        "Minimal pairs: the share that this head alone carries",
-        ("effect", 8),
-        "answer is effect interval q",
-    ),
-    "explained": ("What its attention is made of", ("share", 4), "part group share interval"),
-    "cells": ("Patched", ("effect", 8), "metric direction effect interval share q"),
-    "compare": ("The best head of a model", ("gain", 8), "model measure gain q"),
-    "when_formed": (
-        "When it formed, while the model was trained",
-        ("gain", 4),
-        "measure value baseline formed_at before step",
-    ),
-    "formed": ("The head with most of a measure, at the last look", ("gain", 8), "run measure gain half_way"),
-}
+_TABLES = WORDS["terminal"]  # by table: its title, which of its rows are shown, and in which columns
 
 
 @dataclass(frozen=True)
@@ -86,29 +69,21 @@ class Inspected:
                 yield from wrap(numbers, COLUMNS, initial_indent="    ", subsequent_indent="    ")
         if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
             yield from ("", "Nothing that was asked of this head holds.")
-        for name, (title, (column, top), columns) in _TABLES.items():
-            rows = _leading(name, self.rows.get(name, pd.DataFrame(columns=[column])), column, top)
+        for name, shows in _TABLES.items():
+            rows = _leading(name, self.rows.get(name, pd.DataFrame()), shows["largest"], shows["rows"])
             if len(rows):
                 apart = [each for each in _APART if each in rows and len({*rows[each]}) > 1]
                 shown = [row | {"carried": self.answers.get(row.get("task", ""))} for row in rows.to_dict("records")]
-                yield from ("", f"{title} (tables/{name})")
-                yield from SCHEMAS[name].terminal(shown, columns, apart)
+                yield from ("", f"{shows['title']} (tables/{name})")
+                yield from SCHEMAS[name].terminal(shown, shows["columns"], apart)
 
 
 def _plain(fact: Fact) -> dict[str, Any]:
     """A fact as JSON has it."""
-    rows = [{"table": row.table, "key": row.key} for row in fact.rows]
     values = {field.name: getattr(fact, field.name) for field in fields(fact)}
-    words, sizes = fact.words._asdict(), [asdict(size) for size in fact.sizes]
-    return {
-        **values,
-        "words": words,
-        "sizes": sizes,
-        "rows": rows,
-        "label": fact.name,
-        "name": fact.name,
-        "rung": fact.rung,
-    }
+    values |= {"words": fact.words._asdict(), "sizes": [asdict(size) for size in fact.sizes]}
+    values["rows"] = [{"table": row.table, "key": row.key} for row in fact.rows]
+    return values | {"label": fact.name, "name": fact.name, "rung": fact.rung}
 
 
 def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFrame:

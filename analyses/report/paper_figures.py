@@ -197,16 +197,20 @@ def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawi
 
 
 def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    """What the atlas says of every head; of a run whose tables say less than it asks for, the labels."""
     labels, evidence = tables["labels"], tables.get("evidence", pd.DataFrame())
     colours, stacks = {name: each.colour for name, each in OURS.items()}, run.facts.get("model", {}).get("stacks", {})
-    whole = all(asked <= {*tables.get(name, pd.DataFrame()).columns} for name, asked in _TOLD_BY.items())
-    for before, rows in _kinds(ranking.in_order(facts(tables, WRITTEN)) if whole else labels, several):
+    for before, rows in _kinds(_facts(tables, labels), several):
         sizes = stacks[str(rows["stack"].iloc[0])]
         draw = partial(figures.label_map, rows, n_layers=sizes["layers"], n_heads=sizes["heads"], colours=colours)
         yield Drawing(f"{before}labels", draw)
     if len(evidence) and len(evidence.dropna(subset=["gain", "effect", "label"])):
         yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=colours))
+
+
+def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
+    """What the atlas says of every head; of a run whose tables say less than it asks for, the labels."""
+    whole = all(asked <= {*tables.get(name, pd.DataFrame()).columns} for name, asked in _TOLD_BY.items())
+    return ranking.in_order(facts(tables, WRITTEN)) if whole else labels
 
 
 def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:

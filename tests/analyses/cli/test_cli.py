@@ -31,10 +31,12 @@ from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
 from analyses.measures import Behaviour, Measure
+from analyses.page import sections
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.report import full_report, label_section
 from analyses.report.behaviour_sections import strongest
+from analyses.report.scaffold import write
 from analyses.tables.findings import best, causes, notable, varied
 from analyses.tables.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
 from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, Transformer, TransformerConfig
@@ -251,45 +253,30 @@ def test_nothing_is_fetched_and_nothing_hostile_is_markup(whole):
     assert not re.search(r"url\(|@import|https?://", named)
 
 
-def test_a_model_that_no_experiment_can_be_asked_of_is_one_sentence(model, fakes, tmp_path):
-    refused = {name: experiment(name, error="expected a tokenizer") for name in ("one", "two")}
-    fakes.setattr(section, "EXPERIMENTS", refused)
-    shown = build(model, tmp_path / "out", labels=False, probes=False)
-    assert shown.text.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
-    assert shown.facts["labels_left_out"] is None  # labels and probes can be left out
-    assert not any("labels" in name or "layers" in name for name in shown.facts["files"])
-    assert "heads are chosen and reported on the same text" in shown.text
-    assert "Probes of every layer" not in shown.text
-
-
-def test_what_is_known_of_heads_is_made_once_and_sentences_are_read_while_other_parts_are_made(
-    model, fakes, tmp_path, monkeypatch
-):
+def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
+    """And what is known of heads is made once, and sentences are read while other parts are made."""
     made, said = [], []
     for module, name in ((full_report, "facts_of"), (head_cards, "facts")):
         facts = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *tables, facts=facts: made.append(tables) or facts(*tables))
-    options = {"labels": False, "probes": False, "experiments": False}
-    report.build(model, [corpus()], tmp_path / "out", progress=lambda stage, count: said.append(stage), **options)
-    assert len(made) == 1
-    rest = next(stage for stage in said if stage.startswith("the rest of"))
-    assert said.index("reading sentences") < said.index(rest)
-
-
-def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
-    said = []
-    plain = corpus("plain", frozenset())
-    out = report.build(model, [plain], tmp_path / "out", labels=False, progress=lambda stage, count: said.append(stage))
-    facts, shown = json.loads((out / "run.json").read_text()), " ".join(page_of(out).text.split())
-    reason = "it needs tags, and plain has no annotation; add --corpus tales"
+        fakes.setattr(module, name, lambda *tables, facts=facts: made.append(tables) or facts(*tables))
+    refused = {name: experiment(name, error="expected a tokenizer") for name in ("one", "two")}
+    fakes.setattr(section, "EXPERIMENTS", refused)
+    plain, reason = corpus("plain", frozenset()), "it needs tags, and plain has no annotation; add --corpus tales"
+    how = {"labels": False, "probes": False, "progress": lambda stage, count: said.append(stage)}
+    out, facts, _, shown = build(model, tmp_path / "out", plain, **how)
     assert set(pd.read_csv(out / "tables/heads.csv")["behaviour"]) == {"position"}
     assert reason in facts["not_measured"]["part-of-speech"]
     assert "coreference chains" in facts["not_measured"]["coreference"]
     assert [(each["name"], each["measured"]) for each in facts["corpora"]] == [("plain", ["position"])]
-    assert facts["on_generated_text"] == []
+    assert (facts["on_generated_text"], facts["labels_left_out"]) == ([], None)
     assert f"Not measured: {reason}" in shown
     assert "was to be measured on" not in shown
+    assert shown.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
+    assert "heads are chosen and reported on the same text" in shown
     assert [stage for stage in said if f"part-of-speech is left out: {reason}" in stage]
+    assert len(made) == 1
+    rest = next(stage for stage in said if stage.startswith("the rest of"))
+    assert said.index("reading sentences") < said.index(rest)
     with pytest.raises(InputError, match=reason):
         report.build(model, [plain], tmp_path / "none", behaviours=["part-of-speech"], labels=False, probes=False)
 
@@ -338,33 +325,27 @@ def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
     ("changed", "said", "times"),
     [
         ({"refused": "prompts differ by 0.1 ± 0.2"}, "no head was tested: prompts differ by 0.1 ± 0.2.", 2),
-        ({"counts": {"tokens": 100, "unknown tokens": 40}}, "40% of the tokens of this text are unknown to the", None),
-        ({"left_out": "this model has no output layer."}, "this model has no output layer.", None),
+        ({"left_out": "this model has no output layer."}, "this model has no output layer.", 2),
     ],
 )
 def test_what_one_behaviour_cannot_tell_is_said_on_the_page(model, fakes, tmp_path, changed, said, times):
-    fakes.setitem(behaviours.OURS, "position", fake("position", **changed))
-    built = build(model, tmp_path / "out", behaviours=["position"])
-    assert said in built.text
-    assert times in {None, built.text.count(said)}
-    if "left_out" in changed:
-        assert built.facts["causal_test_left_out"] == {"position": said}
-
-
-def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_reported(model, fakes, tmp_path):
     why = "no pronoun in the window"
     fakes.setitem(behaviours.OURS, "coreference", fake("coreference", error=InputError(why)))
-    built = build(model, tmp_path / "out")
-    assert built.page.text.count(f"Not measured: {why}.") == 2
+    unknown = {"counts": {"tokens": 100, "unknown tokens": 40}}
+    fakes.setitem(behaviours.OURS, "position", fake("position", **changed, **unknown))
+    built = build(model, tmp_path / "out", behaviours=["position", "coreference"], labels=False, probes=False)
+    assert "40% of the tokens of this text are unknown to the" in built.text
+    assert built.text.count(said) == times
+    assert built.text.count(f"Not measured: {why}.") == 2
     assert built.facts["not_measured"] == {"coreference": why}
-    assert set(pd.read_csv(built.out / "tables/heads.csv")["behaviour"]) == {"position", "part-of-speech"}
+    assert set(pd.read_csv(built.out / "tables/heads.csv")["behaviour"]) == {"position"}
+    assert built.facts["causal_test_left_out"] == ({"position": said} if "left_out" in changed else {})
 
 
 @pytest.mark.parametrize(
     ("changed", "behaviours", "message"),
     [
         ({"error": RuntimeError("a bug")}, None, "a bug"),  # a fault of the program always
-        ({"error": InputError("no chains")}, ["coreference"], "no chains"),  # where nothing else is asked for
         ({"counts": {"tokens": 100, "unknown tokens": 91}}, ["coreference"], "91 of the 100 tokens"),
     ],
 )
@@ -532,18 +513,18 @@ def test_an_interrupted_command_ends_with_one_line(tmp_path, capsys, monkeypatch
     assert not os.listdir(tmp_path)
 
 
-def test_a_run_without_out_takes_no_earlier_ones_place(model, fakes, tmp_path, capsys):
-    fakes.chdir(tmp_path)
-    fakes.setattr(frame, "opened", lambda *_: model)
-    fakes.setattr("analyses.cli.measure_commands.corpora", lambda specs: [corpus()])
+def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeypatch):
+    def build(model, corpora, out, *, seed, command, **how):
+        write(out, lambda run: sections.Page("What?", ["short"], []), {}, seed=seed, command=command)
 
     def written(*arguments: str) -> str:
-        fakes.setattr(sys, "argv", ["interp", "position", *arguments])
+        monkeypatch.setattr(sys, "argv", ["interp", "position", *arguments])
         code, out, _ = command(capsys, "position", *arguments)
         assert code == 0
-        (line,) = (line for line in out.splitlines() if line.startswith("wrote"))
-        return line.split(";")[0]
+        return out.split(";")[0]
 
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "build", build)
     assert written() == "wrote position/report.html"
     assert written("--seed", "1") == "wrote position-2/report.html (position was there already)"
     assert written("--seed", "2", "--out", "position") == "wrote position/report.html"  # as asked
