@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from json import dumps
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
 
+COLUMNS = 80  # of a terminal
 USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
 
 
@@ -92,24 +94,18 @@ def _leave(
 
     Without `out` it writes `name`, or that with a number where another run is there.
     """
+    from analyses import runs
+    from analyses.cli import inspection
     from analyses.report.output import unused
 
     with progressing(silent=quiet) as progress:
         folder = out or unused(name, typed())
         first = body(Request(model, folder, seed, device, dtype, progress), **options)
-    sentences = [] if quiet and not json else _sentences(first or (), folder)
+    said = () if quiet and not json else (*(first or ()), *inspection.said(runs.read(folder)))
     kept = "" if out or folder == Path(name) else f" ({name} was there already)"
     written = folded(f"wrote {folder / 'report.html'}{kept}", "beside it run.json, tables/ and figures/")
-    facts = {"out": str(folder), "report": str(folder / "report.html"), "said": sentences}
-    tell(lambda: [*map(filled, sentences), written], lambda: facts, quiet=quiet, json=json)
-
-
-def _sentences(first: Iterable[str], folder: Path) -> list[str]:
-    """What is to be said first, and what a report that was left says first."""
-    from analyses import runs
-    from analyses.cli import inspection
-
-    return [*first, *inspection.said(runs.read(folder))]
+    facts = {"out": str(folder), "report": str(folder / "report.html"), "said": said}
+    tell(lambda: [*map(filled, said), written], lambda: facts, quiet=quiet, json=json)
 
 
 def tell(
@@ -125,24 +121,18 @@ def tell(
 
 def as_json(value: Mapping[str, Any], *, indent: int | None = 2) -> str:
     """An object as another program reads it; what is undefined is null."""
-    import json
-
     from analyses.report.output import jsonable
 
-    return json.dumps(jsonable(value), indent=indent, ensure_ascii=False)
+    return dumps(jsonable(value), indent=indent, ensure_ascii=False)
 
 
 def filled(text: str) -> str:
     """A sentence in lines of a terminal; names are not broken, so that they can be copied."""
-    from analyses.cli.inspection import COLUMNS
-
     return fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def folded(*parts: str) -> str:
     """What was written: its parts on one line where a terminal has room, else on a line each, with names whole."""
-    from analyses.cli.inspection import COLUMNS
-
     line = "; ".join(parts)
     return line if len(line) <= COLUMNS else "\n".join(parts)
 

@@ -10,6 +10,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from analyses.behaviours import OURS
+from analyses.cli.command_frame import COLUMNS
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
@@ -24,7 +25,6 @@ from analyses.wording.head_names import Place, places
 from analyses.wording.plain_words import WORDS, Words
 from interp.errors import InputError
 
-COLUMNS = 80  # of a terminal
 _SAID = 3  # sentences of a run
 _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.IGNORECASE)
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
@@ -168,13 +168,13 @@ def _place(name: str, places: Sequence[Place]) -> Place:
     if not match:
         raise InputError(f"expected a head as L3.H4, or cross.L3.H4 where there are several kinds, got {name!r}")
     kind, layer, head = (match[1] or "").lower(), int(match[2]), int(match[3])
-    found = [each for each in places if (each.layer, each.head) == (layer, head) and kind in {"", each.kind}]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(each.named(several=True) for each in found)
-        raise InputError(f"several heads are called {name}: say which of {names}")
     having = [place for place in places if kind in {"", place.kind}]
+    called = [each for each in having if (each.layer, each.head) == (layer, head)]
+    if len(called) == 1:
+        return called[0]
+    if called:
+        names = ", ".join(each.named(several=True) for each in called)
+        raise InputError(f"several heads are called {name}: say which of {names}")
     if not having:
         known = ", ".join(dict.fromkeys(place.kind for place in places))
         raise InputError(f"no {kind} heads here: there are those of {known}")

@@ -20,15 +20,9 @@ from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
 from analyses.page.sections import Definitions, Page, Section, Source, remark
 from analyses.report.scaffold import UNNAMED, Record, Run, Say, short_name, write
+from analyses.wording.plain_words import TEXTS, WORDS
 from interp import InputError, Model
 from interp.errors import one_of
-
-_PROBE_INTERVAL = (
-    "95% interval",
-    "Studentised bootstrap over test documents (Efron & Tibshirani 1993); of the centre of gravity, halves of the "
-    "training documents (Shao & Wu 1989).",
-)
-
 
 Command = Literal["word-sense", "next-word", "position"]
 
@@ -47,7 +41,7 @@ def probe(
     out: str | Path,
     *,
     held_out: Sequence[Corpus] = (),
-    name: str = "",
+    name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
     """Probe every layer and head. Arguments, and what is raised, as of `analyses.probe.section`."""
@@ -56,19 +50,16 @@ def probe(
         part = probing.section(model, corpora, held_out=held_out, seed=run.seed, progress=run.say)
         given = [*((corpus, "train") for corpus in corpora), *((corpus, "test") for corpus in held_out)]
         return Page(
-            title=f"What can be read from the layers of {short_name(name or UNNAMED)}?",
-            summary=[
-                Definitions(part.short),
-                remark("That a probe reads something from a layer does not show that the model uses it."),
-            ],
+            title=f"What can be read from the layers of {short_name(name)}?",
+            summary=[Definitions(part.short), remark(TEXTS["probes"])],
             sections=[*part.sections, Section("What was read and what was left out", part.counted)],
             corpora=[_probed(corpus, use, part.facts) for corpus, use in given],
-            definitions=[*part.definitions, _PROBE_INTERVAL],
+            definitions=[*part.definitions, *WORDS["probe_terms"].items()],
             tables=part.tables,
             facts=part.facts,
         )
 
-    write(out, measure, {name or UNNAMED: model}, **record)
+    write(out, measure, {name: model}, **record)
     return Path(out)
 
 
@@ -85,7 +76,7 @@ def experiments(
     out: str | Path,
     commands: Collection[Command] | None = None,
     *,
-    name: str = "",
+    name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
     """Run the articles' small experiments.
@@ -108,15 +99,11 @@ def experiments(
         part = experiments_section.section(model, chosen, seed=run.seed, progress=run.say)
         if not part.sections:
             raise InputError("; ".join(dict.fromkeys(part.facts["not_asked"].values())))
-        return Page(
-            title=f"What do small experiments show of {short_name(name or UNNAMED)}?",
-            summary=[Definitions(part.short)],
-            sections=[Section("One by one", [*part.sections, *part.counted])],
-            tables=part.tables,
-            facts=part.facts,
-        )
+        title, shown = f"What do small experiments show of {short_name(name)}?", [*part.sections, *part.counted]
+        summary, sections = [Definitions(part.short)], [Section("One by one", shown)]
+        return Page(title, summary, sections, tables=part.tables, facts=part.facts)
 
-    write(out, measure, {name or UNNAMED: model}, **record)
+    write(out, measure, {name: model}, **record)
     return Path(out)
 
 
@@ -144,7 +131,7 @@ def patch(
     out: str | Path,
     site: str = "z",
     *,
-    name: str = "",
+    name: str = UNNAMED,
     seed: int = 0,
     command: str = "",
     progress: Say | None = None,
@@ -159,7 +146,7 @@ def patch(
         answers.append(found.cells.answers)
         return patching.page(found, run.models[0])
 
-    page = write(out, measure, {name or UNNAMED: model}, seed=seed, command=command, progress=progress)
+    page = write(out, measure, {name: model}, seed=seed, command=command, progress=progress)
     return Written(Path(out), page.tables.get("correlations"), answers[-1])
 
 

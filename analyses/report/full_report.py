@@ -26,7 +26,6 @@ from analyses.over_training.when_formed import forming, when_formed
 from analyses.own_measures import as_behaviours
 from analyses.page.sections import (
     UNUSED,
-    Block,
     Definitions,
     Page,
     Part,
@@ -81,7 +80,7 @@ def build(
     experiments: bool | None = None,
     texts: Sequence[str] = (),
     training: TrainingRun | None = None,
-    name: str = "",
+    name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
     """The full report: measure, test, label, probe and draw.
@@ -134,16 +133,21 @@ def build(
             "explanations": partial(explanation_section.section, read, results),
             **({"probes": partial(_probes, model, used)} if probes else {}),
         }
-        tables = behaviour_results.tables(results)
         with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
             labelled = _labelled(run, read, known, results, exact=exact) if labels else None
             evidence = {"labels": labelled.labels, "evidence": labelled.evidence} if labelled else {}
-            facts = {place: ranking.ranked(own) for place, own in facts_of({**tables, **evidence}, known).items()}
+            facts = {
+                place: ranking.ranked(own)
+                for place, own in facts_of({**behaviour_results.tables(results), **evidence}, known).items()
+            }
             if labelled:
                 parts["labels"] = label_section.section(labelled, read, known, facts)
             run.say("reading sentences", 0)
-            sentences = _sentences(run, model, known, results, facts)
-            parts["beside"] = replace(parts["beside"], tables={**parts["beside"].tables, **sentences})
+            first = [each for each in results if not each.left_out and each.kind == Heads.every(model)[0]]
+            texts_of = {each.behaviour.name: each.corpus for each in first}
+            sentences = example_sentences(model, texts_of, facts, known, seed=run.seed)
+            tables = {"example_sentences": sentences} if len(sentences) else {}
+            parts["beside"] = replace(parts["beside"], tables={**parts["beside"].tables, **tables})
             run.say(f"the rest of {', '.join(meant)}", 0)
             for part_name, (part, seconds) in zip(meant, ended(), strict=True):
                 parts[part_name] = part
@@ -152,7 +156,7 @@ def build(
             parts["experiments"] = experiments_section.section(model, seed=run.seed, progress=run.say)
         return page(parts, facts)
 
-    write(out, measure, {name or UNNAMED: model}, **record)
+    write(out, measure, {name: model}, **record)
     return Path(out)
 
 
@@ -210,21 +214,9 @@ def _trained(training: TrainingRun, model: Model) -> Part:
     near = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder  # a page may be published
     about = {"directory": str(near), "sha256": training.digest, "heads": training.source}
     about |= {"looks": training.looks, "left_out": dict(training.left_out)}
-    return Part(tables={"forming": curves, "when_formed": when_formed(curves)}, facts={"training": about})
-
-
-def _sentences(
-    run: Run,
-    model: Model,
-    behaviours: Mapping[str, Behaviour],
-    results: Sequence[Result],
-    facts: Mapping[Place, Sequence[Fact]],
-) -> dict[str, pd.DataFrame]:
-    """Where each head looks in sentences, at words of its label."""
-    kind = Heads.every(model)[0]
-    corpora = {each.behaviour.name: each.corpus for each in results if not each.left_out and each.kind == kind}
-    read = example_sentences(model, corpora, facts, behaviours, seed=run.seed)
-    return {"example_sentences": read} if len(read) else {}
+    made = [("training", (code(str(near)), f": {counted(training.looks, 'look')} at heads, {training.source}"))]
+    tables = {"forming": curves, "when_formed": when_formed(curves)}
+    return Part(definitions=made, tables=tables, facts={"training": about})
 
 
 def _drawn(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
@@ -296,6 +288,8 @@ def _page(
     counts = counts_table([result.counts for result in results], [each.name(several) for each in results], _UNKNOWN)
     by_ids = [caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
     counted = [block for part in (probes, scores, explained) for block in part.counted]
+    sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
+    n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))
     also = "labels and " if labels.sections else ""
     return Page(
         title=f"{line}: {short_name(run.models[0]['name'])}",
@@ -307,7 +301,7 @@ def _page(
             Section("What was read and what was left out", [*by_ids, *counts, *counted]),
         ],
         corpora=_sources(corpora, results, {*scores.facts.get("scored", ())}),
-        made=[("minimal pairs", _pairs_read(results)), *_training_lines(beside)],
+        made=[("minimal pairs", f"{n_pairs} a task" if n_pairs else "none"), *beside.definitions],
         definitions=[
             *DEFINITIONS.items(),
             *_own_terms(behaviours),
@@ -328,25 +322,11 @@ def _page(
     )
 
 
-def _pairs_read(results: Sequence[Result]) -> str:
-    """How many minimal pairs tasks have."""
-    read = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
-    return f"{' to '.join(map(str, read[:: max(1, len(read) - 1)]))} a task" if read else "none"
-
-
 def _own_terms(behaviours: Mapping[str, Behaviour]) -> list[tuple[str, str]]:
     """What measures of a user's own mean: their titles."""
     own = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
     measures = (measure for behaviour in own for measure in behaviour.measures)
     return [(each.name, f"A measure of your own: {each.title or each.name}.") for each in measures]
-
-
-def _training_lines(beside: Part) -> list[tuple[Block, ...]]:
-    """Which run tells when heads formed."""
-    if (about := beside.facts.get("training")) is None:
-        return []
-    looks = counted(about["looks"], "look")
-    return [("training", (code(about["directory"]), f": {looks} at heads, {about['heads']}"))]
 
 
 def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Collection[str]) -> list[Source]:

@@ -133,9 +133,7 @@ def write(
 def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
     """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
     tables = {name: rows for name in run.tables if len(rows := run.table(name))}
-    several = len(run.facts.get("model", {}).get("stacks", ())) > 1
-    known = [draw(run, tables, several) for needed, draw in _BY_TABLES.items() if {*needed.split()} <= tables.keys()]
-    return {drawing.name: drawing.draw for group in known for drawing in group}
+    return {each.name: each.draw for each in (*_of_heads(run, tables), *_of_other_tables(run, tables))}
 
 
 def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, source: str) -> None:
@@ -170,41 +168,39 @@ def _source(run: RunFolder) -> str:
 Tables = Mapping[str, pd.DataFrame]
 
 
-def _kinds(table: pd.DataFrame, several: bool) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each kind of attention, and what stands before the names of their figures."""
-    for _, rows in table.groupby(_KIND, sort=False):
-        stack, attention = rows[_KIND].iloc[0]
-        yield f"{'cross' if attention == 'cross' else stack}-" if several else "", rows
+def _of_heads(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
+    """Of each kind of attention, by which several are told apart in names."""
+    stacks = run.facts.get("model", {}).get("stacks", {})
 
+    def kinds(table: pd.DataFrame | None) -> Iterator[tuple[str, pd.DataFrame]]:
+        for (stack, attention), rows in () if table is None else table.groupby(_KIND, sort=False):
+            yield f"{'cross' if attention == 'cross' else stack}-" if len(stacks) > 1 else "", rows
 
-def _of_heads(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "model" in tables["heads"]:  # of a comparison
-        return
-    for before, kind in _kinds(tables["heads"], several):
+    compares = "model" in tables.get("heads", ())
+    for before, kind in kinds(None if compares else tables.get("heads")):
         ours = ACROSS if "cross" in set(kind["attention"]) else OURS
         for name, rows in kind.groupby("behaviour", sort=False):
             known = ours.get(str(name))
             names = known.headline if known else list(dict.fromkeys(rows["measure"]))
             for drawing in measured(str(name), rows, names, known.grids if known else {}):
                 yield drawing._replace(name=before + drawing.name)
-
-
-def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    for before, kind in _kinds(tables["effects"], several):
+    for before, kind in kinds(tables.get("effects")):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
             for drawing in effect_figures(str(behaviour), rows, {}).values():
                 yield drawing._replace(name=before + drawing.name)
-
-
-def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    labels, evidence = tables["labels"], tables.get("evidence", pd.DataFrame())
-    colours, stacks = {name: each.colour for name, each in OURS.items()}, run.facts.get("model", {}).get("stacks", {})
-    for before, rows in _kinds(_facts(tables, labels), several):
-        sizes = stacks[str(rows["stack"].iloc[0])]
-        draw = partial(figures.label_map, rows, n_layers=sizes["layers"], n_heads=sizes["heads"], colours=colours)
-        yield Drawing(f"{before}labels", draw)
-    if len(evidence) and len(evidence.dropna(subset=["gain", "effect", "label"])):
-        yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=colours))
+    if "labels" in tables:
+        labels, evidence = tables["labels"], tables.get("evidence", pd.DataFrame())
+        colours = {name: each.colour for name, each in OURS.items()}
+        for before, rows in kinds(_facts(tables, labels)):
+            sizes = stacks[str(rows["stack"].iloc[0])]
+            draw = partial(figures.label_map, rows, n_layers=sizes["layers"], n_heads=sizes["heads"], colours=colours)
+            yield Drawing(f"{before}labels", draw)
+        if len(evidence) and len(evidence.dropna(subset=["gain", "effect", "label"])):
+            yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=colours))
+    explained = tables["explained"].groupby(["corpus", *_KIND], sort=False) if "explained" in tables else ()
+    for number, ((_, stack, _), rows) in enumerate(explained):
+        before = f"{stack}-" if len(stacks) > 1 else ""
+        yield Drawing(f"{before}explained-{number}", partial(figures.explained_bars, by_group(rows)))
 
 
 def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
@@ -213,51 +209,25 @@ def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
     return ranking.in_order(facts(tables, WRITTEN)) if whole else labels
 
 
-def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    for number, (_, rows) in enumerate(tables["explained"].groupby(["corpus", *_KIND], sort=False)):
-        before = f"{rows['stack'].iloc[0]}-" if several else ""
-        yield Drawing(f"{before}explained-{number}", partial(figures.explained_bars, by_group(rows)))
-
-
-def _of_probes(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    layers = tables["layers"]
-    yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))
-    yield Drawing("probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist())))
-
-
-def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    shown = headline(tables["compare"])
-    yield Drawing("compare-gains", partial(figures.compared_gains, shown))
-    measures = list(dict.fromkeys(shown["measure"]))
-    yield Drawing("compare-depth", partial(figures.gains_by_depth, tables["heads"], measures))
-
-
-def _of_patching(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    cells, estimates, correlations = tables["cells"], tables.get("estimates"), tables.get("correlations")
-    for metric in dict.fromkeys(map(str, cells["metric"])):
+def _of_other_tables(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
+    """Of probes, comparisons, patches and training."""
+    if {"layers", "depths"} <= tables.keys():
+        layers = tables["layers"]
+        yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))
+        yield Drawing("probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist())))
+    if {"compare", "heads"} <= tables.keys():
+        shown = headline(tables["compare"])
+        yield Drawing("compare-gains", partial(figures.compared_gains, shown))
+        measures = list(dict.fromkeys(shown["measure"]))
+        yield Drawing("compare-depth", partial(figures.gains_by_depth, tables["heads"], measures))
+    cells, beside = tables.get("cells"), [tables[name] for name in ("estimates", "correlations") if name in tables]
+    for metric in dict.fromkeys(map(str, cells["metric"])) if cells is not None else ():
         for kind, draw in figures.sweep_drawings(cells).items():
             yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
-        if estimates is not None and correlations is not None:
-            draw = partial(figures.estimate_panels, estimates, correlations, metric)
-            yield Drawing(f"estimates-{metric}", draw)
-
-
-def _of_training(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "formed" not in run.tables:  # a report's curves are without losses
-        return
-    formed = tables["formed"].groupby("run") if "formed" in tables else ()
-    changes = {str(name): change_steps(rows) for name, rows in formed}
-    ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
-    yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))
-
-
-_BY_TABLES: Mapping[str, Callable[[RunFolder, Tables, bool], Iterator[Drawing]]] = {
-    "heads": _of_heads,
-    "effects": _of_effects,
-    "labels": _of_labels,
-    "explained": _of_explanations,
-    "layers depths": _of_probes,
-    "compare heads": _of_comparison,
-    "cells": _of_patching,
-    "forming": _of_training,
-}
+        if len(beside) > 1:
+            yield Drawing(f"estimates-{metric}", partial(figures.estimate_panels, *beside, metric))
+    if "forming" in tables and "formed" in run.tables:  # a report's curves are without losses
+        formed = tables["formed"].groupby("run") if "formed" in tables else ()
+        changes = {str(name): change_steps(rows) for name, rows in formed}
+        ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
+        yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))

@@ -102,12 +102,10 @@ def test_what_followed_a_copy_is_in_random_repeats_the_place_that_induction_is_m
     ("label", "measure", "words", "whose"),
     [
         ("tag:VERB->NOUN", "tag:VERB->NOUN", "verbs", "strongest attention is on a noun"),
-        ("relation:obj:dependent->head", "", "objects", "strongest attention is on their verb"),
         ("rule:last VERB", "relation:obj:dependent->head", "objects", "strongest attention is on the last verb"),
         ("rule:any->ADJ", "tag:NOUN->ADJ", "words", "strongest attention is on an adjective"),
         ("offset:-2, self", "offset:-2", "words", "strongest attention is on the token 2 back or the word itself"),
         ("antecedent", "antecedent:named", "pronouns", "most attended mention is one that they stand for"),
-        ("rule:first", "antecedent:named", "pronouns", "most attended mention is the first mention"),
         ("mine", "mine", "words that “mine” is about", "strongest attention is on a word that it names"),
     ],
 )

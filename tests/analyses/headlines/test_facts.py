@@ -11,7 +11,7 @@ from analyses.headlines.facts import facts
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.wording.head_names import Place
 from analyses.wording.plain_words import Label
-from tests.analyses.headlines.hand_made_tables import RULE, hand_made, heads_row, label_row
+from tests.analyses.headlines.hand_made_tables import RULE, hand_made, heads_row
 
 
 @pytest.fixture
@@ -93,14 +93,6 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     )
     tables["rules"] = tables["rules"].assign(value=0.95)
     assert "95% of cases; taking the last verb gets 60%" in said(tables)[1].first
-
-
-def test_who_looks_at_a_class_whoever_asks_is_told_by_the_lift(tables):
-    own = label_row(1, 1, "part-of-speech", "rule:any->VERB", "attention", 2.0, measure="tag:NOUN->VERB")
-    rule = RULE | {"measure": "tag:NOUN->VERB", "rival": "words of other tags", "rule": "any->VERB", "predicts": 0.9}
-    rest = {**tables, "labels": pd.DataFrame([own]), "rules": pd.DataFrame([RULE, rule])}
-    rest["effects"] = tables["effects"].iloc[:2]
-    assert said(rest)[1].first == "L1.H1 looks at verbs, whoever asks 3.0 times as much as distance explains."
 
 
 def quiet(tables, **more) -> str:

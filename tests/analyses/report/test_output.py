@@ -71,15 +71,21 @@ def test_no_text_of_a_csv_is_a_formula_and_the_parquet_has_it_as_it_was(tmp_path
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out/tables/cells.parquet"), table)
 
 
-def test_tables_and_figures_lie_where_the_design_says(tmp_path):
-    with output.writing(tmp_path / "out") as new:
-        new.table("heads", TABLE)
-        new.figures({"grid": drawing()})
-        new.run({"gain": float("nan"), "n": TABLE["layer"].iloc[1], "needs": frozenset({"tags"})})
-    facts, made = record(tmp_path / "out"), {*files(tmp_path / "out")}
-    assert (facts["gain"], facts["n"], facts["needs"]) == (None, 1, ["tags"])
-    assert made == {"tables/heads.csv", "tables/heads.parquet", "figures/grid.svg", "figures/grid.png", "run.json"}
-    assert {*facts["files"]} == made
+def test_tables_and_figures_lie_where_the_design_says_also_figures_that_are_drawn_at_once(tmp_path):
+    before = torch.get_num_threads()
+    names = {"run.json", *(f"tables/heads.{kind}" for kind in ("csv", "parquet"))}
+    names |= {f"figures/{name}.{kind}" for name in ("one", "other", "third") for kind in ("svg", "png")}
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        with output.writing(tmp_path / str(threads)) as new:
+            new.table("heads", TABLE)
+            new.figures({"one": drawing(), "other": drawing(), "third": drawing()})
+            new.run({"gain": float("nan"), "n": TABLE["layer"].iloc[1], "needs": frozenset({"tags"})})
+        torch.set_num_threads(before)
+        facts = record(tmp_path / str(threads))
+        assert (facts["gain"], facts["n"], facts["needs"]) == (None, 1, ["tags"])
+        assert {*facts["files"]} == names == {*files(tmp_path / str(threads))}
+    assert files(tmp_path / "1") == files(tmp_path / "2")
 
 
 def test_a_later_run_replaces_its_own_files_and_keeps_those_of_others(tmp_path):
@@ -166,30 +172,6 @@ def test_a_finished_run_keeps_its_place_until_the_next_is_finished(tmp_path):
     assert files(tmp_path) == before
 
 
-def test_a_figure_that_was_shown_is_drawn_once(tmp_path):
-    figure = drawing()
-    with output.writing(tmp_path / "out") as new:
-        first = new.figures({"grid": figure})["grid"]
-        new.run({output.UNFINISHED: "effects"})
-        new.show()
-        figure.subplots()  # would be seen if it were drawn again
-        assert new.figures({"grid": figure})["grid"] == first
-        new.run({})
-    assert (tmp_path / "out/figures/grid.svg").read_bytes() == first
-
-
-def test_figures_that_are_drawn_at_once_are_those_drawn_one_by_one(tmp_path):
-    before, made = torch.get_num_threads(), []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        with output.writing(tmp_path / "out") as new:
-            new.figures({"one": drawing(), "other": drawing(), "third": drawing()})
-            new.run({})
-        torch.set_num_threads(before)
-        made.append(files(tmp_path / "out"))
-    assert made[0] == made[1]
-
-
 def test_a_run_without_a_directory_takes_none_that_is_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -204,11 +186,8 @@ def test_a_run_without_a_directory_takes_none_that_is_there(tmp_path, monkeypatc
     Path("report").mkdir()
     assert place() == "report"  # nothing is in it
     left("report")
-    assert place() == "report-2"
     Path("report-2").write_text("a file of mine")
-    Path("report-3").mkdir()
-    Path("report-3/thesis.tex").write_text("mine")
-    assert place() == "report-4"
+    Path("report-3").symlink_to("report")
     left("report-4", unfinished="labels", command="interp report")
     assert place() == "report-5"
     left("report", unfinished="labels", command="interp report --seed 1")
@@ -271,20 +250,6 @@ def test_of_two_at_once_one_writes_and_the_other_says_so(tmp_path):
     assert {*files(out)} == {"a.txt", "run.json"}
 
 
-def test_a_killed_run_leaves_nothing_for_the_next(tmp_path):
-    out = tmp_path / "out"
-
-    def killed():
-        with output.writing(out) as new:
-            new.text("a.txt", "a")
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert ended(process(killed)) == -signal.SIGKILL
-    assert len(os.listdir(tmp_path)) == 1
-    write(out, "b.txt")
-    assert {*files(tmp_path)} == {"out/b.txt", "out/run.json"}
-
-
 def test_a_link_in_place_of_the_draft_is_refused_and_its_name_taken_for_no_run(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -293,8 +258,6 @@ def test_a_link_in_place_of_the_draft_is_refused_and_its_name_taken_for_no_run(t
     Path(".report.interp-draft").symlink_to("elsewhere")
     with pytest.raises(InputError, match="draft is a link"):
         write(Path("report"), "report.html")
-    Path("report-2").symlink_to("elsewhere")
-    assert str(output.unused("report", "interp report")) == "report-3"
     assert {*files(elsewhere)} == {"thesis.tex"}
 
 

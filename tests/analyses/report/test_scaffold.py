@@ -149,23 +149,6 @@ def test_the_record_says_how_long_each_stage_took(tmp_path):
     assert told == ["reading", "drawing", "the page is there\n", "reading", "writing figures"]
 
 
-@pytest.mark.parametrize(
-    ("said", "marked"),
-    [
-        ("1 layers", 1),
-        ("1 layer, 11 layers, 2.1 layers, 1 is less, 1 has it", 0),
-        ("as `this", 1),
-        ("-0.5 and offset -1", 2),
-        ("−0.5, 2-3, L0-11", 0),
-        ("6,000 items", 1),
-        ("12345 items", 1),
-        ("6\u202f000 items, in 2026, of #12345", 0),
-    ],
-)
-def test_a_proofreader_marks_slips_and_nothing_else(said, marked):
-    assert len(slips(f"<p>{said}</p><code>`-1 6,000`</code>")) == marked
-
-
 def test_a_heading_calls_a_path_by_its_last_part():
     paths = ("/somewhere/else/MiniLM/", "gum:/somewhere/gum", "../models/own", "org/name", "tales:100")
     assert [*map(short_name, paths)] == ["MiniLM", "gum", "own", "org/name", "tales:100"]
