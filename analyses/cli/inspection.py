@@ -121,12 +121,12 @@ def said(run: RunFolder) -> list[str]:
     Nothing of runs that have none.
     """
     headline, sentences = run.facts.get("headline"), run.facts.get("sentences") or {}
-    told = [*sentences][:_SAID]
-    own = [name for name in sentences if headline and name not in told and name not in OURS]
-    rest = len(sentences) - len(told) - len(own)
+    first = [*sentences][:_SAID]
+    of_user = [name for name in sentences if headline and name not in first and name not in OURS]
+    rest = len(sentences) - len(first) - len(of_user)
     return [
         *([f"{headline}."] if headline else []),
-        *(sentences[name] for name in [*told, *own]),
+        *(sentences[name] for name in [*first, *of_user]),
         *([f"{rest} more on the page."] * (rest > 0)),
         *_left_out(run.facts),
     ]
@@ -184,8 +184,8 @@ def _place(name: str, places: Sequence[Place]) -> Place:
 
 def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:
     """A table's rows of one head."""
-    own = (table["layer"] == place.layer) & (table["head"] == place.head)
+    chosen = (table["layer"] == place.layer) & (table["head"] == place.head)
     for column in ("stack", "attention"):
         if column in table and not is_numeric_dtype(table[column]):  # an experiment's `attention` is how much
-            own &= table[column].isna() | (table[column] == getattr(place, column))
-    return table.loc[own.fillna(False).astype(bool)]
+            chosen &= table[column].isna() | (table[column] == getattr(place, column))
+    return table.loc[chosen.fillna(False).astype(bool)]

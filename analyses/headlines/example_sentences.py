@@ -176,10 +176,10 @@ class _Reader:
         for batch in Reading(self.model, passages, heads=self.kind) if passages else ():
             weights = _between_words(batch)
             if measure is None:
-                asked = [_any_word(window, causal=causal) for window in batch.windows]
+                by_window = [_any_word(window, causal=causal) for window in batch.windows]
             else:
-                asked = questions(measure, about.label, batch, causal=causal)
-            for prompt, (window, several) in enumerate(zip(batch.windows, asked, strict=True)):
+                by_window = questions(measure, about.label, batch, causal=causal)
+            for prompt, (window, several) in enumerate(zip(batch.windows, by_window, strict=True)):
                 for each in several:
                     yield _Choice(read + prompt, window.text.words, each, weights[prompt, :, each.asks])
             read += len(batch.windows)

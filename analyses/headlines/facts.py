@@ -171,9 +171,9 @@ def _attended(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[t
     cells = by_head(heads.loc[heads["sink"] == "kept"], "measure")
     rules = by_head(tables.get("rules", pd.DataFrame()), "measure")
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
-        at = (*Place.of(row), row["measure"])
+        key = (*Place.of(row), row["measure"])
         label = Label.parse(str(row["label"]))
-        yield Place.of(row), _fact(Row("labels", row), label, cells.get(at, {}), rules.get(at), words)
+        yield Place.of(row), _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
     labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
     called = {each.name: each.called for each in _measures(behaviours)}
     rest = heads.loc[~heads["behaviour"].isin(labelled)]
@@ -247,8 +247,8 @@ def _carried(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tu
     if effects.empty:
         return
     measured = set(tables["heads"]["measure"])  # those of the same task where the answer is predicted
-    told = [each for each in _measures(behaviours) if each.foretells and each.name in measured]
-    foretold = {task: (each.name,) for each in told for task in each.tasks}
+    measures = [each for each in _measures(behaviours) if each.foretells and each.name in measured]
+    foretold = {task: (each.name,) for each in measures for task in each.tasks}
     tasks = {row["task"]: row for row in tables.get("tasks", pd.DataFrame()).to_dict("records") if row.get("carried")}
     restored = by_head(effects.loc[effects["intervention"] == "denoise"], "behaviour", "task")
     for row in carriers(effects.loc[(effects["intervention"] == "noise") & (effects["effect"] > 0)]).to_dict("records"):

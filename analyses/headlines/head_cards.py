@@ -298,11 +298,11 @@ def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> list[tuple[str,
     if not isinstance(first["measure"], str):
         surest = "No label of this head is about words of this text. Of any words, those where it is surest:"
         return [(surest, best), (f"Any words, drawn at random among {count % 'words'}:", drawn)]
-    asked = plain_words.asked(first["label"], first["measure"], words)
-    surest = f"{asked.words[0].upper()}{asked.words[1:]} whose {asked.whose}, the surest first:"
+    question = plain_words.asked(first["label"], first["measure"], words)
+    surest = f"{question.words[0].upper()}{question.words[1:]} whose {question.whose}, the surest first:"
     if not best:
-        surest = f"Of {count % asked.words} there is none whose {asked.whose}."
-    among = f"Drawn at random among {count % asked.words}: ✓ where the {asked.whose}, ✗ where it is not:"
+        surest = f"Of {count % question.words} there is none whose {question.whose}."
+    among = f"Drawn at random among {count % question.words}: ✓ where the {question.whose}, ✗ where it is not:"
     return [(surest, [each._replace(right=None) for each in best]), (among, drawn)]
 
 

@@ -53,28 +53,28 @@ def measure(
             run.say(f"{name} is left out: {why}\n", 0)
         for kind in (kind for kind in kinds if name in asked_of(kind, behaviours)):
             results[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)
-    asked = [
+    readings = [
         (used, kind, [each for name, each in asked_of(kind, behaviours).items() if name in used.asked])
         for used in serving(needs, corpora)
         for kind in kinds
     ]
-    names = list(dict.fromkeys(each.name for *_, several in asked for each in several))
+    names = list(dict.fromkeys(each.name for *_, several in readings for each in several))
     with meanwhile([partial(_effects, model, behaviours[name], pairs, run.seed) for name in names]) as tested:
-        sums = [each for one in asked if one[-1] for each in _read(run, model, *one, tested.take_back)]
+        sums = [each for one in readings if one[-1] for each in _read(run, model, *one, tested.take_back)]
         run.say(f"{', '.join(names)}: waiting for minimal pairs", 0)
         effects = dict(zip(names, tested(), strict=True))
     run.say.add({f"{name}: minimal pairs": seconds for name, (_, seconds) in effects.items()})
     run.say(f"{', '.join(names)}: intervals", 0)
     made = side_by_side([partial(table, each, run.seed) for each in sums for table in (_own_table, _table_by_norm)])
-    for each, own, by_norm in zip(sums, made[::2], made[1::2], strict=True):
+    for each, table, by_norm in zip(sums, made[::2], made[1::2], strict=True):
         name, about = each.behaviour.name, (each.behaviour, each.kind, each.used.corpus, each.used.stands_in)
-        if isinstance(own, Measured) and isinstance(each.own, Collected):
-            heads = own.heads if by_norm is None else beside_norms(own.heads, by_norm)
+        if isinstance(table, Measured) and isinstance(each.own, Collected):
+            heads = table.heads if by_norm is None else beside_norms(table.heads, by_norm)
             followed = partial(each.own.rules, seed=run.seed) if each.own.rules else pd.DataFrame
-            measured = replace(own, heads=heads, followed=followed)
+            measured = replace(table, heads=heads, followed=followed)
             results[name, each.kind] = Result(*about, measured, effects[name][0], collected=each.own)
         else:
-            results[name, each.kind] = _not_measured(*about, why=str(own))
+            results[name, each.kind] = _not_measured(*about, why=str(table))
     return [results[name, kind] for name in behaviours for kind in kinds if (name, kind) in results]
 
 
@@ -83,8 +83,8 @@ def corrected(results: Sequence[Result]) -> list[Result]:
     heads = with_q([result.measured.heads for result in results])
     effects = with_q([result.tested.table for result in results])
     return [
-        replace(result, measured=replace(result.measured, heads=own), tested=replace(result.tested, table=tested))
-        for result, own, tested in zip(results, heads, effects, strict=True)
+        replace(result, measured=replace(result.measured, heads=rows), tested=replace(result.tested, table=causal))
+        for result, rows, causal in zip(results, heads, effects, strict=True)
     ]
 
 
@@ -144,7 +144,7 @@ def _read(
 
     There is no norm where the model's parts are not at hand.
     """
-    own = [each.collector(model, seed=run.seed, heads=kind) for each in behaviours]
+    collectors = [each.collector(model, seed=run.seed, heads=kind) for each in behaviours]
     weighted, by_norm = None, []
     if isinstance(model, Transformer):
         weighted = NormWeighted(model, kind.stack, kind.attention)
@@ -155,9 +155,9 @@ def _read(
         run.say(f"{', '.join(each.name for each in behaviours)}: reading", texts)
 
     reading = Reading(model, used.corpus, say, heads=kind, weighted=weighted)
-    read(reading, own, by_norm)
-    norms = collected(reading, by_norm) if by_norm else [None] * len(own)
-    sums = zip(behaviours, collected(reading, own), norms, strict=True)
+    read(reading, collectors, by_norm)
+    norms = collected(reading, by_norm) if by_norm else [None] * len(collectors)
+    sums = zip(behaviours, collected(reading, collectors), norms, strict=True)
     return [Sums(behaviour, kind, used, each, weighed) for behaviour, each, weighed in sums]
 
 

@@ -142,9 +142,9 @@ def patch(
     answers: list[patching.Answers | None] = []
 
     def measure(run: Run) -> Page:
-        found = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **how)
-        answers.append(found.cells.answers)
-        return patching.page(found, run.models[0])
+        patched = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **how)
+        answers.append(patched.cells.answers)
+        return patching.page(patched, run.models[0])
 
     page = write(out, measure, {name: model}, seed=seed, command=command, progress=progress)
     return Written(Path(out), page.tables.get("correlations"), answers[-1])

@@ -273,13 +273,13 @@ def _page(
         facts: every head's, the first to be told first, once all that they rest on is measured.
     """
     several = len(model.config.stacks) > 1
-    beside, labels, scores, explained, probes, asked = (parts.get(name, Part()) for name in _PARTS)
-    told = [behaviour_sections.section(each, several, labels.tables.get("evidence")) for each in results]
+    beside, labels, scores, explained, probes, experiments = (parts.get(name, Part()) for name in _PARTS)
+    behaviour_parts = [behaviour_sections.section(each, several, labels.tables.get("evidence")) for each in results]
     known = [labels, scores, explained, probes]
-    small = [TEXTS["experiments"], *asked.sections, *asked.counted] if asked.facts else []
-    links = joined([link(section.title, section.id) for section in asked.sections], "; ")
+    small = [TEXTS["experiments"], *experiments.sections, *experiments.counted] if experiments.facts else []
+    links = joined([link(section.title, section.id) for section in experiments.sections], "; ")
     titles = [*links, "."] if links else "None can be asked of this model."
-    short = [line for part in (*told, *known) for line in part.short]
+    short = [line for part in (*behaviour_parts, *known) for line in part.short]
     short += [(link("Experiments", "experiments"), titles)] if small else []
     tables = behaviour_results.tables(results)
     for part in parts.values():
@@ -296,7 +296,7 @@ def _page(
         overview=[first],
         summary=[Definitions(short), remark(TEXTS["kept apart"].format(also=also))],
         sections=[
-            *(section for part in (labels, *told, scores, explained, probes) for section in part.sections),
+            *(section for part in (labels, *behaviour_parts, scores, explained, probes) for section in part.sections),
             *([Section("Experiments", small, "experiments")] if small else []),
             Section("What was read and what was left out", [*by_ids, *counts, *counted]),
         ],
@@ -317,7 +317,7 @@ def _page(
             "labels_left_out": None,
             **labels.facts,
             "probes": probes.facts or {"left_out": None},
-            **asked.facts,
+            **experiments.facts,
         },
     )
 
@@ -348,12 +348,12 @@ def _left_out(model: Model, results: Sequence[Result]) -> dict[str, Any]:
     """What was left out, and why."""
     several = len(model.config.stacks) > 1
     named = {result.behaviour.name + (f": {result.kind.title}" if several else ""): result for result in results}
-    own = {result.corpus.name: "targets" in result.corpus.annotates for result in results}
+    paired = {result.corpus.name: "targets" in result.corpus.annotates for result in results}
     return {
         "on_generated_text": list(dict.fromkeys(result.behaviour.name for result in results if result.generated)),
         "left_out": {name: result.counts for name, result in named.items()},
         "not_measured": {name: each.left_out for name, each in named.items() if each.left_out},
         "measures_without_items": {name: each.measured.absent for name, each in named.items() if each.measured.absent},
-        "targets": {name: _TARGETS[known] for name, known in own.items()} if several else None,
+        "targets": {name: _TARGETS[known] for name, known in paired.items()} if several else None,
         "causal_test_left_out": {each.behaviour.name: why for each in results if (why := each.tested.left_out)},
     }

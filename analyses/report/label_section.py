@@ -78,12 +78,12 @@ def _figures(labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Map
     """What heads of each kind of attention may be called, and effects beside attention."""
     labels, drawn, kinds = labelled.labels, [], Heads.every(model)
     for kind in kinds:
-        own = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
-        if len(own):
+        rows = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
+        if len(rows):
             name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
             caption = f"{kind.title.capitalize()}; {TEXTS['label map']}"
-            figure = figures.label_map(own, kind.n_layers, kind.n_heads, colours=colours)
-            drawn.append(Figure(name, figure, caption, text_alternatives.label_map(own, kind.count)))
+            figure = figures.label_map(rows, kind.n_layers, kind.n_heads, colours=colours)
+            drawn.append(Figure(name, figure, caption, text_alternatives.label_map(rows, kind.count)))
     if len(labelled.evidence.dropna(subset=["gain", "effect", "label"])):
         figure = figures.attention_against_effect(labelled.evidence, labels, colours=colours)
         alt = text_alternatives.agreement(labelled.evidence, labels)

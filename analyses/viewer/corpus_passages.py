@@ -61,8 +61,8 @@ def _pronouns(text: AnnotatedText) -> int:
 def _asking(model: Model, window: Window, measures: Sequence[Measure]) -> dict[str, list[int]]:
     """The tokens that each measure of words asks, where it asks any."""
     causal = Heads.every(model)[0].causal
-    asked = {each.name: asks(each, window, causal=causal) for each in measures if each.points and each.of_words}
-    return {name: tokens for name, tokens in asked.items() if tokens}
+    tokens_of = {each.name: asks(each, window, causal=causal) for each in measures if each.points and each.of_words}
+    return {name: tokens for name, tokens in tokens_of.items() if tokens}
 
 
 def _meant(window: Window) -> dict[int, str]:
