@@ -29,6 +29,7 @@ _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is draw
 _MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
 _MOST = 0.8  # and of a head that gives them more, hardly a line would be seen
 _SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
+Named = Mapping[str, examples.Head]  # heads by their names in a figure
 _TAGGED = 40  # sentences over which attention between tags is averaged
 
 
@@ -113,15 +114,19 @@ def _of_heads(
         for row in chosen.to_dict("records")
     }
     if is_paired(model, kind):
-        yield from _along(model, kind, behaviour, corpus, heads)
+        yield from _along(model, kind, behaviour.name, corpus, heads)
         return
-    pictures = [draw for name, draw in _PICTURES.items() if name in behaviour.pictures]
-    for draw in pictures:
-        yield from draw(model, behaviour, corpus, heads, seed)
+    name, pictures = behaviour.name, behaviour.pictures
+    if "repeats" in pictures:
+        yield from _on_repeats(model, name, heads, seed)
+    if "tags" in pictures:
+        yield from _between_tags(model, name, corpus, heads)
+    if {"sentence", "pronoun"} & {*pictures}:
+        yield from _over_words(model, name, corpus, heads, about_pronouns="pronoun" in pictures)
 
 
 def _along(
-    model: Model, kind: Heads, behaviour: Behaviour, corpus: Iterable[AnnotatedText], heads: Mapping[str, examples.Head]
+    model: Model, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named
 ) -> Iterator[Figure]:
     """Patterns of a decoder's heads over one text, token by token."""
     shortest, longest = _SHOWN_TOKENS
@@ -147,7 +152,7 @@ def _along(
             )
             caption = f"From {window.text.document}: a row is a token of the target, and what is written next."
             alt = text_alternatives.cells(patterns, asks, answers)
-            yield Figure(f"{behaviour.name}-along", figure, caption, alt)
+            yield Figure(f"{behaviour}-along", figure, caption, alt)
             return
 
 
@@ -164,9 +169,7 @@ def _grids(
         yield Drawing(name, draw, caption, text_alternatives.grid(heads, group, unit.drawn))
 
 
-def _on_repeats(
-    model: Model, behaviour: Behaviour, corpus: object, heads: Mapping[str, examples.Head], seed: int
-) -> Iterator[Figure]:
+def _on_repeats(model: Model, behaviour: str, heads: Named, seed: int) -> Iterator[Figure]:
     """Mean patterns on random tokens that are read twice."""
     length = min(_REPEAT_LENGTH, position.repeat_length(model))
     if length < 2:
@@ -176,16 +179,10 @@ def _on_repeats(
     title = "Where do the best positional heads look, when random tokens come twice?"
     caption = TEXTS["on repeats"].format(sequences=_REPEATS, length=length, back=length - 1)
     figure, alt = figures.best_heads(patterns, title=title), text_alternatives.stripes(patterns)
-    yield Figure(f"{behaviour.name}-patterns", figure, caption, alt)
+    yield Figure(f"{behaviour}-patterns", figure, caption, alt)
 
 
-def _between_tags(
-    model: Model,
-    behaviour: Behaviour,
-    corpus: Iterable[AnnotatedText],
-    heads: Mapping[str, examples.Head],
-    seed: int,
-) -> Iterator[Figure]:
+def _between_tags(model: Model, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named) -> Iterator[Figure]:
     """Mean attention from words of one tag to words of another."""
     sentences = examples.find(model, corpus, examples.sentence, _TAGGED)
     texts = [text for text in sentences if text.tags is not None]
@@ -196,18 +193,13 @@ def _between_tags(
     sides: Any = {"queries": tags, "keys": tags, "axes_labels": ("from a word tagged", "to words tagged")}
     figure = figures.best_heads(patterns, title="To which kinds of words do the best heads look?", **sides)
     caption = f"Mean share of a word's attention, over {counted(len(texts), 'sentence')}."
-    yield Figure(f"{behaviour.name}-patterns", figure, caption, text_alternatives.cells(patterns, tags, tags))
+    yield Figure(f"{behaviour}-patterns", figure, caption, text_alternatives.cells(patterns, tags, tags))
 
 
 def _over_words(
-    model: Model,
-    behaviour: Behaviour,
-    corpus: Iterable[AnnotatedText],
-    heads: Mapping[str, examples.Head],
-    seed: int,
+    model: Model, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named, *, about_pronouns: bool
 ) -> Iterator[Figure]:
     """Attention of the best heads over one passage of the corpus."""
-    about_pronouns = "pronoun" in behaviour.pictures
     cut = partial(examples.passage, holds=antecedent_items) if about_pronouns else examples.sentence
     for passage in examples.find(model, corpus, cut):
         read = examples.word_patterns(model, passage, [*heads.values()])
@@ -227,10 +219,7 @@ def _over_words(
         words = passage.words
         figure = figures.attention_over_words(words, patterns, title=title, emphasised=emphasised, sought=answers)
         alt = text_alternatives.lines(patterns, words, pronoun)
-        yield Figure(f"{behaviour.name}-words", figure, caption, alt)
-
-
-_PICTURES = {"repeats": _on_repeats, "tags": _between_tags, "sentence": _over_words, "pronoun": _over_words}
+        yield Figure(f"{behaviour}-words", figure, caption, alt)
 
 
 def _on_words(patterns: Mapping[str, examples.WordPattern]) -> tuple[dict[str, examples.WordPattern], list[str]]:

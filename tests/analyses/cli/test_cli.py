@@ -17,9 +17,7 @@ import pytest
 import torch
 from commands import command, refusal
 from pages import Page, outside_addresses, page_of
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from worded import worded
 
 from analyses import behaviours, report
 from analyses.behaviours import OURS
@@ -39,9 +37,10 @@ from analyses.report.behaviour_sections import strongest
 from analyses.report.scaffold import write
 from analyses.tables.findings import best, causes, notable, varied
 from analyses.tables.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
-from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, Transformer, TransformerConfig
+from interp import AnnotatedText, InputError, Mention, Transformer
 from interp.patterns import Totals
 from interp.statistics import benjamini_hochberg
+from tests.analyses.headlines.hand_made_tables import at, heads_row
 
 HOSTILE = "<script>alert(1)</script>"
 WORDS = ["Tim", "saw", HOSTILE, "&", "Sue", ".", "He", "was", "there", "with", "her", "dog"]
@@ -61,12 +60,7 @@ def corpus(name: str = "texts", annotates: frozenset[str] = frozenset({"tags", "
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    vocabulary = {word: at for at, word in enumerate(["<unk>", *dict.fromkeys(WORDS)])}
-    backend = Backend(WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    torch.manual_seed(0)
-    stack = StackConfig(2, 11, 3, 5, 7, 29, len(vocabulary), causal=True)
-    return Transformer(TransformerConfig(decoder=stack), Tokenizer(backend))
+    return worded(*WORDS)
 
 
 def fake(
@@ -81,18 +75,20 @@ def fake(
 ) -> Behaviour:
     """An analysis that reads its corpus and reports one clear head, L1.H2."""
     units = {"previous-token": "share", "distance": "tokens"}
-    where = {"stack": "decoder", "attention": "self"}
-    cells = [{**where, "layer": layer, "head": head} for layer in range(2) for head in range(3)]
+    cells = [at(layer, head) for layer in range(2) for head in range(3)]
 
     def rows(name: str, n: int) -> pd.DataFrame:
-        table = pd.DataFrame([{**cell, "measure": each, "unit": units[each]} for cell in cells for each in units])
-        gain = np.where((table["layer"] == 1) & (table["head"] == 2), 0.9, 0.001)
-        table = table.assign(value=gain, gain=gain, ci_low=gain - 0.02, ci_high=gain + 0.02, corpus=name, n=n)
-        same = {"behaviour": behaviour, "sink": "kept", "baseline": 0.0, "baseline_name": "uniform", "p": 0.01}
-        same |= {"q": 0.01, "together": "", "documents": 40, "fewest": 5, "readings": "kept"}
-        absent = ("reference", "reference_gain", "reference_low", "reference_q")
-        absent += ("norm_value", "norm_gain", "norm_low", "norm_high")
-        return table.assign(**same, **dict.fromkeys(absent, np.nan))
+        clear = {(1, 2): 0.9}
+        values = [(*cell, clear.get(cell, 0.001)) for cell in np.ndindex(2, 3)]
+        more = {"corpus": name, "n": n, "documents": 40, "p": 0.01, "q": 0.01}
+        more |= dict.fromkeys(("norm_value", "norm_gain", "norm_low", "norm_high"), np.nan)
+        return pd.DataFrame(
+            [
+                heads_row(layer, head, behaviour, each, value, 0.0, unit=unit, **more)
+                for layer, head, value in values
+                for each, unit in units.items()
+            ]
+        )
 
     class Rows(Collected):
         def measured(self, *, seed=0):

@@ -35,11 +35,10 @@ def test_whole_sentences_that_fit_begin_the_first_texts():
 
 
 def test_texts_with_more_pronouns_come_first():
-    bare, some, more = (
-        text(1, f"Tim saw {rest}")
-        for rest in ("the dog because Sue saw Tim", "Sue because He saw the dog", "Sue because He saw his dog")
-    )
-    assert [each.title for each in corpus_passages.choose(worded("his"), [bare, some, more])] == [more.text, some.text]
+    rests = "the dog because Sue saw Tim", "Sue because He saw the dog", "Sue because He saw his dog"
+    bare, some, more = (text(1, f"Tim saw {rest}") for rest in rests)
+    shown = corpus_passages.choose(worded("his"), [bare, some, more])
+    assert [each.attentions[0].queries for each in shown] == [more.words, some.words]
 
 
 def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
