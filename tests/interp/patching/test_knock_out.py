@@ -1,6 +1,7 @@
 """Claimed keys hidden from single heads: against one forward a head, and against what follows on paper."""
 
 from dataclasses import replace
+from functools import partial
 
 import jaxtyping
 import numpy as np
@@ -20,8 +21,8 @@ from interp.patching.knockout import (
     log_probabilities,
 )
 from tests.interp.patching.settings import random_claims
-from tests.tiny import STACKS, randomise, token_ids
 from tests.tiny import model as tiny_model
+from tests.tiny import randomise
 
 HOWS: tuple[How, ...] = ("hide", "exchange", "remove")
 ROWS = [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18, 19]]
@@ -53,11 +54,19 @@ def read_anywhere(model, seed: int) -> list[Claim]:
     return random_claims(texts, texts, texts, causal=model.last.config.causal, seed=seed, count=11)
 
 
+def probed(kind: str) -> tuple[Transformer, torch.nn.Linear]:
+    """A model without an output layer, and a probe of its final stream."""
+    model = Transformer(replace(tiny_model(kind).config, output="none")).double()
+    probe = torch.nn.Linear(model.config.d_model, 29).double()
+    randomise(model)
+    randomise(probe, 1)
+    return model, probe
+
+
 @pytest.mark.parametrize("entries", [1 << 19, 300])
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_some_cells_are_what_they_are_among_all(kind, entries, monkeypatch):
-    model, probe = tiny_model(kind), torch.nn.Linear(STACKS[kind].d_model, 29).double()
-    randomise(probe, 1)
+    model, probe = probed(kind)
     texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, 2)
     whole = knock_out(model, texts, claims, probe)
     cells = torch.rand(whole.shape, generator=torch.Generator().manual_seed(0)) < 0.3
@@ -80,9 +89,7 @@ def test_many_logits_are_made_some_at_a_time(monkeypatch):
 @pytest.mark.parametrize(("kind", "carried"), [("gpt2", [range(2, 5), range(1, 4)]), ("bert", [range(7), range(5)])])
 def test_only_positions_that_change_and_are_seen_are_carried(kind, carried, monkeypatch):
     """A causal pass ends with the last position that is claimed or read; an encoder's positions all see each other."""
-    model, texts = tiny_model(kind), TokenBatch.from_rows(ROWS)
-    probe = torch.nn.Linear(model.config.d_model, 29).double()
-    randomise(probe, 1)
+    (model, probe), texts = probed(kind), TokenBatch.from_rows(ROWS)
     claims = [replace(claim(0, {2: [1], 3: [0]}), read=at(4)), replace(claim(1, {1: [0], 3: [2]}), read=at(0))]
     shown = []
 
@@ -167,22 +174,17 @@ def test_what_is_no_claims_says_what_would_be(part, value, expected, unchecked):
         Claim(**{"prompt": 0, "queries": [2], "keys": [[True]], part: value})
 
 
-def test_an_encoder_sees_later_keys_and_no_padding():
-    model, probe = tiny_model("bert"), torch.nn.Linear(19, 29).double()
+def test_an_encoder_sees_later_keys_and_no_padding_and_says_nothing_next():
+    (model, probe), texts = probed("bert"), TokenBatch.from_rows(ROWS)
     later, padded = (replace(claim(1, {2: [key]}), read=at(2)) for key in (4, 5))
-    texts = TokenBatch.from_rows(ROWS)
     assert knock_out(model, texts, [later], probe).abs().min() > 0
     with pytest.raises(InputError, match="keys that its rows see"):
         knock_out(model, texts, [padded], probe)
-
-
-def test_a_model_that_says_nothing_next_is_refused():
     with pytest.raises(InputError, match="no output layer: give a probe"):
-        knock_out(tiny_model("bert"), token_ids(1, 7), CLAIMS[:1])
-    probe = torch.nn.Linear(19, 29).double()
-    for kind in ("bert", "gpt2"):  # a probe says no next token either
+        knock_out(model, texts, CLAIMS[:1])
+    for each in (model, tiny_model("gpt2")):  # a probe says no next token either
         with pytest.raises(InputError, match="name what else a claim reads"):
-            knock_out(tiny_model(kind), token_ids(1, 7), CLAIMS[:1], probe)
+            knock_out(each, texts, CLAIMS[:1], probe)
 
 
 @pytest.mark.parametrize("entries", [1 << 19, 300])
@@ -190,43 +192,33 @@ def test_a_model_that_says_nothing_next_is_refused():
 def test_keys_changed_in_several_heads_at_once(kind, entries, monkeypatch):
     """In one head it is what `knock_out` says; in several, one pass a claim with each of them changed by hand."""
     monkeypatch.setattr(memory, "MOST", 3 * entries)
-    model = Transformer(replace(tiny_model(kind).config, output="none")).double()
-    randomise(model)
-    probe = torch.nn.Linear(model.config.d_model, 29).double()
-    randomise(probe, 1)
-    texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, model.config.n_layers)
+    model, probe = probed(kind)
+    texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, 2)
     (stack,) = model.config.stacks
     one = knock_out(model, texts, claims, probe)[:, 1, 0]
     torch.testing.assert_close(knock_out_together(model, texts, claims, [[(1, 0)]] * len(claims), probe), one)
 
-    def by_hand(claim: Claim, heads: list[int]):
-        def edit(value):
-            value = value.clone()
-            for at, row in enumerate(claim.queries.tolist()):
-                before = value[claim.prompt, heads, row].clone()
-                for key in claim.keys[at].nonzero()[:, 0].tolist():
-                    if claim.how == "hide":
-                        value[claim.prompt, heads, row, key] = -torch.inf
-                        continue
-                    value[claim.prompt, heads, row, key] -= before[:, key]
-                    if claim.others is not None:
-                        value[claim.prompt, heads, row, int(claim.others[at, key])] += before[:, key]
-            return value
+    def by_hand(value, claim: Claim, heads: list[int]):
+        value = value.clone()
+        for number, row in enumerate(claim.queries.tolist()):
+            before = value[claim.prompt, heads, row].clone()
+            for key in claim.keys[number].nonzero()[:, 0].tolist():
+                value[claim.prompt, heads, row, key] -= torch.inf if claim.how == "hide" else before[:, key]
+                if claim.others is not None:
+                    value[claim.prompt, heads, row, int(claim.others[number, key])] += before[:, key]
+        return value
 
-        return edit
-
-    several = [[(0, 0), (0, 1), (1, 1)], [(1, 0), (1, 1)]] * len(claims)
-    found = knock_out_together(model, texts, claims, several[: len(claims)], probe)
-    plainly = knock_out_together_by_forward(model, texts, claims, several[: len(claims)], probe)
-    torch.testing.assert_close(found, plainly)
+    several = ([[(0, 0), (0, 1), (1, 1)], [(1, 0), (1, 1)]] * len(claims))[: len(claims)]
+    drops = knock_out_together(model, texts, claims, several, probe)
+    torch.testing.assert_close(drops, knock_out_together_by_forward(model, texts, claims, several, probe))
     before = run(model, texts, capture=(final := f"{stack}.resid_final"))[final]
-    for claim, pairs, drop in zip(claims, several, found, strict=False):
-        layers = {layer: [head for own, head in pairs if own == layer] for layer, _ in pairs}
+    for claim, heads, drop in zip(claims, several, drops, strict=True):
+        layers = {layer: [head for other, head in heads if other == layer] for layer, _ in heads}
         site = f"{stack}.{{}}.attn.{'scores' if claim.how == 'hide' else 'pattern'}"
-        edits = {site.format(layer): by_hand(claim, heads) for layer, heads in layers.items()}
+        edits = {site.format(layer): partial(by_hand, claim=claim, heads=at) for layer, at in layers.items()}
         after = run(model, texts, capture=final, edit=edits)[final]
         value = [claim.read.value(probe(each[claim.prompt, claim.read.positions])) for each in (before, after)]
         torch.testing.assert_close(drop, value[0] - value[1])
-    assert {claim.how for claim, drop in zip(claims, found, strict=True) if abs(drop) > 1e-3} == {*HOWS}
+    assert {claim.how for claim, drop in zip(claims, drops, strict=True) if abs(drop) > 1e-3} == {*HOWS}
     with pytest.raises(InputError, match=r"no head 0\.9"):
         knock_out_together(model, texts, claims[:1], [[(0, 9)]], probe)
