@@ -63,7 +63,7 @@ def edge_attribution(
     model, direction = with_parts(model, "edge attribution"), checked_direction(direction)
     _check(model, steps)
     readouts, (base, source) = prepared(model, pairs, metric), ordered(pairs, direction)
-    senders, receivers = _senders(model), _receivers(model)
+    senders, receivers = _components(model)
     scores = model.last.embed.token.weight.detach().new_zeros(len(senders), len(receivers), len(pairs))
     exists = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
     held = 2 * len(senders) + 4 * (model.config.n_heads + 2 * model.last.config.kv_heads)  # writes; one layer's reads
@@ -103,23 +103,16 @@ def _check(model: Transformer, steps: int) -> None:
         raise InputError(f"steps must be at least 1 (plain edge attribution), got {steps}")
 
 
-def _senders(model: Transformer) -> list[str]:
-    """Components that write, in the order in which they do."""
-    found = ["embed"]
+def _components(model: Transformer) -> tuple[list[str], list[str]]:
+    """What writes, in the order in which it does, and what reads, in the order in which `_reads` gives it."""
+    config, senders, receivers = model.last.config, ["embed"], []
     for layer, block in enumerate(model.last.blocks):
-        found += [f"{layer}.{head}" for head in range(model.config.n_heads)]
-        found += [] if block.mlp is None else [f"mlp.{layer}"]
-    return found
-
-
-def _receivers(model: Transformer) -> list[str]:
-    """Components that read, in the order in which `_reads` gives them."""
-    config, found = model.last.config, []
-    for layer, block in enumerate(model.last.blocks):
+        feed = [] if block.mlp is None else [f"mlp.{layer}"]
+        senders += [*(f"{layer}.{head}" for head in range(config.n_heads)), *feed]
         for part, heads in [("q", config.n_heads), ("k", config.kv_heads), ("v", config.kv_heads)]:
-            found += [f"{layer}.{head}.{part}" for head in range(heads)]
-        found += [] if block.mlp is None else [f"mlp.{layer}"]
-    return [*found, "logits"]
+            receivers += [f"{layer}.{head}.{part}" for head in range(heads)]
+        receivers += feed
+    return senders, [*receivers, "logits"]
 
 
 def _name(model: Transformer, layer: int, site: str) -> str:
