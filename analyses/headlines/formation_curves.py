@@ -14,19 +14,13 @@ from analyses.wording.plain_words import Words, worded
 
 
 class Curve(NamedTuple):
-    """How a score went while the model was trained: in words, and as a line.
+    """How a score went while the model was trained: in words, and as a line."""
 
-    text      when the head formed
-    note      what is to be seen
-    points    step and score, both as fractions of the way
-    formed    the step by which it had formed, and `baseline` the score that is none, as such fractions
-    """
-
-    text: str
-    note: str
+    text: str  # when the head formed
+    note: str  # what is to be seen
     behaviour: str
-    points: Sequence[tuple[float, float]]
-    formed: float
+    points: Sequence[tuple[float, float]]  # step and score, both as fractions of the way
+    formed: float  # the step by which it had formed, and `baseline` the score that is none, as such fractions
     baseline: float | None
 
 

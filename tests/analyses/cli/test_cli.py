@@ -517,7 +517,7 @@ def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeyp
         monkeypatch.setattr(sys, "argv", ["interp", "position", *arguments])
         code, out, _ = command(capsys, "position", *arguments)
         assert code == 0
-        return out.split(";")[0]
+        return out.splitlines()[0].split(";")[0]
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "build", build)
