@@ -172,15 +172,8 @@ def _attended(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[t
 
 
 def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: Mapping[str, Words]) -> Fact:
-    """A fact of attention.
-
-    Args:
-        row: of `labels`, or of `heads` where there is no label.
-        label: what the head is called.
-        cell: the row of `heads` of its measure.
-        rule: that of `rules`, if any.
-        vocabulary: the words of labels.
-    """
+    """A fact of attention, from a row of `labels`, or of `heads` where there is no label; beside it the rows of its
+    measure in `heads` and `rules`, where they are known."""
     labelled, unit = row.table == "labels", _UNITS.get(cell.get("unit"), "share")
     low, high = ("gain_low", "gain_high") if labelled else ("ci_low", "ci_high")
     gain = Size("gain", row["gain"], row[low], row[high], unit, str(cell.get("baseline_name", "")))

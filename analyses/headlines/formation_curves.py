@@ -27,16 +27,11 @@ class Curve(NamedTuple):
 def formation(
     tables: Tables, place: Place, facts: Sequence[Fact], words: Mapping[str, Words]
 ) -> tuple[Curve, Row] | None:
-    """Of a head's facts the first that was followed while the model was trained: when it formed, and the row that says.
+    """Of a head's facts, the first to be told first, the first that was followed while the model was trained: when it
+    formed, and the row that says.
 
     None where no run is known, where none of the facts was followed, and where the last look showed less than 0.05 of
     it over the baseline.
-
-    Args:
-        tables: of a report; `when_formed` and `forming`, where the run that trained the model is known.
-        place: the head.
-        facts: of the head, the first to be told first.
-        words: of measures.
     """
     if "when_formed" not in tables:
         return None
