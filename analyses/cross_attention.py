@@ -57,4 +57,4 @@ class Collector(Scoring):
         return scored
 
 
-BEHAVIOUR = Behaviour(**BEHAVIOURS["crossing"] | {"name": "position"}, measures=_MEASURES, collector=Collector)
+BEHAVIOUR = Behaviour(**BEHAVIOURS["crossing"], measures=_MEASURES, collector=Collector)

@@ -26,7 +26,9 @@ Attending = Literal["self", "cross"]
 Probe = Literal["tag", "antecedent"]
 UNSAID = Words("", "")
 DECLARED: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-BEHAVIOURS = {name: {"name": name, **declared} for name, declared in DECLARED["behaviours"].items()}
+BEHAVIOURS: dict[str, dict[str, Any]] = {
+    name: {"name": name, **declared} for name, declared in DECLARED["behaviours"].items()
+}
 """By name, what is said of our behaviours and how they are drawn."""
 Looks = dict[int, set[int]]
 """For each row (a column of a window's tokens) its keys, whether visible or not."""
@@ -168,8 +170,10 @@ class Measure:
 
 def declared(behaviour: str, name: str, **more: Any) -> Measure:
     """A measure of ours: what `measures.toml` says of it, and what is code."""
-    fields = {**DECLARED["measures"][behaviour][name], **more}
-    return Measure(name, **fields | {"words": Words(**fields["words"]) if "words" in fields else UNSAID})
+    fields: dict[str, Any] = {**DECLARED["measures"][behaviour][name], **more}
+    if "words" in fields:
+        fields["words"] = Words(**fields["words"])
+    return Measure(name, **fields)
 
 
 def pieces_of(shown: Window, pairs: Iterable[tuple[int, int]]) -> Looks:

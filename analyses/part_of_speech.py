@@ -213,7 +213,7 @@ class Collector(Scoring):
     def scored(self) -> list[Scored]:
         """What was added up."""
         scored = [self.selected[sink].scored(self.chosen, sink) for sink in SINKS]
-        scored += [Scored(lifts, self.lifted, sink, null=lifts.null) for sink, lifts in self.lifts.items()]
+        scored += [Scored(self.lifts[sink], self.lifted, sink, null=self.lifts[sink].null) for sink in SINKS]
         return scored + ([self.received.scored(self.turned, "kept")] if self.turned else [])
 
     def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:

@@ -114,7 +114,9 @@ def _text(
         if not isinstance(values.get(name, ""), str):
             raise InputError(f'expected a string in "{columns[name]}", got {values[name]!r}')
     names = ("words", "tags", "relations", "lemmas")
-    lists = {name: _strings(values[name], columns[name], labels.get(name, ())) for name in names if name in values}
+    lists: dict[str, Any] = {
+        name: _strings(values[name], columns[name], labels.get(name, ())) for name in names if name in values
+    }
     words = lists.pop("words") if use == "words" else tuple(values[_TEXT].split())
     if not words:
         return None

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.measures import Measure, Rival
+from analyses.measures import Measure
 from analyses.reading.head_kinds import Heads
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.rows import SINKS
@@ -50,10 +50,10 @@ class Scored:
     null: Null | None = None
 
     @property
-    def constant(self) -> Rival | None:
-        """The baseline where a measure's definition gives a number."""
-        rivals = self.measures[0].rivals if self.measures else ()
-        return rivals[0] if len(rivals) == 1 and isinstance(rivals[0].looks, float) else None
+    def constant(self) -> tuple[str, float] | None:
+        """The baseline and its value where a measure's definition gives a number."""
+        rival = next((rival for measure in self.measures[:1] for rival in measure.rivals), None)
+        return (rival.name, rival.looks) if rival and isinstance(rival.looks, float) else None
 
     @property
     def baselines(self) -> list[str]:
@@ -254,8 +254,9 @@ def strictest(
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """For each measure the totals and weights (group x measure) of its strictest baseline, and its name."""
     if scored.constant is not None:
+        name, value = scored.constant
         ones = np.ones((scores.shape[0], len(scored.measures)))
-        return scored.constant.looks * ones, ones, [scored.constant.name] * len(scored.measures)
+        return value * ones, ones, [name] * len(scored.measures)
     with np.errstate(invalid="ignore", divide="ignore"):
         values = scores[:, n_heads:].sum(0) / weights[:, n_heads:].sum(0)
     best = np.nan_to_num(values, nan=-np.inf).argmax(0)
