@@ -40,10 +40,10 @@ def random_pairs(model: Transformer, count: int = 8) -> Pairs:
 
 def task_pairs(task: str, model: Transformer, seed: int) -> Pairs:
     made = {
-        "name-gender": lambda: gender_pairs._one_person(model, 24, seed, ""),
-        "agreement": lambda: part_of_speech._agreement(model, 24, seed, task, "", part_of_speech._ACROSS),
-        "agreement-adjacent": lambda: part_of_speech._agreement(model, 24, seed, task, "", part_of_speech._ADJACENT),
-        "repeat": lambda: position._broken_repeat(model, 12, seed, ""),
+        "name-gender": lambda: gender_pairs._task(model, 24, seed, gender_pairs._one_person, "name-gender", ""),
+        "agreement": lambda: part_of_speech._agreement(model, 24, seed, task, ""),
+        "agreement-adjacent": lambda: part_of_speech._agreement(model, 24, seed, task, ""),
+        "repeat": lambda: position._broken_repeat(model, 12, seed, "repeat", ""),
     }[task]()
     assert made.pairs is not None
     return made.pairs
