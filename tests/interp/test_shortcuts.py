@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import GPT2, LLAMA, model, ragged_pairs, randomise, token_ids, two_stacks
+from tiny import GPT2, LLAMA, model, ragged_pairs, randomise, token_ids
 from torch.testing import assert_close
 
 from interp import (
@@ -76,16 +76,6 @@ def test_one_layer_is_the_live_view_and_several_are_a_copy_that_refuses_writing(
     assert (built.last.blocks[1].attn.out.weight[:, 10:] == 1).all()
 
 
-def test_shared_keys_have_a_weight_a_key_value_head_and_an_encoder_its_own():
-    built, both = model("llama"), two_stacks("original")
-    assert [*built.W_Q.shape] == [2, 6, 19, 14]
-    assert [*built.W_K.shape] == [2, 2, 19, 14]
-    assert repr(built.W_K) == "W_K: layer kv_head d_model d_head, 2 x 2 x 19 x 14"
-    assert both.W_Q[0].data_ptr() == both.stack("decoder").blocks[0].attn.qkv.weight.data_ptr()
-    assert both.stack("encoder").W_E.shape == (19, 22)
-    assert both.W_E.shape == (29, 22)
-
-
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
@@ -120,15 +110,6 @@ def test_ids_and_strings_of_the_default_models_tokens():
         built.to_tokens(["The", "The old"])
     with pytest.raises(InputError, match="no tokenizer: its tokens have no text"):
         model("gpt2").to_str_tokens(ids)
-
-
-def test_logits_of_ids_are_those_of_a_run_and_keep_gradients():
-    built, both, ids = model("gpt2"), two_stacks("original"), token_ids(2, 5)
-    assert torch.equal(built(ids), run(built, ids).logits)
-    assert built(ids).requires_grad
-    source, target = token_ids(2, 4, d_vocab=19), token_ids(2, 3)
-    assert torch.equal(both(source, target=target), run(both, source, target=target).logits)
-    assert torch.equal(both(TokenBatch.from_ids(source), target=target), run(both, source, target=target).logits)
 
 
 # --- sites
