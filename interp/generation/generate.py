@@ -15,7 +15,7 @@ from interp.continued import Continued, places
 from interp.edited import Edited
 from interp.errors import InputError, whole_number
 from interp.finite import check_finite
-from interp.generation.sampling import check_sampling, choose, penalised, streams, without
+from interp.generation.sampling import check_sampling, choose, penalised, streams
 from interp.generation.while_writing import Watch
 from interp.generation.written import Written, text_behind
 from interp.model import Model
@@ -97,7 +97,9 @@ def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: 
     shown = [""] * len(writer.ids)
     for _ in writer.tokens():
         whole = writer.behind()
-        ready = [text.rstrip("\ufffd") if not done else text for text, done in zip(whole, writer.ended, strict=True)]
+        ready = [
+            text.rstrip("\ufffd") if not done else text for text, done in zip(whole, writer.ended.tolist(), strict=True)
+        ]
         yield [text[len(old) :] for text, old in zip(ready, shown, strict=True)]
         shown = ready
 
@@ -146,31 +148,29 @@ class Writer:
         texts = [each for each in (self.source, self.begun) if each is not None]
         self.streams = streams(whole_number("seed", seed), *texts)
         self.ids, self.mask = self.begun.ids, self.begun.mask
-        self._ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)
+        self.ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)  # which texts have
         self._ends = self.begun.lengths  # tokens of each text when it ended, or so far
-
-    @property
-    def ended(self) -> list[bool]:
-        """Which texts have ended."""
-        return self._ended.tolist()
 
     def tokens(self) -> Iterator[Int[Tensor, " prompt"]]:
         """Write, until all texts have ended: each step's tokens, after they were added."""
         n_ctx = self.model.config.n_ctx
         if self.source is not None:
-            self._ended |= self.begun.lengths >= n_ctx
+            self.ended |= self.begun.lengths >= n_ctx
         reader = _OnCache(self) if isinstance(self.model, Transformer) else _ByForward(self)
         logits = reader.read(self.ids, self.mask)
         for step in range(self.room):
-            new = torch.where(self._ended, self.ids[:, -1], self._next(logits, ends_here=step + 1 == self.room))
-            self._ends = self._ends + (~self._ended).long()
+            new = torch.where(self.ended, self.ids[:, -1], self._next(logits, ends_here=step + 1 == self.room))
+            self._ends = self._ends + (~self.ended).long()
             self.ids = torch.cat([self.ids, new[:, None]], 1)
             self.mask = torch.cat([self.mask, self.mask.new_ones(len(new), 1)], 1)
-            self._ended = self._ended | torch.isin(new, self.stops) | self._said_stops()
+            self.ended = self.ended | torch.isin(new, self.stops)
+            if self.stop_texts:
+                stopped = [any(stop in text for stop in self.stop_texts) for text in self.behind()]
+                self.ended = self.ended | torch.tensor(stopped, device=self.ids.device)
             if self.source is not None:
-                self._ended = self._ended | (self._ends >= n_ctx)
+                self.ended = self.ended | (self._ends >= n_ctx)
             yield new
-            if step + 1 == self.room or bool(self._ended.all()):
+            if step + 1 == self.room or bool(self.ended.all()):
                 return
             logits = reader.read(self.ids, self.mask)
 
@@ -178,7 +178,9 @@ class Writer:
         writing = self.model.config.writing
         if bool((logits.isnan() | logits.isposinf()).any()):
             self._refuse()
-        logits = without(penalised(logits, self.ids, self.mask, self.penalty), writing.never)
+        logits = penalised(logits, self.ids, self.mask, self.penalty)
+        if writing.never:
+            logits = logits.index_fill(1, torch.tensor([*writing.never], device=logits.device), -torch.inf)
         new = choose(logits, **self.sampling, streams=self.streams)
         if writing.last is not None:
             last = (self._ends + 1 >= self.model.config.n_ctx) | ends_here
@@ -190,11 +192,6 @@ class Writer:
         texts = [None if each is None else each.ids[:1][each.mask[:1]][None] for each in (self.source, self.begun)]
         check_finite(self.model, *(texts if self.source is not None else texts[1:]))
         raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
-
-    def _said_stops(self) -> Bool[Tensor, " prompt"]:
-        texts = self.behind() if self.stop_texts else [""]
-        stopped = [any(stop in text for stop in self.stop_texts) for text in texts]
-        return torch.tensor(stopped, device=self.ids.device)
 
     def behind(self) -> list[str]:
         """What is written behind each prompt so far."""
@@ -209,8 +206,8 @@ class Writer:
 
     def written(self) -> Written:
         """The texts as they stand."""
-        texts, tokenizer = self._texts(), self.model.target_tokenizer
-        return Written(texts, self.begun.lengths, self.watch.captured(), tokenizer, self.source)
+        captures = self.watch.captured()
+        return Written(self._texts(), self.begun.lengths, captures, self.model.target_tokenizer, self.source)
 
 
 def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch | None, TokenBatch]:
@@ -231,8 +228,7 @@ def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBa
 def _padded_left(batch: TokenBatch) -> TokenBatch:
     if not batch.padded:
         return batch
-    rows = [ids[real].tolist() for ids, real in zip(batch.ids, batch.mask, strict=True)]
-    return TokenBatch.from_rows(rows, side="left").to(batch.ids.device)
+    return TokenBatch.from_rows(batch.id_lists(), side="left").to(batch.ids.device)
 
 
 def _stops(model: Model, stop: Stop) -> tuple[Int[Tensor, " id"], list[str]]:
