@@ -47,16 +47,13 @@ def formation(
     if "when_formed" not in tables:
         return None
     cells = ((fact, str(row["measure"])) for fact in facts for row in fact.rows if row.table == "heads")
-    for fact, measure in cells:
-        if measure in RECORDED:
-            key = {**place._asdict(), "measure": RECORDED[measure]}
-            rows, points = (
-                tables[name].loc[(tables[name][[*key]] == [*key.values()]).all(axis=1)]
-                for name in ("when_formed", "forming")
-            )
-            if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
-                row = Row("when_formed", {str(name): value for name, value in rows.iloc[0].items()})
-                return _curve(worded(measure, words).said, fact.behaviour, row.cells, points), row
+    for fact, measure in ((fact, measure) for fact, measure in cells if measure in RECORDED):
+        key = {**place._asdict(), "measure": RECORDED[measure]}
+        both = (tables[name] for name in ("when_formed", "forming"))
+        rows, points = (each.loc[(each[[*key]] == [*key.values()]).all(axis=1)] for each in both)
+        if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
+            row = Row("when_formed", rows.iloc[0].to_dict())
+            return _curve(worded(measure, words).said, fact.behaviour, row.cells, points), row
     return None
 
 

@@ -165,27 +165,23 @@ def clause(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> tuple[str,
 
 def size(size: Size) -> str:
     """A number in words, with its interval."""
-    filled: dict[str, Any] = {"what": size.what}
     numbers = {"value": size.value, "low": size.low, "high": size.high}
+    if size.unit == "lift":
+        return say("size of lift", **{name: f"{1 + value:.1f}" for name, value in numbers.items()})
     if size.unit == "share" and size.what != "gain":
         q = f", {rate(size.q)}" if np.isfinite(size.q) else ""
         shares = {name: percent(value) for name, value in numbers.items()}
-        return say("size of share", **filled, **shares, over=size.over, q=q)
-    if size.unit == "lift":
-        return say("size of lift", **{name: f"{1 + value:.1f}" for name, value in numbers.items()})
-    texts = {name: number(value) for name, value in numbers.items()}
-    if size.unit == "nats":
-        return say("size of nats", **filled, **texts, over=readout(size.over))
-    return say("size of gain", **texts, over=over(size))
+        return say("size of share", what=size.what, **shares, over=size.over, q=q)
+    kind, beyond = ("size of nats", readout(size.over)) if size.unit == "nats" else ("size of gain", over(size))
+    return say(kind, what=size.what, **{name: number(value) for name, value in numbers.items()}, over=beyond)
 
 
 def brief(size: Size) -> str:
     """A size by itself, and in a word what it is of; what a gain is over has no room beside a bar."""
     if size.unit == "share" and size.what != "gain":
         return f"{percent(size.value)} {size.what.partition(' ')[0]}"
-    if size.unit == "lift":
-        return f"{1 + size.value:.1f}× expected"
-    return f"{size.value:.2f} nats lost" if size.unit == "nats" else f"{number(size.value, sign=True)} gain"
+    briefs = {"lift": f"{1 + size.value:.1f}× expected", "nats": f"{size.value:.2f} nats lost"}
+    return briefs.get(size.unit, f"{number(size.value, sign=True)} gain")
 
 
 def over(size: Size) -> str:
@@ -196,7 +192,8 @@ def over(size: Size) -> str:
 def rates(fact: Fact) -> str:
     """The false discovery rates of a fact, where they do not stand beside its sizes."""
     if np.isfinite(fact.q_effect):
-        return f"{rate(fact.q)} of attention, {false_discovery_rate(fact.q_effect)} of effect".replace("< ", "<\u00a0")
+        effect = false_discovery_rate(fact.q_effect).replace("< ", "<\u00a0")
+        return f"{rate(fact.q)} of attention, {effect} of effect"
     return "" if np.isfinite(fact.sizes[0].q) else rate(fact.q)
 
 

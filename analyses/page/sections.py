@@ -4,7 +4,7 @@ A text is a string, or strings and spans: `("Read ", bold("L1.H3"), " first")`. 
 Nothing here is markup: the renderer escapes every string.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
@@ -38,24 +38,18 @@ Terms: TypeAlias = Sequence[tuple["Block", ...]]
 """Terms as texts, each with what is said of it: one text or block, or several."""
 
 
-def bold(text: object) -> Span:
-    """What a reader's eye should find."""
-    return Span(str(text), "b")
+def _as(kind: Literal["b", "em", "code", "soft"]) -> Callable[[object], Span]:
+    return lambda text: Span(str(text), kind)
 
 
-def emphasis(text: object) -> Span:
-    """A word that names what follows."""
-    return Span(str(text), "em")
-
-
-def code(text: object) -> Span:
-    """A command, a file or a hash."""
-    return Span(str(text), "code")
-
-
-def soft(text: object) -> Span:
-    """What may be passed over."""
-    return Span(str(text), "soft")
+bold = _as("b")
+"""What a reader's eye should find."""
+emphasis = _as("em")
+"""A word that names what follows."""
+code = _as("code")
+"""A command, a file or a hash."""
+soft = _as("soft")
+"""What may be passed over."""
 
 
 def link(text: object, to: str) -> Span:
@@ -68,11 +62,11 @@ BREAK = Span("", "break")  # a new line in the same paragraph
 
 def joined(parts: Sequence[Text], between: str = ", ") -> list[Piece]:
     """Several texts in one, with something between them."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for part in parts:
-        found += [between] if found else []
-        found += [part] if isinstance(part, Piece) else part
-    return found
+        pieces += [between] if pieces else []
+        pieces += [part] if isinstance(part, Piece) else part
+    return pieces
 
 
 def plain(text: Text) -> str:
