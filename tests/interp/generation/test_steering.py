@@ -82,13 +82,6 @@ EDITS = {
             )
         },
     ),
-    "several": (
-        {STREAM: add(VECTOR, step=1), "decoder.1.mlp_out": zero(position=-1)},
-        {
-            STREAM: at(lambda n: [n], lambda x: x + VECTOR),
-            "decoder.1.mlp_out": at(lambda n: [n - 1], lambda x: x * 0),
-        },
-    ),
 }
 
 
