@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 
 from interp import InputError
 from interp.training import Plan, record, state, train
-from interp.training import whole_files as files
 from models import load, save
 
 MOMENT = "moments/stacks.decoder.embed.token.weight/exp_avg"
@@ -134,39 +133,17 @@ def test_a_run_killed_at_random_moments_loses_nothing(tmp_path):
     goes_on(out, ours)
 
 
-def die(*_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def test_a_kill_while_the_third_state_is_written_leaves_the_one_before(tmp_path, monkeypatch):
+    ours, parts, paths, save_file = plan(30, snapshot_at=()), tmp_path / "parts", [], state.save_file
 
+    def third(tensors: dict, path: Path, facts: dict) -> None:
+        paths.append(path)
+        if len(paths) == 3:  # safetensors writes to a file of a name of its own, beside the one that it is to become
+            path.with_name(".tmpQx3f9Z").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        save_file(tensors, path, facts)
 
-@contextmanager
-def dying_as_it_is_moved(path: Path) -> Iterator[Path]:
-    with files.replacing(path) as part:
-        yield part
-        os.replace = die
-
-
-def dying_within(tensors: dict, path: Path, facts: dict) -> None:
-    """safetensors writes to a file of a name of its own, beside the one that it is to become."""
-    path.with_name(".tmpQx3f9Z").write_bytes(b"half")
-    die()
-
-
-@pytest.mark.parametrize(
-    ("name", "deadly"),
-    [
-        ("replacing", dying_as_it_is_moved),
-        ("save_file", dying_within),
-    ],
-    ids=["as it is moved", "as tensors are written"],
-)
-def test_a_kill_while_the_third_state_is_written_leaves_the_one_before(tmp_path, monkeypatch, name, deadly):
-    ours, parts, times, lively = plan(30, snapshot_at=()), tmp_path / "parts", [], getattr(state, name)
-
-    def third(*given):
-        times.append(given)
-        return (deadly if len(times) == 3 else lively)(*given)
-
-    monkeypatch.setattr(state, name, third)
+    monkeypatch.setattr(state, "save_file", third)
     assert ended(process(lambda: go(parts, ours))) == -signal.SIGKILL
     monkeypatch.undo()
     assert step_in(parts) == 10
