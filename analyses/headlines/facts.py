@@ -74,35 +74,21 @@ class Size:
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that is known of a head.
-
-    words      how it is worded
-    behaviour  what it is about
-    kind       what it rests on
-    label      the label; of minimal pairs their task
-    sizes      the first ranks it; others stand beside it
-    q          of the evidence that holds
-    strength   the lower end of the interval, of what the baseline leaves over: at most 1, but for `nats`; of a share
-               of an answer that of the pairs that chose it
-    rows       the row it comes from, and those of what stands beside it
-    q_effect   of the effect that is not established; NaN where there is none, or it was not asked for
-    value      of the measure, and what its baseline or rule gets: NaN where it has none
-    measures   the names of the measures that say which words it is about; none where none does
-    """
+    """One thing that is known of a head."""
 
     words: Words
-    behaviour: str
-    kind: Kind
-    label: Label
-    sizes: tuple[Size, ...]
-    q: float
-    strength: float
-    rows: tuple[Row, ...]
-    q_effect: float = _NAN
-    value: float = _NAN
+    behaviour: str  # what it is about
+    kind: Kind  # what it rests on
+    label: Label  # of minimal pairs their task
+    sizes: tuple[Size, ...]  # the first ranks it; others stand beside it
+    q: float  # of the evidence that holds
+    strength: float  # the lower end of the interval, of what the baseline leaves over: at most 1, but for nats
+    rows: tuple[Row, ...]  # the row it comes from, and those of what stands beside it
+    q_effect: float = _NAN  # of the effect that is not established, where it was asked for
+    value: float = _NAN  # of the measure, and what its baseline or rule gets, where it has one
     baseline: float = _NAN
     baseline_name: str = ""
-    measures: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()  # the measures that say which words it is about
 
     @property
     def name(self) -> str:
@@ -186,15 +172,8 @@ def _attended(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[t
 
 
 def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: Mapping[str, Words]) -> Fact:
-    """A fact of attention.
-
-    Args:
-        row: of `labels`, or of `heads` where there is no label.
-        label: what the head is called.
-        cell: the row of `heads` of its measure.
-        rule: that of `rules`, if any.
-        vocabulary: the words of labels.
-    """
+    """A fact of attention, from a row of `labels`, or of `heads` where there is no label; beside it the rows of its
+    measure in `heads` and `rules`, where they are known."""
     labelled, unit = row.table == "labels", _UNITS.get(cell.get("unit"), "share")
     low, high = ("gain_low", "gain_high") if labelled else ("ci_low", "ci_high")
     gain = Size("gain", row["gain"], row[low], row[high], unit, str(cell.get("baseline_name", "")))

@@ -102,31 +102,20 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """All that is known of one head.
-
-    groups    facts under headings
-    distance  attention by distance, the first position apart as `sink`
-    tags      attention between tags, beside what distance explains
-    examples  sentences in which it is surest, and at random, each under what they are examples of
-    alike     the ids of heads of which the same is told first
-    tasks     its share in each causal task
-    rest      everything else that was measured
-    rows      its rows, to copy
-    formed    when it formed, where the run that trained the model is known
-    """
+    """All that is known of one head."""
 
     id: str
     name: str
-    groups: Sequence[tuple[str, Sequence[Known]]]
-    distance: Sequence[Step]
+    groups: Sequence[tuple[str, Sequence[Known]]]  # facts under headings
+    distance: Sequence[Step]  # attention by distance, the first position apart as `sink`
     sink: Step | None
-    tags: Sequence[Step]
-    examples: Sequence[tuple[str, Sequence[Example]]]
-    alike: Sequence[str]
-    tasks: Table | None
-    rest: Table
-    rows: str
-    formed: Curve | None = None
+    tags: Sequence[Step]  # attention between tags, beside what distance explains
+    examples: Sequence[tuple[str, Sequence[Example]]]  # sentences, each under what they are examples of
+    alike: Sequence[str]  # the ids of heads of which the same is told first
+    tasks: Table | None  # its share in each causal task
+    rest: Table  # everything else that was measured
+    rows: str  # its rows, to copy
+    formed: Curve | None = None  # when it formed, where the run that trained the model is known
 
 
 @dataclass(frozen=True)

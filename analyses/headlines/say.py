@@ -61,21 +61,19 @@ def closest(row: Row, head: str, words: Words, bar: float) -> str:
 
     `bar` is what heads that have learnt nothing stay below.
     """
-    few = f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
+    few, filled = f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else "", _against(row)
     if row.table == "rules":
-        filled, cases = _against(row), _cases(row)
-        few += " (held-out)" if cases == "cases" else f" of {cases} (held-out)"
-    else:
-        filled = {"value": percent(row["value"]), "baseline": percent(row["baseline"])}
-        filled["taking"] = taking(str(row["baseline_name"]))
+        few += " (held-out)" if (cases := _cases(row)) == "cases" else f" of {cases} (held-out)"
     null = say("null", bar=percent(bar)) if bar >= NOTABLE else ""
     return say("closest", head=head, infinitive=words.infinitive, of=few, **filled) + null
 
 
-def _against(rules: Cells | Row) -> dict[str, str]:
-    """How often a head is right, the strictest rule, and how often that is."""
-    shares = {"value": percent(rules["value"]), "baseline": percent(rules["rival_value"])}
-    return shares | {"taking": taking(str(rules["rival"]))}
+def _against(row: Cells | Row) -> dict[str, str]:
+    """How often a head is right, the strictest rule or baseline, and how often that is."""
+    cells = row.cells if isinstance(row, Row) else row
+    rival, baseline = ("rival", "rival_value") if "rival" in cells else ("baseline_name", "baseline")
+    shares = {"value": percent(cells["value"]), "baseline": percent(cells[baseline])}
+    return shares | {"taking": taking(str(cells[rival]))}
 
 
 def _cases(rules: Cells | Row) -> str:

@@ -258,20 +258,9 @@ def _page(
     parts: Mapping[str, Part],
     facts: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> Page:
-    """What is known so far.
-
-    Args:
-        run: the seed, the models, and how it goes.
-        model: as it is read.
-        corpora: those that were given.
-        behaviours: by name, those that were measured.
-        pairs: as of `build`.
-        results: every behaviour in every kind of attention.
-        passages: texts to look at, word by word.
-        parts: by name, as far as they are done: what stands `beside` heads (when they formed, sentences that they look
-            around in), labels, scores of papers, what explains attention, what probes read, and experiments.
-        facts: every head's, the first to be told first, once all that they rest on is measured.
-    """
+    """What is known so far: results in every kind of attention, passages to look at, and by name the parts that are
+    done. What stands `beside` heads is when they formed, and sentences that they look around in. `facts` are every
+    head's, the first to be told first, once all that they rest on is measured."""
     several = len(model.config.stacks) > 1
     beside, labels, scores, explained, probes, experiments = (parts.get(name, Part()) for name in _PARTS)
     behaviour_parts = [behaviour_sections.section(each, several, labels.tables.get("evidence")) for each in results]

@@ -19,20 +19,13 @@ NAMED = " (a name or noun)"  # what stands nearest of it
 
 
 class Words(NamedTuple):
-    """How something that a head does is worded.
+    """How something that a head does is worded."""
 
-    short   in a cell: `object to its verb`
-    said    in a sentence that begins with the head: `goes from an object to its verb`
-    asks    the words that ask, as examples are headed: `objects`
-    sought  what each of them looks for: `their verb`
-    share   how a share of it ends that sentence, where that is neither of cases nor of the head's attention
-    """
-
-    short: str
-    said: str
-    asks: str = ""
-    sought: str = ""
-    share: str = ""
+    short: str  # in a cell: `object to its verb`
+    said: str  # in a sentence that begins with the head: `goes from an object to its verb`
+    asks: str = ""  # the words that ask, as examples are headed: `objects`
+    sought: str = ""  # what each of them looks for: `their verb`
+    share: str = ""  # how a share ends that sentence, where it is neither of cases nor of the head's attention
 
     @property
     def named(self) -> "Words":
@@ -51,16 +44,11 @@ _NEAR = {"previous-token", "next-token", "self", "offset"}
 
 
 class Label(NamedTuple):
-    """What a head may be called, or what a measure asks.
+    """What a head may be called, or what a measure asks."""
 
-    kind     `relation`, `tag`, `rule`, `any` (a class of words, whoever asks), `offset`, or a name by itself
-    name     of the relation or rule; how far an offset lies
-    source   from which tag, or end of a relation, to which `target`
-    """
-
-    kind: str
-    name: str = ""
-    source: str = ""
+    kind: str  # `relation`, `tag`, `rule`, `any` (a class of words, whoever asks), `offset`, or a name by itself
+    name: str = ""  # of the relation or rule; how far an offset lies
+    source: str = ""  # from which tag, or end of a relation, to which `target`
     target: str = ""
 
     @classmethod

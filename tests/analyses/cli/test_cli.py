@@ -28,7 +28,7 @@ from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
-from analyses.measures import Behaviour, Measure
+from analyses.measures import Behaviour, Measure, Rival
 from analyses.page import sections
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
@@ -250,7 +250,7 @@ def test_nothing_is_fetched_and_nothing_hostile_is_markup(whole):
 
 
 def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
-    """And what is known of heads is made once, and sentences are read while other parts are made."""
+    """And what is known of heads is made once for each page, and sentences are read while other parts are made."""
     made, said = [], []
     for module, name in ((full_report, "facts_of"), (head_cards, "facts")):
         facts = getattr(module, name)
@@ -270,7 +270,7 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, t
     assert shown.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
     assert "heads are chosen and reported on the same text" in shown
     assert [stage for stage in said if f"part-of-speech is left out: {reason}" in stage]
-    assert len(made) == 1
+    assert len(made) == 2  # for the page that is shown first, and for the whole
     rest = next(stage for stage in said if stage.startswith("the rest of"))
     assert said.index("reading sentences") < said.index(rest)
     with pytest.raises(InputError, match=reason):
@@ -377,7 +377,7 @@ def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
     groups = torch.arange(20)
     right = torch.stack([torch.full((20,), 5.0), torch.full((20,), 3.0), (groups % 2) * 6.0 + 3.0], 1)[..., None]
     totals.add(groups, right, torch.full_like(right, 10.0))
-    scored = Scored(totals, [measure], "kept", ["nearest", "other"])
+    scored = Scored(totals, [replace(measure, rivals=[Rival("nearest", None), Rival("other", None)])], "kept")
     (row,) = Collected(heads, "coreference", "texts", [scored], {}, 20).table().to_dict("records")
     assert row["baseline_name"] == "other"
     assert row["gain"] == pytest.approx(-0.1)
@@ -517,7 +517,7 @@ def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeyp
         monkeypatch.setattr(sys, "argv", ["interp", "position", *arguments])
         code, out, _ = command(capsys, "position", *arguments)
         assert code == 0
-        return out.split(";")[0]
+        return out.splitlines()[0].split(";")[0]
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "build", build)
