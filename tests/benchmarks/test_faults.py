@@ -24,12 +24,8 @@ def test_a_few_of_each_kind_lose_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_full_disks_lose_nothing() -> None:
+def test_kills_and_full_disks_lose_nothing() -> None:  # of more than a hundred: docs/faults.md
     assert stops.full_disks(20).keys() <= {stops.SURVIVED, stops.REFUSED}
-
-
-@pytest.mark.slow
-def test_kills_lose_nothing() -> None:  # of more than a hundred: docs/faults.md
     assert stops.kills_of_trainings(15).keys() == {stops.SURVIVED}
     assert stops.kills_of_runs(15).keys() == {stops.SURVIVED}
 
