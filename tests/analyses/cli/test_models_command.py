@@ -15,7 +15,7 @@ from interp import Transformer
 from interp.errors import InputWarning
 from models import catalogue as listing
 from models import load, save
-from models.catalogue import Found, Parts
+from models.catalogue import LocalModel, Parts
 from models.families import FAMILIES
 
 GROUPED = "causal, grouped queries"
@@ -110,7 +110,7 @@ def test_links_in_a_circle_are_left_out_and_said(cache):
 
 
 def test_cached_models_have_sizes_or_say_why_they_cannot_be_loaded(cache):
-    pickled, tiny = listing.look(listing.cached(cache))
+    pickled, tiny = listing.local_models(listing.cached(cache))
     assert (pickled.name, pickled.parts) == ("another/pickled", None)
     assert "pytorch_model.bin" in pickled.about
     assert "never read" in pickled.about
@@ -124,7 +124,7 @@ def test_directories_that_are_no_models(tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text('{"model_type": "llama"}')
     save_file({"a": torch.ones(1)}, tmp_path / "broken" / "model.safetensors")
-    empty, broken = listing.look({name: tmp_path / name for name in ("empty", "broken")})
+    empty, broken = listing.local_models({name: tmp_path / name for name in ("empty", "broken")})
     assert "no config.json" in empty.about
     assert "config.json lacks" in broken.about
     assert (empty.parts, broken.parts) == (None, None)
@@ -152,12 +152,14 @@ def test_the_command_prints_all_of_it(cache, monkeypatch, capsys):
 def test_no_line_is_longer_than_a_terminal_is_wide():
     """Also of models with longer names, and of more parts, than there are."""
     parts = listing.Parts("encoder-decoder", "causal, grouped queries, some windows, score cap, sinks", "a", "b", "c")
-    models = [Found("somebody/a-model-with-a-rather-long-name", "llama", "9 layers x 9 heads", 10**9, 10**9, parts)]
+    models = [
+        LocalModel("somebody/a-model-with-a-rather-long-name", "llama", "9 layers x 9 heads", 10**9, 10**9, parts)
+    ]
     found = page.Listing({**listing.families(), "strange": parts}, models, [])
     lines = "\n".join(page.lines(found)).splitlines()
     assert max(map(len, lines)) <= 80
     assert "  somebody/a-model-with-a-rather-long-name" in lines
-    unread = Found("a/b", "", "why", 0, 2_500_000, None)
+    unread = LocalModel("a/b", "", "why", 0, 2_500_000, None)
     assert [*page._models([unread])] == ["  a/b (2.5 MB on disk) cannot be loaded: why"]
 
 

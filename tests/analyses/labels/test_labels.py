@@ -203,7 +203,7 @@ def test_what_was_measured_already_is_not_measured_again():
 def test_a_model_that_has_learnt_nothing_carries_no_label(tmp_path):
     """Like the default but half as deep and a quarter as wide; `benchmarks.labels --only untrained` asks 200."""
     corpus, default = [*islice(stories(None, seed=11), 60)], load("default").config
-    tokenizer = Vocabulary(d_vocab=800).made(lambda: (text.text for text in corpus), "stories", tmp_path)
+    tokenizer = Vocabulary(d_vocab=800).make(lambda: (text.text for text in corpus), "stories", tmp_path)
     small = replace(default.last, n_layers=2, d_model=64, d_head=8, d_mlp=172, n_ctx=128, d_vocab=tokenizer.d_vocab)
     model = Transformer(replace(default, decoder=small), tokenizer)
     initialise(model, 100)
