@@ -429,7 +429,7 @@ def covered_one(run: int, documents: int) -> pd.DataFrame:
 
 def _fixed(scored: Scored) -> bool:
     """Whether the baseline is the same one in every corpus, so that there is one gain to cover."""
-    return scored.corpus is None and (len(scored.baselines) == 1 or scored.constant == ("no preference", 1.0))
+    return scored.corpus is None and (len(scored.baselines) == 1 or scored.constant == part_of_speech.NO_PREFERENCE)
 
 
 def coverage(runs: int, workers: Executor, documents: int = 40) -> dict[str, object]:

@@ -8,7 +8,7 @@ of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -48,6 +48,30 @@ Of a measure of few items the best of a thousand heads is luck too: a finding of
 
 
 @dataclass(frozen=True)
+class Study:
+    """What labels are read from, and how; the fields are the arguments of `analyses.labels.label`.
+
+    `corpora` and `behaviours` are by name of the behaviour, and `say` is told what is being done.
+    """
+
+    model: Model
+    corpora: Mapping[str, Iterable[AnnotatedText]]
+    behaviours: Mapping[str, Behaviour]
+    seed: int = 0
+    shards: Shards = field(default_factory=Shards)
+    say: Say = lambda stage, count: None
+    documents: int | None = None
+    words: int | None = None
+    exact: bool = False
+
+    def kept(self, *names: str) -> Shards:
+        """Shards of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
+        digest = getattr(self.corpora[names[0]], "digest", None)
+        kept = digest is not None and all(name in OURS for name in names)
+        return self.shards.within(digest, names) if kept else Shards()
+
+
+@dataclass(frozen=True)
 class _Null:
     """Heads that have learnt nothing, or that read nothing; their model is made when it is needed."""
 
@@ -81,15 +105,7 @@ def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
     return replace(text, words=tuple(words))
 
 
-def bars_of(
-    model: Model,
-    corpora: Mapping[str, Iterable[AnnotatedText]],
-    collected: Sequence[Collected],
-    behaviours: Mapping[str, Behaviour],
-    seed: int,
-    shards: Shards,
-    say: Say,
-) -> list[Bars]:
+def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
     """For each that was collected, what heads that have learnt nothing do not reach.
 
     A bar is the largest gain of any of them, or the gain that the best head of a whole copy exceeds with a probability
@@ -100,10 +116,10 @@ def bars_of(
     reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
     for kind in dict.fromkeys(each.heads for each in collected):
         of_kind = [each for each in collected if each.heads == kind]
-        measured = asked_of(kind, behaviours)
-        for corpus, names in sharing({each.behaviour: corpora[each.behaviour] for each in of_kind}):
+        measured = asked_of(kind, study.behaviours)
+        for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):
             sample = [*Sample(corpus, 0, documents_of([each for each in of_kind if each.behaviour in names]), _WORDS)]
-            nulls, texts = [*_nulls(model, kind, seed)], hash_of(sample)
+            seed, nulls, texts = study.seed, [*_nulls(study.model, kind, study.seed)], hash_of(sample)
             lots = [
                 (
                     [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed, texts],
@@ -111,9 +127,9 @@ def bars_of(
                 )
                 for number, null in enumerate(nulls)
             ]
-            progress = partial(say, "reading with heads that have learnt nothing")
+            progress = partial(study.say, "reading with heads that have learnt nothing")
             progress(0)
-            for null, best in zip(nulls, shards_of(shards, corpus, *names).all(lots, progress), strict=True):
+            for null, best in zip(nulls, study.kept(*names).all(lots, progress), strict=True):
                 for key, gained in best.items():
                     name, measure = key.split(_OF, 1)
                     reached.setdefault((kind, name, measure), {}).setdefault(null.name, []).append(gained)
@@ -121,7 +137,7 @@ def bars_of(
     bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
     for (kind, name, measure), best in reached.items():
         largest = max(float(gained[0].max()) for lots in best.values() for gained in lots)
-        share = behaviours[name][measure].unit == "share"
+        share = asked_of(kind, study.behaviours)[name][measure].unit == "share"
         bars[kind, name][measure] = max(0.0, largest, _surpassed(best.get(COPIES, []), level, share=share))
     return [*bars.values()]
 
@@ -151,13 +167,6 @@ def documents_of(collected: Sequence[Collected]) -> int:
         read = _WORDS / max(_WORDS, each.counts.get("tokens", 0) / max(each.documents, 1))  # of each document
         needed = max(needed, math.ceil(_ITEMS * each.documents / max(items * read, 1)))
     return min(needed, _MOST_DOCUMENTS)
-
-
-def shards_of(shards: Shards, corpus: object, *behaviours: str) -> Shards:
-    """Those of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
-    digest = getattr(corpus, "digest", None)
-    kept = digest is not None and all(name in OURS for name in behaviours)
-    return shards.within(digest, behaviours) if kept else Shards()
 
 
 def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Kept:

@@ -28,7 +28,7 @@ from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
-from analyses.measures import Behaviour, Measure
+from analyses.measures import Behaviour, Measure, Rival
 from analyses.page import sections
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
@@ -377,7 +377,7 @@ def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
     groups = torch.arange(20)
     right = torch.stack([torch.full((20,), 5.0), torch.full((20,), 3.0), (groups % 2) * 6.0 + 3.0], 1)[..., None]
     totals.add(groups, right, torch.full_like(right, 10.0))
-    scored = Scored(totals, [measure], "kept", ["nearest", "other"])
+    scored = Scored(totals, [replace(measure, rivals=[Rival("nearest", None), Rival("other", None)])], "kept")
     (row,) = Collected(heads, "coreference", "texts", [scored], {}, 20).table().to_dict("records")
     assert row["baseline_name"] == "other"
     assert row["gain"] == pytest.approx(-0.1)
