@@ -14,7 +14,7 @@ from numpy import floating
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analyses.measures import Measure
+from analyses.measures import Measure, Rival
 from analyses.reading.examples import Head
 from analyses.reading.inputs import given, patterns
 from analyses.tables.head_tables import Collected, Heads, Scored
@@ -70,8 +70,8 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
         pattern, source = _read(model, heads, batch)
         hits, rows = score(torch.cat([pattern, _places(source, width, pattern.shape[2])], 1), _sought(model, batch))
         totals.add(torch.tensor([group_of(pair.target) for pair in batch]), hits, rows)
-    baselines = [f"place {at}" for at in range(width)] + [f"place {-1 - at}" for at in range(width)]
-    scored = [Scored(totals, [Measure(name) for name in names], SINKS[0], baselines)]
+    places = [Rival(f"place {at}", None) for at in (*range(width), *range(-1, -1 - width, -1))]
+    scored = [Scored(totals, [Measure(name, rivals=places) for name in names], SINKS[0])]
     documents = len({pair.target for pair in pairs})
     return Collected(heads, BEHAVIOUR, corpus, scored, {"texts": len(pairs)}, documents).table(seed=seed)
 

@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from analyses.measures import DECLARED
 from analyses.tables.findings import NOTABLE
 from analyses.tables.head_tables import EFFECT_COLUMNS, Heads
 from interp import InputError, Model, TokenBatch, Transformer, run
+from interp.errors import whole_number
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
 from interp.patching.metrics import last_logits
 from interp.patching.results import ANSWERS, guessed, refusal
@@ -65,13 +67,22 @@ class Effects:
     left_out: str | None = None
 
 
-def make_task(name: str, question: str, carried: str, build: Callable[[], Task]) -> Task:
-    """The task that `build` makes; one without pairs, and the reason, where none can be made for this model."""
-    try:
-        task = build()
-    except InputError as error:
-        task = Task(name, question, None, refused=str(error))
-    return replace(task, carried=carried)
+def effects_of(model: Model, behaviour: str, tasks: Mapping[str, Callable[..., Task]], *, seed: int) -> Effects:
+    """The causal part of a behaviour, of tasks by their names in `measures.toml`, each made of its name and question.
+
+    A task that cannot be built for this model is one without pairs, and the reason.
+    """
+    whole_number("seed", seed)
+    if model.config.output == "none":
+        return no_effects(behaviour)
+    built = []
+    for name, build in tasks.items():
+        question, carried = (DECLARED["tasks"][name][key] for key in ("question", "carried"))
+        try:
+            built.append(replace(build(name, question), carried=carried))
+        except InputError as error:
+            built.append(Task(name, question, None, refused=str(error), carried=carried))
+    return patch_heads(model, behaviour, built, seed=seed)
 
 
 def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> Effects:

@@ -7,8 +7,8 @@ causal test (`analyses.gender_pairs`) swaps two people and asks which heads carr
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache, partial
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from analyses.gender_pairs import effects
-from analyses.measures import Behaviour, Looks, Measure, Rival, pieces_of
+from analyses.measures import BEHAVIOURS, Behaviour, Looks, Measure, Rival, declared, pieces_of
 from analyses.reading.collectors import Readings, ReadsFewRows, Scoring, measured
-from analyses.reading.windows import Batch, Progress, Window
-from analyses.rivals import antecedents
-from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, AntecedentItem, antecedent_items, items_and_unasked
+from analyses.reading.windows import Batch, Progress, Window, by_text
+from analyses.rivals.antecedents import (
+    PREDICTING_RIVALS,
+    RANDOM,
+    RIVALS,
+    AntecedentItem,
+    antecedent_items,
+    items_and_unasked,
+)
 from analyses.rivals.rules import ANTECEDENT, NO_CHOICE, Chosen, Records, followed
 from analyses.tables.head_tables import Heads, Scored
-from analyses.wording.plain_words import Words
 from interp import AnnotatedText, Model
 from interp.patterns import nulls, remove_sink, selection
 from interp.patterns.rows import SINKS
@@ -65,83 +70,33 @@ def _chain(shown: Window, *, named: bool = False, predicting: bool = False) -> L
     return looks_by_row
 
 
-_ALL: dict[str, Any] = {"claims": _chain, "rivals": RIVALS, "null": "same distance"}
-_NAMED: dict[str, Any] = _ALL | {"claims": partial(_chain, named=True)}
-_WORDS = Words("antecedent", "goes from a pronoun to what it stands for", "pronouns", "one that they stand for")
-_MASS = Words("antecedent’s share", "gives what a pronoun stands for", share="{} of what it gives mentions before it")
-_AHEAD = Words(
-    "antecedent ahead",
-    "looks at what the next pronoun will mean",
-    "words before a pronoun",
-    "one that the pronoun will stand for",
-)
-# The named items carry the evidence of a coreference head, and the label says what it is.
-MEASURES = (
-    Measure(
-        "antecedent",
-        "the pronoun’s most attended candidate is one that it stands for",
-        words=_WORDS,
-        label=None,
-        together="antecedent",
-        reference="nearest",
-        recorded="antecedent",
-        binary=True,
-        **_ALL,
-    ),
-    Measure(
-        "antecedent:named",
-        "the same where the nearest true antecedent is a name or a noun",
-        words=_WORDS.named,
-        label="antecedent",
-        together="antecedent",
-        tasks=("gender", "name-gender"),
-        binary=True,
-        **_NAMED,
-    ),
-    Measure(
-        "antecedent-mass",
-        "share of the candidates’ attention that falls on what the pronoun stands for",
-        words=_MASS,
-        hidden=False,
-        label=None,
-        together="antecedent-mass",
-        reference="nearest",
-        **_ALL,
-    ),
-    Measure(
-        "antecedent-mass:named",
-        "the same where the nearest true antecedent is a name or a noun",
-        words=_MASS.named,
-        hidden=False,
-        label=None,
-        together="antecedent-mass",
-        **_NAMED,
-    ),
-)
+def _both(name: str, rivals: Sequence[Rival], *, label: str | None = None, recorded: str = "") -> list[Measure]:
+    """A measure of all pronouns, and the same of those whose nearest true antecedent is a name or a noun.
 
-_BEFORE: dict[str, Any] = {"rivals": PREDICTING_RIVALS, "null": "same distance", "binary": True, "foretells": True}
-PREDICTING = (
-    Measure(
-        "antecedent-predicting",
-        "the same from the token before the pronoun, where it is predicted",
-        words=_AHEAD,
-        claims=partial(_chain, predicting=True),
-        label=None,
-        together="antecedent-predicting",
-        reference="nearest",
-        **_BEFORE,
-    ),
-    Measure(
-        "antecedent-predicting:named",
-        "the same where the nearest true antecedent is a name or a noun",
-        words=_AHEAD.named,
-        claims=partial(_chain, predicting=True, named=True),
-        label="antecedent-predicting",
-        together="antecedent-predicting",
-        tasks=("gender", "name-gender"),
-        **_BEFORE,
-    ),
+    The named items carry the evidence of a coreference head, and the label says what it is.
+    """
+    shared: dict[str, Any] = {"rivals": rivals, "null": "same distance", "together": name}
+    claims = partial(_chain, predicting=name == "antecedent-predicting")
+    every = declared("coreference", name, claims=claims, label=None, reference="nearest", recorded=recorded, **shared)
+    named = replace(
+        every,
+        name=f"{name}:named",
+        title="the same where the nearest true antecedent is a name or a noun",
+        words=every.words.named,
+        claims=partial(claims, named=True),
+        label=label,
+        reference="",
+        recorded="",
+        tasks=("gender", "name-gender") if label else (),
+    )
+    return [every, named]
+
+
+MEASURES = (
+    *_both("antecedent", RIVALS, label="antecedent", recorded="antecedent"),
+    *_both("antecedent-mass", RIVALS),
 )
+PREDICTING = (*_both("antecedent-predicting", PREDICTING_RIVALS, label="antecedent-predicting"),)
 
 
 class _Reader:
@@ -151,10 +106,9 @@ class _Reader:
         self.measures, self.rivals = measures, measures[0].rivals
         self.predicting = measures[0].foretells
         self.sums = Readings(heads, measures)
-        choosing = [rival for rival in self.rivals if rival.looks is not antecedents.random]
-        tiers = [[each for each in choosing if (each.name in _POSITIONAL) == simple] for simple in (True, False)]
-        self.records = Records(heads, measures[:2], tiers, ANTECEDENT) if rules else None
-        self.order = [self.rivals.index(rival) for tier in tiers for rival in tier]
+        self.choosing = [at for at, rival in enumerate(self.rivals) if rival is not RANDOM]
+        nearest, first, *others = (self.rivals[at] for at in self.choosing)
+        self.records = Records(heads, measures[:2], ([nearest, first], others), ANTECEDENT) if rules else None
 
     def read(self, batch: Batch, questions: "Sequence[_Question]") -> None:
         """Add the items of a batch, in both readings."""
@@ -170,7 +124,7 @@ class _Reader:
             scores, lost = attention_to_candidates(batch, *where, sink_removed=removed, predicting=self.predicting)
             self._add(sink, batch.groups[items.prompt.cpu()], items, scores, lost)
             if sink == "kept" and self.records is not None and not self.records.full:
-                self.records.add(_beside_rules(batch, items, scores, self.order))
+                self.records.add(_beside_rules(batch, items, scores, self.choosing))
 
     def _add(
         self,
@@ -199,9 +153,6 @@ class _Reader:
         self.sums.add(sink, groups, values, weights, (mean, variance))
 
 
-_POSITIONAL = "nearest", "first"
-
-
 class Collector(Scoring, ReadsFewRows):
     """Adds up antecedent selection and mass."""
 
@@ -223,8 +174,7 @@ class Collector(Scoring, ReadsFewRows):
         )
         places = [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]
         self.readers = [_Reader(self.heads, measures, rules=rules) for measures in places]
-        # a long text comes in many windows
-        self._asked_in = lru_cache(512)(partial(items_and_unasked, pronouns=pronouns))
+        self._asked_in = by_text(partial(items_and_unasked, pronouns=pronouns))
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -373,27 +323,13 @@ def attention_to_candidates(
 
 
 BEHAVIOUR = Behaviour(
-    "coreference",
-    "Coreference",
-    (*MEASURES, *PREDICTING),
-    Collector,
-    headline=("antecedent", "antecedent:named", "antecedent-mass", *(each.name for each in PREDICTING)),
+    **BEHAVIOURS["coreference"],
+    measures=(*MEASURES, *PREDICTING),
+    collector=Collector,
     needs=frozenset({"chains"}),
-    described=(
-        "From a pronoun, is the most attended of the mentions before it one that it stands for? The baseline is the "
-        "best of eight rules, such as “the nearest mention” or “the last pronoun of the same form”; to be called a "
-        "coreference head, a head must beat the nearest mention on all pronouns, and the best rule where the nearest "
-        "true antecedent is a name or a noun. A causal model has chosen the pronoun one token earlier, so the same is "
-        "asked of the token before it (“predicting”), beside rules that do not know the pronoun either. The two "
-        "readings differ: from there a head can help to choose between he and she; from the pronoun, which is read by "
-        "then, only to go on."
-    ),
-    grids={"share": "Which heads look from a pronoun to what it stands for?"},
-    colour="orange",
     effects=effects,
     bare={"rules": False},
     cost=6,
     words=40,  # a pronoun comes after another mention
     probe="antecedent",
-    pictures=("pronoun",),
 )

@@ -3,30 +3,21 @@
 Beside position in the stacks' own attention. Queries and keys stand in different texts, so there are no offsets.
 """
 
-from typing import Any
-
 import torch
 
-from analyses.measures import Behaviour, Measure, Rival
+from analyses.measures import BEHAVIOURS, Behaviour, Rival, declared
 from analyses.reading.collectors import Scoring
 from analyses.reading.windows import Batch
 from analyses.tables.head_tables import Heads, Scored
-from analyses.wording.plain_words import Words
 from interp import InputError, Model
 from interp.patterns import Totals
 from interp.patterns.crossing import MEASURES, score
 from interp.patterns.rows import SINKS
 
 _UNIFORM, _NO_ORDER = Rival("uniform", lambda crossing: crossing.uniform), Rival("no order", 0.0)
-_ROWS: dict[str, Any] = {"rivals": (_UNIFORM,), "of_words": False}
-_ORDER: dict[str, Any] = _ROWS | {"rivals": (_NO_ORDER,), "recorded": "monotonicity"}
-_FIRST = Words("first token", "rests on the first token", "words", "the first token")
-_IN_ORDER = Words("source in order", "walks through the source in order")
-_MEASURES = (  # in the order of `MEASURES`; the last is a number a text
-    Measure("first-token", "attention to the first source token", words=_FIRST, **_ROWS),
-    Measure("entropy", "how evenly attention is spread over the source", unit="entropy", **_ROWS),
-    Measure("diagonal", "how far from the diagonal attention falls", unit="progress", **_ROWS),
-    Measure("monotonicity", "how orderly the source is walked through", unit="correlation", words=_IN_ORDER, **_ORDER),
+_MEASURES = tuple(  # in the order of `MEASURES`; the last is a number a text
+    declared("crossing", name, rivals=(_NO_ORDER if name == "monotonicity" else _UNIFORM,), of_words=False)
+    for name in MEASURES
 )
 
 
@@ -61,29 +52,9 @@ class Collector(Scoring):
             totals = self.totals[sink]
             parts = totals.scores, totals.weights, totals.rows
             rows, order = Totals(*(part[..., :-1] for part in parts)), Totals(*(part[:, :-1, -1:] for part in parts))
-            scored.append(Scored(rows, _MEASURES[:-1], sink, [_UNIFORM.name]))
-            scored.append(Scored(order, _MEASURES[-1:], sink, constant=(_NO_ORDER.name, 0.0)))
+            scored.append(Scored(rows, _MEASURES[:-1], sink))
+            scored.append(Scored(order, _MEASURES[-1:], sink))
         return scored
 
 
-BEHAVIOUR = Behaviour(
-    "position",
-    "Position",
-    _MEASURES,
-    Collector,
-    headline=("monotonicity", "diagonal", "first-token", "entropy"),
-    described=(
-        "Where in the source does a head look as the target is written? Monotonicity is the rank correlation, text by "
-        "text, of the most attended source token with the target’s: at 1 it walks through it. Attention to "
-        "the first source token is compared with a head that looks at the whole source alike; diagonal and entropy "
-        "describe."
-    ),
-    grids={
-        "share": "Which heads look by position?",
-        "entropy": "Which heads look at few tokens, and which at all alike?",
-        "correlation": "Which heads walk through the source as the target is written?",
-        "progress": "How far from the diagonal do heads look?",
-    },
-    colour="blue",
-    attention="cross",
-)
+BEHAVIOUR = Behaviour(**BEHAVIOURS["crossing"] | {"name": "position"}, measures=_MEASURES, collector=Collector)

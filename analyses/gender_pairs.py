@@ -6,36 +6,17 @@ to Sue and closed" his eyes, "Tim watched Sue close" her eyes. So neither the fi
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-from analyses.causal_tests import PAIRS, Effects, Task, make_task, no_effects, patch_heads
+from analyses.causal_tests import PAIRS, Effects, Task, effects_of
+from analyses.measures import DECLARED
 from interp import InputError, Model, TokenBatch
-from interp.errors import whole_number
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 
-_ONE = (
-    ("{name} was happy because", " he", " she"),
-    ("{name} was sad because", " he", " she"),
-    ("{name} lost the ball in the park.", " He", " She"),
-    ("{name} had a big dog.", " He", " She"),
-)
-_SUBJECT = (
-    "{one} waved to {other} and closed",
-    "{one} smiled at {other} and opened",
-    "{one} ran past {other} and raised",
-    "{one} called {other} and shook",
-    "{one} hugged {other} and wiped",
-)
-_OBJECT = (
-    "{other} watched {one} close",
-    "{other} saw {one} open",
-    "{other} made {one} raise",
-    "{other} let {one} shake",
-    "{other} heard {one} call",
-)
-_NEUTRAL = "The child"
+_TWO, _ONE = DECLARED["tasks"]["gender"], DECLARED["tasks"]["name-gender"]
 
 
 def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
@@ -48,16 +29,11 @@ def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     says how much of the answer was there anyway (Vig 2020). Names have equally many tokens, and either gender is the
     clean one in half of the pairs.
     """
-    behaviour, seed = "coreference", whole_number("seed", seed)
-    if model.config.output == "none":
-        return no_effects(behaviour)
-    two = "Of two people, which heads carry the gender of the right one to his or her?"
-    one = "Which heads carry the gender of the one who was named to he or she?"
-    tasks = [
-        make_task("gender", two, "his/her", lambda: _two_people(model, pairs, seed, two)),
-        make_task("name-gender", one, "he/she", lambda: _one_person(model, pairs, seed, one)),
-    ]
-    return patch_heads(model, behaviour, tasks, seed=seed)
+    tasks = {
+        "gender": partial(_task, model, pairs, seed, _two_people),
+        "name-gender": partial(_task, model, pairs, seed, _one_person, neutral=_ONE["neutral"]),
+    }
+    return effects_of(model, "coreference", tasks, seed=seed)
 
 
 class _Prompt(NamedTuple):
@@ -69,31 +45,26 @@ class _Prompt(NamedTuple):
     frame: str
 
 
-def _two_people(model: Model, count: int, seed: int, question: str) -> Task:
-    def prompt(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
-        frame = rng.choice(_OBJECT if number // 2 % 2 else _SUBJECT)
-        clean, corrupt = (frame.format(one=one, other=other) for one, other in (names, names[::-1]))
-        return _Prompt(clean, corrupt, " his", " her", names, frame)
-
-    return _task(model, "gender", question, count, seed, prompt)
+def _two_people(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
+    frame = rng.choice(_TWO["object" if number // 2 % 2 else "subject"])
+    clean, corrupt = (frame.format(one=one, other=other) for one, other in (names, names[::-1]))
+    return _Prompt(clean, corrupt, " his", " her", names, frame)
 
 
-def _one_person(model: Model, count: int, seed: int, question: str) -> Task:
-    def prompt(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
-        frame, he, she = rng.choice(_ONE)
-        clean, corrupt = (frame.format(name=name) for name in names)
-        return _Prompt(clean, corrupt, he, she, names, frame)
-
-    return _task(model, "name-gender", question, count, seed, prompt, _NEUTRAL)
+def _one_person(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
+    frame, he, she = rng.choice(_ONE["frames"])
+    clean, corrupt = (frame.format(name=name) for name in names)
+    return _Prompt(clean, corrupt, he, she, names, frame)
 
 
 def _task(
     model: Model,
-    name: str,
-    question: str,
     count: int,
     seed: int,
     prompt: Callable[[int, tuple[str, str], random.Random], _Prompt],
+    name: str,
+    question: str,
+    *,
     neutral: str | None = None,
 ) -> Task:
     """Pairs of prompts, every second one with the other gender as the clean one; names go round before any comes again.

@@ -5,14 +5,16 @@ that one reading of a text answers, with the minimal pairs that test it. Ours ar
 are made in the same way (`docs/own_measures.md`).
 """
 
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Literal
 
 from jaxtyping import Bool
 from torch import Tensor
 
+from analyses.reading.windows import Window
 from analyses.wording.plain_words import Label, Words
 from interp.annotation import AnnotatedText
 from interp.errors import InputError, one_of
@@ -23,47 +25,11 @@ Null = Literal["any key", "same distance", "none"]
 Attending = Literal["self", "cross"]
 Probe = Literal["tag", "antecedent"]
 UNSAID = Words("", "")
+DECLARED: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+BEHAVIOURS = {name: {"name": name, **declared} for name, declared in DECLARED["behaviours"].items()}
+"""By name, what is said of our behaviours and how they are drawn."""
 Looks = dict[int, set[int]]
 """For each row (a column of a window's tokens) its keys, whether visible or not."""
-
-
-@runtime_checkable
-class Shown(Protocol):
-    """A stretch of a text as a model reads it (`analyses.reading.windows.Window`): what a claim is made from."""
-
-    @property
-    def text(self) -> AnnotatedText:
-        """All of it, with its annotation."""
-        ...
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """The tokens."""
-        ...
-
-    @cached_property
-    def content(self) -> frozenset[int]:
-        """Columns that hold no special token."""
-        ...
-
-    @cached_property
-    def scored(self) -> frozenset[int]:
-        """Of these, the columns whose rows are counted in this window."""
-        ...
-
-    @cached_property
-    def rows(self) -> Rows:
-        """The same as tensors: a batch of one, all of it visible."""
-        ...
-
-    @cached_property
-    def columns(self) -> dict[int, list[int]]:
-        """The columns of each shown word's pieces, by its place in the text."""
-        ...
-
-    def scores(self, word: int) -> bool:
-        """Whether the word's rows are counted in this window."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -85,23 +51,7 @@ class Unit:
         one_of("drawn", self.drawn, Quantity)
 
 
-UNITS = {
-    "share": Unit("Shares"),
-    "correlation": Unit("Rank correlations"),
-    "lift": Unit(
-        "Lifts: how many times what distance explains; 1 is no preference",
-        drawn="lift",
-        caption="2 is twice the attention that distance explains, 0.5 half of it.",
-    ),
-    "entropy": Unit("Entropies", False, "value", "0: all attention on one token. 1: on all visible tokens alike."),
-    "progress": Unit(
-        "Distances from the diagonal",
-        False,
-        "value",
-        "0: as far into the source as into the target. 1: at the other end.",
-    ),
-    "tokens": Unit("Tokens", False, "value"),
-}
+UNITS = {name: Unit(**declared) for name, declared in DECLARED["units"].items()}
 RANKED = tuple(name for name, unit in UNITS.items() if unit.ranked)
 
 
@@ -159,7 +109,7 @@ class Measure:
     title: str = ""
     unit: str = "share"
     mask: Callable[[Rows], Bool[Tensor, "prompt query key"]] | None = None
-    claims: Callable[[Any], Looks] | None = None  # of a `Shown`
+    claims: Callable[[Window], Looks] | None = None
     pairs: Callable[[AnnotatedText], Iterable[tuple[int, int]]] | None = None
     needs: Sequence[str] = ()
     rivals: Sequence[Rival] = ()
@@ -203,7 +153,7 @@ class Measure:
         """Whether there are keys that satisfy it."""
         return not (self.mask is None and self.claims is None and self.pairs is None)
 
-    def looks(self, shown: Shown) -> Looks:
+    def looks(self, shown: Window) -> Looks:
         """The rows that count in a window, each with the keys that satisfy the measure, whether visible or not."""
         if self.mask is not None:
             looks: Looks = {}
@@ -216,14 +166,20 @@ class Measure:
         return pieces_of(shown, self.pairs(shown.text)) if self.pairs is not None else {}
 
 
-def pieces_of(shown: Shown, pairs: Iterable[tuple[int, int]]) -> Looks:
+def declared(behaviour: str, name: str, **more: Any) -> Measure:
+    """A measure of ours: what `measures.toml` says of it, and what is code."""
+    fields = {**DECLARED["measures"][behaviour][name], **more}
+    return Measure(name, **fields | {"words": Words(**fields["words"]) if "words" in fields else UNSAID})
+
+
+def pieces_of(shown: Window, pairs: Iterable[tuple[int, int]]) -> Looks:
     """From the pieces of words that ask, where they are counted in this window, to those of the words they ask for."""
-    found: Looks = {}
+    looks: Looks = {}
     for query, target in pairs:
         if query != target and query in shown.columns and target in shown.columns and shown.scores(query):
             for row in shown.columns[query]:
-                found.setdefault(row, set()).update(shown.columns[target])
-    return found
+                looks.setdefault(row, set()).update(shown.columns[target])
+    return looks
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ import runpy
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool
@@ -24,7 +25,7 @@ from analyses.measures import Behaviour, Measure, Rival
 from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.collectors import Readings, Scoring, measured
 from analyses.reading.windows import Batch, Progress
-from analyses.rivals.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items
+from analyses.rivals.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items, pairs_of
 from analyses.tables.head_tables import Heads, Scored
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Rows
@@ -87,11 +88,11 @@ def _with_rivals(measure: Measure) -> Measure:
     return replace(measure, rivals=rivals, null=null)
 
 
-def as_behaviours(asked: Iterable[str | Behaviour | Measure]) -> list[str | Behaviour]:
-    """What is asked for, a user's lone measures gathered into one behaviour."""
-    asked = list(asked)
-    alone = [each for each in asked if isinstance(each, Measure)]
-    return [each for each in asked if not isinstance(each, Measure)] + ([own_behaviour(alone)] if alone else [])
+def as_behaviours(chosen: Iterable[str | Behaviour | Measure]) -> list[str | Behaviour]:
+    """What is chosen for, a user's lone measures gathered into one behaviour."""
+    chosen = list(chosen)
+    alone = [each for each in chosen if isinstance(each, Measure)]
+    return [each for each in chosen if not isinstance(each, Measure)] + ([own_behaviour(alone)] if alone else [])
 
 
 def measure_pairs(
@@ -157,12 +158,21 @@ class Collector(Scoring):
     ):
         super().__init__(model, behaviour, heads)
         self.measures = [measure for measure in measures if not (measure.later and self.heads.causal)]
-        self.scorers = [
+        self.scorers: list[Shares | _Chosen] = [
             Shares(self.heads, measure) if measure.pairs is None else _Chosen(self.heads, measure, self.counts)
             for measure in self.measures
         ]
         names = ", ".join(measure.name for measure in self.measures)
         self.nothing = f"the corpus has no item of {names} that this model shows"
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        for scorer in self.scorers:
+            scorer.add(batch)
+
+    def scored(self) -> list[Scored]:
+        """What was added up, in both readings."""
+        return [part for scorer in self.scorers for part in scorer.scored()]
 
 
 class Shares:
@@ -188,14 +198,15 @@ class _Chosen:
     """How often the word that is chosen is the one sought."""
 
     def __init__(self, heads: Heads, measure: Measure, counts: Counter[str]):
-        self.heads, self.measure, self.counts = heads, measure, counts
-        # a long text comes in many windows, and each asks for its pairs
-        self.asked = [replace(measure, pairs=lru_cache(512)(partial(_pairs, measure)))]
+        self.heads, self.measure, self.counts, self.pairs = heads, measure, counts, pairs_of(measure)
         self.totals = {sink: ChoiceTotals(heads.count, 1, measure.rivals) for sink in SINKS}
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        items = Items.of_pairs(batch, self.asked, self.heads.causal, self.counts)
+        unseen = np.zeros(1, dtype=int)
+        items = Items.of(batch, self.pairs, unseen, causal=self.heads.causal)
+        if unseen.any():
+            self.counts[f"{self.measure.name}: pairs left out: the word sought is not visible"] += int(unseen[0])
         if len(items):
             choices = Choices(batch, items)
             for sink in SINKS:
@@ -204,16 +215,6 @@ class _Chosen:
     def scored(self) -> list[Scored]:
         """The sums of both readings."""
         return [self.totals[sink].scored([self.measure], sink) for sink in SINKS]
-
-
-def _pairs(measure: Measure, text: AnnotatedText) -> list[tuple[int, int]]:
-    assert measure.pairs is not None
-    pairs, n = sorted({*measure.pairs(text)}), len(text.words)
-    if outside := [pair for pair in pairs if not all(0 <= word < n for word in pair)]:
-        raise InputError(
-            f"measure {measure.name}: expected pairs of words 0-{n - 1} of {text.document}, got {outside[0]}"
-        )
-    return pairs
 
 
 def claimed_keys(batch: Batch, measure: Measure) -> Bool[Tensor, "prompt query key"]:

@@ -7,38 +7,31 @@ number of a subject across a distractor to its verb.
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from functools import partial
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.causal_tests import PAIRS, Effects, Task, make_task, no_effects, patch_heads
-from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
+from analyses.causal_tests import PAIRS, Effects, Task, effects_of
+from analyses.measures import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, pieces_of
 from analyses.reading.collectors import Scoring, measured
-from analyses.reading.windows import Batch, Progress
-from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Choices, ChoiceTotals, Items, turned
+from analyses.reading.windows import Batch, Progress, Window
+from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Choices, ChoiceTotals, Items, edges, turned
 from analyses.rivals.rules import RELATION, Records, followed
 from analyses.tables.head_tables import Heads, Scored
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.annotation import ROOT
-from interp.errors import whole_number
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
 from interp.patterns.tags import TagRows, TagTotals
 from interp.tokens import NO_WORD
 from models.stories.lexicon import NOUNS
 
-UNIVERSAL_TAGS = frozenset(
-    (
-        *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
-        *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
-    )
-)
-TAG_PAIRS = (
-    *(("NOUN", "ADJ"), ("NOUN", "DET"), ("NOUN", "VERB"), ("NOUN", "NOUN"), ("NOUN", "ADP")),
-    *(("VERB", "NOUN"), ("VERB", "PRON"), ("VERB", "PROPN"), ("VERB", "AUX"), ("VERB", "ADV")),
-    *(("ADJ", "NOUN"), ("ADJ", "ADV"), ("PRON", "NOUN"), ("PRON", "PROPN"), ("ADP", "VERB"), ("ADP", "NOUN")),
+UNIVERSAL_TAGS = frozenset(DECLARED["tags"]["universal"].split())
+TAG_PAIRS = tuple(
+    (query, key) for query, _, key in (each.partition("->") for each in DECLARED["tags"]["pairs"].split())
 )
 
 
@@ -123,7 +116,7 @@ def tag_measure(query: str, key: str) -> Measure:
     )
 
 
-def _tagged(shown: Shown, query: str, key: str) -> Looks:
+def _tagged(shown: Window, query: str, key: str) -> Looks:
     tags = shown.text.tags
     if tags is None:
         return {}
@@ -152,6 +145,7 @@ class Collector(Scoring):
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
         self.causal = self.heads.causal
         self.relations = list(relations)
+        self.pairs, self.heads_of = edges(relations), edges(relations, transposed=True)
         self.chosen = [relation_measure(name, way) for name in relations for way in WAYS]
         self.lifted = [tag_measure(x, y) for x, y in tag_pairs]
         self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
@@ -167,22 +161,28 @@ class Collector(Scoring):
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         self._add_lifts(batch)
-        items = Items.of(batch, self.relations, self.causal, self.counts)
-        if self.records is not None and not self.records.full:
-            self.records.unseen += items.unseen
-        if len(items):
-            choices = Choices(batch, items)
-            for sink in SINKS:
-                self.selected[sink].read(choices, sink)
-            if self.records is not None and not self.records.full:
-                self.records.add(choices.beside_rules())
-            received = turned(batch) if self.turned else batch
-            turned_items = Items.of(received, self.relations, self.causal, self.counts, turned=True)
-            if self.turned and len(turned_items):
-                self.received.read(Choices(received, turned_items), "kept")
+        self._count(batch)
+        unseen = np.zeros(len(self.chosen), dtype=int)
+        items = Items.of(batch, self.pairs, unseen, causal=self.causal)
+        if unseen.any():
+            self.counts["relation ends left out: the other end is not visible"] += int(unseen.sum())
+        keeps = self.records is not None and not self.records.full
+        if self.records is not None and keeps:
+            self.records.unseen += unseen
+        if not len(items):
+            return
+        choices = Choices(batch, items)
+        for sink in SINKS:
+            self.selected[sink].read(choices, sink)
+        if self.records is not None and keeps:
+            self.records.add(choices.beside_rules())
+        if self.turned:
+            received = turned(batch)
+            items = Items.of(received, self.heads_of, np.zeros(len(self.turned), int), causal=self.causal, sign=-1)
+            if len(items):
+                self.received.read(Choices(received, items), "kept")
 
     def _add_lifts(self, batch: Batch) -> None:
-        self._count_foreign_tags(batch)
         word_of, scored, visible = batch.word_of, batch.rows.scored, batch.rows.visible
         has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
         others = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
@@ -194,27 +194,32 @@ class Collector(Scoring):
         visible_rest[..., 0] = False
         self.lifts["removed"].add(batch.groups, rows.without_first, asking, visible_rest, batch.sink.scale)
 
-    def _count_foreign_tags(self, batch: Batch) -> None:
-        """Words of another tag set are keys like any others, but no measure is about them."""
+    def _count(self, batch: Batch) -> None:
+        """What is left out: words of another tag set are keys like any others, but no measure is about them."""
         for window in batch.windows:
-            tags = (window.text.tags or ())[window.scored_from : window.stop]
-            if foreign := sum(tag not in UNIVERSAL_TAGS for tag in tags):
-                self.counts["words with a tag that is not universal"] += foreign
+            text, words = window.text, slice(window.scored_from, window.stop)
+            foreign = sum(tag not in UNIVERSAL_TAGS for tag in (text.tags or ())[words])
+            heads, names = (text.heads or ())[words], (text.relations or ())[words]
+            both = enumerate(zip(heads, names, strict=False), window.scored_from)
+            itself = sum(head == dependent and name in self.relations for dependent, (head, name) in both)
+            unparsed = text.heads is None or text.relations is None
+            counts = {
+                "words with a tag that is not universal": foreign,
+                "relations left out: a word that is its own head": itself,
+                "texts left out of relations: not parsed": int(unparsed),
+            }
+            self.counts.update({name: count for name, count in counts.items() if count})
 
     def scored(self) -> list[Scored]:
         """What was added up."""
         scored = [self.selected[sink].scored(self.chosen, sink) for sink in SINKS]
-        scored += [self._lift(sink) for sink in SINKS]
+        scored += [Scored(lifts, self.lifted, sink, null=lifts.null) for sink, lifts in self.lifts.items()]
         return scored + ([self.received.scored(self.turned, "kept")] if self.turned else [])
 
     def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
         """What gives the rows of `tables/rules`."""
         records = [self.records] if self.records else []
         return followed(records, self.behaviour, corpus, self.lifted, self.lifts["kept"])
-
-    def _lift(self, sink: Literal["kept", "removed"]) -> Scored:
-        lifts = self.lifts[sink]
-        return Scored(lifts, self.lifted, sink, constant=(NO_PREFERENCE.name, 1.0), null=lifts.null)
 
 
 def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
@@ -225,13 +230,6 @@ def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
 
 # The causal test: the number of the subject, across a distractor.
 
-_ADJACENT = ("The {subject}",)
-_ACROSS = (
-    "The {subject} near the {distractor}",
-    "The {subject} behind the {distractor}",
-    "The {subject} with the {distractor}",
-)
-
 
 def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     """Which heads carry the subject's number to its verb, in two tasks.
@@ -241,29 +239,11 @@ def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     subjects of different number (one noun's two forms where both have the same number of tokens, else two nouns); the
     answers are " was" and " were", and either number is the clean one in half of the pairs.
     """
-    whole_number("seed", seed)
-    if model.config.output == "none":
-        return no_effects(BEHAVIOUR.name)
-    across = "Which heads carry the number of the subject across another noun to was or were?"
-    adjacent = "Which heads carry the number of the subject to was or were right behind it?"
-    tasks = [
-        make_task(
-            "agreement",
-            across,
-            "was/were",
-            lambda: _agreement(model, pairs, seed, "agreement", across, _ACROSS),
-        ),
-        make_task(
-            "agreement-adjacent",
-            adjacent,
-            "adjacent was/were",
-            lambda: _agreement(model, pairs, seed, "agreement-adjacent", adjacent, _ADJACENT),
-        ),
-    ]
-    return patch_heads(model, BEHAVIOUR.name, tasks, seed=seed)
+    tasks = {name: partial(_agreement, model, pairs, seed) for name in ("agreement", "agreement-adjacent")}
+    return effects_of(model, BEHAVIOUR.name, tasks, seed=seed)
 
 
-def _agreement(model: Model, count: int, seed: int, name: str, question: str, frames: Sequence[str]) -> Task:
+def _agreement(model: Model, count: int, seed: int, name: str, question: str) -> Task:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer")
@@ -277,7 +257,7 @@ def _agreement(model: Model, count: int, seed: int, name: str, question: str, fr
         turn, place = divmod(number, len(subjects))  # all of them before any comes again
         singular, plural = subjects[place]
         distractor = rng.choice([noun for noun in NOUNS if not {singular, plural} & {*noun}])
-        frame = rng.choice(frames)
+        frame = rng.choice(DECLARED["tasks"][name]["frames"])
         forms = [(singular, " was"), (plural, " were")]
         if (number + turn) // 2 % 2:  # swapped both ways, each subject too
             forms.reverse()
@@ -285,11 +265,11 @@ def _agreement(model: Model, count: int, seed: int, name: str, question: str, fr
         for column, value in zip((clean, corrupt, right, wrong), (*prompts, *(verb for _, verb in forms)), strict=True):
             column.append(value)
         related.append((singular, plural, distractor.singular, frame))
-    found = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
+    pairs = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
     ways = ("subject", "subject in the plural", "distractor", "frame")
-    clusters = {way: [related[place][at] for place in found.kept] for at, way in enumerate(ways)}
-    answers = [right[place].strip() for place in found.kept]
-    return Task(name, question, found, left_out=found.left_out, clusters=clusters, answers=answers)
+    clusters = {way: [related[place][at] for place in pairs.kept] for at, way in enumerate(ways)}
+    answers = [right[place].strip() for place in pairs.kept]
+    return Task(name, question, pairs, left_out=pairs.left_out, clusters=clusters, answers=answers)
 
 
 def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[tuple[str, str]]:
@@ -310,36 +290,15 @@ def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[
 
 
 BEHAVIOUR = Behaviour(
-    "part-of-speech",
-    "Part of speech and syntax",
-    (
+    **BEHAVIOURS["part-of-speech"],
+    measures=(
         *(relation_measure(name, way) for name in RELATIONS for way in WAYS),
         *(tag_measure(x, y) for x, y in TAG_PAIRS),
         *map(transposed_measure, RELATIONS),
     ),
-    Collector,
-    headline=(
-        "relation:det:head->dependent",
-        "relation:amod:head->dependent",
-        "relation:nsubj:head->dependent",
-        "relation:obj:dependent->head",
-        "tag:NOUN->ADJ",
-        "tag:VERB->NOUN",
-    ),
+    collector=Collector,
     needs=frozenset({"tags", "relations"}),
-    described=(
-        "From one end of a dependency, how often is the most attended word the other end? The baseline is the best "
-        "fixed offset, such as “the next word”; lifts say how much more attention one kind of word gets from another "
-        "than its distance explains (1 is none)."
-    ),
-    grids={
-        "share": "Which heads find the other end of a dependency better than the best fixed offset?",
-        "lift": "Which heads prefer words of one tag beyond what distance explains?",
-    },
-    colour="green",
-    noun="syntax",
     effects=effects,
     bare={"rules": False, "transposed": False},
     cost=70,
-    pictures=("tags", "sentence"),
 )

@@ -16,11 +16,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
+from analyses.causal_tests import Effects, Task, effects_of
 from analyses.execution.side_by_side import side_by_side
-from analyses.measures import Behaviour, Measure, Rival
+from analyses.measures import BEHAVIOURS, Behaviour, Measure, Rival, declared
 from analyses.reading.collectors import Readings, Scoring, measured
-from analyses.reading.inputs import given, is_paired, patterns
+from analyses.reading.inputs import is_paired
 from analyses.reading.token_ids import by_ids, random_ids
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
 from analyses.tables.head_tables import Heads, Scored
@@ -32,7 +32,7 @@ from interp.patching import Pairs
 from interp.patching.metrics import last_logits
 from interp.patterns import Rows, Totals, positional
 from interp.patterns.claimed import Claimed
-from interp.visibility import Visibility
+from interp.tokens import NO_WORD
 
 _UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
@@ -64,8 +64,8 @@ def measure(
 # What each measure claims.
 
 UNIFORM = Rival("uniform", lambda rows: rows.uniform)
+_UNTRAINED = "untrained heads"
 _ROWS: dict[str, Any] = {"rivals": (UNIFORM,), "null": "any key", "of_words": False}
-_NO_NULL: dict[str, Any] = _ROWS | {"null": "none"}
 
 
 def _at(offset: int) -> Callable[[Rows], Tensor]:
@@ -88,56 +88,19 @@ def _offset_measure(offset: int) -> Measure:
     )
 
 
+def _mass(name: str, **more: Any) -> Measure:
+    return declared("position", name, **_ROWS | more)
+
+
 MEASURES = (
     *map(_offset_measure, positional.OFFSETS),
-    Measure(
-        "first-token",
-        "attention to the first token",
-        mask=positional.first_token,
-        words=Words("first token", "rests on the first token", "words", "the first token"),
-        **_ROWS,
-    ),
-    Measure(
-        "self",
-        "attention to the token itself",
-        mask=_at(0),
-        hidden=False,
-        words=Words("itself", "looks at the token itself", "words", "the word itself"),
-        **_ROWS,
-    ),
-    Measure(
-        "duplicate-token",
-        "attention to earlier copies of the same token",
-        mask=positional.earlier_copies,
-        tasks=("repeat",),
-        words=Words("same token", "looks at earlier copies of the same token", "repeated words", "an earlier copy"),
-        **_ROWS,
-    ),
-    Measure("distance", "mean distance of attention", unit="tokens", **_ROWS),
-    Measure("entropy", "how evenly attention is spread", unit="entropy", **_NO_NULL),
-    Measure(
-        "positional-head",
-        "rows whose most attended token stands at one offset",
-        rivals=(Rival("untrained heads", None),),
-        of_words=False,
-        label=None,
-        words=Words("one distance", "looks hardest at one and the same distance", share="in {} of cases"),
-    ),
-    Measure(
-        "induction",
-        "attention to what followed the token the first time",
-        mask=positional.after_copies,
-        tasks=("repeat",),
-        corpus=REPEATS,
-        recorded="induction",
-        words=Words(
-            "induction",
-            "looks at what followed this token before (induction)",
-            "repeated words",
-            "what followed an earlier copy",
-        ),
-        **_ROWS,
-    ),
+    _mass("first-token", mask=positional.first_token),
+    _mass("self", mask=_at(0)),
+    _mass("duplicate-token", mask=positional.earlier_copies),
+    _mass("distance"),
+    _mass("entropy", null="none"),
+    _mass("positional-head", rivals=(Rival(_UNTRAINED, None),), null="none", label=None),
+    _mass("induction", mask=positional.after_copies, corpus=REPEATS),
 )
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
@@ -181,8 +144,8 @@ class Collector(Scoring):
         scored = self.sums.scored()
         if self.seeds:
             bar = untrained_share(self.model, self.heads, [window for _, window in self.drawn], self.seeds)
-            of_modes = _BY_NAME["positional-head"]
-            scored.append(Scored(self.modes, [of_modes], "kept", constant=(of_modes.rivals[0].name, bar)))
+            measure = replace(_BY_NAME["positional-head"], rivals=(Rival(_UNTRAINED, bar),))
+            scored.append(Scored(self.modes, [measure], "kept"))
         length = repeat_length(self.model)
         if length < SHORTEST_REPEAT:
             self.counts[f"induction left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
@@ -238,24 +201,30 @@ def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
     return torch.cat([start, drawn, drawn], 1)
 
 
-def induction(model: Model, length: int, seed: int, heads: Heads | None = None, repeats: int = _REPEATS) -> Scored:
+def repeats(model: Model, length: int, count: int, seed: int, *, paired: bool = False) -> list[Window]:
+    """What `repeated` draws as texts, each a document of its own; `paired`, an encoder reads the same meanwhile."""
+    drawn = []
+    for number, row in enumerate(repeated(model, length, count, seed).tolist()):
+        ids, start = tuple(row), len(row) - 2 * length
+        special = (True,) * start + (False,) * 2 * length
+        text = AnnotatedText((), (), f"repeat {number}")
+        drawn.append(Window(text, 0, 0, 0, ids, (NO_WORD,) * len(ids), special, ids if paired else None))
+    return drawn
+
+
+def induction(model: Model, length: int, seed: int, heads: Heads | None = None, count: int = _REPEATS) -> Scored:
     """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence.
 
     A decoder that has a source reads the repeat while its encoder reads it too.
     """
     heads = heads or Heads.of(model)
     measure = _BY_NAME["induction"]
-    sums = Readings(heads, [measure])
-    for number, ids in enumerate(repeated(model, length, repeats, seed).split(8)):
-        sources = ids.tolist() if is_paired(model, heads) else None
-        read = given(model, ids.tolist(), sources)
-        column = torch.arange(ids.shape[1], device=read.tokens.ids.device).expand(read.tokens.ids.shape)
-        visible = Visibility.of(read.tokens, causal=heads.causal).mask()[:, 0].expand(len(ids), -1, -1)
-        drawn, second = column >= ids.shape[1] - 2 * length, column >= ids.shape[1] - length
-        rows = Rows(read.tokens.ids, drawn, second, visible)
-        claimed = Claimed(rows, [positional.after_copies(rows)], content=True)
-        groups = torch.arange(len(ids)) + 8 * number  # every sequence is independent of the others
-        sums.add_prompts(groups, claimed.read(patterns(model, heads, read)), claimed.read(rows.uniform))
+    sums, windows = Readings(heads, [measure]), repeats(model, length, count, seed, paired=is_paired(model, heads))
+    for begin in range(0, count, 8):
+        batch = read_batch(model, heads, windows[begin : begin + 8])
+        claimed = Claimed(batch.rows, [positional.after_copies(batch.rows)], content=True)
+        groups = torch.arange(begin, begin + len(batch.windows))  # every sequence is independent of the others
+        sums.add_prompts(groups, claimed.read(batch.pattern), claimed.read(batch.rows.uniform))
     return replace(sums.scored()[0], corpus=measure.corpus)
 
 
@@ -268,15 +237,10 @@ def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
     Clean: start + R + the beginning of R. Corrupted: in the first R the prompt's last token has changed places with a
     later one, so what followed it is another token. Right and wrong answers are what followed in either.
     """
-    whole_number("seed", seed)
-    if model.config.output == "none":
-        return no_effects(BEHAVIOUR.name)
-    question = "After random tokens and the start of their repeat, which heads bring back the token that came next?"
-    task = make_task("repeat", question, "copying", lambda: _broken_repeat(model, pairs, seed, question))
-    return patch_heads(model, BEHAVIOUR.name, [task], seed=seed)
+    return effects_of(model, BEHAVIOUR.name, {"repeat": partial(_broken_repeat, model, pairs, seed)}, seed=seed)
 
 
-def _broken_repeat(model: Model, count: int, seed: int, question: str) -> Task:
+def _broken_repeat(model: Model, count: int, seed: int, name: str, question: str) -> Task:
     length = repeat_length(model)
     if length < SHORTEST_REPEAT:
         raise InputError(f"repeats of {length} tokens are shorter than {SHORTEST_REPEAT}")
@@ -291,27 +255,14 @@ def _broken_repeat(model: Model, count: int, seed: int, question: str) -> Task:
     corrupt[row, column], corrupt[row, partner] = clean[row, partner], clean[row, column]
     pairs = Pairs.from_ids(model, clean, corrupt, clean[row, column + 1], clean[row, partner + 1]).to(model.device)
     copied = last_logits(model, pairs.clean).argmax(-1) == pairs.right
-    return Task("repeat", question, pairs, extra={"copying": float(copied.double().mean())})
+    return Task(name, question, pairs, extra={"copying": float(copied.double().mean())})
 
 
 BEHAVIOUR = Behaviour(
-    "position",
-    "Position",
-    MEASURES,
-    Collector,
-    headline=("previous-token", "first-token", "duplicate-token", "induction", "positional-head", "entropy"),
-    described=(
-        "How much attention goes to the token before, to the first token, to earlier copies of the same token, and, "
-        "on random tokens repeated once, to what followed a token the first time (induction). Each is compared with "
-        "a head that looks at all visible tokens alike."
-    ),
-    grids={
-        "share": "Which heads look by position?",
-        "entropy": "Which heads look at few tokens, and which at all alike?",
-    },
-    colour="blue",
+    **BEHAVIOURS["position"],
+    measures=MEASURES,
+    collector=Collector,
     effects=effects,
     bare={"n_untrained": 0},  # `positional-head` makes no label, so needs no bar
     null={"repeats": 16},
-    pictures=("repeats", "sentence"),
 )

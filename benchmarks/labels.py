@@ -1,8 +1,8 @@
 """Are labels right where the truth is known, and absent where there is nothing to find?
 
     python -m benchmarks.labels --smallest     # one of each, on a few short texts: that it runs
-    python -m benchmarks.labels --quick        # 20 of most: an hour and a half on two cores
-    python -m benchmarks.labels                # 200 of most
+    python -m benchmarks.labels --quick        # 8 of each
+    python -m benchmarks.labels                # 200 of each
 
 Eleven questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
 the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
@@ -429,7 +429,7 @@ def covered_one(run: int, documents: int) -> pd.DataFrame:
 
 def _fixed(scored: Scored) -> bool:
     """Whether the baseline is the same one in every corpus, so that there is one gain to cover."""
-    return scored.corpus is None and (len(scored.baselines) == 1 or scored.constant == ("no preference", 1.0))
+    return scored.corpus is None and (len(scored.baselines) == 1 or scored.constant == part_of_speech.NO_PREFERENCE)
 
 
 def coverage(runs: int, workers: Executor, documents: int = 40) -> dict[str, object]:
@@ -478,7 +478,7 @@ def begin(*, smallest: bool) -> None:
 
 def main() -> None:
     """Ask all, and say how far from its target each is."""
-    quick, smallest = "20 models of each kind instead of 200", "one model of each kind, on a few short texts"
+    quick, smallest = "8 models of each kind instead of 200", "one model of each kind, on a few short texts"
     parser = arguments(__doc__, quick=quick, smallest=smallest)
     parser.add_argument("--models", type=int, help="how many of each kind instead")
     parser.add_argument("--first", type=int, default=0, help="seed of the first model: several machines share 200")
@@ -486,10 +486,11 @@ def main() -> None:
     parser.add_argument("--corpus", default="tales:100:11", help="what copies are labelled on, and shuffled")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="side by side, of one thread each")
     options = parser.parse_args()
-    count = options.models or (1 if options.smallest else 20 if options.quick else 200)
+    count = options.models or (1 if options.smallest else 8 if options.quick else 200)
     seeds, corpus = range(options.first, options.first + count), repeat(options.corpus)
     some, few = seeds[: max(count // 4, 1)], seeds[: max(count // 10, 1)]
-    plants, whole = seeds[:20], seeds[:10]
+    plants = range(options.first, options.first + (1 if options.smallest else 20))
+    whole = plants[: options.models or 10 if options.only == "shuffled" else len(some)]
     machine(processes=options.processes, targets=TARGETS)
     start = partial(begin, smallest=options.smallest)
     with ProcessPoolExecutor(options.processes, get_context("spawn"), initializer=start) as workers:

@@ -8,16 +8,16 @@ is right where it chooses a word that is sought; some words have several (two ad
 asked: one is only needed to say which words are shown together, and its weights do not matter.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from analyses import corpora
 from analyses.reading.windows import Reading
-from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Items
+from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Items, edges
 from benchmarks.console import arguments
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.annotation import AnnotatedText
@@ -50,7 +50,7 @@ def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
     totals = torch.zeros(len(kinds), 2 * len(RELATIONS), 2, len(RULES))
     n = torch.zeros(len(kinds), 2 * len(RELATIONS), dtype=torch.long)
     for batch in Reading(reader(), texts):
-        items = Items.of(batch, RELATIONS, False, Counter())
+        items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=False)
         words = torch.stack([rule(items) for rule in RULES], 1)
         right = torch.stack([sought(items, words), words == items.target[:, None]], 1).float()
         for kind, asked in enumerate((items.target < items.query, torch.ones_like(items.target, dtype=torch.bool))):

@@ -26,13 +26,14 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from analyses import coreference, part_of_speech, position
 from analyses.corpora import read
 from analyses.reading.windows import Batch, Reading
-from analyses.rivals.relations import RELATIONS, Items
+from analyses.rivals.relations import RELATIONS, Items, edges
 from benchmarks.console import arguments, machine, show
 from benchmarks.floor import GPT2, Shape
 from benchmarks.peers import bridged, gpt2
@@ -191,9 +192,7 @@ def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[
 
 def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
     """How often each head's highest word is the other end of a relation, and of how often; relation by relation."""
-    from collections import Counter
-
-    items = Items.of(batch, RELATIONS, True, Counter())
+    items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=True)
     if removed:
         items = items[items.target > 0]
     rows = pattern[items.prompt, :, items.query]

@@ -28,22 +28,18 @@ COLUMNS = ("family", "stacks", "attention", "positions", "norms", "feed-forward"
 TEXT = """# Families
 
 Models of these families load from Hugging Face's format, and are saved in it. Each was checked against `transformers`
-on tiny random models (sizes odd or prime where the family allows it, every weight drawn, biases and norms too), a few
-variants each: logits, every layer's stream and attention pattern, gradients of every weight, batches padded left and
-right, texts longer than windows and near distances, greedy generation, and models that we save and `transformers`
-reads. A field of `config.json` that nothing here reads is refused, unless it is known to change nothing; the tests
-change those that are, all at once, and see that it is so. Thirteen random configurations of each family
-(`tests/models/families/test_random_configurations.py`) compare logits as well, loaded and saved.
+on tiny random models, a few variants each: logits, streams, patterns, gradients, padding, long texts, greedy generation
+and saving. A field of `config.json` that nothing here reads is refused, unless it is known to change nothing. Thirteen
+random configurations of each family (`tests/models/families/test_random_configurations.py`) compare logits as well.
 
-The last two columns are the largest difference of a logit (where a model has no output layer, of an entry of its last
-stream) over a family's variants, relative to the largest one where that is above 1.
+The last two columns are the largest difference of a logit (without an output layer, of an entry of the last stream)
+over a family's variants, relative to the largest one where that is above 1.
 
 {table}
 
 Refused, with an error that says so: rotations that depend on the text's length (`dynamic`, `longrope`: Phi-3 and Phi-4
-with 128k tokens of context), a norm for each head on its own (StableLM 2 12B), Gemma 3 that reads images, quantised
-weights. gpt-oss is not there: what its heads attend to does not add up to 1 (each has a sink that is no position), and
-its experts clamp and shift their gates.
+with 128k tokens of context), a norm for each head (StableLM 2 12B), Gemma 3 that reads images, quantised weights.
+gpt-oss is not supported: its heads have a sink that is no position, and its experts clamp and shift their gates.
 
 This page is written by `python tests/families.py`.
 """

@@ -20,7 +20,7 @@ HEADER = ["clean", "corrupt", "answer", "wrong"]
 
 def worded(*more: str, n_layers: int = 2) -> Transformer:
     """Random weights over `WORDS` and more."""
-    vocabulary = {word: at for at, word in enumerate(["<unk>", *WORDS, *more])}
+    vocabulary = {word: at for at, word in enumerate(dict.fromkeys(["<unk>", *WORDS, *more]))}
     backend = Backend(WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = WhitespaceSplit()
     torch.manual_seed(0)

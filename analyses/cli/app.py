@@ -10,12 +10,11 @@ import typer
 
 from analyses.cli import measure_commands as measuring
 from analyses.cli import model_commands as making
-from analyses.cli import patch_command as patching
 from analyses.cli import reading_commands as reading
 from analyses.cli import view_command as viewing
-from analyses.cli.command_frame import USAGE
+from analyses.cli.command_frame import USAGE, made
+from analyses.cli.options import COMMANDS
 from analyses.cli.standard_output import unread
-from analyses.cli.typed_examples import below
 
 # the parent of all wrong options, which typer does not export
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
@@ -26,27 +25,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for _name, _behaviours, _help in (
-    ("report", None, "Everything for one model: positional, part-of-speech and coreference heads, with a causal test."),
-    ("position", ["position"], "Which heads look by position?"),
-    ("part-of-speech", ["part-of-speech"], "Which heads follow grammar?"),
-    ("coreference", ["coreference"], "Which heads follow reference?"),
-):
-    app.command(_name, help=_help, epilog=below(_name))(measuring.measuring(_behaviours, _name))
-for _name, _commands, _help in (
-    ("experiments", None, "The small experiments of the source articles, all of them."),
-    ("word-sense", ["word-sense"], "Does a word's stream tell its senses apart, and akin words from others?"),
-    ("next-word", ["next-word"], "Which words and heads decide what comes next, and what does it cost?"),
-):
-    app.command(_name, help=_help, epilog=below(_name))(measuring.experimenting(_commands, _name))
-_COMMANDS = (
-    *(measuring.over_training, measuring.probes, patching.patch, measuring.compare),
-    *(reading.figures, reading.inspect, viewing.view),
-    *(making.train, making.generate, making.models),
-)
-for _command in _COMMANDS:
-    _name = _command.__name__.replace("_", "-")
-    app.command(_name, epilog=below(_name))(_command)
+_BODIES = {
+    "report": measuring.measuring(),
+    **{name: measuring.measuring([name]) for name in ("position", "part-of-speech", "coreference")},
+    "experiments": measuring.experimenting(),
+    **{name: measuring.experimenting(name) for name in ("word-sense", "next-word")},
+    **{"over-training": measuring.over_training, "probes": measuring.probes, "patch": measuring.patch},
+    **{"compare": measuring.compare, "figures": reading.figures, "inspect": reading.inspect, "view": viewing.view},
+    **{"train": making.train, "generate": making.generate, "models": making.models},
+}
+for _name, _body in _BODIES.items():
+    _examples = "\n\n".join(["Examples:", *COMMANDS[_name]["examples"]])
+    app.command(_name, help=COMMANDS[_name]["help"], epilog=_examples)(made(_name, _body))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

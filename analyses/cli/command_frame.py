@@ -8,21 +8,24 @@ import inspect
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from json import dumps
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from analyses.cli.options import Device, Dtype, DtypeOption, Json, Model, Quiet, Seed, out_option
+from analyses.cli.options import Dtype, declared
 
 if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
 
+COLUMNS = 80  # of a terminal
 USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
 
 
@@ -53,69 +56,56 @@ class Request:
         return opened(model or self.model, self.device, self.dtype)
 
 
-def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Makes a command of a function that writes a directory: it gets what is `Request`, and its own options.
+def made(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
+    """The command `name`: it ends in one line where something was wrong.
 
-    The command has --model, --out, --seed, --device, --dtype, --quiet and --json beside, but for the options that it is
-    `without`, which always have their defaults. Without --out it leaves `default_out`, or that with a number where
-    another run is there. It shows how it goes, ends in one line where something was wrong, and else says what the
-    function returned, or a report's sentences, line by line, and what was written.
+    The command of a function that takes a `Request` leaves a directory, and has the options of `_leave` beside the
+    function's, but for those that it is `without`.
     """
+    first, *options = inspect.signature(body).parameters.values()
+    run = partial(_leave, name, body) if first.name == "request" else body
 
-    def command_of(body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
-        def command(
-            *,
-            model: str = "",
-            out: Path | None,
-            seed: int,
-            device: str,
-            dtype: Dtype,
-            quiet: bool,
-            json: bool,
-            **options: Any,
-        ) -> None:
-            with one_line():
-                with progressing(silent=quiet) as progress:
-                    folder = out or _unused(default_out)
-                    first = body(Request(model, folder, seed, device, dtype, progress), **options)
-                sentences = [] if quiet and not json else _sentences(first or (), folder)
-            kept = "" if out or folder == Path(default_out) else f" ({default_out} was there already)"
-            written = folded(f"wrote {folder / 'report.html'}{kept}", "beside it run.json, tables/ and figures/")
-            facts = {"out": str(folder), "report": str(folder / "report.html"), "said": sentences}
-            tell(lambda: [*map(filled, sentences), written], lambda: facts, quiet=quiet, json=json)
+    def command(**given: Any) -> None:
+        with one_line():
+            run(**given)
 
-        _, *options = inspect.signature(body).parameters.values()
-        model_option, *rest = inspect.signature(_shared).parameters.values()
-        rest[0] = rest[0].replace(annotation=out_option(default_out))
-        arguments = [each for each in options if each.kind is each.POSITIONAL_OR_KEYWORD]
-        every = [*arguments, model_option, *(each for each in options if each not in arguments), *rest]
-        signature = inspect.Signature([each for each in every if each.name not in without])
-        setattr(command, "__signature__", signature)  # noqa: B010 (what typer reads)
-        command.__name__, command.__doc__ = body.__name__, body.__doc__
-        return command
-
-    return command_of
+    if run is not body:
+        model, *rest = (each for each in inspect.signature(run).parameters.values() if each.kind is each.KEYWORD_ONLY)
+        first, *options = sorted([model, *options], key=lambda each: each.kind)
+        options += rest
+    setattr(command, "__signature__", declared(name, [first, *options]))  # noqa: B010 (what typer reads)
+    return command
 
 
-def _shared(
+def _leave(
+    name: str,
+    body: Callable[..., Iterable[str] | None],
     *,
-    model: Model = "default",
+    model: str = "default",
     out: Path | None = None,
-    seed: Seed = 0,
-    device: Device = "cpu",
-    dtype: DtypeOption = Dtype.FLOAT32,
-    quiet: Quiet = False,
-    json: Json = False,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: Dtype = Dtype.FLOAT32,
+    quiet: bool = False,
+    json: bool = False,
+    **options: Any,
 ) -> None:
-    """The options of every command that leaves a directory; --out is described where its default is known."""
+    """Call `body`, and say what it returned, or a report's sentences, line by line, and what was written.
 
-
-def _sentences(first: Iterable[str], folder: Path) -> list[str]:
-    """What is to be said first, and what a report that was left says first."""
+    Without `out` it writes `name`, or that with a number where another run is there.
+    """
     from analyses import runs
     from analyses.cli import inspection
+    from analyses.report.output import unused
 
-    return [*first, *inspection.said(runs.read(folder))]
+    with progressing(silent=quiet) as progress:
+        folder = out or unused(name, typed())
+        first = body(Request(model, folder, seed, device, dtype, progress), **options)
+    said = () if quiet and not json else (*(first or ()), *inspection.said(runs.read(folder)))
+    kept = "" if out or folder == Path(name) else f" ({name} was there already)"
+    written = folded(f"wrote {folder / 'report.html'}{kept}", "beside it run.json, tables/ and figures/")
+    facts = {"out": str(folder), "report": str(folder / "report.html"), "said": said}
+    tell(lambda: [*map(filled, said), written], lambda: facts, quiet=quiet, json=json)
 
 
 def tell(
@@ -131,32 +121,20 @@ def tell(
 
 def as_json(value: Mapping[str, Any], *, indent: int | None = 2) -> str:
     """An object as another program reads it; what is undefined is null."""
-    import json
-
     from analyses.report.output import jsonable
 
-    return json.dumps(jsonable(value), indent=indent, ensure_ascii=False)
+    return dumps(jsonable(value), indent=indent, ensure_ascii=False)
 
 
 def filled(text: str) -> str:
     """A sentence in lines of a terminal; names are not broken, so that they can be copied."""
-    from analyses.cli.inspection import COLUMNS
-
     return fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def folded(*parts: str) -> str:
     """What was written: its parts on one line where a terminal has room, else on a line each, with names whole."""
-    from analyses.cli.inspection import COLUMNS
-
     line = "; ".join(parts)
     return line if len(line) <= COLUMNS else "\n".join(parts)
-
-
-def _unused(default_out: str) -> Path:
-    from analyses.report.output import unused
-
-    return unused(default_out, typed())
 
 
 def corpora(specs: Sequence[str] | None) -> "list[Corpus]":

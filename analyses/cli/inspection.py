@@ -10,6 +10,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from analyses.behaviours import OURS
+from analyses.cli.command_frame import COLUMNS
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
@@ -21,33 +22,15 @@ from analyses.report.output import jsonable
 from analyses.runs import RunFolder
 from analyses.tables.schema import SCHEMAS
 from analyses.wording.head_names import Place, places
-from analyses.wording.plain_words import Words
+from analyses.wording.plain_words import WORDS, Words
 from interp.errors import InputError
 
-COLUMNS = 80  # of a terminal
 _SAID = 3  # sentences of a run
 _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.IGNORECASE)
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
 _KINDS |= {"looks there": "Looks there; an effect is not established"}
 _APART = ("model", "corpus", "position")  # columns that are shown where a head's rows differ in them
-_TABLES = {  # by table: its title, which of its rows are shown, and in which columns
-    "heads": ("Attention: the largest gains over the baseline", ("gain", 8), "measure value baseline gain q"),
-    "rules": ("Beside simple rules", ("value", 4), "measure value rival rival_value"),
-    "effects": (
-        "Minimal pairs: the share that this head alone carries",
-        ("effect", 8),
-        "answer is effect interval q",
-    ),
-    "explained": ("What its attention is made of", ("share", 4), "part group share interval"),
-    "cells": ("Patched", ("effect", 8), "metric direction effect interval share q"),
-    "compare": ("The best head of a model", ("gain", 8), "model measure gain q"),
-    "when_formed": (
-        "When it formed, while the model was trained",
-        ("gain", 4),
-        "measure value baseline formed_at before step",
-    ),
-    "formed": ("The head with most of a measure, at the last look", ("gain", 8), "run measure gain half_way"),
-}
+_TABLES = WORDS["terminal"]  # by table: its title, which of its rows are shown, and in which columns
 
 
 @dataclass(frozen=True)
@@ -86,29 +69,21 @@ class Inspected:
                 yield from wrap(numbers, COLUMNS, initial_indent="    ", subsequent_indent="    ")
         if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
             yield from ("", "Nothing that was asked of this head holds.")
-        for name, (title, (column, top), columns) in _TABLES.items():
-            rows = _leading(name, self.rows.get(name, pd.DataFrame(columns=[column])), column, top)
+        for name, shows in _TABLES.items():
+            rows = _leading(name, self.rows.get(name, pd.DataFrame()), shows["largest"], shows["rows"])
             if len(rows):
                 apart = [each for each in _APART if each in rows and len({*rows[each]}) > 1]
                 shown = [row | {"carried": self.answers.get(row.get("task", ""))} for row in rows.to_dict("records")]
-                yield from ("", f"{title} (tables/{name})")
-                yield from SCHEMAS[name].terminal(shown, columns, apart)
+                yield from ("", f"{shows['title']} (tables/{name})")
+                yield from SCHEMAS[name].terminal(shown, shows["columns"], apart)
 
 
 def _plain(fact: Fact) -> dict[str, Any]:
     """A fact as JSON has it."""
-    rows = [{"table": row.table, "key": row.key} for row in fact.rows]
     values = {field.name: getattr(fact, field.name) for field in fields(fact)}
-    words, sizes = fact.words._asdict(), [asdict(size) for size in fact.sizes]
-    return {
-        **values,
-        "words": words,
-        "sizes": sizes,
-        "rows": rows,
-        "label": fact.name,
-        "name": fact.name,
-        "rung": fact.rung,
-    }
+    values |= {"words": fact.words._asdict(), "sizes": [asdict(size) for size in fact.sizes]}
+    values["rows"] = [{"table": row.table, "key": row.key} for row in fact.rows]
+    return values | {"label": fact.name, "name": fact.name, "rung": fact.rung}
 
 
 def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFrame:
@@ -146,12 +121,12 @@ def said(run: RunFolder) -> list[str]:
     Nothing of runs that have none.
     """
     headline, sentences = run.facts.get("headline"), run.facts.get("sentences") or {}
-    told = [*sentences][:_SAID]
-    own = [name for name in sentences if headline and name not in told and name not in OURS]
-    rest = len(sentences) - len(told) - len(own)
+    first = [*sentences][:_SAID]
+    of_user = [name for name in sentences if headline and name not in first and name not in OURS]
+    rest = len(sentences) - len(first) - len(of_user)
     return [
         *([f"{headline}."] if headline else []),
-        *(sentences[name] for name in [*told, *own]),
+        *(sentences[name] for name in [*first, *of_user]),
         *([f"{rest} more on the page."] * (rest > 0)),
         *_left_out(run.facts),
     ]
@@ -193,13 +168,13 @@ def _place(name: str, places: Sequence[Place]) -> Place:
     if not match:
         raise InputError(f"expected a head as L3.H4, or cross.L3.H4 where there are several kinds, got {name!r}")
     kind, layer, head = (match[1] or "").lower(), int(match[2]), int(match[3])
-    found = [each for each in places if (each.layer, each.head) == (layer, head) and kind in {"", each.kind}]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(each.named(several=True) for each in found)
-        raise InputError(f"several heads are called {name}: say which of {names}")
     having = [place for place in places if kind in {"", place.kind}]
+    called = [each for each in having if (each.layer, each.head) == (layer, head)]
+    if len(called) == 1:
+        return called[0]
+    if called:
+        names = ", ".join(each.named(several=True) for each in called)
+        raise InputError(f"several heads are called {name}: say which of {names}")
     if not having:
         known = ", ".join(dict.fromkeys(place.kind for place in places))
         raise InputError(f"no {kind} heads here: there are those of {known}")
@@ -209,8 +184,8 @@ def _place(name: str, places: Sequence[Place]) -> Place:
 
 def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:
     """A table's rows of one head."""
-    own = (table["layer"] == place.layer) & (table["head"] == place.head)
+    chosen = (table["layer"] == place.layer) & (table["head"] == place.head)
     for column in ("stack", "attention"):
         if column in table and not is_numeric_dtype(table[column]):  # an experiment's `attention` is how much
-            own &= table[column].isna() | (table[column] == getattr(place, column))
-    return table.loc[own.fillna(False).astype(bool)]
+            chosen &= table[column].isna() | (table[column] == getattr(place, column))
+    return table.loc[chosen.fillna(False).astype(bool)]

@@ -1,46 +1,33 @@
-"""Commands that measure models and leave a page: report, one behaviour alone, experiments, probes, compare."""
+"""Commands that measure models and leave a page: report, one behaviour alone, experiments, probes, patch, compare."""
 # ruff: noqa: PLC0415
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from analyses.cli.command_frame import Request, corpora, leaving
-from analyses.cli.options import (
-    Corpora,
-    Exact,
-    Experiments,
-    HeldOut,
-    Labels,
-    Measures,
-    OverTraining,
-    Pairs,
-    Probes,
-    Texts,
-    Training,
-    completing,
-    path,
-)
+from analyses.cli.command_frame import Request, corpora
+from analyses.cli.options import Attention, Directions, Metric, Stack
 
 
-def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..., None]:
-    """A command that measures and tests `behaviours` (None: all of them) and writes its directory."""
+def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
+    """Measures and tests `behaviours` (None: all of them, with what else a report has)."""
+    whole = behaviours is None
 
     def command(
         request: Request,
         *,
-        corpus: Corpora = None,
-        over_training: OverTraining = None,
-        pairs: Pairs = None,
-        labels: Labels = behaviours is None,
-        exact: Exact = False,
-        probes: Probes = behaviours is None,
-        experiments: Experiments = behaviours is None,
-        measures: Measures = None,
-        text: Texts = None,
-        training: Training = None,
+        corpus: list[str] | None = None,
+        over_training: list[Path] | None = None,
+        pairs: int | None = None,
+        labels: bool = whole,
+        exact: bool = False,
+        probes: bool = whole,
+        experiments: bool = whole,
+        measures: list[Path] | None = None,
+        text: list[str] | None = None,
+        training: Path | None = None,
     ) -> None:
         from analyses import report
         from analyses.over_training import when_formed
@@ -53,13 +40,12 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
             return
         if exact and not labels:
             raise InputError("--exact is of what labels need, and there are none: add --labels, or leave it out")
+        wanted: Sequence[Any] | None = behaviours
         if measures:
             from analyses.behaviours import OURS
             from analyses.own_measures import read_file
 
             wanted = [*OURS, *(measure for path in measures for measure in read_file(path))]
-        else:
-            wanted = behaviours
         model = request.load()
         if training is None:
             run = when_formed.known(request.model, model)
@@ -69,59 +55,93 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         options |= {"experiments": experiments, "behaviours": wanted, "texts": text or (), "training": run}
         report.build(model, corpora(corpus), request.out, **options, **request.named)
 
-    return leaving(default_out, without=() if behaviours is None else {"over_training", "measures"})(command)
+    return command
 
 
-@leaving("over-training", without={"model"})
-def over_training(
-    request: Request,
-    runs: Annotated[
-        list[Path], typer.Argument(help="Directories that `interp train` wrote; several side by side.", parser=path)
-    ],
-) -> None:
-    """How did the heads form while a model was trained?"""
+def over_training(request: Request, runs: list[Path]) -> None:
+    """Sets training runs side by side."""
     from analyses import report
 
     report.over_training(runs, request.out, request.load, **request.record)
 
 
-def experimenting(commands: Any, default_out: str) -> Callable[..., None]:
-    """A command that runs the experiments of `commands` (None: all of them) and writes its directory."""
+def experimenting(*commands: Any) -> Callable[..., None]:
+    """Runs the experiments of `commands`, by default all."""
 
     def command(request: Request) -> None:
         from analyses import report
 
-        report.experiments(request.load(), request.out, commands, **request.named)
+        report.experiments(request.load(), request.out, commands or None, **request.named)
 
-    return leaving(default_out)(command)
+    return command
 
 
-@leaving("probes")
-def probes(request: Request, *, corpus: Corpora = None, held_out: HeldOut = None) -> None:
-    """From which layer can tags, relations and reference be read?"""
+def probes(request: Request, *, corpus: list[str] | None = None, held_out: list[str] | None = None) -> None:
+    """Probes every layer."""
     from analyses import report
 
     tested = corpora(held_out) if held_out else []
     report.probe(request.load(), corpora(corpus), request.out, held_out=tested, **request.named)
 
 
-@leaving("compare", without={"model"})
-def compare(
-    request: Request,
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            help="Two or more, each as for --model; the others are compared with the first.",
-            autocompletion=completing("default", "minilm"),
-        ),
-    ],
-    *,
-    corpus: Corpora = None,
-) -> None:
-    """Does one model have the heads that another has? The same measures side by side."""
+def compare(request: Request, models: list[str], *, corpus: list[str] | None = None) -> None:
+    """Sets models side by side."""
     from analyses import report
     from analyses.compare import names
 
-    named = names(models)
-    loaded = dict(zip(named, map(request.load, models), strict=True))
+    loaded = dict(zip(names(models), map(request.load, models), strict=True))
     report.compare(loaded, corpora(corpus), request.out, **request.record)
+
+
+def patch(
+    request: Request,
+    *,
+    clean: str | None = None,
+    corrupt: str | None = None,
+    answer: str | None = None,
+    wrong: str | None = None,
+    target: str | None = None,
+    source: str | None = None,
+    pairs: Path | None = None,
+    drop: bool = False,
+    as_typed: bool = False,
+    site: str = "z",
+    stack: Stack | None = None,
+    attention: Attention = Attention.SELF,
+    by_position: bool | None = None,
+    position: list[str] | None = None,
+    direction: Directions = Directions.BOTH,
+    metric: list[Metric] = [Metric.LOGIT_DIFFERENCE],  # noqa: B006
+    estimates: bool = False,
+) -> Sequence[str]:
+    """Patches one site."""
+    from analyses import patch as patching
+    from analyses import report
+    from interp import InputError
+
+    if position and by_position is False:
+        raise InputError("--position names what --by-position patches: leave it or --whole-prompts out")
+    prompt = {"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}
+    prompts = patching.read_prompts({**prompt, "target": target, "source": source}, pairs)
+    written = report.patch(
+        request.load(),
+        prompts,
+        request.out,
+        site,
+        by_position=by_position,
+        directions=patching.DIRECTIONS if direction is Directions.BOTH else [direction.value],
+        metrics=[each.value for each in metric],
+        stack=None if stack is None else stack.value,
+        attention=attention.value,
+        estimates=estimates,
+        drop=drop,
+        as_typed=as_typed,
+        positions=patching.read_places(position or ()),
+        source=pairs,
+        **request.named,
+    )
+    answers = written.answers
+    said = [] if answers is None else [answers.said]
+    if answers is not None and answers.refused:
+        said.append(f"no shares: {answers.unsaid}" if answers.unsaid else "So there are no shares.")
+    return [*said, *patching.agreement_lines(written.correlations)]

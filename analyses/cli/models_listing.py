@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from analyses.cli.inspection import COLUMNS
+from analyses.cli.command_frame import COLUMNS
 from models import catalogue
 
 _NAME = 12  # letters of a name that stands beside what is said of it; longer ones have a line of their own
@@ -32,25 +32,21 @@ def lines(listing: Listing) -> Iterator[str]:
     yield from _entry("family", ["stacks", "attention"], ["positions", "norms", "feed-forward"])
     yield from _entry("-" * _NAME, ["-" * (COLUMNS - _NAME - 4)])
     for name, parts in listing.families.items():
-        yield from _family(name, parts)
+        if parts is None:
+            yield from _entry(name, ["any: our own format, for models that no family can express"])
+        else:
+            yield from _entry(
+                name, [parts.stacks, parts.attention], [parts.positions, parts.wiring, parts.feed_forward]
+            )
     yield ""
     yield "Shipped:"
     yield from _models(listing.shipped)
     yield ""
-    yield (
-        "In the hub's cache:"
-        if listing.cached
-        else "In the hub's cache: nothing; --model ORG/NAME downloads a model once"
-    )
+    nothing = "" if listing.cached else " nothing; --model ORG/NAME downloads a model once"
+    yield f"In the hub's cache:{nothing}"
     yield from _models(listing.cached)
     yield ""
     yield "Other architectures: --model lens:DIRECTORY_OR_NAME, what TransformerLens wraps"
-
-
-def _family(name: str, parts: catalogue.Parts | None) -> Iterator[str]:
-    if parts is None:
-        return _entry(name, ["any: our own format, for models that no family can express"])
-    return _entry(name, [parts.stacks, parts.attention], [parts.positions, parts.wiring, parts.feed_forward])
 
 
 def _models(models: Sequence[catalogue.Found]) -> Iterator[str]:

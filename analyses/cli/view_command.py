@@ -5,54 +5,29 @@ import os
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from analyses.cli.command_frame import folded, one_line, opened, progressing, tell, title
-from analyses.cli.options import Device, Dtype, DtypeOption, Force, Json, Model, Quiet, path
+from analyses.cli.command_frame import folded, opened, progressing, tell, title
+from analyses.cli.options import Dtype
 
 _DEFAULT = "view.html"
 
 
 def view(
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="What the model reads; one page for several.")],
+    texts: list[str],
     *,
-    model: Model = "default",
-    target: Annotated[
-        list[str] | None,
-        typer.Option(help="What the decoder has read, where an encoder reads the text: one a text, or one for all."),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            help="The head that is seen first: L2.H5, or encoder.L2.H5, decoder.L2.H5, cross.L2.H5 of an "
-            "encoder-decoder.",
-            show_default="the strongest of --labels, or the one that looks most firmly at single tokens",
-        ),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="A directory that `interp report` left: heads are called, and coloured, as in its atlas.", parser=path
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The HTML file; an earlier page is replaced.",
-            parser=path,
-            show_default=f"{_DEFAULT}, or view-2.html, ...",
-        ),
-    ] = None,
-    device: Device = "cpu",
-    dtype: DtypeOption = Dtype.FLOAT32,
-    force: Force = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    model: str = "default",
+    target: list[str] | None = None,
+    head: str | None = None,
+    labels: Path | None = None,
+    out: Path | None = None,
+    device: str = "cpu",
+    dtype: Dtype = Dtype.FLOAT32,
+    force: bool = False,
+    quiet: bool = False,
+    json: bool = False,
 ) -> None:
-    """Where does each token of your own text look, in every head? One page, to be pointed at."""
-    with one_line(), progressing(silent=quiet) as progress:
+    """Writes a page on which one can point at the tokens of a text."""
+    with progressing(silent=quiet) as progress:
         from analyses import viewer
         from analyses.execution.file_marks import check_free
         from interp import InputError

@@ -94,7 +94,14 @@ class Corpus:
             InputError: there is no name, or, while iterating, `change` gives something else than a text.
         """
         done = f"map {_named(name, 'map')}"
-        return self._changed(done, lambda: (_text(change(text), done) for text in self))
+
+        def changed() -> Iterator[AnnotatedText]:
+            for text in map(change, self):
+                if not isinstance(text, AnnotatedText):
+                    raise InputError(f"{done}: expected an AnnotatedText back, got {type(text).__name__}")
+                yield text
+
+        return self._changed(done, changed)
 
     def _changed(self, done: str, source: Callable[[], Iterator[AnnotatedText]]) -> "Corpus":
         name, first = f"{self.name}, {done}", next(source(), None)
@@ -270,9 +277,3 @@ def _named(name: str | None, method: str) -> str:
             f"it goes into the corpus's name and hash, for a function has no hash; got {name!r}"
         )
     return name
-
-
-def _text(given: object, done: str) -> AnnotatedText:
-    if not isinstance(given, AnnotatedText):
-        raise InputError(f"{done}: expected an AnnotatedText back, got {type(given).__name__}")
-    return given

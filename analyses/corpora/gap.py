@@ -20,26 +20,20 @@ _COLUMNS = (
     *("ID", "Text", "Pronoun", "Pronoun-offset"),
     *("A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"),
 )
-_CHAINS = {"TRUE": "pronoun", "FALSE": None}  # by what stands in A-coref and B-coref
 
 
 def _parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each row."""
     for row in rows(lines, _COLUMNS):
-        marks = [_mark(row, "Pronoun", "pronoun"), *(_mark(row, name, _chain(row, name)) for name in ("A", "B"))]
+        marks = [_mark(row, name) for name in ("Pronoun", "A", "B")]
         yield annotated(row["Text"], marks, row["URL"].rpartition("/wiki/")[2] or row["ID"])
 
 
-def _chain(row: dict[str, str], name: str) -> str:
-    """Whether the pronoun stands for a name says which chain the name is in."""
-    if (flag := row[f"{name}-coref"]) not in _CHAINS:
-        raise InputError(f'expected TRUE or FALSE in {name}-coref, got "{flag}"')
-    return _CHAINS[flag] or name
-
-
-def _mark(row: dict[str, str], column: str, chain: str) -> Mark:
+def _mark(row: dict[str, str], column: str) -> Mark:
     """The mention that a column names, checked against the text."""
-    name, offset, text = row[column], row[f"{column}-offset"], row["Text"]
+    name, offset, text, flag = row[column], row[f"{column}-offset"], row["Text"], row.get(f"{column}-coref", "TRUE")
+    if flag not in ("TRUE", "FALSE"):
+        raise InputError(f'expected TRUE or FALSE in {column}-coref, got "{flag}"')
     if not name.strip():
         raise InputError(f"expected a word in {column}, got none")
     if not (offset.isascii() and offset.isdigit() and len(offset) < 10):
@@ -48,7 +42,7 @@ def _mark(row: dict[str, str], column: str, chain: str) -> Mark:
     if text[start:end] != name:
         there = f"the text has {len(text)} characters" if end > len(text) else f'it has "{text[start:end]}"'
         raise InputError(f'{column}-offset {offset}: expected "{name}" there, but {there}')
-    return Mark(start, end, chain)
+    return Mark(start, end, "pronoun" if flag == "TRUE" else column)
 
 
 GAP = Format("gap", "GAP", ("gap-*.tsv",), lambda line: tuple(columns(line)) == _COLUMNS, _parse)

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import PurePath
 from typing import Any
 
@@ -14,7 +14,6 @@ from analyses.corpora.corpus import Corpus, annotations
 from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError, inside
 
-_KIND = "rows"
 _TEXT = "text"  # the column where none is named, and that of rows that are strings
 _SHOWN = 8  # digits of the digest in a name that was not given
 
@@ -61,96 +60,86 @@ def take(
     if columns is None and (chosen or text):
         raise InputError(f"{title} has texts that are annotated already, and no columns: name none")
     if columns is not None and (text is not None or words is None):
-        chosen[_TEXT] = text if text is not None else _text_column(columns, title)
+        if text is None and _TEXT not in columns and len(columns) != 1:
+            named = ", ".join(map(str, columns))
+            raise InputError(f"{title} has columns {named}: say which is the text, as in text={columns[0]!r}")
+        chosen[_TEXT] = text or (_TEXT if _TEXT in columns else columns[0])
     for column in chosen.values():
         if (columns or []).count(column) != 1:
             listed = ", ".join(map(str, columns or ()))
             raise InputError(f'expected one column "{column}" in {title}, which has {listed}')
-    rows = _Rows(_reader(data, list(chosen.values())), chosen, _class_labels(data, chosen), title)
+    rows, labels = _reader(data, list(chosen.values())), _class_labels(data, chosen)
+
+    def texts(of: str) -> Iterator[AnnotatedText | None]:
+        """The text of each row, None where it has none; what no column names is a document of its number."""
+        for number, row in enumerate(rows()):
+            with inside(f"{title}, row {number}"):
+                yield _text(row, f"{of}:{number}", chosen, labels)
+
     sha, n_texts, n_empty, annotates = hashlib.sha256(), 0, 0, None
-    for made in rows.texts("row"):  # whatever the corpus is called
-        if made is None:
+    for each in texts("row"):  # whatever the corpus is called
+        if each is None:
             n_empty += 1
             continue
         n_texts += 1
-        known = [(field.name, value) for field in fields(made) if (value := getattr(made, field.name)) is not None]
+        known = [(field.name, value) for field in fields(each) if (value := getattr(each, field.name)) is not None]
         sha.update(repr(known).encode())
-        annotates = annotations(made) if annotates is None else annotates & annotations(made)
+        annotates = annotations(each) if annotates is None else annotates & annotations(each)
     if annotates is None:
         raise InputError(f"{name or title} holds no text: expected at least one row with something in it")
     digest = sha.hexdigest()
     full_name = name or f"{title}, {n_texts:,} text{'s' * (n_texts > 1)}, {digest[:_SHOWN]}"
     if n_empty:
         full_name += f", without {n_empty:,} empty row{'s' * (n_empty > 1)}"
-    return Corpus(full_name, _KIND, annotates, digest, lambda: filter(None, rows.texts(full_name)))
+    return Corpus(full_name, "rows", annotates, digest, lambda: filter(None, texts(full_name)))
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows, and how a text is made of each."""
+def _text(
+    row: Any, document: str, columns: Mapping[str, Any], labels: Mapping[str, Sequence[str]]
+) -> AnnotatedText | None:
+    """The text of a row; `columns` are by use ("text", "words", "tags"), and so is what numbers stand for."""
+    if isinstance(row, AnnotatedText):
+        return row if row.words else None
+    if isinstance(row, str) or _is_missing(row):
+        row = {_TEXT: row}
+    if not isinstance(row, Mapping):
+        raise InputError(f"expected a string, a mapping by column or an AnnotatedText, got {type(row).__name__}")
+    if lacking := [column for column in columns.values() if column not in row]:
+        raise InputError(f'expected a value of "{lacking[0]}", got {", ".join(map(str, row)) or "nothing"}')
+    values = {use: row[column] for use, column in columns.items()}
+    use = "words" if "words" in values else _TEXT
+    if _is_missing(values[use]):
+        return None
+    for name in ("target", _TEXT) if use == _TEXT else ("target",):
+        if not isinstance(values.get(name, ""), str):
+            raise InputError(f'expected a string in "{columns[name]}", got {values[name]!r}')
+    names = ("words", "tags", "relations", "lemmas")
+    lists = {name: _strings(values[name], columns[name], labels.get(name, ())) for name in names if name in values}
+    words = lists.pop("words") if use == "words" else tuple(values[_TEXT].split())
+    if not words:
+        return None
+    if _is_missing(values.get("document", document)):
+        raise InputError(f'expected the name of a document in "{columns["document"]}", got none')
+    return AnnotatedText(
+        words=words,
+        space_after=_spaces(values[_TEXT], words) if use == "words" and _TEXT in values else (True,) * len(words),
+        document=str(values.get("document", document)),
+        heads=_heads(values["heads"], columns["heads"]) if "heads" in values else None,
+        target=values.get("target"),
+        **lists,
+    )
 
-    read: Callable[[], Iterable[Any]]
-    columns: Mapping[str, Any]  # by use: "text", "words", "tags"...
-    labels: Mapping[str, Sequence[str]]  # by use, what numbers stand for
-    title: str
 
-    def texts(self, name: str) -> Iterator[AnnotatedText | None]:
-        """The text of each row, None where it has none; what no column names is a document of `name` and its number."""
-        for number, row in enumerate(self.read()):
-            with inside(f"{self.title}, row {number}"):
-                yield self._text(row, f"{name}:{number}")
-
-    def _text(self, row: Any, document: str) -> AnnotatedText | None:
-        if isinstance(row, AnnotatedText):
-            return row if row.words else None
-        if isinstance(row, str) or _is_missing(row):
-            row = {_TEXT: row}
-        if not isinstance(row, Mapping):
-            raise InputError(f"expected a string, a mapping by column or an AnnotatedText, got {type(row).__name__}")
-        if lacking := [column for column in self.columns.values() if column not in row]:
-            raise InputError(f'expected a value of "{lacking[0]}", got {", ".join(map(str, row)) or "nothing"}')
-        values = {use: row[column] for use, column in self.columns.items()}
-        words = self._words(values)
-        if not words:
-            return None
-        if _is_missing(values.get("document", document)):
-            raise InputError(f'expected the name of a document in "{self.columns["document"]}", got none')
-        if not isinstance(values.get("target", ""), str):
-            raise InputError(f'expected a string in "{self.columns["target"]}", got {values["target"]!r}')
-        spelled = _TEXT in values and "words" in values
-        named = (use for use in ("tags", "relations", "lemmas") if use in values)
-        by_word: dict[str, Any] = {use: self._strings(values[use], use) for use in named}
-        return AnnotatedText(
-            words=words,
-            space_after=_spaces(values[_TEXT], words) if spelled else (True,) * len(words),
-            document=str(values.get("document", document)),
-            heads=_heads(values["heads"], self.columns["heads"]) if "heads" in values else None,
-            target=values.get("target"),
-            **by_word,
-        )
-
-    def _words(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """The words of a row; none where it has no text."""
-        use = "words" if "words" in values else _TEXT
-        if _is_missing(values[use]):
-            return ()
-        if use == "words":
-            return self._strings(values[use], use)
-        if not isinstance(values[use], str):
-            raise InputError(f'expected a string in "{self.columns[use]}", got {values[use]!r}')
-        return tuple(values[use].split())
-
-    def _strings(self, value: Any, use: str) -> tuple[str, ...]:
-        """A list of strings, or of numbers that stand for some."""
-        names = self.labels.get(use, ())
-        strings: list[str] = []
-        for entry in _list(value, self.columns[use]):
-            is_label = isinstance(entry, (int, np.integer)) and 0 <= entry < len(names)
-            string = names[int(entry)] if is_label else entry
-            if not isinstance(string, str) or not string.strip():
-                raise InputError(f'expected a list of strings in "{self.columns[use]}", got one with {entry!r}')
-            strings.append(string)
-        return tuple(strings)
+def _strings(value: Any, column: Any, labels: Sequence[str]) -> tuple[str, ...]:
+    """A list of strings, or of numbers that stand for some."""
+    strings: list[str] = []
+    for entry in _list(value, column):
+        is_label = isinstance(entry, (int, np.integer)) and 0 <= entry < len(labels)
+        string = labels[int(entry)] if is_label else entry
+        if not isinstance(string, str) or not string.strip():
+            raise InputError(f'expected a list of strings in "{column}", got one with {entry!r}')
+        strings.append(string)
+    return tuple(strings)
 
 
 def _heads(value: Any, column: Any) -> tuple[int, ...]:
@@ -221,14 +210,6 @@ def _columns(data: Any) -> list[Any] | None:
     if isinstance(first, AnnotatedText):
         return None
     return list(first) if isinstance(first, Mapping) else [_TEXT]
-
-
-def _text_column(columns: Sequence[Any], title: str) -> Any:
-    if _TEXT in columns or len(columns) == 1:
-        return _TEXT if _TEXT in columns else columns[0]
-    raise InputError(
-        f"{title} has columns {', '.join(map(str, columns))}: say which is the text, as in text={columns[0]!r}"
-    )
 
 
 def _class_labels(data: Any, chosen: Mapping[str, Any]) -> dict[str, Sequence[str]]:

@@ -36,16 +36,15 @@ class Mark(NamedTuple):
     chain: str
 
 
-def rows(lines: Lines, *headers: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """The rows below the first line, by its columns, which are those of one of `headers`; empty lines are left out.
+def rows(lines: Lines, expected: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """The rows below the first line, by its columns, which are as `expected`; empty lines are left out.
 
     Raises:
         InputError: other columns, or a row of more or fewer than there are.
     """
     header = tuple(columns(next(lines, "")))
-    if header not in headers:
-        expected = " or ".join(", ".join(names) for names in headers)
-        raise InputError(f'expected the columns {expected} between tabs, got "{", ".join(header)[:60]}"')
+    if header != expected:
+        raise InputError(f'expected the columns {", ".join(expected)} between tabs, got "{", ".join(header)[:60]}"')
     for line in filter(str.strip, lines):
         values = columns(line)
         if len(values) != len(header):
@@ -68,7 +67,11 @@ def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
         words=words,
         space_after=tuple(space for _, _, space in pieces),
         document=document,
-        mentions=tuple(_mention(mark, words, starts) for mark in sorted(marks, key=lambda mark: mark[:2])),
+        mentions=tuple(
+            Mention(start, end, _head(words, start, end), mark.chain)
+            for mark in sorted(marks, key=lambda mark: mark[:2])
+            for start, end in [[bisect_left(starts, offset) for offset in mark[:2]]]
+        ),
     )
 
 
@@ -93,11 +96,6 @@ def _pieces(text: str, cuts: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
         space = text[end : end + 1] == " "
         yield start, end, space
         start = end + space
-
-
-def _mention(mark: Mark, words: Sequence[str], starts: Sequence[int]) -> Mention:
-    start, end = bisect_left(starts, mark.start), bisect_left(starts, mark.end)
-    return Mention(start, end, _head(words, start, end), mark.chain)
 
 
 def _head(words: Sequence[str], start: int, end: int) -> int:

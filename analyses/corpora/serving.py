@@ -62,7 +62,7 @@ def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> 
 
 def sharing(texts: Mapping[str, Text]) -> list[tuple[Text, list[str]]]:
     """Each text once, with all questions that are asked of it; `texts` has the text of each question."""
-    found: dict[int, tuple[Text, list[str]]] = {}
+    served: dict[int, tuple[Text, list[str]]] = {}
     for asked, text in texts.items():
-        found.setdefault(id(text), (text, []))[1].append(asked)
-    return list(found.values())
+        served.setdefault(id(text), (text, []))[1].append(asked)
+    return list(served.values())

@@ -1,9 +1,8 @@
 """Winogender: an occupation, a participant and a pronoun: which of the two does the pronoun stand for?
 
-Either file is read: the sentences, or the templates, from which the same sentences are made. The mentions are in the
-chains "occupation" and "participant", the pronoun in that of the answer. A document is an occupation, since its twelve
-sentences are made from two templates and differ in a word or two. How many women work in an occupation stands in a file
-beside them.
+The mentions are in the chains "occupation" and "participant", the pronoun in that of the answer. A document is an
+occupation, since its twelve sentences are made from two templates and differ in a word or two. How many women work in
+an occupation stands in a file beside them.
 """
 
 import re
@@ -18,33 +17,20 @@ from interp.errors import InputError, inside, one_of
 from models.columns import columns
 
 _SENTENCES = ("sentid", "sentence")
-_TEMPLATES = ("occupation(0)", "other-participant(1)", "answer", "sentence")
-_HEADERS = (_SENTENCES, _TEMPLATES)
 STATISTICS = "occupations-stats.tsv"
 _STATISTICS = ("occupation", "bergsma_pct_female", "bls_pct_female", "bls_year")
 _ID = re.compile(r"([^.]+)\.([^.]+)\.([^.]+)\.([^.]+)\.txt")
 _ANSWERS = {"0": "occupation", "1": "participant"}
-_SLOTS = ("$NOM_PRONOUN", "$POSS_PRONOUN", "$ACC_PRONOUN")
 _PRONOUNS = {"male": ("he", "his", "him"), "female": ("she", "her", "her"), "neutral": ("they", "their", "them")}
-_ANYONE = "someone"
 
 
 def _parse(sentences: Lines) -> Iterator[AnnotatedText]:
-    """One text for each sentence; six for each template, of either participant and three genders."""
-    for row in rows(sentences, *_HEADERS):
-        if "sentid" in row:
-            parts = _ID.fullmatch(row["sentid"])
-            if not parts:
-                raise InputError(
-                    f'expected occupation.participant.answer.gender.txt in column 1, got "{row["sentid"]}"'
-                )
-            occupation, participant, answer, gender = parts.groups()
-            yield _text(occupation, participant, answer, gender, row["sentence"])
-        else:
-            occupation, participant, answer, template = row.values()
-            for person in (participant, _ANYONE):
-                for gender in _PRONOUNS:
-                    yield _text(occupation, person, answer, gender, _fill(template, occupation, person, gender))
+    """One text for each sentence."""
+    for row in rows(sentences, _SENTENCES):
+        parts = _ID.fullmatch(row["sentid"])
+        if not parts:
+            raise InputError(f'expected occupation.participant.answer.gender.txt in column 1, got "{row["sentid"]}"')
+        yield _text(*parts.groups(), row["sentence"])
 
 
 def share_of_women(file: Path) -> dict[str, float]:
@@ -59,19 +45,6 @@ def share_of_women(file: Path) -> dict[str, float]:
             return {occupation: float(share) for occupation, share in shares.items()}
         except ValueError as error:
             raise InputError(f"expected a number in bls_pct_female for every occupation ({error})") from error
-
-
-def _fill(template: str, occupation: str, participant: str, gender: str) -> str:
-    for slot in ("$OCCUPATION", "$PARTICIPANT"):
-        if slot not in template:
-            raise InputError(f'expected {slot} in the template, got "{template}"')
-    if participant == _ANYONE:  # "the customer" gives way to "someone"
-        template = re.sub(r"\b([Tt]he|[Aa]n?) \$PARTICIPANT", "$PARTICIPANT", template)
-    sentence = template.replace("$OCCUPATION", occupation).replace("$PARTICIPANT", participant)
-    for slot, form in zip(_SLOTS, _PRONOUNS[gender], strict=True):
-        sentence = sentence.replace(slot, form)
-    sentence = sentence.replace("they was", "they were")
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _text(occupation: str, participant: str, answer: str, gender: str, sentence: str) -> AnnotatedText:
@@ -94,5 +67,5 @@ def _only(matches: Iterable[tuple[int, int]], what: str, sentence: str) -> tuple
 
 
 WINOGENDER = Format(
-    "winogender", "Winogender", ("all_sentences.tsv",), lambda line: tuple(columns(line)) in _HEADERS, _parse
+    "winogender", "Winogender", ("all_sentences.tsv",), lambda line: tuple(columns(line)) == _SENTENCES, _parse
 )

@@ -70,7 +70,9 @@ class Shards:
 
         A full disk keeps nothing, and stops nothing. `done` is called with the number of lots that are there.
         """
-        paths = [self._path(depends) for depends, _ in lots]
+        folder = self.folder
+        names = [f"{hash_of([self.about, *depends])}.safetensors" if folder else "" for depends, _ in lots]
+        paths = [folder / name if folder else None for name in names]
         shards = {at: kept for at, path in enumerate(paths) if path and (kept := _read(path)) is not None}
         self.counts.found += (already := len(shards))
         missing = [at for at in range(len(lots)) if at not in shards]
@@ -84,9 +86,6 @@ class Shards:
 
         shards |= dict(zip(missing, side_by_side(tasks, report), strict=True))
         return [shards[at] for at in range(len(lots))]
-
-    def _path(self, depends: Iterable[Any]) -> Path | None:
-        return self.folder and self.folder / f"{hash_of([self.about, *depends])}.safetensors"
 
     def clear(self) -> None:
         """Remove them: what they were kept for stands."""
@@ -128,6 +127,7 @@ def _code() -> str:
     """A hash of our own code: numbers of another version are not gone on with."""
     sha = sha256()
     for package in ("interp", "models", "analyses"):
-        for path in sorted((Path(__file__).parents[2] / package).rglob("*.py")):
-            sha.update(path.read_bytes())
+        for path in sorted((Path(__file__).parents[2] / package).rglob("*.[pt][yo]*")):  # and what it reads of ours
+            if path.suffix in {".py", ".toml"}:
+                sha.update(path.read_bytes())
     return sha.hexdigest()

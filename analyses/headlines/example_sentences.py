@@ -8,8 +8,8 @@ which no label speaks of words of this text, any word may ask.
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +45,7 @@ class _About(NamedTuple):
     measures: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Choice:
+class _Choice(NamedTuple):
     """One question, and what every head gives the words of its passage."""
 
     passage: int
@@ -119,7 +118,7 @@ class _Reader:
         self.measures = {each.name: (name, each) for name, own in behaviours.items() for each in own.measures}
         self.tokenizer = tokenizer_of(model, kind)
         self._passages: dict[tuple[str, ...], list[AnnotatedText]] = {}
-        self._texts: dict[int, tuple[list[AnnotatedText], Iterator[AnnotatedText]]] = {}
+        self._texts: dict[int, Iterator[AnnotatedText]] = {}  # each is read from its corpus once, as far as needed
 
     def about(self, fact: Fact) -> _About:
         """What a fact is about; nothing of one without measures."""
@@ -139,19 +138,11 @@ class _Reader:
         """Passages of a text in which the measure asks a word, one of each of the first texts that have such."""
         key = (about.behaviour, *about.measures[:1])
         if key not in self._passages:
-            cut, measure = examples.sentence, self.measure(about)
-            if measure is not None:
-                cut = partial(examples.passage, holds=partial(self._holds, measure))
-            self._passages[key] = examples.find(self.model, self.texts(self.corpus(about)), cut, _READ)
+            corpus, measure = self.corpus(about), self.measure(about)
+            cut = partial(examples.passage, holds=partial(self._holds, measure)) if measure else examples.sentence
+            self._texts[id(corpus)], texts = tee(self._texts.get(id(corpus)) or iter(corpus))
+            self._passages[key] = examples.find(self.model, texts, cut, _READ)
         return self._passages[key]
-
-    def texts(self, corpus: Iterable[AnnotatedText]) -> Iterator[AnnotatedText]:
-        """Its texts, each read from it once and as far as anybody asks."""
-        known, rest = self._texts.setdefault(id(corpus), ([], iter(corpus)))
-        yield from known
-        for text in rest:
-            known.append(text)
-            yield text
 
     def _holds(self, measure: Measure, text: AnnotatedText) -> bool:
         if not measure.points or len(text.words) < _LEAST:
@@ -161,13 +152,13 @@ class _Reader:
 
     def rows(self, about: _About, places: Sequence[Place]) -> Iterator[dict[str, Any]]:
         """The rows of heads that are shown at the same words."""
-        choices, measure = self._choices(about), self.measure(about)
+        passages, measure = self.passages(about), self.measure(about)
+        choices = [*self._choices(about, passages, measure)]
         if not choices and measure is not None:
             yield from self.rows(_About(), places)
             return
         beside = {"corpus": getattr(self.corpus(about), "name", ""), "label": about.label or None}
-        beside |= {"measure": measure.name if measure else None, "asked": len(choices)}
-        beside |= {"read": len(self.passages(about))}
+        beside |= {"measure": measure.name if measure else None, "asked": len(choices), "read": len(passages)}
         drawn = random.Random(self.seed).sample(choices, min(_SHOWN, len(choices)))
         for place in places:
             head = place.layer * self.kind.n_heads + place.head
@@ -179,21 +170,19 @@ class _Reader:
                     shown |= {"weight": weight, "right": right if measure else None}
                     yield {**place._asdict(), **beside, **shown}
 
-    def _choices(self, about: _About) -> list[_Choice]:
+    def _choices(self, about: _About, passages: list[AnnotatedText], measure: Measure | None) -> Iterator[_Choice]:
         """Every question of the passages."""
-        choices: list[_Choice] = []
-        passages, measure, read = self.passages(about), self.measure(about), 0
+        causal, read = self.kind.causal, 0
         for batch in Reading(self.model, passages, heads=self.kind) if passages else ():
             weights = _between_words(batch)
             if measure is None:
-                asked = [_any_word(window, causal=self.kind.causal) for window in batch.windows]
+                by_window = [_any_word(window, causal=causal) for window in batch.windows]
             else:
-                asked = questions(measure, about.label, batch, causal=self.kind.causal)
-            for prompt, (window, several) in enumerate(zip(batch.windows, asked, strict=True)):
-                words = window.text.words
-                choices += [_Choice(read + prompt, words, each, weights[prompt, :, each.asks]) for each in several]
+                by_window = questions(measure, about.label, batch, causal=causal)
+            for prompt, (window, several) in enumerate(zip(batch.windows, by_window, strict=True)):
+                for each in several:
+                    yield _Choice(read + prompt, window.text.words, each, weights[prompt, :, each.asks])
             read += len(batch.windows)
-        return choices
 
 
 def _any_word(window: Window, *, causal: bool) -> list[Question]:

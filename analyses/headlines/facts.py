@@ -30,6 +30,7 @@ Unit = Literal["share", "lift", "correlation", "nats"]
 Tables = Mapping[str, pd.DataFrame]
 Cells = Mapping[str, Any]
 KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
+_UNITS: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}  # of gains; others are shares
 MEASURES_APART = ", "  # between names of measures of which a head shows any
 MOST = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
 _NAN = float("nan")
@@ -73,35 +74,21 @@ class Size:
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that is known of a head.
-
-    words      how it is worded
-    behaviour  what it is about
-    kind       what it rests on
-    label      the label; of minimal pairs their task
-    sizes      the first ranks it; others stand beside it
-    q          of the evidence that holds
-    strength   the lower end of the interval, of what the baseline leaves over: at most 1, but for `nats`; of a share
-               of an answer that of the pairs that chose it
-    rows       the row it comes from, and those of what stands beside it
-    q_effect   of the effect that is not established; NaN where there is none, or it was not asked for
-    value      of the measure, and what its baseline or rule gets: NaN where it has none
-    measures   the names of the measures that say which words it is about; none where none does
-    """
+    """One thing that is known of a head."""
 
     words: Words
-    behaviour: str
-    kind: Kind
-    label: Label
-    sizes: tuple[Size, ...]
-    q: float
-    strength: float
-    rows: tuple[Row, ...]
-    q_effect: float = _NAN
-    value: float = _NAN
+    behaviour: str  # what it is about
+    kind: Kind  # what it rests on
+    label: Label  # of minimal pairs their task
+    sizes: tuple[Size, ...]  # the first ranks it; others stand beside it
+    q: float  # of the evidence that holds
+    strength: float  # the lower end of the interval, of what the baseline leaves over: at most 1, but for nats
+    rows: tuple[Row, ...]  # the row it comes from, and those of what stands beside it
+    q_effect: float = _NAN  # of the effect that is not established, where it was asked for
+    value: float = _NAN  # of the measure, and what its baseline or rule gets, where it has one
     baseline: float = _NAN
     baseline_name: str = ""
-    measures: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()  # the measures that say which words it is about
 
     @property
     def name(self) -> str:
@@ -170,9 +157,9 @@ def _attended(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[t
     cells = by_head(heads.loc[heads["sink"] == "kept"], "measure")
     rules = by_head(tables.get("rules", pd.DataFrame()), "measure")
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
-        at = (*Place.of(row), row["measure"])
+        key = (*Place.of(row), row["measure"])
         label = Label.parse(str(row["label"]))
-        yield Place.of(row), _fact(Row("labels", row), label, cells.get(at, {}), rules.get(at), words)
+        yield Place.of(row), _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
     labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
     called = {each.name: each.called for each in _measures(behaviours)}
     rest = heads.loc[~heads["behaviour"].isin(labelled)]
@@ -185,45 +172,31 @@ def _attended(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[t
 
 
 def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: Mapping[str, Words]) -> Fact:
-    """A fact of attention.
-
-    Args:
-        row: of `labels`, or of `heads` where there is no label.
-        label: what the head is called.
-        cell: the row of `heads` of its measure.
-        rule: that of `rules`, if any.
-        vocabulary: the words of labels.
-    """
-    low, high = ("gain_low", "gain_high") if row.table == "labels" else ("ci_low", "ci_high")
-    gain = Size("gain", row["gain"], row[low], row[high], _unit(cell), str(cell.get("baseline_name", "")))
-    lost, kind = [], KINDS["attention"]
-    if row.table == "labels":
-        kind, ends = KINDS[row["evidence"]], [row[name] for name in ("effect", "effect_low", "effect_high")]
-        lost = (
-            [Size("without it the model loses", ends[0], ends[1], ends[2], "nats", str(row["readout"]))]
-            if np.isfinite(ends[1])
-            else []
-        )
-    rows = [row, Row("heads", cell)] if cell and row.table == "labels" else [row]
-    words = worded(str(label), vocabulary)
+    """A fact of attention, from a row of `labels`, or of `heads` where there is no label; beside it the rows of its
+    measure in `heads` and `rules`, where they are known."""
+    labelled, unit = row.table == "labels", _UNITS.get(cell.get("unit"), "share")
+    low, high = ("gain_low", "gain_high") if labelled else ("ci_low", "ci_high")
+    gain = Size("gain", row["gain"], row[low], row[high], unit, str(cell.get("baseline_name", "")))
+    kind, lost = KINDS[row["evidence"] if labelled else "attention"], []
+    if labelled and np.isfinite(row["effect_low"]):
+        ends = row["effect"], row["effect_low"], row["effect_high"]
+        lost = [Size("without it the model loses", *ends, "nats", str(row["readout"]))]
+    beside = [Row("heads", cell)] * bool(cell and labelled)
+    beside += [Row("rules", rule)] if rule is not None and label.has_rules else []
+    words, needed = worded(str(label), vocabulary), kind == "needed"
     return Fact(
-        plain_words.needed_alone(words) if kind == "needed" else words,
+        plain_words.needed_alone(words) if needed else words,
         "position" if label.rung == 0 else str(row["behaviour"]),
         kind,
         label,
-        (*lost, gain) if kind == "needed" else (gain, *lost),
+        (*lost, gain) if needed else (gain, *lost),
         float(row["q"]),
-        float(row["effect_low"]) if kind == "needed" else _of_rest(gain, cell),
-        (*rows, *([Row("rules", rule)] if rule is not None and label.has_rules else [])),
+        float(row["effect_low"]) if needed else _of_rest(gain, cell),
+        (row, *beside),
         float(row["q_effect"]) if kind == "looks there" and lost else _NAN,
         *_beside(label, cell, rule),
         (str(row["measure"]),),
     )
-
-
-def _unit(cell: Cells) -> Unit:
-    units: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}
-    return units.get(cell.get("unit"), "share")
 
 
 def _of_rest(gain: Size, cell: Cells) -> float:
@@ -253,12 +226,8 @@ def _carried(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tu
     if effects.empty:
         return
     measured = set(tables["heads"]["measure"])  # those of the same task where the answer is predicted
-    foretold = {
-        task: (each.name,)
-        for each in _measures(behaviours)
-        if each.foretells and each.name in measured
-        for task in each.tasks
-    }
+    measures = [each for each in _measures(behaviours) if each.foretells and each.name in measured]
+    foretold = {task: (each.name,) for each in measures for task in each.tasks}
     tasks = {row["task"]: row for row in tables.get("tasks", pd.DataFrame()).to_dict("records") if row.get("carried")}
     restored = by_head(effects.loc[effects["intervention"] == "denoise"], "behaviour", "task")
     for row in carriers(effects.loc[(effects["intervention"] == "noise") & (effects["effect"] > 0)]).to_dict("records"):
@@ -304,17 +273,13 @@ def flips(row: Cells | Row) -> str:
 
 def _with_one_local(several: Sequence[Fact]) -> list[Fact]:
     """The facts of a head, those of near tokens as one: that with the strongest evidence, then the largest gain."""
-    rest = [fact for fact in several if fact.rung != 0]
-    order = [*KINDS.values()]
-    local = sorted(
-        (fact for fact in several if fact.rung == 0), key=lambda fact: (order.index(fact.kind), -fact.strength)
-    )
-    if not local:
+    order, rest = [*KINDS.values()], [fact for fact in several if fact.rung != 0]
+    near = [fact for fact in several if fact.rung == 0]
+    near.sort(key=lambda fact: (order.index(fact.kind), -fact.strength))
+    if not near:
         return rest
-    first = replace(local[0], rows=tuple(row for fact in local for row in fact.rows))
-    if first.mainly or len(local) == 1:
-        return [*rest, first]
-    return [
-        *rest,
-        replace(first, words=plain_words.NEARBY, measures=tuple(name for fact in local for name in fact.measures)),
-    ]
+    first = replace(near[0], rows=tuple(row for fact in near for row in fact.rows))
+    if not first.mainly and len(near) > 1:
+        measures = tuple(name for fact in near for name in fact.measures)
+        first = replace(first, words=plain_words.NEARBY, measures=measures)
+    return [*rest, first]

@@ -14,49 +14,35 @@ from analyses.wording.plain_words import Words, worded
 
 
 class Curve(NamedTuple):
-    """How a score went while the model was trained: in words, and as a line.
+    """How a score went while the model was trained: in words, and as a line."""
 
-    text      when the head formed
-    note      what is to be seen
-    points    step and score, both as fractions of the way
-    formed    the step by which it had formed, and `baseline` the score that is none, as such fractions
-    """
-
-    text: str
-    note: str
+    text: str  # when the head formed
+    note: str  # what is to be seen
     behaviour: str
-    points: Sequence[tuple[float, float]]
-    formed: float
+    points: Sequence[tuple[float, float]]  # step and score, both as fractions of the way
+    formed: float  # the step by which it had formed, and `baseline` the score that is none, as such fractions
     baseline: float | None
 
 
 def formation(
     tables: Tables, place: Place, facts: Sequence[Fact], words: Mapping[str, Words]
 ) -> tuple[Curve, Row] | None:
-    """Of a head's facts the first that was followed while the model was trained: when it formed, and the row that says.
+    """Of a head's facts, the first to be told first, the first that was followed while the model was trained: when it
+    formed, and the row that says.
 
     None where no run is known, where none of the facts was followed, and where the last look showed less than 0.05 of
     it over the baseline.
-
-    Args:
-        tables: of a report; `when_formed` and `forming`, where the run that trained the model is known.
-        place: the head.
-        facts: of the head, the first to be told first.
-        words: of measures.
     """
     if "when_formed" not in tables:
         return None
     cells = ((fact, str(row["measure"])) for fact in facts for row in fact.rows if row.table == "heads")
-    for fact, measure in cells:
-        if measure in RECORDED:
-            key = {**place._asdict(), "measure": RECORDED[measure]}
-            rows, points = (
-                tables[name].loc[(tables[name][[*key]] == [*key.values()]).all(axis=1)]
-                for name in ("when_formed", "forming")
-            )
-            if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
-                row = Row("when_formed", {str(name): value for name, value in rows.iloc[0].items()})
-                return _curve(worded(measure, words).said, fact.behaviour, row.cells, points), row
+    for fact, measure in ((fact, measure) for fact, measure in cells if measure in RECORDED):
+        key = {**place._asdict(), "measure": RECORDED[measure]}
+        both = (tables[name] for name in ("when_formed", "forming"))
+        rows, points = (each.loc[(each[[*key]] == [*key.values()]).all(axis=1)] for each in both)
+        if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
+            row = Row("when_formed", rows.iloc[0].to_dict())
+            return _curve(worded(measure, words).said, fact.behaviour, row.cells, points), row
     return None
 
 

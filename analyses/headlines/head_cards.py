@@ -28,20 +28,13 @@ from analyses.wording.plain_words import TEXTS, Label, Words
 
 _ROOM = 12  # layers or heads beside each other that have room for words
 _ALIKE = 8  # heads that a card names as being like it
-_NEAR = {
-    "first-token": "first",
-    **{f"offset:-{by}": f"−{by}" for by in (5, 4, 3, 2)},
-    **{"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"},
-}
+_NEAR = {"first-token": "first", **{f"offset:-{by}": f"−{by}" for by in (5, 4, 3, 2)}}
+_NEAR |= {"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"}
 """By measure of attention to near tokens, what stands under its bar."""
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
 _FARTHEST = 1.5  # of an answer: intervals beyond 1 are drawn so far
-_TICKS: dict[str, list[tuple[str, float]]] = {
-    "share": [("0", 0.0), ("100%", 1.0)],
-    "lift": [("1×", 0.0)],
-    "correlation": [("0", 0.0), ("1", 1.0)],
-    "nats": [("0", 0.0)],
-}
+_TICKS = {"share": [("0", 0.0), ("100%", 1.0)], "lift": [("1×", 0.0)]}
+_TICKS |= {"correlation": [("0", 0.0), ("1", 1.0)], "nats": [("0", 0.0)]}
 _MEASURED = "measure value baseline baseline_name gain interval q n"
 _HEADINGS = {"looks there and needed": "Looks there and needed", "needed": "Needed"}
 _HOLDS, _UNASKED = "Attention holds; effect not established", "Attends; untested"
@@ -109,31 +102,20 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """All that is known of one head.
-
-    groups    facts under headings
-    distance  attention by distance, the first position apart as `sink`
-    tags      attention between tags, beside what distance explains
-    examples  sentences in which it is surest, and at random, each under what they are examples of
-    alike     the ids of heads of which the same is told first
-    tasks     its share in each causal task
-    rest      everything else that was measured
-    rows      its rows, to copy
-    formed    when it formed, where the run that trained the model is known
-    """
+    """All that is known of one head."""
 
     id: str
     name: str
-    groups: Sequence[tuple[str, Sequence[Known]]]
-    distance: Sequence[Step]
+    groups: Sequence[tuple[str, Sequence[Known]]]  # facts under headings
+    distance: Sequence[Step]  # attention by distance, the first position apart as `sink`
     sink: Step | None
-    tags: Sequence[Step]
-    examples: Sequence[tuple[str, Sequence[Example]]]
-    alike: Sequence[str]
-    tasks: Table | None
-    rest: Table
-    rows: str
-    formed: Curve | None = None
+    tags: Sequence[Step]  # attention between tags, beside what distance explains
+    examples: Sequence[tuple[str, Sequence[Example]]]  # sentences, each under what they are examples of
+    alike: Sequence[str]  # the ids of heads of which the same is told first
+    tasks: Table | None  # its share in each causal task
+    rest: Table  # everything else that was measured
+    rows: str  # its rows, to copy
+    formed: Curve | None = None  # when it formed, where the run that trained the model is known
 
 
 @dataclass(frozen=True)
@@ -171,16 +153,10 @@ def overview(
     """
     ranked = ranked or {place: ranking.ranked(several) for place, several in facts(tables, behaviours).items()}
     said = sentences(tables, ranked, behaviours)
-    order = dict.fromkeys([*ranking.strongest(ranked), *ranked])
-    cards = _Cards(tables, ranked, vocabulary(behaviours))
     viewers = [Viewer(tuple(passages), ranking.called(ranked), heads=False)] if passages else []
-    first = Overview(
-        said,
-        _atlases(ranked, cards.several),
-        [cards.card(place) for place in order],
-        [Section("Where does a word look?", viewers)] if viewers else [],
-    )
-    return headline(said), first, said
+    below = [Section("Where does a word look?", viewers)] if viewers else []
+    cards = [*_cards(tables, ranked, vocabulary(behaviours))]
+    return headline(said), Overview(said, _atlases(ranked, kinds(tables["heads"]) > 1), cards, below), said
 
 
 def _atlases(ranked: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas]:
@@ -205,80 +181,70 @@ def _cell(place: Place, facts: Sequence[Fact], several: bool) -> Cell:
     return Cell(id, name, stands, facts[0].behaviour, first, "".join(rest))
 
 
-class _Cards:
-    """Makes the cards of a model's heads, on scales that they share."""
-
-    def __init__(self, tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mapping[str, Words]):
-        self.tables, self.ranked, self.words = tables, ranked, words
-        self.several = kinds(tables["heads"]) > 1
-        self.ends = _ends([size for facts in ranked.values() for fact in facts for size in fact.sizes])
-        effects, examples = (tables.get(name, pd.DataFrame()) for name in ("effects", "example_sentences"))
-        self.measured = _by_place(tables["heads"].loc[tables["heads"]["sink"] == "kept"])
-        self.effects, self.examples = _by_place(both_ways(effects) if len(effects) else effects), _by_place(examples)
-        self.answers = answers(tables)
-        self.alike: dict[Words, list[Place]] = {}
-        for place in ranking.strongest(ranked):
-            self.alike.setdefault(ranked[place][0].words, []).append(place)
-
-    def card(self, place: Place) -> Card:
-        """The card of one head."""
-        facts, id = self.ranked[place], place.named(several=self.several)
-        measured, examples = self.measured[place], self.examples.get(place)
-        first = measured.drop_duplicates("measure")
-        by_name = pd.Series(first["value"].to_numpy(), index=first["measure"])
-        steps = _by_distance(by_name)
-        formed = formation(self.tables, place, facts, self.words)
-        cited = [_cited(fact, say.fact(fact, id, self.words)) for fact in facts]
+def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mapping[str, Words]) -> Iterator[Card]:
+    """The cards of a model's heads, the strongest first, on scales that they share."""
+    heads, effects = tables["heads"], tables.get("effects", pd.DataFrame())
+    several, carried = kinds(heads) > 1, answers(tables)
+    ends = _ends([size for facts in ranked.values() for fact in facts for size in fact.sizes])
+    measured = _by_place(heads.loc[heads["sink"] == "kept"])
+    tested = _by_place(both_ways(effects) if len(effects) else effects)
+    examples = _by_place(tables.get("example_sentences", pd.DataFrame()))
+    strongest = ranking.strongest(ranked)
+    alike: dict[Words, list[Place]] = {}
+    for place in strongest:
+        alike.setdefault(ranked[place][0].words, []).append(place)
+    for place in dict.fromkeys([*strongest, *ranked]):
+        facts, id = ranked[place], place.named(several=several)
+        first = measured[place].drop_duplicates("measure")
+        values = dict(zip(map(str, first["measure"]), first["value"].astype(float), strict=True))
+        formed = formation(tables, place, facts, words)
+        said = [say.fact(fact, id, words) for fact in facts]
+        groups: dict[str, list[Known]] = {}
+        for fact, sentence in zip(facts, said, strict=True):
+            untested = _HOLDS if any(size.unit == "nats" for size in fact.sizes) else _UNASKED
+            bars = [_bar(size, *ends[size.unit]) for size in fact.sizes if np.isfinite(size.low)]
+            known = Known(sentence, fact.words.short, fact.behaviour, say.rates(fact), bars)
+            groups.setdefault(_HEADINGS.get(fact.kind, untested), []).append(known)
+        cited = [
+            "\n".join([f"{sentence} {'; '.join(say.numbers(fact))}", *(f"    tables/{row}" for row in fact.rows)])
+            for fact, sentence in zip(facts, said, strict=True)
+        ]
         cited += [f"{formed[0].text}\n    tables/{formed[1]}"] if formed else []
-        same = self.alike[facts[0].words] if facts else []
-        return Card(
+        tasks = tested[place].to_dict("records") if place in tested else []
+        tasks = [row | {"carried": carried.get(row["task"])} for row in tasks]
+        same = alike[facts[0].words] if facts else []
+        sink, *distance = _by_distance(values)
+        yield Card(
             id,
-            id.replace(".", " ", 1) if self.several else id,
-            self._groups(facts, id),
-            [step for step in steps if step.name != "first"],
-            next((step for step in steps if step.name == "first"), None),
-            _between_tags(by_name),
-            [] if examples is None else _examples(examples, self.words),
-            [each.named(several=self.several) for each in same if each != place][:_ALIKE],
-            self._tasks(self.effects.get(place)),
-            SCHEMAS["heads"].page(measured.to_dict("records"), _MEASURED, TEXTS["card rest"]),
+            id.replace(".", " ", 1) if several else id,
+            [*groups.items()],
+            [step for step in distance if step],
+            sink,
+            _between_tags(values),
+            _examples(examples[place], words) if place in examples else [],
+            [each.named(several=several) for each in same if each != place][:_ALIKE],
+            SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
+            SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
             "\n".join(cited),
             formed[0] if formed else None,
         )
-
-    def _groups(self, facts: Sequence[Fact], head: str) -> list[tuple[str, list[Known]]]:
-        """The facts under what they rest on; what the first fact rests on stands first."""
-        groups: dict[str, list[Known]] = {}
-        for fact in facts:
-            untested = _HOLDS if any(size.unit == "nats" for size in fact.sizes) else _UNASKED
-            bars = [self._bar(size) for size in fact.sizes if np.isfinite(size.low)]
-            known = Known(say.fact(fact, head, self.words), fact.words.short, fact.behaviour, say.rates(fact), bars)
-            groups.setdefault(_HEADINGS.get(fact.kind, untested), []).append(known)
-        return [*groups.items()]
-
-    def _bar(self, size: Size) -> Bar:
-        """A size on the line that all of its unit share."""
-        low, high = self.ends[size.unit]
-
-        def along(value: float) -> float:
-            return float(np.clip((value - low) / (high - low), 0, 1))
-
-        ticks = [(name, along(value)) for name, value in _TICKS[size.unit]]
-        over = f"over {say.over(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
-        return Bar(say.size(size), say.brief(size), along(size.value), along(size.low), along(size.high), ticks, over)
-
-    def _tasks(self, effects: pd.DataFrame | None) -> Table | None:
-        """What the head carries of each causal task, needed or not."""
-        if effects is None:
-            return None
-        rows = [row | {"carried": self.answers.get(row["task"])} for row in effects.to_dict("records")]
-        return SCHEMAS["both ways"].page(rows, f"task {WAYS}")
 
 
 def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
     """A table's rows by head."""
     groups = (own for _, own in rows.groupby(HEAD, sort=False)) if len(rows) else ()
     return {places(own)[0]: own for own in groups}
+
+
+def _bar(size: Size, low: float, high: float) -> Bar:
+    """A size on the line that all of its unit share."""
+
+    def along(value: float) -> float:
+        return float(np.clip((value - low) / (high - low), 0, 1))
+
+    ticks = [(name, along(value)) for name, value in _TICKS[size.unit]]
+    over = f"over {say.over(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
+    return Bar(say.size(size), say.brief(size), along(size.value), along(size.low), along(size.high), ticks, over)
 
 
 def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
@@ -292,18 +258,20 @@ def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
     return ends
 
 
-def _by_distance(values: pd.Series) -> list[Step]:
-    """Mean attention to near tokens, and to the first position; the highest bar is the largest, or a fifth."""
-    numbers = values.to_dict()
-    known = {at: float(numbers[name]) for name, at in _NEAR.items() if name in numbers}
-    top = max(_LOWEST_TOP, *(value for value in known.values() if np.isfinite(value)), 0.0)
-    texts = {at: percent(value).replace("under ", "<").replace("over ", ">") for at, value in known.items()}
-    return [Step(at, texts[at], max(value, 0.0) / top) for at, value in known.items()]
+def _by_distance(values: Mapping[str, float]) -> list[Step | None]:
+    """Mean attention to the first position, and to near tokens; the highest bar is the largest, or a fifth."""
+    top = max(_LOWEST_TOP, *(values[name] for name in _NEAR if np.isfinite(values.get(name, np.nan))), 0.0)
+    return [
+        Step(at, percent(value).replace("under ", "<").replace("over ", ">"), max(value, 0.0) / top)
+        if (value := values.get(name)) is not None
+        else None
+        for name, at in _NEAR.items()
+    ]
 
 
-def _between_tags(values: pd.Series) -> list[Step]:
+def _between_tags(values: Mapping[str, float]) -> list[Step]:
     """Attention between tags, as a multiple of what distance explains; a full bar is four times."""
-    labels = {Label.parse(str(name)): float(value) for name, value in values.items() if np.isfinite(value)}
+    labels = {Label.parse(name): value for name, value in values.items() if np.isfinite(value)}
     return [
         Step(label.words().short, f"{value:.1f}×", float(np.clip(value / 4, 0, 1)))
         for label, value in labels.items()
@@ -313,34 +281,24 @@ def _between_tags(values: pd.Series) -> list[Step]:
 
 def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> list[tuple[str, list[Example]]]:
     """Where a head is surest of what its label says, or of anything, and at random."""
-    first = rows.iloc[0]
+    first, shown = rows.iloc[0], [(row["choice"], _example(row)) for row in rows.to_dict("records")]
     count = f"{number(int(first['asked']))} %s in {counted(int(first['read']), 'passage')} that were read"
-    best, drawn = ([*_sentences(rows.loc[rows["choice"] == choice])] for choice in ("best", "random"))
+    best, drawn = ([each for at, each in shown if at == choice] for choice in ("best", "random"))
     if not isinstance(first["measure"], str):
         surest = "No label of this head is about words of this text. Of any words, those where it is surest:"
         return [(surest, best), (f"Any words, drawn at random among {count % 'words'}:", drawn)]
-    asked = plain_words.asked(first["label"], first["measure"], words)
-    surest = f"{asked.words[0].upper()}{asked.words[1:]} whose {asked.whose}, the surest first:"
+    question = plain_words.asked(first["label"], first["measure"], words)
+    surest = f"{question.words[0].upper()}{question.words[1:]} whose {question.whose}, the surest first:"
     if not best:
-        surest = f"Of {count % asked.words} there is none whose {asked.whose}."
-    among = f"Drawn at random among {count % asked.words}: ✓ where the {asked.whose}, ✗ where it is not:"
+        surest = f"Of {count % question.words} there is none whose {question.whose}."
+    among = f"Drawn at random among {count % question.words}: ✓ where the {question.whose}, ✗ where it is not:"
     return [(surest, [each._replace(right=None) for each in best]), (among, drawn)]
 
 
-def _sentences(rows: pd.DataFrame) -> Iterator[Example]:
-    """Sentences with the word that asks and the word attended to."""
-    for row in rows.to_dict("records"):
-        words = [(word, _part(at, row)) for at, word in enumerate(str(row["sentence"]).split(" "))]
-        right = bool(row["right"]) if isinstance(row["measure"], str) else None
-        yield Example(words, percent(float(row["weight"])), right)
-
-
-def _part(at: int, row: Mapping[str, Any]) -> str:
-    asks, seen = at == row["asks"], at == row["seen"]
-    return "both" if asks and seen else "asks" if asks else "seen" if seen else ""
-
-
-def _cited(fact: Fact, sentence: str) -> str:
-    """A fact's rows with its numbers, to copy."""
-    rows = (f"    tables/{row}" for row in fact.rows)
-    return "\n".join([f"{sentence} {'; '.join(say.numbers(fact))}", *rows])
+def _example(row: Mapping[str, Any]) -> Example:
+    """A sentence with the word that asks and the word attended to."""
+    parts = {row["asks"]: "asks", row["seen"]: "seen"} if row["asks"] != row["seen"] else {row["asks"]: "both"}
+    words = [(word, parts.get(at, "")) for at, word in enumerate(str(row["sentence"]).split(" "))]
+    return Example(
+        words, percent(float(row["weight"])), bool(row["right"]) if isinstance(row["measure"], str) else None
+    )

@@ -61,21 +61,19 @@ def closest(row: Row, head: str, words: Words, bar: float) -> str:
 
     `bar` is what heads that have learnt nothing stay below.
     """
-    few = f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
+    few, filled = f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else "", _against(row)
     if row.table == "rules":
-        filled, cases = _against(row), _cases(row)
-        few += " (held-out)" if cases == "cases" else f" of {cases} (held-out)"
-    else:
-        filled = {"value": percent(row["value"]), "baseline": percent(row["baseline"])}
-        filled["taking"] = taking(str(row["baseline_name"]))
+        few += " (held-out)" if (cases := _cases(row)) == "cases" else f" of {cases} (held-out)"
     null = say("null", bar=percent(bar)) if bar >= NOTABLE else ""
     return say("closest", head=head, infinitive=words.infinitive, of=few, **filled) + null
 
 
-def _against(rules: Cells | Row) -> dict[str, str]:
-    """How often a head is right, the strictest rule, and how often that is."""
-    shares = {"value": percent(rules["value"]), "baseline": percent(rules["rival_value"])}
-    return shares | {"taking": taking(str(rules["rival"]))}
+def _against(row: Cells | Row) -> dict[str, str]:
+    """How often a head is right, the strictest rule or baseline, and how often that is."""
+    cells = row.cells if isinstance(row, Row) else row
+    rival, baseline = ("rival", "rival_value") if "rival" in cells else ("baseline_name", "baseline")
+    shares = {"value": percent(cells["value"]), "baseline": percent(cells[baseline])}
+    return shares | {"taking": taking(str(cells[rival]))}
 
 
 def _cases(rules: Cells | Row) -> str:
@@ -165,27 +163,23 @@ def clause(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> tuple[str,
 
 def size(size: Size) -> str:
     """A number in words, with its interval."""
-    filled: dict[str, Any] = {"what": size.what}
     numbers = {"value": size.value, "low": size.low, "high": size.high}
+    if size.unit == "lift":
+        return say("size of lift", **{name: f"{1 + value:.1f}" for name, value in numbers.items()})
     if size.unit == "share" and size.what != "gain":
         q = f", {rate(size.q)}" if np.isfinite(size.q) else ""
         shares = {name: percent(value) for name, value in numbers.items()}
-        return say("size of share", **filled, **shares, over=size.over, q=q)
-    if size.unit == "lift":
-        return say("size of lift", **{name: f"{1 + value:.1f}" for name, value in numbers.items()})
-    texts = {name: number(value) for name, value in numbers.items()}
-    if size.unit == "nats":
-        return say("size of nats", **filled, **texts, over=readout(size.over))
-    return say("size of gain", **texts, over=over(size))
+        return say("size of share", what=size.what, **shares, over=size.over, q=q)
+    kind, beyond = ("size of nats", readout(size.over)) if size.unit == "nats" else ("size of gain", over(size))
+    return say(kind, what=size.what, **{name: number(value) for name, value in numbers.items()}, over=beyond)
 
 
 def brief(size: Size) -> str:
     """A size by itself, and in a word what it is of; what a gain is over has no room beside a bar."""
     if size.unit == "share" and size.what != "gain":
         return f"{percent(size.value)} {size.what.partition(' ')[0]}"
-    if size.unit == "lift":
-        return f"{1 + size.value:.1f}× expected"
-    return f"{size.value:.2f} nats lost" if size.unit == "nats" else f"{number(size.value, sign=True)} gain"
+    briefs = {"lift": f"{1 + size.value:.1f}× expected", "nats": f"{size.value:.2f} nats lost"}
+    return briefs.get(size.unit, f"{number(size.value, sign=True)} gain")
 
 
 def over(size: Size) -> str:
@@ -196,7 +190,8 @@ def over(size: Size) -> str:
 def rates(fact: Fact) -> str:
     """The false discovery rates of a fact, where they do not stand beside its sizes."""
     if np.isfinite(fact.q_effect):
-        return f"{rate(fact.q)} of attention, {false_discovery_rate(fact.q_effect)} of effect".replace("< ", "<\u00a0")
+        effect = false_discovery_rate(fact.q_effect).replace("< ", "<\u00a0")
+        return f"{rate(fact.q)} of attention, {effect} of effect"
     return "" if np.isfinite(fact.sizes[0].q) else rate(fact.q)
 
 

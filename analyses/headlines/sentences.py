@@ -113,13 +113,9 @@ def _verdict(facts: Sequence[Fact], *, tested: bool) -> Verdict:
     kinds = {fact.kind for fact in facts if _says_more(fact)}
     if "looks there and needed" in kinds:
         return "found"
-    if kinds >= {"looks there", "needed"}:
-        return "part"
     if "looks there" in kinds:
-        return "attention" if tested else "untested"
-    if "needed" in kinds:
-        return "effect"
-    return "rules" if facts else "none"
+        return "part" if "needed" in kinds else "attention" if tested else "untested"
+    return "effect" if "needed" in kinds else "rules" if facts else "none"
 
 
 def _says_more(fact: Fact) -> bool:
@@ -138,19 +134,18 @@ def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *
     to be beaten, the half that does not report says which it is."""
     called = [each.name for each in behaviour.measures if each.called and each.unit == "share"]
     called = [name for name in called if name in behaviour.headline] or called
-
-    def asked(table: str, column: str) -> pd.DataFrame:
+    for table, column in (("rules", "choosing_margin"), ("heads", "gain")):
         rows = tables.get(table, pd.DataFrame(columns=["behaviour", "measure", column, "n"]))
-        return rows.loc[(rows["behaviour"] == behaviour.name) & rows["measure"].isin(called)].dropna(subset=[column])
-
-    rules, heads = asked("rules", "choosing_margin"), asked("heads", "gain")
-    rules, heads = rules.loc[rules["n"] >= FEW_ITEMS], heads.loc[heads["sink"] == "kept"]
-    heads = heads.loc[heads["n"] >= FEW_ITEMS] if (heads["n"] >= FEW_ITEMS).any() else heads
-    table, rows = ("rules", rules) if len(rules) else ("heads", heads)
-    if rows.empty:
+        rows = rows.loc[(rows["behaviour"] == behaviour.name) & rows["measure"].isin(called)].dropna(subset=[column])
+        many = rows["n"] >= FEW_ITEMS
+        if table == "heads":
+            rows, many = rows.loc[rows["sink"] == "kept"], many.loc[rows["sink"] == "kept"]
+        rows = rows.loc[many] if table == "rules" or many.any() else rows
+        if len(rows):
+            break
+    else:
         return []
-    best = rows.sort_values("choosing_margin" if table == "rules" else "gain", ascending=False, kind="stable")
-    row, bars = Row(table, best.iloc[0].to_dict()), []
+    row, bars = Row(table, rows.sort_values(column, ascending=False, kind="stable").iloc[0].to_dict()), []
     if table == "heads" and "bar" in (evidence := tables.get("evidence", pd.DataFrame())):
         about = {column: value for column, value in row.key if column != "sink"}
         rest = evidence.loc[(evidence[[*about]] == [*about.values()]).all(axis=1)]

@@ -4,7 +4,7 @@ One half of the documents chooses, the other reports; on each, attention is scor
 are hidden. Heads that have learnt nothing, and those that read words in another order, set a bar (`null_bars`).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,16 +12,15 @@ import numpy as np
 import pandas as pd
 
 from analyses.behaviours import asked_of
-from analyses.execution.shards import Shards
 from analyses.labels import knockouts
 from analyses.labels.hiding import FEWEST
-from analyses.labels.null_bars import Bars, Say, bars_of, shards_of
+from analyses.labels.null_bars import Bars, Study, bars_of
 from analyses.labels.screen import Screen, Screened
 from analyses.measures import Behaviour
 from analyses.reading.samples import Sample
 from analyses.tables.findings import DISCOVERY, notable
 from analyses.tables.head_tables import Collected
-from interp import AnnotatedText, InputError, Model, Transformer
+from interp import InputError, Transformer
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
 _WORDS = 60  # of a document, that knock-outs read at most
@@ -59,49 +58,22 @@ class Evidence:
         return candidates(self.behaviour, self.bars, self.heads[0], self.effects[0])
 
 
-def gather(
-    model: Model,
-    corpora: Mapping[str, Iterable[AnnotatedText]],
-    collected: Sequence[Collected],
-    behaviours: Mapping[str, Behaviour],
-    *,
-    documents: int | None = None,
-    words: int | None = None,
-    exact: bool = False,
-    seed: int = 0,
-    shards: Shards,
-    say: Say,
-) -> list[Evidence]:
-    """The evidence of each behaviour that was collected, a kind of attention at a time.
-
-    Args:
-        model: a transformer with a tokenizer.
-        corpora: by behaviour, a text that can be read again and again.
-        collected: what behaviours added up to.
-        behaviours: by name, those that may be collected.
-        documents: of each half, whose beginnings knock-outs read; by default as many as a budget of arithmetic allows,
-            24 to 40.
-        words: of each of them; likewise, 10 to 60.
-        exact: measure all effects; by default only those that can change a label (`analyses.labels.screen`).
-        seed: of everything random.
-        shards: where what was measured before is found, and what is measured is kept.
-        say: is told what is being done.
-    """
-    bars = bars_of(model, corpora, collected, behaviours, seed, shards, say)
+def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
+    """The evidence of each behaviour that was collected, a kind of attention at a time."""
+    model, seed = study.model, study.seed
     gathered = []
-    for whole, bar in zip(collected, bars, strict=True):
-        behaviour = asked_of(whole.heads, behaviours)[whole.behaviour]
-        evidence = Evidence(
-            behaviour, [whole.half(half).table(seed=seed + half) for half in HALVES], [knockouts.NOTHING] * 2, bar
-        )
+    for whole, bar in zip(collected, bars_of(study, collected), strict=True):
+        behaviour = asked_of(whole.heads, study.behaviours)[whole.behaviour]
+        heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
+        evidence = Evidence(behaviour, heads, [knockouts.NOTHING] * 2, bar)
         try:
             if len(model.config.stacks) > 1:
                 raise InputError(_TWO_STACKS)
             if not isinstance(model, Transformer):
                 raise InputError(_WHOLE)
             most = affordable(model, behaviour)
-            evidence = replace(evidence, size=(documents or most[0], words or most[1]))
-            evidence = _with_effects(model, evidence, corpora[whole.behaviour], exact, seed, shards, say)
+            evidence = replace(evidence, size=(study.documents or most[0], study.words or most[1]))
+            evidence = _with_effects(model, study, evidence)
         except InputError as error:
             evidence = replace(evidence, effects_left_out=str(error))
         gathered.append(evidence)
@@ -117,33 +89,24 @@ def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
     return documents, int(min(max(words / documents, behaviour.words), _WORDS))
 
 
-def _with_effects(
-    model: Transformer,
-    evidence: Evidence,
-    corpus: Iterable[AnnotatedText],
-    exact: bool,
-    seed: int,
-    shards: Shards,
-    say: Say,
-) -> Evidence:
+def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evidence:
     """The knock-outs of either half; on the second, keys of what a head may be labelled by are exchanged too.
 
     Unless all is measured, what may be chosen is measured on the first half, and what was chosen on the second.
     """
     behaviour, shown = evidence.behaviour, evidence.heads[0]
-    kept = shards_of(shards, corpus, behaviour.name)
     stage = f"{behaviour.name}: knocking out"
 
     def half(number: Literal[0, 1], chosen: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
-        say(stage, 0)
+        study.say(stage, 0)
         cells = {*chosen[["layer", "head", "measure"]].itertuples(index=False, name=None)}
         return knockouts.measure(
             model,
-            **_read(behaviour, corpus, number, evidence.size, seed),
+            **_read(study, evidence, number),
             armed=armed,
-            screen=None if exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
-            shards=kept.within(number, evidence.size, seed),
-            progress=lambda texts: say(stage, texts),
+            screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
+            shards=study.kept(behaviour.name).within(number, evidence.size, study.seed),
+            progress=lambda texts: study.say(stage, texts),
         )
 
     first = half(0, candidates(behaviour, evidence.bars, shown), ())
@@ -168,41 +131,31 @@ def candidates(
     return rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
 
 
-def _read(
-    behaviour: Behaviour, corpus: Iterable[AnnotatedText], half: Literal[0, 1], size: tuple[int, int], seed: int
-) -> dict[str, Any]:
-    """What knock-outs read of one half of the documents; probes are trained on the other."""
-    documents, words = size
+def _read(study: Study, evidence: Evidence, half: Literal[0, 1], most: int | None = None) -> dict[str, Any]:
+    """What knock-outs read of one half of the documents, or of `most` of these; probes are trained on the other."""
+    corpus, (documents, words) = study.corpora[evidence.behaviour.name], evidence.size
     return {
-        "corpus": Sample(corpus, half, documents, words),
+        "corpus": Sample(corpus, half, min(documents, most or documents), words),
         "training": Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING),
-        "behaviours": [behaviour],
+        "behaviours": [evidence.behaviour],
         "texts": documents * words,  # all of them
-        "seed": seed + half,
+        "seed": study.seed + half,
     }
 
 
 def together(
-    model: Model,
-    corpus: Iterable[AnnotatedText],
-    evidence: Evidence,
-    heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
-    seed: int,
-    shards: Shards,
-    most: int | None = None,
+    study: Study, evidence: Evidence, heads: Sequence[tuple[str, Sequence[tuple[int, int]]]], most: int | None = None
 ) -> pd.DataFrame:
     """The least that changing a measure's keys in several heads at once costs (`knockouts.least`): a row for each of
     `heads`, on the reporting half, or on `most` of its documents.
 
     Missing where nothing could be knocked out.
     """
-    if evidence.effects_left_out or not isinstance(model, Transformer) or not heads:
+    if evidence.effects_left_out or not isinstance(study.model, Transformer) or not heads:
         return knockouts.least(pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS, dtype=float))
-    documents, words = evidence.size
-    read = _read(evidence.behaviour, corpus, 1, evidence.size, seed)
-    read["corpus"] = Sample(corpus, 1, min(documents, most or documents), words)  # probes are those of all documents
-    kept = shards_of(shards, corpus, evidence.behaviour.name).within("together", evidence.size, most, seed)
-    return knockouts.least(knockouts.measure_together(model, heads=heads, shards=kept, **read))
+    kept = study.kept(evidence.behaviour.name).within("together", evidence.size, most, study.seed)
+    read = _read(study, evidence, 1, most)  # probes are those of all documents
+    return knockouts.least(knockouts.measure_together(study.model, heads=heads, shards=kept, **read))
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:

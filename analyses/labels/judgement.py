@@ -17,7 +17,6 @@ import random
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +28,7 @@ from analyses.execution.shards import Shards
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
 from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
-from analyses.labels.null_bars import Say
+from analyses.labels.null_bars import Say, Study
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
 from analyses.measures import Behaviour
@@ -145,12 +144,12 @@ def label(
     by_name, seed = chosen(behaviours), whole_number("seed", seed)
     if unknown := corpora.keys() - by_name.keys():
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(by_name)}")
-    say, shards = progress or (lambda stage, count: None), shards or Shards()
-    totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, by_name, seed, say)
+    say = progress or (lambda stage, count: None)
+    study = Study(model, corpora, by_name, seed, shards or Shards(), say, documents, words, exact)
+    totals, left_out = (list(collected), {}) if collected else _collected(study)
     left_out |= {each.behaviour: _TOO_FEW.format(each.documents) for each in totals if each.documents < _FEWEST}
     totals = [each for each in totals if each.documents >= _FEWEST]
-    how: Any = {"documents": documents, "words": words, "exact": exact, "seed": seed, "shards": shards, "say": say}
-    evidence = gather(model, corpora, totals, by_name, **how)
+    evidence = gather(study, totals)
     left_out |= {each.behaviour.name: each.effects_left_out for each in evidence if each.effects_left_out}
     if not evidence:
         return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=EVIDENCE_COLUMNS), left_out)
@@ -164,30 +163,26 @@ def label(
     rules = [each.rules(seed=seed) for each in totals if each.rules]
     labels, nameless = _judged(_with_rules(pd.concat(candidates, ignore_index=True), rules))
     say("hiding keys from all heads of a label", 0)
-    labels = _with_all_heads(labels, model, corpora, evidence, seed, shards)
+    labels = _with_all_heads(labels, study, evidence)
     tasks = {measure.called: measure.tasks for each in evidence for measure in each.behaviour.measures}
     table = pd.concat(tables, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS)
     screened = {each.behaviour.name: each.screened for each in evidence if each.screened}
     return Labelled(_with_tasks(labels, effects, tasks), table, left_out, nameless, screened)
 
 
-def _collected(
-    model: Model,
-    corpora: Mapping[str, Iterable[AnnotatedText]],
-    behaviours: Mapping[str, Behaviour],
-    seed: int,
-    say: Say,
-) -> tuple[list[Collected], dict[str, str]]:
+def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
     """What each behaviour adds up to on its corpus, in each kind of attention, or why it could not be measured."""
     totals, left_out = [], {}
-    for kind in Heads.every(model):
-        of_kind = asked_of(kind, behaviours)
-        for corpus, names in sharing({name: corpus for name, corpus in corpora.items() if name in of_kind}):
-            collectors = [of_kind[name].collector(model, seed=seed, heads=kind) for name in names]
-            reading = Reading(model, corpus, lambda texts: say("reading", texts), heads=kind)
-            results = [*zip(names, collect(reading, collectors), strict=True)]
-            totals += [result for _, result in results if isinstance(result, Collected)]
-            left_out |= {name: str(result) for name, result in results if not isinstance(result, Collected)}
+    for kind in Heads.every(study.model):
+        of_kind = asked_of(kind, study.behaviours)
+        for corpus, names in sharing({name: each for name, each in study.corpora.items() if name in of_kind}):
+            collectors = [of_kind[name].collector(study.model, seed=study.seed, heads=kind) for name in names]
+            reading = Reading(study.model, corpus, partial(study.say, "reading"), heads=kind)
+            for name, result in zip(names, collect(reading, collectors), strict=True):
+                if isinstance(result, Collected):
+                    totals.append(result)
+                else:
+                    left_out[name] = str(result)
     return totals, left_out
 
 
@@ -335,14 +330,7 @@ def _with_rules(candidates: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.D
     return candidates.merge(verdicts.assign(p_rule=p_rule)[[*CELL, "p_rule", "verdict", "rule"]], on=CELL, how="left")
 
 
-def _with_all_heads(
-    labels: pd.DataFrame,
-    model: Model,
-    corpora: Mapping[str, Iterable[AnnotatedText]],
-    evidence: Sequence[Evidence],
-    seed: int,
-    shards: Shards,
-) -> pd.DataFrame:
+def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evidence]) -> pd.DataFrame:
     """The labels, beside the effect in all heads at once that have the label by one measure, and in all but this one.
 
     Their rival are as many heads without it, drawn at random; all of them where they are fewer.
@@ -359,10 +347,9 @@ def _with_all_heads(
         kinds = each.heads[1][["stack", "attention"]].drop_duplicates().assign(behaviour=each.behaviour.name)
         of_kind = [group for group in groups if len(group.iloc[:1].merge(kinds))]
         sets = [(group["measure"].iloc[0], [*zip(group["layer"], group["head"], strict=True)]) for group in of_kind]
-        rivals = [_others(each.heads[1], labels, group, seed) for group in of_kind]
+        rivals = [_others(each.heads[1], labels, group, study.seed) for group in of_kind]
         others = [(measure, heads) for (measure, _), heads in zip(sets, rivals, strict=True)]
-        at_once = partial(together, model, corpora[each.behaviour.name], each, seed=seed, shards=shards)
-        drops = at_once(heads=[*sets, *others])[_LEAST].to_numpy(dtype=float)
+        drops = together(study, each, [*sets, *others])[_LEAST].to_numpy(dtype=float)
         rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
         for at, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
             rows.loc[group.index, _ALL] = drops[at]
@@ -372,7 +359,7 @@ def _with_all_heads(
                     row: (measure, [other for other in heads if other != head])
                     for row, head in zip(group.index, heads, strict=True)
                 }
-        without = at_once(heads=[*rest.values()], most=_REST_DOCUMENTS)
+        without = together(study, each, [*rest.values()], _REST_DOCUMENTS)
         rows.loc[[*rest], _REST] = without[_LEAST[:3]].to_numpy(dtype=float)
     return rows
 

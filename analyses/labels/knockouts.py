@@ -22,13 +22,12 @@ from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work
 from analyses.labels.readouts import Readout, readouts, windows_of
 from analyses.labels.screen import Measured, Screen, Screened, verify
 from analyses.measures import Behaviour, Looks, Measure
-from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
+from analyses.position import SHORTEST_REPEAT, repeat_length, repeats
 from analyses.reading.windows import Progress, Window
 from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, group_of
 from interp.statistics import benjamini_hochberg, estimate
-from interp.tokens import NO_WORD
 
 KNOCKOUT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "readout"),
@@ -197,11 +196,8 @@ def _work(
     claimed: list[tuple[Window, dict[str, Looks], int, int]] = []  # with the group and the part of the documents
     for behaviour, measure in hidden.values():
         if measure.corpus and behaviour in read_by:
-            repeats = _repeats(model, measure, read_by[behaviour], seed, counts)
-            looks = [{measure.name: measure.looks(window)} for window in repeats]
-            claimed += [
-                (*each, n % N_GROUPS, hiding.part_of(n)) for n, each in enumerate(zip(repeats, looks, strict=True))
-            ]
+            for n, window in enumerate(_repeats(model, measure, read_by[behaviour], seed, counts)):
+                claimed.append((window, {measure.name: measure.looks(window)}, n % N_GROUPS, hiding.part_of(n)))
     usual: dict[str, list[frozenset[int]]] = {name: [] for name in hidden}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(text.document for text in read))}
     for text in read:
@@ -232,44 +228,30 @@ def _split(
     """Texts to measure, and texts of other documents for probes where they are needed."""
     if model.output is not None:
         return [*islice(corpus, texts)], []
-    measured_texts: list[AnnotatedText] = []
-    others: list[AnnotatedText] = []
-    words = 0
-    if training is not None:
-        measured_texts += islice(corpus, texts)
-        documents = {text.document for text in measured_texts}
-        for text in training:
-            if words >= _TRAINING_WORDS:
-                break
-            if text.document in documents:
-                counts["training texts left out: their document is measured"] += 1
-                continue
+    split = training is None  # the lowest bit of a document's group tells apart the halves of `labels`
+    measured = [] if split else [*islice(corpus, texts)]
+    documents, others, words = {text.document for text in measured}, list[AnnotatedText](), 0
+    for text in corpus if training is None else training:
+        if words >= _TRAINING_WORDS and (not split or len(measured) == texts):
+            break
+        if split and group_of(text.document) // 2 % 2:
+            measured += [text] if len(measured) < texts else []
+        elif text.document in documents:
+            counts["training texts left out: their document is measured"] += 1
+        elif words < _TRAINING_WORDS:
             others.append(text)
             words += len(text.words)
-    else:
-        for text in corpus:
-            if group_of(text.document) // 2 % 2:  # the lowest bit tells apart the halves of `labels`
-                measured_texts += [text] if len(measured_texts) < texts else []
-            elif words < _TRAINING_WORDS:
-                others.append(text)
-                words += len(text.words)
-            elif len(measured_texts) == texts:
-                break
     counts["texts that probes were trained on"] = len(others)
-    return measured_texts, others
+    return measured, others
 
 
 def _repeats(model: Transformer, measure: Measure, readout: Readout, seed: int, counts: Counter[str]) -> list[Window]:
-    """Random tokens and their repeat, as `position` measures induction; each sequence is a document of its own."""
-    length, windows = repeat_length(model), []
+    """Random tokens and their repeat, as `position` measures induction."""
+    length = repeat_length(model)
     if length < SHORTEST_REPEAT:
         counts[f"{measure.name} left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
         return []
-    for number, ids in enumerate(repeated(model, length, _REPEATS, seed).tolist()):
-        start = len(ids) - 2 * length
-        special = (True,) * start + (False,) * 2 * length
-        text = AnnotatedText((), (), f"repeat {number}")
-        windows.append(Window(text, 0, 0, 0, tuple(ids), (NO_WORD,) * len(ids), special))
+    windows = repeats(model, length, _REPEATS, seed)
     if not readout.readable(windows[0]):
         counts[f"{measure.name} left out: random tokens have nothing for a {readout.name} to read"] = 1
         return []

@@ -8,7 +8,7 @@ of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
-from analyses.tables.head_tables import Collected, Heads, gains
+from analyses.tables.head_tables import Collected, Heads, values
 from interp import AnnotatedText, Model, Transformer
 from interp.initialisation import untrained
 from interp.patterns.shuffled import Shuffled, Streams
@@ -31,6 +31,7 @@ from interp.patterns.shuffled import Shuffled, Streams
 COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
 N_COPIES = 40
 UNTRAINED = 3  # models of the same shape
+_LEAST_SHARE = 0.01  # smaller ones, and those nearer 1, have the log-odds of this one
 LEVEL = 0.05  # of models whose heads have learnt nothing, how many may have one above any bar
 _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
 _OF = ": "  # between a behaviour and its measure, in the name of what is kept
@@ -44,6 +45,30 @@ Bars = dict[str, float]
 
 Of a measure of few items the best of a thousand heads is luck too: a finding of few items must be all the larger.
 """
+
+
+@dataclass(frozen=True)
+class Study:
+    """What labels are read from, and how; the fields are the arguments of `analyses.labels.label`.
+
+    `corpora` and `behaviours` are by name of the behaviour, and `say` is told what is being done.
+    """
+
+    model: Model
+    corpora: Mapping[str, Iterable[AnnotatedText]]
+    behaviours: Mapping[str, Behaviour]
+    seed: int = 0
+    shards: Shards = field(default_factory=Shards)
+    say: Say = lambda stage, count: None
+    documents: int | None = None
+    words: int | None = None
+    exact: bool = False
+
+    def kept(self, *names: str) -> Shards:
+        """Shards of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
+        digest = getattr(self.corpora[names[0]], "digest", None)
+        kept = digest is not None and all(name in OURS for name in names)
+        return self.shards.within(digest, names) if kept else Shards()
 
 
 @dataclass(frozen=True)
@@ -80,28 +105,21 @@ def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
     return replace(text, words=tuple(words))
 
 
-def bars_of(
-    model: Model,
-    corpora: Mapping[str, Iterable[AnnotatedText]],
-    collected: Sequence[Collected],
-    behaviours: Mapping[str, Behaviour],
-    seed: int,
-    shards: Shards,
-    say: Say,
-) -> list[Bars]:
+def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
     """For each that was collected, what heads that have learnt nothing do not reach.
 
     A bar is the largest gain of any of them, or the gain that the best head of a whole copy exceeds with a probability
     of `LEVEL` over the number of measures (Bonferroni), by a Gumbel distribution with the mean and variance of the
-    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes).
+    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes). Shares are fitted as log-odds, as they end
+    at 1.
     """
     reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
     for kind in dict.fromkeys(each.heads for each in collected):
         of_kind = [each for each in collected if each.heads == kind]
-        measured = asked_of(kind, behaviours)
-        for corpus, names in sharing({each.behaviour: corpora[each.behaviour] for each in of_kind}):
+        measured = asked_of(kind, study.behaviours)
+        for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):
             sample = [*Sample(corpus, 0, documents_of([each for each in of_kind if each.behaviour in names]), _WORDS)]
-            nulls, texts = [*_nulls(model, kind, seed)], hash_of(sample)
+            seed, nulls, texts = study.seed, [*_nulls(study.model, kind, study.seed)], hash_of(sample)
             lots = [
                 (
                     [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed, texts],
@@ -109,27 +127,36 @@ def bars_of(
                 )
                 for number, null in enumerate(nulls)
             ]
-            progress = partial(say, "reading with heads that have learnt nothing")
+            progress = partial(study.say, "reading with heads that have learnt nothing")
             progress(0)
-            for null, best in zip(nulls, shards_of(shards, corpus, *names).all(lots, progress), strict=True):
+            for null, best in zip(nulls, study.kept(*names).all(lots, progress), strict=True):
                 for key, gained in best.items():
                     name, measure = key.split(_OF, 1)
                     reached.setdefault((kind, name, measure), {}).setdefault(null.name, []).append(gained)
     level = LEVEL / max(len(reached), 1)
     bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
     for (kind, name, measure), best in reached.items():
-        largest = max(float(gained.max()) for lots in best.values() for gained in lots)
-        bars[kind, name][measure] = max(0.0, largest, _exceeded(torch.cat(best.get(COPIES, [torch.empty(0)])), level))
+        largest = max(float(gained[0].max()) for lots in best.values() for gained in lots)
+        share = asked_of(kind, study.behaviours)[name][measure].unit == "share"
+        bars[kind, name][measure] = max(0.0, largest, _surpassed(best.get(COPIES, []), level, share=share))
     return [*bars.values()]
 
 
-def _exceeded(best: Tensor, probability: float) -> float:
-    """The value that the next one exceeds with this probability, by a Gumbel distribution with their moments."""
-    best = best[best.isfinite()]
-    if len(best) < 2:
+def _surpassed(lots: Sequence[Tensor], probability: float, *, share: bool) -> float:
+    """The gain that the next copy's best head surpasses with this probability; 0 without copies to tell it from."""
+    gained, baseline = torch.cat([*lots], 1) if lots else torch.empty(2, 0)
+    gained, baseline = gained[gained.isfinite()], float(baseline.mean())
+    if len(gained) < 2:
         return 0.0
-    scale = float(best.std()) * math.sqrt(6) / math.pi
-    return float(best.mean()) - scale * (np.euler_gamma + math.log(-math.log1p(-probability)))
+    if not share:
+        return _gumbel(gained, probability)
+    return torch.tensor(_gumbel((gained + baseline).logit(_LEAST_SHARE), probability)).sigmoid().item() - baseline
+
+
+def _gumbel(values: Tensor, probability: float) -> float:
+    """What the next value exceeds with this probability, by a Gumbel distribution with these values' moments."""
+    scale = float(values.std()) * math.sqrt(6) / math.pi
+    return float(values.mean()) - scale * (np.euler_gamma + math.log(-math.log1p(-probability)))
 
 
 def documents_of(collected: Sequence[Collected]) -> int:
@@ -142,15 +169,8 @@ def documents_of(collected: Sequence[Collected]) -> int:
     return min(needed, _MOST_DOCUMENTS)
 
 
-def shards_of(shards: Shards, corpus: object, *behaviours: str) -> Shards:
-    """Those of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
-    digest = getattr(corpus, "digest", None)
-    kept = digest is not None and all(name in OURS for name in behaviours)
-    return shards.within(digest, behaviours) if kept else Shards()
-
-
 def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Kept:
-    """The largest gain of any head of each copy, by behaviour and measure."""
+    """The largest gain of any head of each copy, and the baseline (`2 copy`), by behaviour and measure."""
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
     model, reached = null.model(), dict[str, Tensor]()
     bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
@@ -159,11 +179,11 @@ def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[Annota
         (each.name, scored) for each, result in results if isinstance(result, Collected) for scored in result.scored
     ]
     for name, scored in kept:
-        for measure, gained in zip(scored.measures, gains(scored, null.heads.count).T, strict=True):
+        of_heads, baselines = values(scored, null.heads.count)
+        for measure, gained, baseline in zip(scored.measures, (of_heads - baselines).T, baselines, strict=True):
             counts = measure.of_words or null.name != WORDS  # in shuffled words, where a word stands is as it was
             if scored.sink == "kept" and counts and not np.isnan(gained).all():
                 by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # copies of one layer are side by side
-                reached[f"{name}{_OF}{measure.name}"] = torch.from_numpy(
-                    np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))
-                )
+                best = np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))
+                reached[f"{name}{_OF}{measure.name}"] = torch.tensor(np.stack([best, np.full_like(best, baseline)]))
     return reached

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from analyses import coreference, cross_attention, part_of_speech, position
 from analyses.behaviours import ACROSS, OURS
-from analyses.reading.collectors import UNREADABLE, Collector, collect, refuse_unread
+from analyses.reading.collectors import UNREADABLE, Scoring, collect, refuse_unread
 from analyses.reading.windows import Reading
 from analyses.tables.head_tables import Heads, Scored, values
 from interp import AnnotatedText, InputError, Model, run
@@ -111,7 +111,7 @@ def _on_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: i
     return [scored for each in collected if not isinstance(each, InputError) for scored in each.scored]
 
 
-def _collectors(model: Model, heads: Heads, seed: int) -> list[Collector]:
+def _collectors(model: Model, heads: Heads, seed: int) -> list[Scoring]:
     if heads.attention == "cross":
         return [cross_attention.Collector(model, seed=seed, heads=heads)]
     return [

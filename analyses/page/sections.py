@@ -4,7 +4,7 @@ A text is a string, or strings and spans: `("Read ", bold("L1.H3"), " first")`. 
 Nothing here is markup: the renderer escapes every string.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
@@ -38,24 +38,18 @@ Terms: TypeAlias = Sequence[tuple["Block", ...]]
 """Terms as texts, each with what is said of it: one text or block, or several."""
 
 
-def bold(text: object) -> Span:
-    """What a reader's eye should find."""
-    return Span(str(text), "b")
+def _as(kind: Literal["b", "em", "code", "soft"]) -> Callable[[object], Span]:
+    return lambda text: Span(str(text), kind)
 
 
-def emphasis(text: object) -> Span:
-    """A word that names what follows."""
-    return Span(str(text), "em")
-
-
-def code(text: object) -> Span:
-    """A command, a file or a hash."""
-    return Span(str(text), "code")
-
-
-def soft(text: object) -> Span:
-    """What may be passed over."""
-    return Span(str(text), "soft")
+bold = _as("b")
+"""What a reader's eye should find."""
+emphasis = _as("em")
+"""A word that names what follows."""
+code = _as("code")
+"""A command, a file or a hash."""
+soft = _as("soft")
+"""What may be passed over."""
 
 
 def link(text: object, to: str) -> Span:
@@ -68,11 +62,11 @@ BREAK = Span("", "break")  # a new line in the same paragraph
 
 def joined(parts: Sequence[Text], between: str = ", ") -> list[Piece]:
     """Several texts in one, with something between them."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for part in parts:
-        found += [between] if found else []
-        found += [part] if isinstance(part, Piece) else part
-    return found
+        pieces += [between] if pieces else []
+        pieces += [part] if isinstance(part, Piece) else part
+    return pieces
 
 
 def plain(text: Text) -> str:
@@ -190,23 +184,14 @@ Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | D
 
 @dataclass(frozen=True)
 class Part:
-    """What one analysis adds to a directory and its page.
+    """What one analysis adds to a directory and its page."""
 
-    Args:
-        sections: its own, in order.
-        short: its lines in the summary.
-        counted: what it read and left out.
-        definitions: its terms.
-        tables: by name, `tables/NAME.csv` and `.parquet`.
-        facts: for `run.json`.
-    """
-
-    sections: Sequence[Section] = ()
-    short: Terms = ()
-    counted: Sequence[Block] = ()
+    sections: Sequence[Section] = ()  # in order
+    short: Terms = ()  # lines in the summary
+    counted: Sequence[Block] = ()  # what it read and left out
     definitions: Terms = ()
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by name, `tables/NAME.csv` and `.parquet`
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for `run.json`
 
 
 UNUSED = "not used: it annotates nothing that is asked here, or an earlier corpus has it too"
@@ -223,35 +208,20 @@ class Source:
 
 @dataclass(frozen=True)
 class Page:
-    """What a command found: everything that its directory holds but for what `analyses.report` records of every run.
+    """What a command found: everything that its directory holds but for what `analyses.report` records of every run."""
 
-    Args:
-        title: a question.
-        summary: what stands under "In short".
-        sections: in order; how it was made comes after them.
-        lead: under the title, after what the models are.
-        overview: under the title, before what the models are.
-        corpora: what was read, and what was given and not read.
-        models: by name, what else run.json says of a model.
-        made: lines of how it was made, between those of the corpora and of the seed.
-        definitions: terms, below how it was made.
-        tables: by name, `tables/NAME.csv` and `.parquet`; figures are those in the sections.
-        facts: for `run.json`.
-        unfinished: what is still being measured, of a page that is shown before the whole one.
-    """
-
-    title: str
-    summary: Sequence[Block]
-    sections: Sequence[Section]
-    lead: Sequence[Block] = ()
-    overview: Sequence[Block] = ()
-    corpora: Sequence[Source] = ()
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    made: Terms = ()
-    definitions: Terms = ()
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    unfinished: str = ""
+    title: str  # a question
+    summary: Sequence[Block]  # under "In short"
+    sections: Sequence[Section]  # in order; how it was made comes after them
+    lead: Sequence[Block] = ()  # under the title, after what the models are
+    overview: Sequence[Block] = ()  # under the title, before what the models are
+    corpora: Sequence[Source] = ()  # what was read, and what was given and not read
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, what else run.json says of one
+    made: Terms = ()  # lines of how it was made, between those of the corpora and of the seed
+    definitions: Terms = ()  # below how it was made
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # figures are those in the sections
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for `run.json`
+    unfinished: str = ""  # what is still being measured, of a page that is shown before the whole one
 
 
 def counts_table(

@@ -6,8 +6,8 @@ from functools import cached_property
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from analyses.reading.head_kinds import Heads
 from analyses.reading.inputs import Given, patterns, patterns_by_norm
-from analyses.tables.head_tables import Heads
 from interp import Model, Transformer
 from interp.patterns.few_rows import FewRows
 from interp.patterns.norm_weighted import NormWeighted

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,37 +20,6 @@ from interp.patterns.claimed import Sums
 from interp.patterns.rows import SINKS
 
 UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
-
-
-@runtime_checkable
-class Collector(Protocol):
-    """Adds up one behaviour's measures, batch by batch."""
-
-    def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None) -> None: ...
-
-    def add(self, batch: Batch) -> None:
-        """Score one batch."""
-        ...
-
-    def collected(self, reading: Reading) -> Collected:
-        """What was added up in the end.
-
-        Raises:
-            InputError: nothing that this behaviour measures was there.
-        """
-        ...
-
-
-class Scorer(Protocol):
-    """Sums of some measures, batch by batch."""
-
-    def add(self, batch: Batch) -> None:
-        """Score one batch."""
-        ...
-
-    def scored(self) -> list[Scored]:
-        """What was added up, in each reading."""
-        ...
 
 
 class Readings:
@@ -85,40 +54,36 @@ class Readings:
 
     def scored(self) -> list[Scored]:
         """The sums of both readings."""
-        names = [rival.name for rival in self.rivals]
-        return [Scored(self.totals[sink], self.measures, sink, names, null=self.nulls[sink]) for sink in SINKS]
+        return [Scored(self.totals[sink], self.measures, sink, null=self.nulls[sink]) for sink in SINKS]
 
 
 class Scoring:
-    """A collector made of scorers. `nothing` says what was expected where none of them had an item."""
+    """What adds up one behaviour's measures. `nothing` says what was expected where no measure had an item."""
 
     def __init__(self, model: Model, behaviour: str, heads: Heads | None = None, *, nothing: str = ""):
         self.heads, self.behaviour, self.nothing = heads or Heads.of(model), behaviour, nothing
-        self.scorers: Sequence[Scorer] = ()
         self.counts: Counter[str] = Counter()
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        for scorer in self.scorers:
-            scorer.add(batch)
+        raise NotImplementedError
 
     def scored(self) -> list[Scored]:
         """What was added up, in each reading."""
-        return [part for scorer in self.scorers for part in scorer.scored()]
+        raise NotImplementedError
 
     def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
         """What gives the rows of `tables/rules`; None where heads are not compared with rules."""
         return None
 
-    def collected(self, reading: Reading) -> Collected:
-        """What was added up in the end.
-
-        Raises:
-            InputError: nothing that this behaviour measures was there.
-        """
-        scored, about = self.scored(), summary(reading)
+    def collected(self, reading: Reading) -> Collected | InputError:
+        """What was added up in the end, or why there was nothing for it."""
+        try:
+            scored, about = self.scored(), summary(reading)
+        except InputError as error:
+            return error
         if self.nothing and not any(bool(part.totals.finish().rows.any()) for part in scored):
-            raise InputError(self.nothing)
+            return InputError(self.nothing)
         counts, rules = {**reading.counts, **self.counts}, self.rules(about["corpus"])
         return Collected(self.heads, self.behaviour, scored=scored, counts=counts, rules=rules, **about)
 
@@ -127,7 +92,7 @@ class ReadsFewRows:
     """A collector that asks for few of a text's rows (`Batch.attention.rows`), and never for a pattern."""
 
 
-def collect(reading: Reading, collectors: Sequence[Collector]) -> list[Collected | InputError]:
+def collect(reading: Reading, collectors: Sequence[Scoring]) -> list[Collected | InputError]:
     """What each collector adds up over one reading of a corpus, or why there was nothing for it.
 
     Raises:
@@ -137,7 +102,7 @@ def collect(reading: Reading, collectors: Sequence[Collector]) -> list[Collected
     return collected(reading, collectors)
 
 
-def read(reading: Reading, collectors: Sequence[Collector], by_norm: Sequence[Collector] = ()) -> None:
+def read(reading: Reading, collectors: Sequence[Scoring], by_norm: Sequence[Scoring] = ()) -> None:
     """Show every batch to all collectors; to those `by_norm` as the reading's `weighted` weighs it.
 
     Raises:
@@ -147,26 +112,18 @@ def read(reading: Reading, collectors: Sequence[Collector], by_norm: Sequence[Co
     for batch in reading:
         for collector in collectors:
             collector.add(batch)
-        if by_norm:
-            weighed = batch.by_norm
-            for collector in by_norm:
-                collector.add(weighed)
+        weighed = batch.by_norm if by_norm else batch
+        for collector in by_norm:
+            collector.add(weighed)
 
 
-def collected(reading: Reading, collectors: Sequence[Collector]) -> list[Collected | InputError]:
+def collected(reading: Reading, collectors: Sequence[Scoring]) -> list[Collected | InputError]:
     """What each collector added up in the end, or why there was nothing for it."""
-    return [_collected(each, reading) for each in collectors]
-
-
-def _collected(collector: Collector, reading: Reading) -> Collected | InputError:
-    try:
-        return collector.collected(reading)
-    except InputError as error:
-        return error
+    return [collector.collected(reading) for collector in collectors]
 
 
 def measured(
-    collector: Collector,
+    collector: Scoring,
     model: Model,
     corpus: Iterable[AnnotatedText],
     *,

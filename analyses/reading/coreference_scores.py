@@ -7,7 +7,7 @@ are.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,8 +21,9 @@ from analyses.coreference import attention_to_candidates
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
 from analyses.corpora.winogender import STATISTICS, share_of_women
+from analyses.measures import DECLARED
 from analyses.reading.collectors import refuse_unread
-from analyses.reading.windows import Batch, Progress, Reading, Window
+from analyses.reading.windows import Batch, Progress, Reading
 from analyses.tables.head_tables import Heads
 from analyses.wording.head_names import head_name
 from interp import AnnotatedText, InputError, Model
@@ -36,6 +37,7 @@ COLUMNS = [
 RULES = ("nearest", "first")
 ALL, REPORTING = "all", "reporting"
 _NONE = -1  # neither name is chosen
+_FORMS = {MASCULINE: "he", FEMININE: "she", PLURAL: "they"}
 
 
 class Score(NamedTuple):
@@ -44,7 +46,7 @@ class Score(NamedTuple):
     name: str
     condition: str
     of: str  # F1, accuracy, occupation; ratio, difference: of the two conditions in `between`; pearson, spearman
-    between: tuple[str, str] = ("", "")
+    between: Sequence[str] = ("", "")
     among: str = ""  # the condition on which its head is chosen
 
 
@@ -57,39 +59,9 @@ class Paper:
     scores: Sequence[Score]
 
 
-_SHARE = "occupation chosen"
-PAPERS: dict[str, Paper] = {
-    "gap": Paper(
-        "GAP",
-        "F1",
-        [
-            *(Score("F1", condition, "F1") for condition in ("", MASCULINE, FEMININE)),
-            Score("bias F/M", "", "ratio", (FEMININE, MASCULINE)),
-        ],
-    ),
-    "winobias": Paper(
-        "WinoBias",
-        "accuracy",
-        [
-            score
-            for kind in ("type 1", "type 2")
-            for score in (
-                *(Score("accuracy", each, "accuracy", among=kind) for each in (kind, f"{kind}, pro", f"{kind}, anti")),
-                Score("pro - anti", kind, "difference", (f"{kind}, pro", f"{kind}, anti"), among=kind),
-            )
-        ],
-    ),
-    "winogender": Paper(
-        "Winogender",
-        "accuracy",
-        [
-            Score("accuracy", "", "accuracy"),
-            *(Score(_SHARE, form, "occupation") for form in ("he", "she", "they")),
-            Score("she - he", "", "difference", ("she", "he")),
-            Score("Pearson of she - he with % women", "", "pearson"),
-            Score("Spearman of she - he with % women", "", "spearman"),
-        ],
-    ),
+PAPERS = {
+    kind: Paper(each["title"], each["of"], [Score(*score) for score in each["scores"]])
+    for kind, each in DECLARED["papers"].items()
 }
 """By kind of corpus."""
 
@@ -173,16 +145,10 @@ def pronoun_items(text: AnnotatedText, kind: str) -> list[PronounItem]:
             correct=(first.chain == pronoun.chain, second.chain == pronoun.chain),
             occupation=int(second.chain == "occupation"),
             cluster=" and ".join(sorted(spelled)) if kind == "winobias" else text.document,
-            conditions=(*text.conditions, *_forms(text.words[pronoun.head].lower())),
+            conditions=(*text.conditions, sort := PRONOUNS[text.words[pronoun.head].lower()], _FORMS.get(sort, "it")),
         )
         for pronoun in asking
     ]
-
-
-def _forms(form: str) -> tuple[str, ...]:
-    """The conditions that a pronoun's form tells."""
-    sort = PRONOUNS[form]
-    return sort, {MASCULINE: "he", FEMININE: "she", PLURAL: "they"}.get(sort, "it")
 
 
 # Choices.
@@ -220,15 +186,17 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
     questions = [
         (prompt, window, item)
         for prompt, window in enumerate(batch.windows)
-        for item in _items(window, kind, counts)
+        for item in pronoun_items(window.text, kind)
         if window.scores(item.pronoun)
     ]
+    without = sum(window.start == 0 and not pronoun_items(window.text, kind) for window in batch.windows)
+    counts["texts left out: not a pronoun and two names"] += without
     if not questions:
         return None
     items = [item for _, _, item in questions]
     start = np.array([window.start for _, window, _ in questions])[:, None]
     names, pronoun = np.array([item.names for item in items]), np.array([[item.pronoun] for item in items])
-    visible = np.array([[_shows(window, name) for name in item.names] for _, window, item in questions])
+    visible = np.array([[window.shows(name) for name in item.names] for _, window, item in questions])
     visible &= (names < pronoun) | (not causal)
     shown = torch.from_numpy(np.where(visible, names - start, _ABSENT)).to(batch.device)
     prompt = torch.tensor([prompt for prompt, _, _ in questions], device=shown.device)
@@ -247,16 +215,6 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
 
 
 _ABSENT = -2  # no word: NO_WORD is -1
-
-
-def _items(window: Window, kind: str, counts: Counter[str]) -> Iterator[PronounItem]:
-    items = pronoun_items(window.text, kind)
-    counts["texts left out: not a pronoun and two names"] += window.start == 0 and not items
-    yield from items
-
-
-def _shows(window: Window, word: int) -> bool:
-    return window.start <= word < window.stop and window.pieces[word - window.start] > 0
 
 
 def _rules(names: np.ndarray, pronoun: np.ndarray, visible: np.ndarray) -> list[np.ndarray]:

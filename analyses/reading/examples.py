@@ -123,7 +123,8 @@ def find(
 ) -> list[AnnotatedText]:
     """The first passages, one a text at most, that `cut` finds in a corpus and the model can read."""
     passages = (cut(text) for text in islice(corpus, SEARCHED))
-    return list(islice((passage for passage in passages if passage is not None and _fits(model, passage)), count))
+    fitting = (each for each in passages if each is not None and len(_tokens(model, each)[1]) <= model.config.n_ctx)
+    return list(islice(fitting, count))
 
 
 def sentence(text: AnnotatedText) -> AnnotatedText | None:
@@ -148,7 +149,3 @@ def passage(text: AnnotatedText, holds: Callable[[AnnotatedText], object]) -> An
 
 def _sentences(text: AnnotatedText) -> list[tuple[int, int]]:
     return list(pairwise([*text.sentence_starts, len(text.words)]))
-
-
-def _fits(model: Model, text: AnnotatedText) -> bool:
-    return len(_tokens(model, text)[1]) <= model.config.n_ctx

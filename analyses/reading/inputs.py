@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from analyses.tables.head_tables import Heads
+from analyses.reading.head_kinds import Heads
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.finite import check_finite
 from interp.patterns.captured import read_patterns

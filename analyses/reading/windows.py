@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses.reading.attended import Attended, Pass, makes_rows
+from analyses.reading.head_kinds import Heads
 from analyses.reading.inputs import given, is_paired, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
-from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
 from interp.patterns.crossing import Crossing
@@ -27,6 +28,7 @@ from interp.tokens import NO_WORD, align
 from interp.visibility import Visibility
 
 Progress = Callable[[int], object]
+T = TypeVar("T")
 _POOL = 256  # windows sorted by length together, so that batches need little padding
 _PATTERN_ELEMENTS = 4_000_000  # of all heads of one batch: what one batch may hold in memory
 _TOKENS = 1024  # of one batch of which no pattern is read: enough to fill a processor
@@ -85,9 +87,27 @@ class Window:
         spans = self.text.word_spans
         return self.text.text[spans[self.start][0] : spans[self.stop - 1][1]]
 
+    def shows(self, word: int) -> bool:
+        """Whether the word is shown with a token of its own."""
+        return self.start <= word < self.stop and self.pieces[word - self.start] > 0
+
     def scores(self, word: int) -> bool:
-        """Whether the word is scored here: shown, not scored before, and with a token of its own."""
-        return self.scored_from <= word < self.stop and self.pieces[word - self.start] > 0
+        """Whether the word is scored here: shown, and not scored before."""
+        return self.scored_from <= word and self.shows(word)
+
+
+def by_text(make: Callable[[AnnotatedText], T]) -> Callable[[AnnotatedText], T]:
+    """What is made of a text, once for all its windows; by identity, as to hash a novel takes long."""
+    recent: dict[int, tuple[AnnotatedText, T]] = {}
+
+    def made(text: AnnotatedText) -> T:
+        if id(text) not in recent:
+            if len(recent) >= 2 * _POOL:
+                recent.clear()
+            recent[id(text)] = text, make(text)
+        return recent[id(text)][1]
+
+    return made
 
 
 def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Counter[str]) -> Iterator[Window]:
@@ -107,7 +127,10 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
     ]
     begin, scored = 0, 0
     while True:
-        end = _last_start_within(starts, begin + room, len(pieces.ids))
+        end = len(pieces.ids)
+        if end > begin + room:  # no word is cut
+            before = bisect_right(starts, begin + room)
+            end = starts[before - 1] if before else 0
         if end <= begin:
             counts["texts cut short: a word longer than the context"] += 1
             return
@@ -121,14 +144,6 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
         if end == len(pieces.ids):
             return
         begin = starts[bisect_left(starts, begin + max(1, (end - begin) // 2))]
-
-
-def _last_start_within(starts: list[int], limit: int, total: int) -> int:
-    """Where to cut so that no word is cut: the last word's first token at or before `limit`."""
-    if total <= limit:
-        return total
-    before = bisect_right(starts, limit)
-    return starts[before - 1] if before else 0
 
 
 def _window(
@@ -172,10 +187,6 @@ class Batch:
         """The same rows, with attention that is weighed by the norm of what is written; where it was read so."""
         assert self.weighted is not None
         return replace(self, attention=self.weighted, weighted=None)
-
-    def having(self, pattern: Float[Tensor, "prompt head query key"], **rows: Tensor) -> "Batch":
-        """The same windows with another pattern, and what is changed of its `rows`."""
-        return replace(self, attention=Attended(pattern), rows=replace(self.rows, **rows))
 
     @property
     def device(self) -> torch.device:

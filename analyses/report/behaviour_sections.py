@@ -46,14 +46,6 @@ _FACTS = {  # of a task
     "corrupt": "corrupted",
     "neutral": "neutral",
 }
-_AGAINST = {
-    False: (
-        "measure above the baseline",
-        "Beside simple rules such as “the last verb” or “the nearest name”, on all items and where these are wrong",
-        ", where those rules hardly err",
-    ),
-    True: ("two tags with a lift above 1", "Beside the same head’s lift from words of other tags", ""),
-}
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class Result:
         return self.behaviour.title + (f" in {self.kind.title}" if several else "")
 
 
-def section(result: Result, *, several: bool, evidence: pd.DataFrame | None = None) -> Part:
+def section(result: Result, several: bool, evidence: pd.DataFrame | None = None) -> Part:
     """A behaviour as the page shows it; `several` where a model has several kinds of attention.
 
     `evidence` are the rows of `tables/evidence`, where labels were asked for.
@@ -111,34 +103,28 @@ def section(result: Result, *, several: bool, evidence: pd.DataFrame | None = No
         Section("Cause: which heads does the answer need?", _causes(result)),
     ]
     kind = {"stack": result.kind.stack, "attention": result.kind.attention, "behaviour": result.behaviour.name}
-    known = None if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
-    bars = None if known is None or known.empty else dict(zip(known["measure"], known["bar"], strict=True))
+    known = pd.DataFrame() if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
+    bars = dict(zip(known["measure"], known["bar"], strict=True)) if len(known) else None
     told = Bullets(attention(result.behaviour, measured, bars)), emphasis("Cause"), Bullets(cause(result.tested))
     return Part([Section(name, blocks, id)], short=[(link(name, id), emphasis("Attention"), *told)])
 
 
 def _caveats(result: Result, *, several: bool) -> list[str]:
     """What makes this behaviour's numbers less than they look."""
-    found = []
-    if several and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates:
-        found.append("The texts have no targets: the decoder read each text as its own target.")
-    if result.generated:
-        found.append("No given corpus has the annotations that this needs, so it was measured on generated tales.")
-    if result.left_out:
-        return found
-    if result.measured.documents is not None and result.measured.documents < FEW_DOCUMENTS:
-        found.append("Fewer than 20 documents: intervals are rough, and a behaviour may be this text’s own.")
+    heads, headline = result.measured.heads, result.behaviour.headline
     tokens, unknown = result.counts.get("tokens", 0), result.counts.get("unknown tokens", 0)
-    if unknown > UNKNOWN * tokens:
-        share = f"{unknown / tokens:.0%}"
-        found.append(f"{share} of the tokens of this text are unknown to the model: it read only the rest of it.")
-    if absent := [measure_name(name) for name in result.behaviour.headline if name in result.measured.absent]:
-        found.append(f"This text has no item of {', '.join(absent)}, so nothing is said of it.")
-    by_measure = _headline(result.measured.heads, result.behaviour.headline).groupby("measure", sort=False)
-    fewest = {str(name): int(rows["n"].to_numpy().max()) for name, rows in by_measure}
-    if few := [f"{measure_name(name)} {n}" for name, n in fewest.items() if n < FEW_ITEMS]:
-        found.append(f"Few items could be scored ({', '.join(few)}): such shares are rough.")
-    return found
+    absent = ", ".join(measure_name(name) for name in headline if name in result.measured.absent)
+    fewest = (
+        _headline(heads, headline).groupby("measure", sort=False)["n"].max() if len(heads) else pd.Series(dtype=int)
+    )
+    few = ", ".join(f"{measure_name(str(name))} {n}" for name, n in fewest.items() if n < FEW_ITEMS)
+    untold = several and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates
+    known = {"no targets": untold, "on generated": result.generated}
+    if not result.left_out:
+        known["few documents"] = (result.measured.documents or FEW_DOCUMENTS) < FEW_DOCUMENTS
+        known |= {"unknown tokens": unknown > UNKNOWN * tokens, "no item": absent, "few items": few}
+    share = f"{unknown / tokens:.0%}" if tokens else ""
+    return [TEXTS[name].format(share=share, absent=absent, few=few) for name, holds in known.items() if holds]
 
 
 def _headline(rows: pd.DataFrame, headline: Sequence[str]) -> pd.DataFrame:
@@ -158,28 +144,24 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
     n_heads = len(heads[HEAD].drop_duplicates())
     beside = {tuple(row[column] for column in _CELL): row for row in beside_rules(measured).to_dict("records")}
 
-    def finding(row: Mapping[str, Any]) -> str:
+    def looks(row: Mapping[str, Any]) -> str:
         return say.looks(row, head_name(row["layer"], row["head"]), worded(str(row["measure"]), words))
 
     said: list[Text] = []
     for measure in behaviour.headline:
-        if top := best(rows, [measure], len(rows)).to_dict("records"):
-            rule = beside.get(tuple(top[0][column] for column in _CELL))
-            others = f".{_others(top, n_heads, (bars or {}).get(measure, 0.0))}"
-            said.append([finding(top[0]), others, *([" ", emphasis(say.beside_rules(rule))] if rule else [])])
+        for first, *others in filter(None, [best(rows, [measure], len(rows)).to_dict("records")]):
+            names = ", ".join(head_name(row["layer"], row["head"]) for row in others[:3])
+            line = f"{looks(first)}."
+            line += f" {len(others) + 1} of {n_heads} heads are above it, next {names}." if names else ""
+            if (bar := (bars or {}).get(measure, 0.0)) >= NOTABLE:
+                gain = percent(bar) if first["unit"] == "share" else number(bar)
+                line += f" Heads that have learnt nothing stay below {gain}."
+            rule = beside.get(tuple(first[column] for column in _CELL))
+            said.append([line, *([" ", emphasis(say.beside_rules(rule))] if rule else [])])
     if said:
         return [*said, *_against_rules(measured), *([TEXTS["no bars"]] if bars is None else [])]
     closest = best(heads.loc[heads["unit"] == "share"], behaviour.headline, 1).to_dict("records")
-    none = "No head stands out."
-    return [f"{none} The closest: {finding(closest[0])}." if closest else none]
-
-
-def _others(top: Sequence[Mapping[str, Any]], n_heads: int, bar: float) -> str:
-    """How many heads are above the baseline as the best one is, and what heads that have learnt nothing stay below."""
-    next_ones = ", ".join(head_name(row["layer"], row["head"]) for row in top[1:4])
-    said = f" {len(top)} of {n_heads} heads are above it, next {next_ones}." if next_ones else ""
-    gain = percent(bar) if top[0]["unit"] == "share" else number(bar)
-    return said + f" Heads that have learnt nothing stay below {gain}." * bool(bar >= NOTABLE)
+    return [" The closest: ".join(["No head stands out.", *(f"{looks(row)}." for row in closest)])]
 
 
 def beside_rules(measured: Measured) -> pd.DataFrame:
@@ -193,15 +175,12 @@ def beside_rules(measured: Measured) -> pd.DataFrame:
 
 def _against_rules(measured: Measured) -> list[Text]:
     """How many relations of heads stand where the nearest word of a class is wrong."""
-    shown, said = beside_rules(measured), []
+    shown = beside_rules(measured)
+    said: list[Text] = []
     for of_tags, rows in shown.groupby(shown["rival"] == OTHERS):
-        count = rows["verdict"].value_counts().reindex([BEATS, FAILS, UNTESTED], fill_value=0)
-        what, beside, ends = _AGAINST[bool(of_tags)]
-        holds, fails, untested = (number(count[verdict]) for verdict in (BEATS, FAILS, UNTESTED))
-        said.append(
-            f"Pairs of head and {what}: {number(len(rows))}. {beside}, it still holds in {holds}, does not in {fails} "
-            f"and cannot be tested on this text in {untested}{ends}."
-        )
+        verdicts = rows["verdict"].value_counts()
+        numbers = [number(int(verdicts.get(verdict, 0))) for verdict in (BEATS, FAILS, UNTESTED)]
+        said.append(TEXTS["against tags" if of_tags else "against rules"].format(number(len(rows)), *numbers))
     return said
 
 
@@ -243,14 +222,14 @@ def _followed(measured: Measured) -> list[Table]:
 
 
 def cause(tested: Effects) -> list[Text]:
-    """What the causal tests found, a sentence or two each."""
+    """What the causal tests showed, a sentence or two each."""
     if tested.left_out:
         return [tested.left_out]
-    return [_found(task, tested.table) for task in tested.tasks] or ["No task was run."]
+    return [say.task(task, _carriers(task, tested)) for task in tested.tasks] or ["No task was run."]
 
 
-def _found(task: Mapping[str, Any], effects: pd.DataFrame) -> str:
-    return say.task(task, [] if task.get("refused") else causes(effects, task["task"]).to_dict("records"))
+def _carriers(task: Mapping[str, Any], tested: Effects) -> list[dict[Any, Any]]:
+    return [] if task.get("refused") else causes(tested.table, task["task"]).to_dict("records")
 
 
 def _causes(result: Result) -> list[Block]:
@@ -262,10 +241,8 @@ def _causes(result: Result) -> list[Block]:
         known = {says: number(task.get(key)) for key, says in _FACTS.items()} if task.get("n") else {}
         facts = [f"{says} {value}" for says, value in known.items() if value != "–"]
         facts += [f"about this {task['fixed']} alone"] if task.get("fixed") else []
-        shown = [BREAK, soft(" · ".join(facts))] if facts else []
-        found = _found(task, result.tested.table)
-        blocks.append([bold(task["task"]), f": {task.get('question', '')}", *shown, BREAK, found])
-        rows = causes(result.tested.table, task["task"]).to_dict("records")
+        shown, rows = [BREAK, soft(" · ".join(facts))] if facts else [], _carriers(task, result.tested)
+        blocks.append([bold(task["task"]), f": {task.get('question', '')}", *shown, BREAK, say.task(task, rows)])
         blocks += [SCHEMAS["both ways"].page(rows, f"head {WAYS}")] if rows else []
         blocks += [result.caused[task["task"]]] if task["task"] in result.caused else []
     return blocks

@@ -7,7 +7,7 @@ the directory lies, and raise an `InputError` for one that cannot be used.
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import pandas as pd
 
@@ -16,23 +16,13 @@ from analyses import patch as patching
 from analyses import probe as probing
 from analyses.corpora import Corpus
 from analyses.experiments import EXPERIMENTS, experiments_section
-from analyses.measures import Behaviour, Measure
 from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
-from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.page.sections import Definitions, Page, Section, Source, remark
-from analyses.report import full_report
-from analyses.report.scaffold import Run, Say, short_name, write
+from analyses.report.scaffold import UNNAMED, Record, Run, Say, short_name, write
+from analyses.wording.plain_words import TEXTS, WORDS
 from interp import InputError, Model
 from interp.errors import one_of
-
-UNNAMED = "a model"
-_PROBE_INTERVAL = (
-    "95% interval",
-    "Studentised bootstrap over test documents (Efron & Tibshirani 1993); of the centre of gravity, halves of the "
-    "training documents (Shao & Wu 1989).",
-)
-
 
 Command = Literal["word-sense", "next-word", "position"]
 
@@ -45,68 +35,13 @@ class Written(NamedTuple):
     answers: patching.Answers | None  # where the pairs bring answers
 
 
-class Record(TypedDict, total=False):
-    """What every command is asked for beside its own."""
-
-    seed: int
-    command: str
-    progress: Say | None
-
-
-def build(
-    model: Model,
-    corpora: Sequence[Corpus],
-    out: str | Path,
-    *,
-    behaviours: Sequence[str | Behaviour | Measure] | None = None,
-    pairs: int | None = None,
-    labels: bool = True,
-    exact: bool = False,
-    probes: bool = True,
-    experiments: bool | None = None,
-    texts: Sequence[str] = (),
-    training: TrainingRun | None = None,
-    name: str = "",
-    **record: Unpack[Record],
-) -> Path:
-    """The full report: measure, test, label, probe and draw.
-
-    Args:
-        model: a transformer with a tokenizer.
-        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
-        out: the output directory.
-        behaviours: which of ours, by name, all by default; and a user's own behaviours and measures.
-        pairs: minimal pairs of each causal test; by default 200, and 40 for copying.
-        labels: whether heads are labelled (`analyses.labels`).
-        exact: whether every effect of hiding keys is measured, not only those that can change a label.
-        probes: whether every layer is probed (`analyses.probe`).
-        experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
-            behaviours are chosen.
-        texts: passages in which one can point at tokens to see where they look; by default beginnings of texts that
-            were read.
-        training: the run that trained the model (`analyses.over_training.training_runs.read_run`), to say of heads when
-            they formed.
-        name: the model's, for the record.
-        record: as of all.
-
-    Raises:
-        InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, a training run of
-            another model, or nothing that can be measured with this model.
-    """
-    what: Any = {"behaviours": behaviours, "pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
-    what |= {"texts": texts, "training": training}
-    what["experiments"] = behaviours is None if experiments is None else experiments
-    write(out, lambda run: full_report.find(run, model, corpora, **what), {name or UNNAMED: model}, **record)
-    return Path(out)
-
-
 def probe(
     model: Model,
     corpora: Sequence[Corpus],
     out: str | Path,
     *,
     held_out: Sequence[Corpus] = (),
-    name: str = "",
+    name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
     """Probe every layer and head. Arguments, and what is raised, as of `analyses.probe.section`."""
@@ -115,19 +50,16 @@ def probe(
         part = probing.section(model, corpora, held_out=held_out, seed=run.seed, progress=run.say)
         given = [*((corpus, "train") for corpus in corpora), *((corpus, "test") for corpus in held_out)]
         return Page(
-            title=f"What can be read from the layers of {short_name(name or UNNAMED)}?",
-            summary=[
-                Definitions(part.short),
-                remark("That a probe reads something from a layer does not show that the model uses it."),
-            ],
+            title=f"What can be read from the layers of {short_name(name)}?",
+            summary=[Definitions(part.short), remark(TEXTS["probes"])],
             sections=[*part.sections, Section("What was read and what was left out", part.counted)],
             corpora=[_probed(corpus, use, part.facts) for corpus, use in given],
-            definitions=[*part.definitions, _PROBE_INTERVAL],
+            definitions=[*part.definitions, *WORDS["probe_terms"].items()],
             tables=part.tables,
             facts=part.facts,
         )
 
-    write(out, measure, {name or UNNAMED: model}, **record)
+    write(out, measure, {name: model}, **record)
     return Path(out)
 
 
@@ -144,7 +76,7 @@ def experiments(
     out: str | Path,
     commands: Collection[Command] | None = None,
     *,
-    name: str = "",
+    name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
     """Run the articles' small experiments.
@@ -167,15 +99,11 @@ def experiments(
         part = experiments_section.section(model, chosen, seed=run.seed, progress=run.say)
         if not part.sections:
             raise InputError("; ".join(dict.fromkeys(part.facts["not_asked"].values())))
-        return Page(
-            title=f"What do small experiments show of {short_name(name or UNNAMED)}?",
-            summary=[Definitions(part.short)],
-            sections=[Section("One by one", [*part.sections, *part.counted])],
-            tables=part.tables,
-            facts=part.facts,
-        )
+        title, shown = f"What do small experiments show of {short_name(name)}?", [*part.sections, *part.counted]
+        summary, sections = [Definitions(part.short)], [Section("One by one", shown)]
+        return Page(title, summary, sections, tables=part.tables, facts=part.facts)
 
-    write(out, measure, {name or UNNAMED: model}, **record)
+    write(out, measure, {name: model}, **record)
     return Path(out)
 
 
@@ -203,7 +131,7 @@ def patch(
     out: str | Path,
     site: str = "z",
     *,
-    name: str = "",
+    name: str = UNNAMED,
     seed: int = 0,
     command: str = "",
     progress: Say | None = None,
@@ -214,11 +142,11 @@ def patch(
     answers: list[patching.Answers | None] = []
 
     def measure(run: Run) -> Page:
-        found = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **how)
-        answers.append(found.cells.answers)
-        return patching.page(found, run.models[0])
+        patched = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **how)
+        answers.append(patched.cells.answers)
+        return patching.page(patched, run.models[0])
 
-    page = write(out, measure, {name or UNNAMED: model}, seed=seed, command=command, progress=progress)
+    page = write(out, measure, {name: model}, seed=seed, command=command, progress=progress)
     return Written(Path(out), page.tables.get("correlations"), answers[-1])
 
 

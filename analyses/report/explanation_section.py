@@ -45,21 +45,21 @@ def section(model: Model, results: Sequence[Result], run: Run) -> Part:
     """Every text that words were measured on, once for each self-attention."""
     several = len(Heads.every(model)) > 1
     sections, short, counts, tables = [], [], {}, []
-    asked = {(result.corpus.name, result.kind): result for result in results if _asks(result)}
-    for at, ((name, kind), result) in enumerate(asked.items()):
+    texts = {(result.corpus.name, result.kind): result for result in results if _asks(result)}
+    for at, ((name, kind), result) in enumerate(texts.items()):
         where = ", ".join([short_name(name), *([kind.title] if several else [])])
         title, id = f"What explains the attention of each head on {where}?", f"explained-{at}"
         try:
             say = partial(run.say, f"what explains attention on {name}: reading")
-            found = explain(model, result.corpus, heads=kind, seed=run.seed, progress=say)
+            explained = explain(model, result.corpus, heads=kind, seed=run.seed, progress=say)
         except InputError as error:
             sections.append(Section(title, [caveat(f"Not fitted: {error}.")], id))
             continue
         figure = f"{kind.called}-explained-{at}" if several else f"explained-{at}"
-        sections.append(Section(title, _blocks(found, figure), id))
-        short.append((link(f"What explains attention on {where}", id), _short(found.table)))
-        counts[where] = found.counts
-        tables.append(found.table)
+        sections.append(Section(title, _blocks(explained, figure), id))
+        short.append((link(f"What explains attention on {where}", id), _short(explained.table)))
+        counts[where] = explained.counts
+        tables.append(explained.table)
     read = [Section("For what explains attention", counts_table([*counts.values()], [*counts]))] if counts else []
     table = {"explained": pd.concat(tables, ignore_index=True)} if tables else {}
     return Part(sections, short, read, [*WORDS["explained_terms"].items()] if tables else (), table)
@@ -70,8 +70,8 @@ def _asks(result: Result) -> bool:
     return bool(result.behaviour.needs) and result.kind.attention == "self" and not result.left_out
 
 
-def _blocks(found: Explained, name: str) -> list[Block]:
-    table = found.table
+def _blocks(explained: Explained, name: str) -> list[Block]:
+    table = explained.table
     rows = [_row(own) for _, own in table.groupby(_CELL)]
     columns = ["head", "not uniform", "explained", *GROUPS, "made of"]
     documents, n = table[["documents", "n"]].iloc[0]

@@ -1,10 +1,11 @@
 """What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Unpack
 
 import pandas as pd
 
@@ -25,7 +26,6 @@ from analyses.over_training.when_formed import forming, when_formed
 from analyses.own_measures import as_behaviours
 from analyses.page.sections import (
     UNUSED,
-    Block,
     Definitions,
     Page,
     Part,
@@ -48,7 +48,7 @@ from analyses.report import (
 )
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
-from analyses.report.scaffold import Run, Stages, short_name
+from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
 from analyses.tables.head_tables import Heads
 from analyses.tables.schema import meanings
 from analyses.viewer import Passage, corpus_passages
@@ -62,88 +62,102 @@ _COREFERENCE = coreference.BEHAVIOUR.name
 _UNKNOWN = ["unknown tokens"]  # are counted though there be none
 _RELATIONS = "; ".join(f"{name} {' to '.join(ends)}" for name, ends in plain_words.RELATIONS.items())
 _TERMS = {name: meaning.format(relations=_RELATIONS) for name, meaning in plain_words.WORDS["terms"].items()}
+_PARTS = "beside", "labels", "scores", "explanations", "probes", "experiments"
+_TARGETS = {True: "its own targets", False: "each text as its own target"}  # that a decoder with an encoder read
 DEFINITIONS = {"finding": _TERMS.pop("finding"), **meanings("heads"), **_TERMS}
 
 
-@dataclass(frozen=True)
-class Found:
-    """What is known so far: behaviours first, the rest as it is done.
-
-    results    every behaviour in every kind of attention
-    passages   texts to look at, word by word
-    facts      every head's, the first to be told first, as soon as all that they rest on is measured
-    beside     when heads formed, and sentences that they look around in
-    parts      labels, the papers' scores, what explains attention, and what probes read, as far as they are done
-    asked      the experiments
-    """
-
-    results: Sequence[Result]
-    passages: Sequence[Passage]
-    facts: Mapping[Place, Sequence[Fact]] = field(default_factory=dict)
-    beside: Part = field(default_factory=Part)
-    parts: Mapping[str, Part] = field(default_factory=dict)
-    asked: Part = field(default_factory=Part)
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table, by name."""
-        more = (part.tables for part in (self.beside, *self.parts.values(), self.asked))
-        return behaviour_results.tables(self.results) | {name: each for some in more for name, each in some.items()}
-
-
-def find(
-    run: Run,
+def build(
     model: Model,
     corpora: Sequence[Corpus],
+    out: str | Path,
     *,
-    behaviours: Sequence[str | Behaviour | Measure] | None,
-    pairs: int | None,
-    labels: bool,
-    exact: bool,
-    probes: bool,
-    experiments: bool,
+    behaviours: Sequence[str | Behaviour | Measure] | None = None,
+    pairs: int | None = None,
+    labels: bool = True,
+    exact: bool = False,
+    probes: bool = True,
+    experiments: bool | None = None,
     texts: Sequence[str] = (),
     training: TrainingRun | None = None,
-) -> Page:
-    """Measure, test, label, probe and draw; arguments, and what is raised, as of `report.build`."""
-    known, given = chosen(as_behaviours(behaviours) if behaviours else None), model
-    if model.tokenizer is None:
-        known, model, corpora = _without_words(known, model, corpora, run.seed)
-    passages = corpus_passages.read_texts(given, texts)  # before the long work: a text may be too long
-    beside = Part() if training is None else _trained(training, given)
-    measured = behaviour_results.measure(run, model, known, corpora, pairs)
-    if all(result.left_out for result in measured):
-        raise InputError(_reasons(measured))
-    results = _drawn(run, model, behaviour_results.corrected(measured))
-    if not passages:
-        measures = [measure for behaviour in known.values() for measure in behaviour.measures]
-        passages = corpus_passages.choose(given, next(each.corpus for each in results if not each.left_out), measures)
-    found = Found(results, passages, beside=beside)
-    page = partial(_page, run, model, corpora, known, pairs)
-    rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
-    if any(rest.values()):
-        run.show(replace(page(found), unfinished=", ".join(name for name, asked in rest.items() if asked)))
-    meant: dict[str, Callable[[Run], Part]] = {
-        **({"scores": partial(coreference_section.section, given, corpora)} if _COREFERENCE in known else {}),
-        "explanations": partial(explanation_section.section, model, results),
-        **({"probes": partial(_probes, given, corpora)} if probes else {}),
-    }
-    parts: dict[str, Part] = {}
-    with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
-        if labels:
-            labelled = _labelled(run, model, known, results, exact=exact)
-            evidence = {"labels": labelled.labels, "evidence": labelled.evidence}
-            facts = _facts({**behaviour_results.tables(results), **evidence}, known)
-            parts["labels"] = label_section.section(labelled, model, known, facts)
-        else:
-            facts = _facts(behaviour_results.tables(results), known)
-        run.say("reading sentences", 0)
-        beside = replace(beside, tables={**beside.tables, **_sentences(run, given, known, results, facts)})
-        run.say(f"the rest of {', '.join(meant)}", 0)
-        for name, (part, seconds) in zip(meant, ended(), strict=True):
-            parts[name] = part
-            run.say.add(seconds)
-    asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else Part()
-    return page(replace(found, facts=facts, beside=beside, parts=parts, asked=asked))
+    name: str = UNNAMED,
+    **record: Unpack[Record],
+) -> Path:
+    """The full report: measure, test, label, probe and draw.
+
+    Args:
+        model: a transformer with a tokenizer.
+        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
+        out: the output directory.
+        behaviours: which of ours, by name, all by default; and a user's own behaviours and measures.
+        pairs: minimal pairs of each causal test; by default 200, and 40 for copying.
+        labels: whether heads are labelled (`analyses.labels`).
+        exact: whether every effect of hiding keys is measured, not only those that can change a label.
+        probes: whether every layer is probed (`analyses.probe`).
+        experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
+            behaviours are chosen.
+        texts: passages in which one can point at tokens to see where they look; by default beginnings of texts that
+            were read.
+        training: the run that trained the model (`analyses.over_training.training_runs.read_run`), to say of heads when
+            they formed.
+        name: the model's, for the record.
+        record: as of all.
+
+    Raises:
+        InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, a training run of
+            another model, or nothing that can be measured with this model.
+    """
+
+    def measure(run: Run) -> Page:
+        known, read, used = chosen(as_behaviours(behaviours) if behaviours else None), model, corpora
+        if model.tokenizer is None:
+            known, read, used = _without_words(known, model, corpora, run.seed)
+        passages = corpus_passages.read_texts(model, texts)  # before the long work: a text may be too long
+        parts = {"beside": Part() if training is None else _trained(training, model)}
+        measured = behaviour_results.measure(run, read, known, used, pairs)
+        if all(result.left_out for result in measured):
+            raise InputError(_reasons(measured))
+        results = _drawn(run, read, behaviour_results.corrected(measured))
+        if not passages:
+            measures = [measure for behaviour in known.values() for measure in behaviour.measures]
+            passages = corpus_passages.choose(
+                model, next(each.corpus for each in results if not each.left_out), measures
+            )
+        page = partial(_page, run, read, used, known, pairs, results, passages)
+        asks = behaviours is None if experiments is None else experiments
+        rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": asks}
+        if any(rest.values()):
+            run.show(replace(page(parts), unfinished=", ".join(name for name, asked in rest.items() if asked)))
+        meant: dict[str, Callable[[Run], Part]] = {
+            **({"scores": partial(coreference_section.section, model, used)} if _COREFERENCE in known else {}),
+            "explanations": partial(explanation_section.section, read, results),
+            **({"probes": partial(_probes, model, used)} if probes else {}),
+        }
+        with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
+            labelled = _labelled(run, read, known, results, exact=exact) if labels else None
+            evidence = {"labels": labelled.labels, "evidence": labelled.evidence} if labelled else {}
+            facts = {
+                place: ranking.ranked(own)
+                for place, own in facts_of({**behaviour_results.tables(results), **evidence}, known).items()
+            }
+            if labelled:
+                parts["labels"] = label_section.section(labelled, read, known, facts)
+            run.say("reading sentences", 0)
+            first = [each for each in results if not each.left_out and each.kind == Heads.every(model)[0]]
+            texts_of = {each.behaviour.name: each.corpus for each in first}
+            sentences = example_sentences(model, texts_of, facts, known, seed=run.seed)
+            tables = {"example_sentences": sentences} if len(sentences) else {}
+            parts["beside"] = replace(parts["beside"], tables={**parts["beside"].tables, **tables})
+            run.say(f"the rest of {', '.join(meant)}", 0)
+            for part_name, (part, seconds) in zip(meant, ended(), strict=True):
+                parts[part_name] = part
+                run.say.add(seconds)
+        if asks:
+            parts["experiments"] = experiments_section.section(model, seed=run.seed, progress=run.say)
+        return page(parts, facts)
+
+    write(out, measure, {name: model}, **record)
+    return Path(out)
 
 
 def _without_words(
@@ -184,11 +198,6 @@ def _labelled(
     return label(model, corpora, behaviours=[*behaviours.values()], collected=collected, effects=effects, **how)
 
 
-def _facts(tables: Mapping[str, pd.DataFrame], behaviours: Mapping[str, Behaviour]) -> dict[Place, list[Fact]]:
-    """Every head's facts, the first to be told first."""
-    return {place: ranking.ranked(several) for place, several in facts_of(tables, behaviours).items()}
-
-
 def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     """What probes read from every layer, or why they could not."""
     try:
@@ -205,21 +214,9 @@ def _trained(training: TrainingRun, model: Model) -> Part:
     near = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder  # a page may be published
     about = {"directory": str(near), "sha256": training.digest, "heads": training.source}
     about |= {"looks": training.looks, "left_out": dict(training.left_out)}
-    return Part(tables={"forming": curves, "when_formed": when_formed(curves)}, facts={"training": about})
-
-
-def _sentences(
-    run: Run,
-    model: Model,
-    behaviours: Mapping[str, Behaviour],
-    results: Sequence[Result],
-    facts: Mapping[Place, Sequence[Fact]],
-) -> dict[str, pd.DataFrame]:
-    """Where each head looks in sentences, at words of its label."""
-    kind = Heads.every(model)[0]
-    corpora = {each.behaviour.name: each.corpus for each in results if not each.left_out and each.kind == kind}
-    read = example_sentences(model, corpora, facts, behaviours, seed=run.seed)
-    return {"example_sentences": read} if len(read) else {}
+    made = [("training", (code(str(near)), f": {counted(training.looks, 'look')} at heads, {training.source}"))]
+    tables = {"forming": curves, "when_formed": when_formed(curves)}
+    return Part(definitions=made, tables=tables, facts={"training": about})
 
 
 def _drawn(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
@@ -256,40 +253,48 @@ def _page(
     corpora: Sequence[Corpus],
     behaviours: Mapping[str, Behaviour],
     pairs: int | None,
-    found: Found,
+    results: Sequence[Result],
+    passages: Sequence[Passage],
+    parts: Mapping[str, Part],
+    facts: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> Page:
-    several, results, beside, asked = len(model.config.stacks) > 1, found.results, found.beside, found.asked
-    parts = {name: found.parts.get(name, Part()) for name in ("labels", "scores", "explanations", "probes")}
-    labels, *rest = parts.values()
-    evidence = labels.tables.get("evidence")
-    told = [behaviour_sections.section(result, several=several, evidence=evidence) for result in results]
-    apart = f"Apart from {'labels and ' if labels.sections else ''}minimal pairs, heads"
-    chosen = "are chosen and reported on the same text, so the best of them look a little better"
-    short = [line for part in (*told, *parts.values()) for line in part.short]
-    small = [TEXTS["experiments"], *asked.sections, *asked.counted] if asked.facts else []
-    tables = found.tables()
-    line, first, said = overview(tables, behaviours, found.passages, found.facts)
+    """What is known so far: results in every kind of attention, passages to look at, and by name the parts that are
+    done. What stands `beside` heads is when they formed, and sentences that they look around in. `facts` are every
+    head's, the first to be told first, once all that they rest on is measured."""
+    several = len(model.config.stacks) > 1
+    beside, labels, scores, explained, probes, experiments = (parts.get(name, Part()) for name in _PARTS)
+    behaviour_parts = [behaviour_sections.section(each, several, labels.tables.get("evidence")) for each in results]
+    known = [labels, scores, explained, probes]
+    small = [TEXTS["experiments"], *experiments.sections, *experiments.counted] if experiments.facts else []
+    links = joined([link(section.title, section.id) for section in experiments.sections], "; ")
+    titles = [*links, "."] if links else "None can be asked of this model."
+    short = [line for part in (*behaviour_parts, *known) for line in part.short]
+    short += [(link("Experiments", "experiments"), titles)] if small else []
+    tables = behaviour_results.tables(results)
+    for part in parts.values():
+        tables |= part.tables
+    line, first, said = overview(tables, behaviours, passages, facts)
     counts = counts_table([result.counts for result in results], [each.name(several) for each in results], _UNKNOWN)
     by_ids = [caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
-    counted = [block for name in ("probes", "scores", "explanations") for block in parts[name].counted]
+    counted = [block for part in (probes, scores, explained) for block in part.counted]
+    sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
+    n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))
+    also = "labels and " if labels.sections else ""
     return Page(
         title=f"{line}: {short_name(run.models[0]['name'])}",
         overview=[first],
-        summary=[
-            Definitions([*short, *([_experiments_short(asked)] if small else [])]),
-            remark(f"{TEXTS['kept apart']} {apart} {chosen} than they are."),
-        ],
+        summary=[Definitions(short), remark(TEXTS["kept apart"].format(also=also))],
         sections=[
-            *(section for part in (labels, *told, *rest) for section in part.sections),
+            *(section for part in (labels, *behaviour_parts, scores, explained, probes) for section in part.sections),
             *([Section("Experiments", small, "experiments")] if small else []),
             Section("What was read and what was left out", [*by_ids, *counts, *counted]),
         ],
-        corpora=_sources(corpora, results, {*parts["scores"].facts.get("scored", ())}),
-        made=[("minimal pairs", _pairs_read(results)), *_training_lines(beside)],
+        corpora=_sources(corpora, results, {*scores.facts.get("scored", ())}),
+        made=[("minimal pairs", f"{n_pairs} a task" if n_pairs else "none"), *beside.definitions],
         definitions=[
             *DEFINITIONS.items(),
             *_own_terms(behaviours),
-            *(term for part in parts.values() for term in part.definitions),
+            *(term for part in known for term in part.definitions),
         ],
         tables=tables,
         facts={
@@ -300,16 +305,10 @@ def _page(
             **beside.facts,
             "labels_left_out": None,
             **labels.facts,
-            "probes": parts["probes"].facts or {"left_out": None},
-            **asked.facts,
+            "probes": probes.facts or {"left_out": None},
+            **experiments.facts,
         },
     )
-
-
-def _pairs_read(results: Sequence[Result]) -> str:
-    """How many minimal pairs tasks have."""
-    read = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
-    return f"{' to '.join(map(str, read[:: max(1, len(read) - 1)]))} a task" if read else "none"
 
 
 def _own_terms(behaviours: Mapping[str, Behaviour]) -> list[tuple[str, str]]:
@@ -317,19 +316,6 @@ def _own_terms(behaviours: Mapping[str, Behaviour]) -> list[tuple[str, str]]:
     own = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
     measures = (measure for behaviour in own for measure in behaviour.measures)
     return [(each.name, f"A measure of your own: {each.title or each.name}.") for each in measures]
-
-
-def _training_lines(beside: Part) -> list[tuple[Block, ...]]:
-    """Which run tells when heads formed."""
-    if (about := beside.facts.get("training")) is None:
-        return []
-    looks = counted(about["looks"], "look")
-    return [("training", (code(about["directory"]), f": {looks} at heads, {about['heads']}"))]
-
-
-def _experiments_short(asked: Part) -> tuple[Block, ...]:
-    titles = joined([link(section.title, section.id) for section in asked.sections], "; ")
-    return link("Experiments", "experiments"), [*titles, "."] if titles else "None can be asked of this model."
 
 
 def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Collection[str]) -> list[Source]:
@@ -351,21 +337,12 @@ def _left_out(model: Model, results: Sequence[Result]) -> dict[str, Any]:
     """What was left out, and why."""
     several = len(model.config.stacks) > 1
     named = {result.behaviour.name + (f": {result.kind.title}" if several else ""): result for result in results}
+    paired = {result.corpus.name: "targets" in result.corpus.annotates for result in results}
     return {
         "on_generated_text": list(dict.fromkeys(result.behaviour.name for result in results if result.generated)),
         "left_out": {name: result.counts for name, result in named.items()},
-        "not_measured": {name: result.left_out for name, result in named.items() if result.left_out},
-        "measures_without_items": {
-            name: result.measured.absent for name, result in named.items() if result.measured.absent
-        },
-        "targets": _targets(model, results),
+        "not_measured": {name: each.left_out for name, each in named.items() if each.left_out},
+        "measures_without_items": {name: each.measured.absent for name, each in named.items() if each.measured.absent},
+        "targets": {name: _TARGETS[known] for name, known in paired.items()} if several else None,
         "causal_test_left_out": {each.behaviour.name: why for each in results if (why := each.tested.left_out)},
     }
-
-
-def _targets(model: Model, results: Sequence[Result]) -> dict[str, str] | None:
-    """What a decoder with an encoder read, by corpus."""
-    if len(model.config.stacks) == 1:
-        return None
-    known = {result.corpus.name: "targets" in result.corpus.annotates for result in results}
-    return {name: "its own targets" if own else "each text as its own target" for name, own in known.items()}

@@ -1,10 +1,10 @@
 """Which figures does a report show of a behaviour? Chooses heads and passages, and has them drawn."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import matplotlib.figure
 import numpy as np
@@ -15,7 +15,7 @@ from analyses.measures import UNITS, Behaviour
 from analyses.page.sections import Figure
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
-from analyses.reading.windows import Reading, Window
+from analyses.reading.windows import Reading
 from analyses.report import text_alternatives
 from analyses.rivals.antecedents import antecedent_items
 from analyses.tables.findings import notable, varied
@@ -25,11 +25,11 @@ from analyses.wording.head_names import head_name
 from analyses.wording.plain_words import TEXTS
 from interp import AnnotatedText, Model
 
-T = TypeVar("T")
 _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is drawn, and the tokens of one copy
 _MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
 _MOST = 0.8  # and of a head that gives them more, hardly a line would be seen
 _SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
+Named = Mapping[str, examples.Head]  # heads by their names in a figure
 _TAGGED = 40  # sentences over which attention between tags is averaged
 
 
@@ -74,7 +74,7 @@ def measured(
     if len(chosen):
         leading = chosen["measure"].iloc[0]
         caption = f"The heads with the largest gains in {figures.measure_name(leading)}; bars are 95% intervals."
-        alt = text_alternatives.gains(heads, leading)
+        alt = text_alternatives.grid(heads, [leading])
         yield Drawing(f"{behaviour}-gains", partial(figures.gain_intervals, heads, leading), caption, alt)
     if behaviour == position.BEHAVIOUR.name and "distance" in names:
         caption = "A head that looks at all visible tokens alike would lie on the dashed line."
@@ -92,19 +92,13 @@ def _leading(heads: pd.DataFrame, headline: Sequence[str]) -> tuple[pd.DataFrame
 
 def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str, str | None]) -> dict[str, Drawing]:
     """By task, what each head's patch restores and removes; `questions` are their titles."""
-    caption = (
-        "Each cell is one head patched alone: 1 is the whole difference, 0 none of it. A dot marks 0.05 or more, "
-        "either way, with an interval clear of 0 and q below 0.05, on the pairs that did not choose the head."
-    )
-    return {
-        task: Drawing(
-            f"{behaviour}-effects-{_slug(task)}",
-            partial(figures.effect_grid, effects, task, title=questions.get(task, "?")),
-            caption,
-            text_alternatives.effects(effects.loc[effects["task"] == task]),
-        )
-        for task in effects["task"].unique()
-    }
+    drawn = {}
+    for task in effects["task"].unique():
+        slug = "".join(letter if letter.isalnum() else "-" for letter in task.lower()).strip("-")
+        draw = partial(figures.effect_grid, effects, task, title=questions.get(task, "?"))
+        alt = text_alternatives.effects(effects.loc[effects["task"] == task])
+        drawn[task] = Drawing(f"{behaviour}-effects-{slug}", draw, TEXTS["effect cells"], alt)
+    return drawn
 
 
 def _of_heads(
@@ -113,50 +107,53 @@ def _of_heads(
     """What the chosen heads, all of one kind of attention, look at."""
     where = chosen.iloc[0]
     (kind,) = (each for each in Heads.every(model) if (each.stack, each.attention) == (where.stack, where.attention))
+    heads = {
+        f"{head_name(row['layer'], row['head'])}\n{row['measure']}": examples.Head(
+            row["stack"], int(row["layer"]), int(row["head"])
+        )
+        for row in chosen.to_dict("records")
+    }
     if is_paired(model, kind):
-        yield from _along(model, kind, behaviour, corpus, chosen)
+        yield from _along(model, kind, behaviour.name, corpus, heads)
         return
-    picture = _Picture(model, behaviour, corpus, _named(chosen), seed)
-    for name, draw in _PICTURES.items():
-        if name in behaviour.pictures:
-            yield from draw(picture)
+    name, pictures = behaviour.name, behaviour.pictures
+    if "repeats" in pictures:
+        yield from _on_repeats(model, name, heads, seed)
+    if "tags" in pictures:
+        yield from _between_tags(model, name, corpus, heads)
+    if {"sentence", "pronoun"} & {*pictures}:
+        yield from _over_words(model, name, corpus, heads, about_pronouns="pronoun" in pictures)
 
 
 def _along(
-    model: Model, kind: Heads, behaviour: Behaviour, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame
+    model: Model, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named
 ) -> Iterator[Figure]:
     """Patterns of a decoder's heads over one text, token by token."""
     shortest, longest = _SHOWN_TOKENS
+    crosses = kind.attention == "cross"
+    assert model.tokenizer is not None
+    assert model.target_tokenizer is not None
     for batch in Reading(model, islice(corpus, examples.SEARCHED), heads=kind):
         for row, window in enumerate(batch.windows):
             source = window.source or ()
             if not (shortest <= len(window.ids) <= longest and len(source) <= longest):
                 continue
-            asks, answers = _tokens_shown(model, kind, window)
-            number = chosen["layer"] * kind.n_heads + chosen["head"]
-            shown = batch.pattern[row, number.to_list(), : len(asks), : len(answers)].double().cpu().numpy()
-            patterns = dict(zip(_named(chosen), shown, strict=True))
+            asks = model.target_tokenizer.labels(window.ids)
+            answers = model.tokenizer.labels(source) if crosses else asks
+            numbers = [head.layer * kind.n_heads + head.head for head in heads.values()]
+            shown = batch.pattern[row, numbers, : len(asks), : len(answers)].double().cpu().numpy()
+            patterns = dict(zip(heads, shown, strict=True))
             figure = figures.best_heads(
                 patterns,
                 title=f"Where does {kind.title} look while writing?",
                 queries=[*map(figures.literal, asks)],
                 keys=[*map(figures.literal, answers)],
-                axes_labels=("having read", "in the source" if kind.attention == "cross" else "to the target's"),
+                axes_labels=("having read", "in the source" if crosses else "to the target's"),
             )
             caption = f"From {window.text.document}: a row is a token of the target, and what is written next."
             alt = text_alternatives.cells(patterns, asks, answers)
-            yield Figure(f"{behaviour.name}-along", figure, caption, alt)
+            yield Figure(f"{behaviour}-along", figure, caption, alt)
             return
-
-
-def _tokens_shown(model: Model, kind: Heads, window: Window) -> tuple[list[str], list[str]]:
-    """Tokens of the target, and those that its rows look at, as a person reads them."""
-    source, target = model.tokenizer, model.target_tokenizer
-    assert source is not None
-    assert target is not None
-    asks = target.labels(window.ids)
-    keys = source.labels(window.source or ())
-    return asks, keys if kind.attention == "cross" else asks
 
 
 def _grids(
@@ -168,97 +165,61 @@ def _grids(
         group = [measure for measure in measures if units[measure] == each]
         name, unit = f"{behaviour}-heads" + (f"-{each}" if each != "share" else ""), UNITS[each]
         draw = partial(figures.head_grid, heads, group, title=questions.get(each, "?"), quantity=unit.drawn)
-        read = [unit.caption, TEXTS["dots"] if unit.ranked else ""]
-        alt = text_alternatives.grid(heads, group, unit.drawn)
-        yield Drawing(name, draw, " ".join(each for each in read if each), alt)
+        caption = " ".join(filter(None, [unit.caption, TEXTS["dots"] if unit.ranked else ""]))
+        yield Drawing(name, draw, caption, text_alternatives.grid(heads, group, unit.drawn))
 
 
-def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
-    """The heads of some rows by their name in a figure."""
-    heads = {f"{head_name(row['layer'], row['head'])}\n{row['measure']}": row for row in rows.to_dict("records")}
-    return {name: examples.Head(row["stack"], int(row["layer"]), int(row["head"])) for name, row in heads.items()}
-
-
-@dataclass(frozen=True)
-class _Picture:
-    """What the heads of a picture look at, and which they are, by their names in it."""
-
-    model: Model
-    behaviour: Behaviour
-    corpus: Iterable[AnnotatedText]
-    heads: dict[str, examples.Head]
-    seed: int
-
-    def patterns(self, read: Iterable[T]) -> dict[str, T]:
-        """What was read of each head, by its name."""
-        return dict(zip(self.heads, read, strict=True))
-
-
-def _on_repeats(picture: _Picture) -> Iterator[Figure]:
+def _on_repeats(model: Model, behaviour: str, heads: Named, seed: int) -> Iterator[Figure]:
     """Mean patterns on random tokens that are read twice."""
-    model, length = picture.model, min(_REPEAT_LENGTH, position.repeat_length(picture.model))
+    length = min(_REPEAT_LENGTH, position.repeat_length(model))
     if length < 2:
         return
-    ids = position.repeated(model, length, _REPEATS, picture.seed)
-    patterns = picture.patterns(examples.mean_pattern(model, ids, [*picture.heads.values()]))
+    ids = position.repeated(model, length, _REPEATS, seed)
+    patterns = dict(zip(heads, examples.mean_pattern(model, ids, [*heads.values()]), strict=True))
     title = "Where do the best positional heads look, when random tokens come twice?"
-    caption = (
-        f"Mean over {_REPEATS} sequences: a start token where the model has one, {length} random tokens, and the same "
-        f"again. A stripe is a fixed offset; one {length - 1} back, in the second copy alone, is induction."
-    )
+    caption = TEXTS["on repeats"].format(sequences=_REPEATS, length=length, back=length - 1)
     figure, alt = figures.best_heads(patterns, title=title), text_alternatives.stripes(patterns)
-    yield Figure(f"{picture.behaviour.name}-patterns", figure, caption, alt)
+    yield Figure(f"{behaviour}-patterns", figure, caption, alt)
 
 
-def _between_tags(picture: _Picture) -> Iterator[Figure]:
+def _between_tags(model: Model, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named) -> Iterator[Figure]:
     """Mean attention from words of one tag to words of another."""
-    sentences = examples.find(picture.model, picture.corpus, examples.sentence, _TAGGED)
+    sentences = examples.find(model, corpus, examples.sentence, _TAGGED)
     texts = [text for text in sentences if text.tags is not None]
     tags = examples.common_tags(texts)
     if not tags:  # no text has tags, or none that tells kinds of words apart
         return
-    patterns = picture.patterns(examples.tag_patterns(picture.model, texts, [*picture.heads.values()], tags))
-    figure = figures.best_heads(
-        patterns,
-        title="To which kinds of words do the best heads look?",
-        queries=tags,
-        keys=tags,
-        axes_labels=("from a word tagged", "to words tagged"),
-    )
+    patterns = dict(zip(heads, examples.tag_patterns(model, texts, [*heads.values()], tags), strict=True))
+    sides: Any = {"queries": tags, "keys": tags, "axes_labels": ("from a word tagged", "to words tagged")}
+    figure = figures.best_heads(patterns, title="To which kinds of words do the best heads look?", **sides)
     caption = f"Mean share of a word's attention, over {counted(len(texts), 'sentence')}."
-    yield Figure(f"{picture.behaviour.name}-patterns", figure, caption, text_alternatives.cells(patterns, tags, tags))
+    yield Figure(f"{behaviour}-patterns", figure, caption, text_alternatives.cells(patterns, tags, tags))
 
 
-def _over_words(picture: _Picture) -> Iterator[Figure]:
+def _over_words(
+    model: Model, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named, *, about_pronouns: bool
+) -> Iterator[Figure]:
     """Attention of the best heads over one passage of the corpus."""
-    about_pronouns = "pronoun" in picture.behaviour.pictures
     cut = partial(examples.passage, holds=antecedent_items) if about_pronouns else examples.sentence
-    for passage in examples.find(picture.model, picture.corpus, cut):
-        read = examples.word_patterns(picture.model, passage, [*picture.heads.values()])
-        patterns, elsewhere = _on_words(picture.patterns(read))
+    for passage in examples.find(model, corpus, cut):
+        read = examples.word_patterns(model, passage, [*heads.values()])
+        patterns, elsewhere = _on_words(dict(zip(heads, read, strict=True)))
         if not patterns:
             return
-        pronoun, answers = _last_question(passage) if about_pronouns else (None, ())
-        title = "Does the pronoun look at whom it stands for?" if about_pronouns else TEXTS["of a sentence"]
-        emphasised = () if pronoun is None else (pronoun,)
-        figure = figures.attention_over_words(
-            passage.words, patterns, title=title, emphasised=emphasised, sought=answers
-        )
+        title, pronoun, answers = TEXTS["of a sentence"], None, ()
         caption = f"From {passage.document}. {TEXTS['lines']}"
         if elsewhere:
             caption += f" Left out, since they look at special tokens there: {', '.join(elsewhere)}."
-        if about_pronouns:
+        if about_pronouns:  # the last that asks for an antecedent, and the mentions before it that answer
+            title, item = "Does the pronoun look at whom it stands for?", antecedent_items(passage)[-1]
+            pairs = zip(item.candidates, item.correct, strict=True)
+            pronoun, answers = item.pronoun, tuple(word for word, right in pairs if right)
             caption += " Coloured on the left the pronoun, on the right the mentions that it stands for."
-        alt = text_alternatives.lines(patterns, passage.words, pronoun)
-        yield Figure(f"{picture.behaviour.name}-words", figure, caption, alt)
-
-
-_PICTURES: dict[str, Callable[[_Picture], Iterator[Figure]]] = {
-    "repeats": _on_repeats,
-    "tags": _between_tags,
-    "sentence": _over_words,
-    "pronoun": _over_words,
-}
+        emphasised = () if pronoun is None else (pronoun,)
+        words = passage.words
+        figure = figures.attention_over_words(words, patterns, title=title, emphasised=emphasised, sought=answers)
+        alt = text_alternatives.lines(patterns, words, pronoun)
+        yield Figure(f"{behaviour}-words", figure, caption, alt)
 
 
 def _on_words(patterns: Mapping[str, examples.WordPattern]) -> tuple[dict[str, examples.WordPattern], list[str]]:
@@ -266,24 +227,12 @@ def _on_words(patterns: Mapping[str, examples.WordPattern]) -> tuple[dict[str, e
 
     A head's name says how much of its attention goes to special tokens, and so is not drawn, where it is much.
     """
-    to_special = {name: _to_special(pattern) for name, pattern in patterns.items()}
-    shown = [name for name, share in to_special.items() if share <= _MOST]
-    second = {name: f"({to_special[name]:.0%} to special tokens)" if to_special[name] > _MUCH else "" for name in shown}
+    special = {  # the share of the words' attention that goes there
+        name: 1 - float(np.nanmean(np.nansum(pattern, axis=1)[~np.isnan(pattern).all(1)]))
+        for name, pattern in patterns.items()
+    }
+    shown = {name: share for name, share in special.items() if share <= _MOST}
+    second = {name: f"({share:.0%} to special tokens)" if share > _MUCH else "" for name, share in shown.items()}
     level = "\n" if any(second.values()) else ""  # titles of as many lines stand at one height
-    named = {name: f"{name}{level}{second[name]}" for name in shown}
-    return {named[name]: patterns[name] for name in shown}, [name for name in patterns if name not in named]
-
-
-def _to_special(pattern: examples.WordPattern) -> float:
-    """The share of the words' attention that goes to special tokens."""
-    return 1 - float(np.nanmean(np.nansum(pattern, axis=1)[~np.isnan(pattern).all(1)]))
-
-
-def _slug(task: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in task.lower()).strip("-")
-
-
-def _last_question(text: AnnotatedText) -> tuple[int, tuple[int, ...]]:
-    """The last pronoun that asks for an antecedent, and the head words of the mentions before it that answer."""
-    item = antecedent_items(text)[-1]
-    return item.pronoun, tuple(word for word, right in zip(item.candidates, item.correct, strict=True) if right)
+    drawn = {f"{name}{level}{second[name]}": patterns[name] for name in shown}
+    return drawn, [name for name in patterns if name not in shown]

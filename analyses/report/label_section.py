@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import pandas as pd
 
@@ -12,7 +11,6 @@ from analyses.headlines import ranking
 from analyses.headlines.facts import Fact
 from analyses.labels import Labelled
 from analyses.labels.null_bars import N_COPIES
-from analyses.labels.screen import Screened
 from analyses.measures import Behaviour
 from analyses.page.sections import Block, Details, Figure, Part, Section, Table, caveat, link, soft
 from analyses.report import text_alternatives
@@ -53,59 +51,44 @@ def section(
             blocks.append(f"{title}: no head.")
             continue
         shown = evidence != "attention" or len(rows) <= _FEW
-        blocks.append(Details(f"{title}: {counted(len(rows), 'label')}", [_table(rows)], shown))
+        schema = SCHEMAS["labels"]
+        beside = [name for name in ("pairs", "rule") if any(schema.columns[name].show(row) for row in rows)]
+        table = schema.page(rows, " ".join(["head label gain effect q n", *beside]))
+        blocks.append(Details(f"{title}: {counted(len(rows), 'label')}", [table], shown))
     if labelled.nameless:
         what = counted(labelled.nameless, "candidate")
         blocks.append(soft(f"{what} showed a measure, did not beat the simplest rules and followed none: no label."))
-    blocks += [soft(_screened(name, each)) for name, each in labelled.screened.items()]
+    screened = {name: {**asdict(each), "most_missed": each.most_missed} for name, each in labelled.screened.items()}
+    for behaviour, counts in screened.items():
+        how = "all measured" if counts["measured"] == counts["cells"] else "screened"
+        blocks.append(
+            soft(TEXTS[how].format(behaviour=behaviour, **{name: number(each) for name, each in counts.items()}))
+        )
     blocks += [caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
     return Part(
         sections=[Section("Labels", blocks, "labels")],
         short=[(link("Labels", "labels"), short(labels, {name: each.title for name, each in behaviours.items()}))],
         definitions=[*plain_words.WORDS["label_terms"].items()],
         tables={"labels": labels, "evidence": labelled.evidence},
-        facts={"labels_left_out": labelled.left_out, "effects_screened": _facts(labelled.screened)},
+        facts={"labels_left_out": labelled.left_out, "effects_screened": screened},
     )
-
-
-def _screened(behaviour: str, found: Screened) -> str:
-    """Which effects were not measured, and how many candidates that may have missed."""
-    if found.measured == found.cells:
-        return f"{behaviour}: all effects on the half that chooses were measured."
-    return (
-        f"{behaviour}: of {number(found.cells)} effects on the half that chooses {number(found.measured)} were "
-        f"measured and the rest estimated. Of those, {number(found.sampled)} were drawn at random and measured: missed "
-        f"candidates among them {number(found.missed)}, at 95% at most {number(found.most_missed)} of all, and nine "
-        f"tenths lay within {number(found.error)} nats a row of their estimates."
-    )
-
-
-def _facts(screened: Mapping[str, Screened]) -> dict[str, dict[str, Any]]:
-    """The same for the record."""
-    return {name: {**asdict(each), "most_missed": each.most_missed} for name, each in screened.items()}
 
 
 def _figures(labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Mapping[str, str]) -> list[Figure]:
     """What heads of each kind of attention may be called, and effects beside attention."""
     labels, drawn, kinds = labelled.labels, [], Heads.every(model)
     for kind in kinds:
-        own = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
-        if len(own):
+        rows = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
+        if len(rows):
             name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
             caption = f"{kind.title.capitalize()}; {TEXTS['label map']}"
-            figure = figures.label_map(own, kind.n_layers, kind.n_heads, colours=colours)
-            drawn.append(Figure(name, figure, caption, text_alternatives.label_map(own, kind.count)))
+            figure = figures.label_map(rows, kind.n_layers, kind.n_heads, colours=colours)
+            drawn.append(Figure(name, figure, caption, text_alternatives.label_map(rows, kind.count)))
     if len(labelled.evidence.dropna(subset=["gain", "effect", "label"])):
         figure = figures.attention_against_effect(labelled.evidence, labels, colours=colours)
         alt = text_alternatives.agreement(labelled.evidence, labels)
         drawn.append(Figure("agreement", figure, TEXTS["agreement"], alt))
     return drawn
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    schema = SCHEMAS["labels"]
-    beside = [name for name in ("pairs", "rule") if any(schema.columns[name].show(row) for row in rows)]
-    return schema.page(rows, " ".join(["head label gain effect q n", *beside]))
 
 
 def together(labels: pd.DataFrame) -> Table | None:
@@ -127,19 +110,14 @@ def named(rows: pd.DataFrame, several: bool) -> pd.DataFrame:
 def short(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """How many labels there are, by evidence and by behaviour; few heads are named, since they are lost among many."""
     both, effect, attention = (labels["evidence"].tolist().count(evidence) for evidence in _EVIDENCE)
-    heads = len(labels[HEAD].drop_duplicates())
-    said = []
+    heads, said = len(labels[HEAD].drop_duplicates()), []
     for behaviour, rows in named(labels, kinds(labels) > 1).groupby("behaviour", sort=False):
         names = rows["name"].unique()
         which = f" ({', '.join(names)})" if len(names) <= _NAMED else ""
         said.append(f"{titles[str(behaviour)].lower()} {number(len(rows))}{which}")
-    by_behaviour = f" By behaviour: {', '.join(said)}." if said else ""
-    return (
-        f"{counted(heads, 'head')} {'carries' if heads == 1 else 'carry'} labels that held on the other half of the "
-        f"text: {counted(both, 'label')} with attention and effect, {number(attention)} with attention alone, "
-        f"{number(effect)} with effect alone."
-        f"{by_behaviour}"
-    )
+    carry = f"{counted(heads, 'head')} {'carries' if heads == 1 else 'carry'}"
+    numbers = {"both": counted(both, "label"), "attention": number(attention), "effect": number(effect)}
+    return TEXTS["labels short"].format(carry=carry, **numbers) + (f" By behaviour: {', '.join(said)}." if said else "")
 
 
 def readouts(labels: pd.DataFrame) -> str:

@@ -91,17 +91,15 @@ class Output:
         plain = table.copy()
         plain.attrs = {}  # parquet would keep them, csv could not
         with self._saying(f"tables/{name}.csv"):
-            quoting = csv.QUOTE_NONNUMERIC if _breaks(plain) else csv.QUOTE_MINIMAL
+            texts = (plain[name] for name in plain if not is_numeric_dtype(plain[name]))
+            # a carriage return ends a line for those who read CSV, and is not quoted by itself
+            breaks = any(isinstance(cell, str) and "\r" in cell for column in texts for cell in column)
+            quoting = csv.QUOTE_NONNUMERIC if breaks else csv.QUOTE_MINIMAL
             defused(plain).to_csv(self.path(f"tables/{name}.csv"), index=False, quoting=quoting)
             plain.to_parquet(self.path(f"tables/{name}.parquet"), index=False)
 
-    def figure(self, name: str, figure: Figure) -> Path:
-        """`figures/NAME.svg` and `.png`; returns where the svg lies for now."""
-        self.figures({name: figure})
-        return self.folder / f"figures/{name}.svg"
-
     def figures(self, figures: Mapping[str, Figure]) -> dict[str, bytes]:
-        """Each as `figure`, several drawn at once; returns the svgs by name."""
+        """`figures/NAME.svg` and `.png` of each, several drawn at once; returns the svgs by name."""
         new = {name: each for name, each in figures.items() if self._drawn.get(name, (None,))[0] is not each}
         with self._saying("figures"):
             made = side_by_side([partial(_drawn, each) for each in new.values()])
@@ -122,12 +120,10 @@ class Output:
         """`run.json`: `facts`, and the files that this run wrote."""
         path = self.path(RUN)
         with self._saying(RUN):
-            whole = {"made_by": MAKER, **facts, SUMS: self._sums(), "files": sorted(self.files)}
+            tables = [name for name in sorted(self.files) if name.endswith(".parquet")]
+            sums = {Path(name).stem: digest([(self.folder / name).read_bytes()]) for name in tables}
+            whole = {"made_by": MAKER, **facts, SUMS: sums, "files": sorted(self.files)}
             path.write_text(json.dumps(jsonable(whole), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
-
-    def _sums(self) -> dict[str, str]:
-        tables = (name for name in sorted(self.files) if name.endswith(".parquet"))
-        return {Path(name).stem: digest([(self.folder / name).read_bytes()]) for name in tables}
 
 
 def _drawn(figure: Figure) -> dict[str, bytes]:
@@ -190,18 +186,12 @@ def defused(table: pd.DataFrame) -> pd.DataFrame:
 
     Those begin with one of = + - @, a tab or a carriage return, as tokens of a text do. Numbers stay as they are.
     """
-    texts = {name: table[name].map(_harmless) for name in table if not is_numeric_dtype(table[name])}
-    return table.assign(**texts).rename(columns=_harmless)
 
+    def harmless(cell: Any) -> Any:
+        return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
-def _breaks(table: pd.DataFrame) -> bool:
-    """Whether a text has a carriage return, which ends a line for those who read CSV, and is not quoted by itself."""
-    texts = (table[name] for name in table if not is_numeric_dtype(table[name]))
-    return any(isinstance(each, str) and "\r" in each for column in texts for each in column)
-
-
-def _harmless(cell: Any) -> Any:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+    texts = {name: table[name].map(harmless) for name in table if not is_numeric_dtype(table[name])}
+    return table.assign(**texts).rename(columns=harmless)
 
 
 def _make_parents(out: Path) -> list[Path]:

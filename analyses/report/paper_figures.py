@@ -4,7 +4,7 @@ Nothing is measured again and no model is loaded: pictures of attention over a t
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -13,7 +13,7 @@ from warnings import catch_warnings, filterwarnings
 import matplotlib.figure
 import pandas as pd
 
-from analyses import behaviours, figures
+from analyses import figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.execution.file_marks import PICTURES, TEXT_MARK, check_free
@@ -21,7 +21,7 @@ from analyses.figures.probe_curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
 from analyses.headlines import ranking
 from analyses.headlines.facts import facts
-from analyses.measures import Behaviour
+from analyses.headlines.written_reports import WRITTEN
 from analyses.over_training.training_page import change_steps
 from analyses.report.explanation_section import by_group
 from analyses.report.illustrations import Drawing, effect_figures, measured
@@ -40,7 +40,7 @@ _TOLD_BY = {  # what a table must have for the atlas's facts; `rules` and `effec
     "labels": {*HEAD, "behaviour", "label", "evidence", "measure", "gain", "gain_low", "gain_high"}
     | {"effect", "effect_low", "effect_high", "readout", "q", "q_effect"},
 }
-_COLOURS = {name: each.colour for name, each in behaviours.OURS.items()}
+_NEEDS_MODEL = "it needs the model, not only tables; the run has it in figures/"
 
 
 class Written(NamedTuple):
@@ -78,64 +78,62 @@ def write(
         InputError: no such figure, none that could be drawn, a width or size that is none, or no place to write to.
     """
     one_of("format", format, Format)
-    _check("width", width, _WIDTHS, f"inches; {COLUMN} is a column of a paper, 6.9 its page")
-    _check("font_size", font_size, _SIZES, "points")
-    known = drawings(run)
+    inches = f"inches; {COLUMN} is a column of a paper, 6.9 its page"
+    for name, given, (low, high), unit in (
+        ("width", width, _WIDTHS, inches),
+        ("font_size", font_size, _SIZES, "points"),
+    ):
+        if not low <= given <= high:
+            raise InputError(f"{name}: expected {low} to {high} {unit}; got {given:g}")
+    known, folder = drawings(run), Path(out)
     if unknown := [name for name in names if name not in known]:
         raise InputError(
             f"no figure {', '.join(unknown)} can be drawn from the tables of {run.folder}: expected some of "
             f"{', '.join(known) or 'none'}"
         )
-    folder, left_out = Path(out), {}
     options = {"width": width, "font_size": font_size, "title": None}
-    asked = {name: known[name] for name in names or known}
-    _refuse(run, folder, [f"{name}.{ending}" for name in asked for ending in (format, "txt")], force=force)
+    chosen = {name: known[name] for name in names or known}
+
+    def free(names: Iterable[str]) -> list[str]:
+        files = [f"{name}.{ending}" for name in names for ending in (format, "txt")]
+        for name in files:
+            check_free(folder / name, force=force)
+        return files
+
+    if file := folder if folder.is_file() else file_above(folder):
+        raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
+    own = {(run.folder / name).resolve() for name in run.facts["files"]}
+    if any((folder / f"{name}.{format}").resolve() in own for name in chosen):
+        raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
+    free(chosen)
     place = folder / "figures"  # whose draft is in `folder`, so that a rename is all that is left to do
+    left_out: dict[str, str] = {}
     try:
         with holding(folder, "draws into"), beside(place) as draft:
             sweep_beside(place)
             draft.mkdir()
-            for name, draw in asked.items():
+            for name, draw in chosen.items():
                 try:
                     _draw(draft / f"{name}.{format}", partial(draw, **options), format, _source(run))
                 except (RoomError, InputError) as error:  # or a table from which nothing can be drawn
                     left_out[name] = str(error)
-            files = [f"{name}.{ending}" for name in asked if name not in left_out for ending in (format, "txt")]
-            if not files:
+            if not (files := free(name for name in chosen if name not in left_out)):
                 why = "; ".join(dict.fromkeys(left_out.values())) or "it has no table that a figure is drawn from"
                 raise InputError(f"no figure of {run.folder} could be drawn: {why}")
-            for name in files:
-                check_free(folder / name, force=force)
             for name in files:
                 os.replace(draft / name, folder / name)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-    return Written([folder / name for name in files], left_out | ({} if names else _need_model(run, known)))
-
-
-def _check(name: str, given: int | float, bounds: tuple[int, int], unit: str) -> None:
-    low, high = bounds
-    if not low <= given <= high:
-        raise InputError(f"{name}: expected {low} to {high} {unit}; got {given:g}")
-
-
-def _refuse(run: RunFolder, folder: Path, files: Sequence[str], *, force: bool) -> None:
-    """No place for figures is below a file, among others' of their names, or where the run's own page shows them."""
-    if file := folder if folder.is_file() else file_above(folder):
-        raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
-    own = {(run.folder / name).resolve() for name in run.facts["files"]}
-    if any((folder / name).resolve() in own for name in files):
-        raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
-    for name in files:
-        check_free(folder / name, force=force)
+    if not names:  # what tables are not enough for
+        pictures = [each for each in map(PurePosixPath, run.facts["files"]) if each.match("figures/*.svg")]
+        left_out |= {each.stem: _NEEDS_MODEL for each in pictures if each.stem not in known}
+    return Written([folder / name for name in files], left_out)
 
 
 def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
     """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
     tables = {name: rows for name in run.tables if len(rows := run.table(name))}
-    several = len(run.facts.get("model", {}).get("stacks", ())) > 1
-    known = [draw(run, tables, several) for needed, draw in _BY_TABLES.items() if {*needed.split()} <= tables.keys()]
-    return {drawing.name: drawing.draw for group in known for drawing in group}
+    return {each.name: each.draw for each in (*_of_heads(run, tables), *_of_other_tables(run, tables))}
 
 
 def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, source: str) -> None:
@@ -158,20 +156,10 @@ def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: s
 
 def _source(run: RunFolder) -> str:
     """What the numbers were made from, for whoever writes the caption."""
-    texts = ", ".join(each["name"] for each in run.facts.get("corpora", ()))
-    said = [f"Model: {run.model}."] if run.model else []
-    said += [f"Text: {texts}."] if texts else []
-    command = run.facts.get("command")
-    return " ".join([*said, f"Seed: {run.seed}.", *([f"Made by: {command}"] if command else [])])
-
-
-def _need_model(run: RunFolder, known: Mapping[str, object]) -> dict[str, str]:
-    """Figures of the run that its tables are not enough for."""
-    files = map(PurePosixPath, run.facts["files"])
-    made = [each.stem for each in files if each.parts[:1] == ("figures",) and each.suffix == ".svg"]
-    return {
-        name: "it needs the model, not only tables; the run has it in figures/" for name in made if name not in known
-    }
+    texts, command = ", ".join(each["name"] for each in run.facts.get("corpora", ())), run.facts.get("command")
+    said = {"Model": run.model, "Text": texts, "Seed": str(run.seed)}
+    known = [f"{name}: {value}." for name, value in said.items() if value]
+    return " ".join([*known, *([f"Made by: {command}"] if command else [])])
 
 
 # What each table is enough for.
@@ -180,99 +168,66 @@ def _need_model(run: RunFolder, known: Mapping[str, object]) -> dict[str, str]:
 Tables = Mapping[str, pd.DataFrame]
 
 
-def _kinds(table: pd.DataFrame, several: bool) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each kind of attention, and what stands before the names of their figures."""
-    for _, rows in table.groupby(_KIND, sort=False):
-        stack, attention = rows[_KIND].iloc[0]
-        yield f"{'cross' if attention == 'cross' else stack}-" if several else "", rows
+def _of_heads(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
+    """Of each kind of attention, by which several are told apart in names."""
+    stacks = run.facts.get("model", {}).get("stacks", {})
 
+    def kinds(table: pd.DataFrame | None) -> Iterator[tuple[str, pd.DataFrame]]:
+        for (stack, attention), rows in () if table is None else table.groupby(_KIND, sort=False):
+            yield f"{'cross' if attention == 'cross' else stack}-" if len(stacks) > 1 else "", rows
 
-def _of_heads(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "model" in tables["heads"]:  # of a comparison
-        return
-    for before, kind in _kinds(tables["heads"], several):
-        for behaviour, rows in kind.groupby("behaviour", sort=False):
-            known = _behaviour(str(behaviour), str(kind["attention"].iloc[0]))
+    compares = "model" in tables.get("heads", ())
+    for before, kind in kinds(None if compares else tables.get("heads")):
+        ours = ACROSS if "cross" in set(kind["attention"]) else OURS
+        for name, rows in kind.groupby("behaviour", sort=False):
+            known = ours.get(str(name))
             names = known.headline if known else list(dict.fromkeys(rows["measure"]))
-            for drawing in measured(str(behaviour), rows, names, known.grids if known else {}):
+            for drawing in measured(str(name), rows, names, known.grids if known else {}):
                 yield drawing._replace(name=before + drawing.name)
-
-
-def _behaviour(name: str, attention: str) -> Behaviour | None:
-    """One of ours; None for a user's own."""
-    return (behaviours.ACROSS if attention == "cross" else behaviours.OURS).get(name)
-
-
-def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    for before, kind in _kinds(tables["effects"], several):
+    for before, kind in kinds(tables.get("effects")):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
             for drawing in effect_figures(str(behaviour), rows, {}).values():
                 yield drawing._replace(name=before + drawing.name)
-
-
-def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    labels, stacks = tables["labels"], run.facts.get("model", {}).get("stacks", {})
-    for before, rows in _kinds(_facts(tables, labels), several):
-        sizes = stacks[str(rows["stack"].iloc[0])]
-        shape = {"n_layers": sizes["layers"], "n_heads": sizes["heads"]}
-        yield Drawing(f"{before}labels", partial(figures.label_map, rows, **shape, colours=_COLOURS))
-    evidence = tables.get("evidence")
-    if evidence is not None and len(evidence.dropna(subset=["gain", "effect", "label"])):
-        yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=_COLOURS))
+    if "labels" in tables:
+        labels, evidence = tables["labels"], tables.get("evidence", pd.DataFrame())
+        colours = {name: each.colour for name, each in OURS.items()}
+        for before, rows in kinds(_facts(tables, labels)):
+            sizes = stacks[str(rows["stack"].iloc[0])]
+            draw = partial(figures.label_map, rows, n_layers=sizes["layers"], n_heads=sizes["heads"], colours=colours)
+            yield Drawing(f"{before}labels", draw)
+        if len(evidence) and len(evidence.dropna(subset=["gain", "effect", "label"])):
+            yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=colours))
+    explained = tables["explained"].groupby(["corpus", *_KIND], sort=False) if "explained" in tables else ()
+    for number, ((_, stack, _), rows) in enumerate(explained):
+        before = f"{stack}-" if len(stacks) > 1 else ""
+        yield Drawing(f"{before}explained-{number}", partial(figures.explained_bars, by_group(rows)))
 
 
 def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
     """What the atlas says of every head; of a run whose tables say less than it asks for, the labels."""
-    if any(not asked <= {*tables.get(name, pd.DataFrame()).columns} for name, asked in _TOLD_BY.items()):
-        return labels
-    return ranking.in_order(facts(tables, OURS | {f"cross {name}": each for name, each in ACROSS.items()}))
+    whole = all(asked <= {*tables.get(name, pd.DataFrame()).columns} for name, asked in _TOLD_BY.items())
+    return ranking.in_order(facts(tables, WRITTEN)) if whole else labels
 
 
-def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    for number, (_, rows) in enumerate(tables["explained"].groupby(["corpus", *_KIND], sort=False)):
-        name = f"{rows['stack'].iloc[0]}-explained-{number}" if several else f"explained-{number}"
-        yield Drawing(name, partial(figures.explained_bars, by_group(rows)))
-
-
-def _of_probes(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    layers = tables["layers"]
-    yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))
-    yield Drawing("probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist())))
-
-
-def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    shown = headline(tables["compare"])
-    yield Drawing("compare-gains", partial(figures.compared_gains, shown))
-    measures = list(dict.fromkeys(shown["measure"]))
-    yield Drawing("compare-depth", partial(figures.gains_by_depth, tables["heads"], measures))
-
-
-def _of_patching(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    cells, estimates, correlations = tables["cells"], tables.get("estimates"), tables.get("correlations")
-    for metric in dict.fromkeys(map(str, cells["metric"])):
+def _of_other_tables(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
+    """Of probes, comparisons, patches and training."""
+    if {"layers", "depths"} <= tables.keys():
+        layers = tables["layers"]
+        yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))
+        yield Drawing("probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist())))
+    if {"compare", "heads"} <= tables.keys():
+        shown = headline(tables["compare"])
+        yield Drawing("compare-gains", partial(figures.compared_gains, shown))
+        measures = list(dict.fromkeys(shown["measure"]))
+        yield Drawing("compare-depth", partial(figures.gains_by_depth, tables["heads"], measures))
+    cells, beside = tables.get("cells"), [tables[name] for name in ("estimates", "correlations") if name in tables]
+    for metric in dict.fromkeys(map(str, cells["metric"])) if cells is not None else ():
         for kind, draw in figures.sweep_drawings(cells).items():
             yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
-        if estimates is not None and correlations is not None:
-            draw = partial(figures.estimate_panels, estimates, correlations, metric)
-            yield Drawing(f"estimates-{metric}", draw)
-
-
-def _of_training(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "formed" not in run.tables:  # a report's curves are without losses
-        return
-    formed = tables["formed"].groupby("run") if "formed" in tables else ()
-    changes = {str(name): change_steps(rows) for name, rows in formed}
-    ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
-    yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))
-
-
-_BY_TABLES: Mapping[str, Callable[[RunFolder, Tables, bool], Iterator[Drawing]]] = {
-    "heads": _of_heads,
-    "effects": _of_effects,
-    "labels": _of_labels,
-    "explained": _of_explanations,
-    "layers depths": _of_probes,
-    "compare heads": _of_comparison,
-    "cells": _of_patching,
-    "forming": _of_training,
-}
+        if len(beside) > 1:
+            yield Drawing(f"estimates-{metric}", partial(figures.estimate_panels, *beside, metric))
+    if "forming" in tables and "formed" in run.tables:  # a report's curves are without losses
+        formed = tables["formed"].groupby("run") if "formed" in tables else ()
+        changes = {str(name): change_steps(rows) for name, rows in formed}
+        ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
+        yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))

@@ -3,11 +3,9 @@
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, TemplateNotFound
+from typing import Any, NamedTuple
 
 from analyses.page.page_safety import environment, policy
 from analyses.page.sections import Block, Definitions, Details, Figure, Piece, Section, is_text
@@ -18,8 +16,7 @@ _PIXELS = 96 / 72  # a point
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """A figure inside the page: its address, and its size in pixels."""
 
     address: str
@@ -44,7 +41,10 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     blocks = list(_every([*lead, *sections]))
     kinds = list(dict.fromkeys(kind(block) for block in blocks))
     heads = {each for block in blocks for each in getattr(block, "ids", ())}
-    terms = {name for block in blocks if isinstance(block, Definitions) for name in _defined(block)}
+    defined = [
+        term[0] for block in blocks if isinstance(block, Definitions) and block.kind == "terms" for term in block.terms
+    ]
+    terms = {name for names in defined if isinstance(names, str) for name in names.split(", ")}
     own = {
         "kind": kind,
         "pieces": pieces,
@@ -55,8 +55,11 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     }
     made = environment({"analyses.report": "templates", "analyses.viewer": "."}, FILTERS | own)
     made.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
-    style = "\n".join(_sources(made, ["style.css", *(f"{each}.css" for each in kinds)]))
-    scripts = _sources(made, ["page.js", *(f"{each}.js" for each in kinds)])
+    assert made.loader is not None
+    files = ["style.css", "page.js", *(f"{each}.{ending}" for each in kinds for ending in ("css", "js"))]
+    sources = {name: made.loader.get_source(made, name)[0] for name in files if name in made.list_templates()}
+    style = "\n".join(source for name, source in sources.items() if name.endswith(".css"))
+    scripts = [source for name, source in sources.items() if name.endswith(".js")]
     return made.get_template("shell.html.jinja").render(
         title=title,
         lead=lead,
@@ -65,18 +68,6 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
         style=style,
         scripts=scripts,
     )
-
-
-def _sources(templates: Environment, names: Sequence[str]) -> list[str]:
-    """The files among our templates that exist, as they are."""
-    found = []
-    for name in names:
-        try:
-            assert templates.loader is not None
-            found.append(templates.loader.get_source(templates, name)[0])
-        except TemplateNotFound:
-            continue
-    return found
 
 
 def _image(svg: bytes) -> Image:
@@ -118,25 +109,16 @@ def _definition_of(measure: str, terms: set[str]) -> str:
     return next((definition(name) for name in (measure, measure.split(":", maxsplit=1)[0]) if name in terms), "")
 
 
-def _defined(block: Definitions) -> list[str]:
-    """The names that a list of terms defines, each with an id of its own."""
-    if block.kind != "terms":
-        return []
-    return [name for term in block.terms if isinstance(term[0], str) for name in term[0].split(", ")]
-
-
 def _addressed(sections: Sequence[Section]) -> list[Section]:
     """The same sections, all with an id, for the contents to lead to."""
-    taken, found = {each.id for each in sections if each.id}, []
+    taken, addressed = {each.id for each in sections if each.id}, []
     for section in sections:
-        own = section.id
-        if not own:
-            own = slug(section.title)
-            while own in taken:
-                own += "-more"
-            taken.add(own)
-        found.append(replace(section, id=own))
-    return found
+        id = section.id or slug(section.title)
+        while not section.id and id in taken:
+            id += "-more"
+        taken.add(id)
+        addressed.append(replace(section, id=id))
+    return addressed
 
 
 def _every(blocks: Sequence[Any]) -> Iterator[Any]:

@@ -2,11 +2,12 @@
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
 from analyses.execution.shards import Shards
@@ -35,6 +36,15 @@ from interp.errors import inside, whole_number
 from interp.finite import check_finite
 
 Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
+UNNAMED = "a model"
+
+
+class Record(TypedDict, total=False):
+    """What every command is asked for beside its own."""
+
+    seed: int
+    command: str
+    progress: Say | None
 
 
 @dataclass
@@ -42,7 +52,7 @@ class Stages:
     """Tells what is being done, and keeps how long each stage took. What ends a line is told, and is no stage."""
 
     tell: Say
-    _taken: dict[str, float] = field(default_factory=dict)
+    _taken: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _now: str = "starting"
     _since: float = field(default_factory=time.perf_counter)
     _began: float = field(default_factory=time.perf_counter)
@@ -57,7 +67,7 @@ class Stages:
     def add(self, seconds: Mapping[str, float]) -> None:
         """Count what stages took elsewhere, at the same time as others."""
         for stage, taken in seconds.items():
-            self._taken[stage] = self._taken.get(stage, 0.0) + taken
+            self._taken[stage] += taken
 
     def seconds(self) -> dict[str, float]:
         """Of each stage until now, in the order in which they were first told."""
@@ -70,7 +80,7 @@ class Stages:
 
     def _count(self) -> None:
         now = time.perf_counter()
-        self._taken[self._now] = self._taken.get(self._now, 0.0) + now - self._since
+        self._taken[self._now] += now - self._since
         self._since = now
 
 
@@ -157,14 +167,14 @@ def write(
 @contextmanager
 def _going_on(shards: Shards) -> Iterator[None]:
     """Say of what stops a run that the same command goes on from there."""
-    again = "the same command goes on with what is measured"
     try:
         yield
     except (KeyboardInterrupt, InputError) as error:
         if not shards.counts.kept:
             raise
+        why = str(error) or "nothing was written"
         kind = InputError if isinstance(error, InputError) else KeyboardInterrupt
-        raise kind(f"{str(error) or 'nothing was written'}; {again}") from error
+        raise kind(f"{why}; the same command goes on with what is measured") from error
 
 
 def _about(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
@@ -180,42 +190,35 @@ def _about(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
 
 def _sentences(summary: Sequence[Block]) -> dict[str, str]:
     """What a page says in short, by what it is about: a terminal says it after the command."""
-    terms = [term for block in summary if isinstance(block, Definitions) for term in block.terms]
-    told = {plain(name): [text for each in said for text in _texts(each)] for name, *said in terms if is_text(name)}
-    return {name: f"{name}: {' '.join(texts)}" for name, texts in told.items() if texts}
-
-
-def _texts(block: Block) -> list[str]:
-    """The words of a paragraph or a list; nothing of others."""
-    if is_text(block):
-        return [plain(block)]
-    return [plain(item) for item in block.items] if isinstance(block, Bullets) else []
+    sentences = {}
+    for name, *said in (term for block in summary if isinstance(block, Definitions) for term in block.terms):
+        items = [item for each in said for item in (each.items if isinstance(each, Bullets) else [each])]
+        if is_text(name) and (texts := [plain(item) for item in items if is_text(item)]):
+            sentences[plain(name)] = f"{plain(name)}: {' '.join(texts)}"
+    return sentences
 
 
 def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
     """What the models are."""
     named = "named by layer and head, counted from 0: L0.H3."
+    stacks = [(model, name, stack) for model in models for name, stack in model["stacks"].items()]
     if len(models) == 1:
-        (model,) = models
         shapes = " ".join(
             f"{name} of {counted(stack['layers'], 'layer')} with {counted(stack['heads'], 'head')}"
             f"{' each' if stack['layers'] > 1 else ''}, {number(stack['d_model'])} dimensions;"
-            for name, stack in model["stacks"].items()
+            for _, name, stack in stacks
         )
-        size = f"{number(model['parameters'])} parameters, context of {model['context']} tokens."
+        size = f"{number(models[0]['parameters'])} parameters, context of {models[0]['context']} tokens."
         return [remark(f"{shapes[:1].upper()}{shapes[1:]} {size} Heads are {named}")]
     columns = ["model", "stack", "layers", "heads each", "dimensions", "parameters", "context", "sees"]
     rows = [
         [
-            (bold(model["name"]), " (reference)" if model is models[0] else ""),
-            name,
+            *((bold(model["name"]), " (reference)" if model is models[0] else ""), name),
             *(str(stack[key]) for key in ("layers", "heads", "d_model")),
-            number(model["parameters"]),
-            number(model["context"]),
+            *map(number, (model["parameters"], model["context"])),
             "what came before" if model["causal"] else "before and after",
         ]
-        for model in models
-        for name, stack in model["stacks"].items()
+        for model, name, stack in stacks
     ]
     matched = remark(f"Heads are matched by what they do, not by where they sit, and {named}")
     return [Table(columns, rows, "wlrrrrrl"), matched] if models else [remark(f"Heads are {named}")]
@@ -228,23 +231,27 @@ def short_name(name: str) -> str:
 
 def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Section]:
     """How it was made, what run.json tells in full; how to cite it; and what its terms mean."""
+    texts = [each.corpus for each in page.corpora]
+    read = [f"{each.corpus.name} ({each.corpus.kind}), {each.used}, " for each in page.corpora]
     lines: Terms = [
         *([("command", code(facts["command"]))] if facts["command"] else []),
         *(("model", [f"{each['name']}, {each['dtype']} on {each['device']}, ", *_identity(each)]) for each in models),
-        *(
-            ("corpus", (f"{each.corpus.name} ({each.corpus.kind}), {each.used}, ", code(each.corpus.digest)))
-            for each in page.corpora
-        ),
+        *(("corpus", (said, code(corpus.digest))) for said, corpus in zip(read, texts, strict=True)),
         *page.made,
         ("seed", str(facts["seed"])),
         ("versions", ", ".join(f"{package} {version}" for package, version in facts["versions"].items())),
-        ("processor", facts["processor"]),
-        ("seconds", str(facts["seconds"])),
+        *((name, str(facts[name])) for name in ("processor", "seconds")),
     ]
-    shapes = _lead(models) if page.overview else []
-    made = Section("How this was made", [*shapes, Definitions(lines, "facts")], "made")
-    terms = Section("Definitions", [Definitions(page.definitions, "terms")], "definitions")
-    return [made, Section("How to cite", _cited(page, models, facts), "cite"), *([terms] if page.definitions else [])]
+    # in a line to copy, what tells this run from all others
+    of = [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
+    on = [f"{short_name(corpus.name)} ({corpus.digest[:12]})" for corpus in texts]
+    cited = [f"interp {facts['versions'].get('interp', '')}".strip(), *of, *on, f"seed {facts['seed']}"]
+    shapes, cards = (_lead(models), TEXTS["cite cards"]) if page.overview else ([], ".")
+    return [
+        Section("How this was made", [*shapes, Definitions(lines, "facts")], "made"),
+        Section("How to cite", [code("; ".join(cited)), TEXTS["cite"] + cards], "cite"),
+        *([Section("Definitions", [Definitions(page.definitions, "terms")], "definitions")] * bool(page.definitions)),
+    ]
 
 
 def _identity(model: Mapping[str, Any]) -> list[Piece]:
@@ -253,13 +260,3 @@ def _identity(model: Mapping[str, Any]) -> list[Piece]:
         return [f"no fingerprint ({model['no_fingerprint']}), so a run that is stopped begins again"]
     files = [", weight files SHA-256 ", code(model["sha256"])] if model["sha256"] else []
     return ["fingerprint ", code(model["fingerprint"]), *files]
-
-
-def _cited(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Block]:
-    """What tells this run from all others, in a line to copy, and how one of its numbers is named."""
-    of = [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
-    on = [f"{short_name(each.corpus.name)} ({each.corpus.digest[:12]})" for each in page.corpora]
-    said = [f"interp {facts['versions'].get('interp', '')}".strip(), *of, *on, f"seed {facts['seed']}"]
-    number = "A number is cited with its table and the columns that tell its row from others"
-    cards = ": the card of a head has its rows under “Citation”." if page.overview else "."
-    return [code("; ".join(said)), f"{number}{cards}"]

@@ -4,14 +4,15 @@ A label's measure says which rows ask and which keys satisfy it (`Measure.looks`
 from that, so an example shows what was measured.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from analyses.measures import Looks, Measure, Rival, Shown
+import numpy as np
+
+from analyses.measures import Looks, Measure, Rival
 from analyses.reading.windows import Batch, Window
 from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
-from analyses.rivals.relations import NEAREST, OFFSETS, Items
+from analyses.rivals.relations import NEAREST, OFFSETS, Items, pairs_of
 from analyses.wording.plain_words import Label
 from interp.tokens import NO_WORD
 
@@ -33,7 +34,7 @@ def any_of(measures: Sequence[Measure]) -> Measure:
     if not others:
         return first
 
-    def claims(shown: Shown) -> Looks:
+    def claims(shown: Window) -> Looks:
         looks: Looks = {}
         for row, keys in (each for measure in measures for each in measure.looks(shown).items()):
             looks.setdefault(row, set()).update(keys)
@@ -72,13 +73,13 @@ def questions(measure: Measure, label: str, batch: Batch, *, causal: bool) -> li
     else:
         sought = [_claimed(measure, window) for window in batch.windows]
     pairs = zip(sought, batch.windows, strict=True)
-    return [_chosen(own, window, causal=causal, others=measure.of_words) for own, window in pairs]
+    return [_chosen(by_word, window, causal=causal, others=measure.of_words) for by_word, window in pairs]
 
 
-def _chosen(own: dict[int, set[int]], window: Window, *, causal: bool, others: bool) -> list[Question]:
+def _chosen(by_word: dict[int, set[int]], window: Window, *, causal: bool, others: bool) -> list[Question]:
     """Questions to which a visible word is sought."""
     words, questions = {*window.columns}, []
-    for asking, sought in sorted(own.items()):
+    for asking, sought in sorted(by_word.items()):
         visible = {word for word in words if not (causal and word > asking) and not (others and word == asking)}
         if asking in words and sought & visible:
             questions.append(Question(asking, frozenset(sought & visible), frozenset(visible)))
@@ -102,7 +103,7 @@ def _of_tag(window: Window, tag: str) -> dict[int, set[int]]:
 
 def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> list[dict[int, set[int]]]:
     """From each word that the measure asks to the one that the rule takes."""
-    items = Items.of_pairs(batch, [measure], causal, Counter())
+    items = Items.of(batch, pairs_of(measure), np.zeros(1, dtype=int), causal=causal)
     by_prompt: list[dict[int, set[int]]] = [{} for _ in batch.windows]
     columns: Sequence[list[int]] = [each.tolist() for each in (items.prompt, items.query, rule(items))]
     for prompt, query, word in zip(*columns, strict=True):

@@ -14,8 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from analyses.reading.windows import Batch
-from analyses.rivals import antecedents
-from analyses.rivals.antecedents import RIVALS, antecedent_items
+from analyses.rivals.antecedents import RANDOM, RIVALS, antecedent_items
 from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS, Items
 from interp.annotation import ROOT, AnnotatedText
 
@@ -34,7 +33,7 @@ _FAR = {
     for side, sign in (("before", -1), ("after", 1))
     for low, high, upto in ((6, 8, "to 8"), (9, 16, "to 16"), (17, 1 << 20, "or more"))
 }  # words away, beyond `OFFSETS`
-_MENTIONS = [rival for rival in RIVALS if rival.looks is not antecedents.random]
+_MENTIONS = [rival for rival in RIVALS if rival is not RANDOM]
 _EDGES = (*RELATIONS, "another relation")
 
 NAMES: dict[str, str] = {

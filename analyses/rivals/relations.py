@@ -3,11 +3,11 @@
 One item asks one word (the query) for another (the target). A word's highest choice is found once for all its items.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,11 +15,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.measures import Measure, Rival
-from analyses.reading.windows import Batch
+from analyses.measures import DECLARED, Measure, Rival
+from analyses.reading.attended import Attended
+from analyses.reading.windows import Batch, by_text
 from analyses.rivals.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen
 from analyses.tables.head_tables import Scored
-from interp.annotation import ROOT
+from interp.annotation import ROOT, AnnotatedText
+from interp.errors import InputError
 from interp.patterns import N_GROUPS, Null, Totals, nulls, selection
 from interp.patterns.nulls import distance_bin
 from interp.patterns.rows import Sink, rows_at
@@ -34,13 +36,7 @@ OFFSETS = tuple(map(_at, (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)))
 """Rules that look at a fixed offset in words."""
 UNIFORM = Rival("uniform", None)
 """All other visible words alike: right as often as chance."""
-CLASSES = (
-    *(("VERB",), ("NOUN",), ("PRON",), ("PROPN",), ("ADJ",), ("ADV",), ("ADP",), ("DET",), ("AUX",), ("NUM",)),
-    *(("PART",), ("CCONJ",), ("SCONJ",), ("PUNCT",), ("VERB", "AUX"), ("VERB", "ADJ"), ("VERB", "AUX", "ADJ")),
-    *(("NOUN", "PROPN"), ("NOUN", "PROPN", "PRON"), ("NOUN", "PROPN", "PRON", "NUM"), ("NOUN", "PROPN", "VERB")),
-    *(("NOUN", "PROPN", "PRON", "VERB", "ADJ"), ("SCONJ", "PART"), ("SCONJ", "PART", "ADP"), ("DET", "NUM")),
-    *(("DET", "PRON"), ("ADV", "PART"), ("ADV", "ADJ")),
-)
+CLASSES = tuple(tuple(each.split("/")) for each in DECLARED["tags"]["classes"].split())
 """Sets of tags: a head that goes to the nearest word of one need not know which word is related to which."""
 
 
@@ -59,11 +55,49 @@ NEAREST = (
     *(nearest(tags, before=False, last_of_run=True) for tags in (("NOUN",), ("NOUN", "PROPN"), ("VERB", "AUX"))),
 )
 """Rules that look at the nearest word of a class on one side."""
-RELATIONS = ("det", "amod", "nsubj", "obj", "nmod:poss", "case", "aux", "cop", "advmod", "conj", "cc", "mark")
+RELATIONS = tuple(DECLARED["tags"]["relations"].split())
 """The relations of Universal Dependencies that are asked of every text."""
 WAYS = ("dependent->head", "head->dependent")
-_NOT_VISIBLE = "relation ends left out: the other end is not visible"
-_OWN_HEAD = "relations left out: a word that is its own head"
+
+
+Pair = tuple[int, int, int, int]  # the word that asks, the one sought, the measure's number, and where it is annotated
+
+
+def edges(relations: Sequence[str], *, transposed: bool = False) -> Callable[[AnnotatedText], list[Pair]]:
+    """What gives the pairs of a text: of each relation both `WAYS`, or `transposed`, only from dependents to heads."""
+    numbers = {name: number for number, name in enumerate(relations)}
+
+    def pairs(text: AnnotatedText) -> list[Pair]:
+        both: list[Pair] = []
+        for dependent, (head, name) in enumerate(zip(text.heads or (), text.relations or (), strict=False)):
+            number = numbers.get(name)
+            if head == ROOT or number is None:
+                continue
+            if transposed:
+                both.append((dependent, head, number, dependent))
+            else:
+                both += [(dependent, head, 2 * number, dependent), (head, dependent, 2 * number + 1, dependent)]
+        return sorted(both)
+
+    return by_text(pairs)
+
+
+def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
+    """What gives the pairs of a measure of word pairs.
+
+    Raises:
+        InputError: a text has no such word.
+    """
+
+    def pairs(text: AnnotatedText) -> list[Pair]:
+        assert measure.pairs is not None
+        both, n = sorted({*measure.pairs(text)}), len(text.words)
+        if outside := [pair for pair in both if not all(0 <= word < n for word in pair)]:
+            words = f"pairs of words 0-{n - 1} of {text.document}, got {outside[0]}"
+            raise InputError(f"measure {measure.name}: expected {words}")
+        return [(query, target, 0, query) for query, target in both]
+
+    return by_text(pairs)
 
 
 @dataclass(frozen=True)
@@ -75,67 +109,34 @@ class Items:
     query: Int[Tensor, " item"]
     target: Int[Tensor, " item"]
     column: Int[Tensor, " item"]
-    unseen: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int), kw_only=True)  # by measure, not shown
 
     @staticmethod
     def of(
-        batch: Batch, relations: Sequence[str], causal: bool, counts: Counter[str], *, turned: bool = False
+        batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], unseen: np.ndarray, *, causal: bool, sign: int = 1
     ) -> "Items":
-        """The items that a batch shows; what it does not show is counted.
+        """The items that a batch shows.
 
-        `turned` of a batch that is `turned`: its queries are what is attended to, so a causal stack shows none before
-        them. Only dependents ask, each for its head.
+        Args:
+            batch: windows.
+            pairs: gives the pairs of a text, sorted. Words that are paired with themselves are passed over.
+            unseen: by measure, how many items have a target that is not shown: these are added.
+            causal: no word after the query is seen; of a batch that is `turned` (`sign` -1), none before it.
+            sign: 1, or -1.
         """
-        numbers = {name: number for number, name in enumerate(relations)}
-        n_ways = 1 if turned else len(WAYS)
         rows: list[tuple[int, int, int, int]] = []
-        unseen = np.zeros(n_ways * len(relations), dtype=int)
         for prompt, window in enumerate(batch.windows):
-            heads, names = window.text.heads, window.text.relations
-            if heads is None or names is None:
-                counts["texts left out of relations: not parsed"] += 1
-                continue
+            every = pairs(window.text)
             shown = {word for word, n_pieces in enumerate(window.pieces, window.start) if n_pieces}
-            for dependent in range(window.start, window.stop):
-                head, relation = heads[dependent], numbers.get(names[dependent])
-                if head == ROOT or relation is None:
+            begin, end = (bisect_left(every, (word,)) for word in (window.scored_from, window.stop))
+            for query, target, column, word in every[begin:end]:
+                if query == target or query not in shown:
                     continue
-                if head == dependent:
-                    if dependent >= window.scored_from and not turned:
-                        counts[_OWN_HEAD] += 1
-                    continue
-                for way, (query, target) in enumerate([(dependent, head), (head, dependent)][:n_ways]):
-                    if query not in shown or query < window.scored_from:
-                        continue
-                    column, ahead = n_ways * relation + way, target < query if turned else target > query
-                    if target not in shown or (causal and ahead):
-                        unseen[column] += 1
-                    else:
-                        rows.append((prompt, query - window.start, target - window.start, column))
-        if unseen.any() and not turned:
-            counts[_NOT_VISIBLE] += int(unseen.sum())
-        return Items.of_rows(batch, rows, unseen)
-
-    @staticmethod
-    def of_rows(batch: Batch, rows: Sequence[tuple[int, int, int, int]], unseen: np.ndarray) -> "Items":
-        """Items from prompt, query, target and column of each."""
+                if target not in shown or (causal and sign * (target - query) > 0):
+                    unseen[column] += window.start <= word < window.stop
+                else:
+                    rows.append((prompt, query - window.start, target - window.start, column))
         columns = torch.tensor(rows, dtype=torch.long, device=batch.device).reshape(-1, 4)
-        return Items(batch, *columns.unbind(1), unseen=unseen)
-
-    @staticmethod
-    def of_pairs(batch: Batch, measures: Sequence[Measure], causal: bool, counts: Counter[str]) -> "Items":
-        """The items of any measures of word pairs: the plain way, which asks for the pairs of each text."""
-        rows: list[tuple[int, int, int, int]] = []
-        for (prompt, window), (column, measure) in product(enumerate(batch.windows), enumerate(measures)):
-            assert measure.pairs is not None
-            for query, target in measure.pairs(window.text):
-                if query == target or not window.scores(query):
-                    continue
-                if target not in window.columns or (causal and target > query):
-                    counts[f"{measure.name}: pairs left out: the word sought is not visible"] += 1
-                    continue
-                rows.append((prompt, query - window.start, target - window.start, column))
-        return Items.of_rows(batch, rows, np.zeros(0, dtype=int))
+        return Items(batch, *columns.unbind(1))
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -176,14 +177,26 @@ class Items:
         return torch.where(chosen < n_words, chosen, -1)
 
 
+@dataclass(frozen=True)
+class _Columns(Attended):
+    """Patterns with rows and columns changed: each column over the number of pieces of its word."""
+
+    pieces: Int[Tensor, "prompt position"] | None = None
+
+    def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
+        """What some keys get."""
+        assert self.pieces is not None
+        return self.pattern.transpose(-1, -2)[prompt, :, query] / self.pieces[prompt][:, None].to(self.pattern)
+
+
 def turned(batch: Batch) -> Batch:
     """The same texts with rows and columns of the pattern changed: what each word gets, from every word.
 
     A word's pieces are still added up where they are attended to and averaged where they attend: here the keys attend.
     """
-    of_key = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
-    pattern = batch.pattern.transpose(-1, -2) / of_key[:, None, None].to(batch.pattern)
-    return batch.having(pattern, visible=batch.rows.visible.transpose(-1, -2))
+    pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
+    rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
+    return replace(batch, attention=_Columns(batch.pattern, pieces=pieces), rows=rows)
 
 
 @dataclass(frozen=True)
@@ -301,18 +314,18 @@ class Choices:
             rows[begin:end].scatter_(-1, columns.expand(added_up.shape), added_up)
         return rows, to_first
 
-    def _judge(self, some: Bool[Tensor, " word"], scale: Tensor | None) -> tuple[Int[Tensor, " item"], Judged]:
+    def _judge(self, words: Bool[Tensor, " word"], scale: Tensor | None) -> tuple[Int[Tensor, " item"], Judged]:
         """Which items some of the words ask, and how they are judged; `scale` comes with the reading without the sink.
 
         A word looks as its pieces do on average, and so hardest where their sum does.
         """
-        (piece,), (which,) = some[self.of].nonzero(as_tuple=True), some[self.asking].nonzero(as_tuple=True)
-        number = some.cumsum(0) - 1
+        (piece,), (which,) = words[self.of].nonzero(as_tuple=True), words[self.asking].nonzero(as_tuple=True)
+        number = words.cumsum(0) - 1
         of, rows = number[self.of[piece]], self.rows
         if scale is not None:
             scale = rows_at(scale, self.prompt[self.of[piece]], self.piece[piece])
             rows = rows.index_select(0, piece).mul_(scale[..., None])
-        pooled = rows.new_zeros(int(some.sum()), *rows.shape[1:]).index_add_(0, of, rows)
+        pooled = rows.new_zeros(int(words.sum()), *rows.shape[1:]).index_add_(0, of, rows)
         if scale is None:
             pooled[..., 0].index_add_(0, of, self.to_first)
         return which, self._judged(pooled, number[self.asking[which]], self.items[which], scale is not None)
@@ -320,8 +333,8 @@ class Choices:
     def _judged(
         self, pooled: Float[Tensor, "word head key"], at: Int[Tensor, " item"], items: Items, without_first: bool
     ) -> Judged:
-        found, first_piece = selection.Highest.of(pooled), self.batch.first_piece[items.prompt]
-        highest = selection.Highest(found.score[at], found.at[at], found.tied[at])
+        highest_of_word, first_piece = selection.Highest.of(pooled), self.batch.first_piece[items.prompt]
+        highest = selection.Highest(highest_of_word.score[at], highest_of_word.at[at], highest_of_word.tied[at])
         target = pooled[at, :, first_piece.gather(1, items.target[:, None])[:, 0]]
         right = ((target == highest.score) & (target > 0)).to(target)
         chosen = self.batch.word_of.flatten()[items.prompt[:, None] * self.batch.word_of.shape[1] + highest.at]
@@ -352,12 +365,12 @@ class ChoiceTotals:
 
     def read(self, choices: Choices, sink: str) -> None:
         """Add the items of a batch, without those that are lost to a head or to all."""
-        removed, sink_taken = sink == "removed", choices.batch.sink
-        judged = choices.removed(sink_taken) if removed else choices.kept
+        removed = sink == "removed"
+        judged = choices.removed(choices.batch.sink) if removed else choices.kept
         rivals = choices.ruled(self.rivals, without_first=removed)
         counted, everywhere = torch.ones_like(judged.right), torch.ones_like(rivals)
         if removed:
-            rows, at_sink = choices.lost(sink_taken)
+            rows, at_sink = choices.lost(choices.batch.sink)
             everywhere *= ~at_sink[:, None]
             counted = (~rows & ~at_sink[:, None]).to(judged.right)
         columns = [judged.right * counted, rivals * everywhere, counted, everywhere]
@@ -369,7 +382,7 @@ class ChoiceTotals:
     def scored(self, measures: Sequence[Measure], sink: Literal["kept", "removed"]) -> Scored:
         """Totals over heads and rivals, with the heads' null."""
         totals, null = self.finish()
-        return Scored(totals, measures, sink, [rival.name for rival in self.rivals], null=null)
+        return Scored(totals, measures, sink, null=null)
 
     def finish(self) -> tuple[Totals, Null]:
         """Totals over heads and rivals, and the heads' null."""

@@ -9,15 +9,13 @@ rival is itself, from words of other tags.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from analyses.measures import Measure, Rival
 from analyses.tables.findings import DISCOVERY, NOTABLE
@@ -48,19 +46,50 @@ NO_CHOICE = -(1 << 15)
 NO_WORD_FOR_IT = NO_CHOICE + 1  # a rule's word where it has none: no head chooses it
 
 
+Array = Any  # torch's of one batch, numpy's where batches are joined
+
+
 @dataclass(frozen=True)
 class Chosen:
     """Items of which a head chooses a word, and what rules choose. Words are offsets from the word that asks."""
 
-    measure: Int[Tensor, " item"]  # its number among the measures
-    groups: Int[Tensor, " item"]  # of its document
-    rules: Int[Tensor, "item rule"]
-    hits: Bool[Tensor, "item rule"]  # whether the rule's word is right
-    sought: Bool[Tensor, "item rule"]  # whether it is right of any item with the same query and measure
-    chosen: Int[Tensor, "item head"]  # NO_CHOICE where several words tie
-    right: Bool[Tensor, "item head"]
-    mass: Float[Tensor, "item head"]  # the attention on what is chosen
-    chance: Float[Tensor, "item head"]  # of `right`, where words of a tag at about a distance change places
+    measure: Array  # item: its number among the measures
+    groups: Array  # item: of its document
+    rules: Array  # item rule
+    hits: Array  # item rule: whether the rule's word is right
+    sought: Array  # item rule: whether it is right of any item with the same query and measure
+    chosen: Array  # item head: NO_CHOICE where several words tie
+    right: Array  # item head
+    mass: Array  # item head: the attention on what is chosen
+    chance: Array  # item head: of `right`, where words of a tag at about a distance change places
+
+    @staticmethod
+    def joined(parts: "Sequence[Chosen]") -> "Chosen":
+        """The items of all parts, as numpy has them."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return Chosen(*(torch.cat(column).numpy() for column in columns))
+
+    def of(self, which: np.ndarray) -> "Chosen":
+        """Some of the items."""
+        return Chosen(*(getattr(self, each.name)[which] for each in fields(self)))
+
+    @cached_property
+    def chose(self) -> np.ndarray:
+        """Whether a head chose one word (item head)."""
+        return np.asarray(self.chosen != NO_CHOICE)
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """The share of each head's choices that each rule predicts (rule head)."""
+        hits = np.stack([(self.chosen == rule[:, None]).sum(0) for rule in np.asarray(self.rules).T])
+        return hits / np.maximum(self.chose.sum(0), 1)
+
+    def over_groups(self, values: np.ndarray, weights: np.ndarray, seed: int) -> Estimate:
+        """A mean of item x head, with its interval over groups of documents."""
+        totals = np.zeros((2, N_GROUPS, values.shape[1]))
+        np.add.at(totals[0], self.groups, values * weights)
+        np.add.at(totals[1], self.groups, weights)
+        return estimate(*totals, seed=seed)
 
 
 class Records:
@@ -72,7 +101,8 @@ class Records:
     def __init__(self, heads: Heads, measures: Sequence[Measure], tiers: Sequence[Sequence[Rival]], itself: str):
         self.heads, self.measures, self.itself, self.n = heads, measures, itself, 0
         self.unseen = np.full(len(measures), np.nan)  # by measure, items that the model does not show; NaN: not counted
-        self.tiers = [[rule.name for rule in tier] for tier in tiers]
+        self.names = np.array([rule.name for tier in tiers for rule in tier], dtype=object)
+        self.ends = np.cumsum([len(tier) for tier in tiers])
         self.parts: list[Chosen] = []
 
     @property
@@ -83,28 +113,84 @@ class Records:
     def add(self, chosen: Chosen) -> None:
         """The choices of one batch, the first position kept."""
         types = {"rules": torch.int16, "chosen": torch.int16, "mass": torch.float16, "chance": torch.float16}
-        parts = {each.name: getattr(chosen, each.name) for each in fields(chosen)}
-        self.parts.append(Chosen(**{name: part.to("cpu", types.get(name, part.dtype)) for name, part in parts.items()}))
+        parts = vars(chosen).items()
+        self.parts.append(Chosen(**{name: part.to("cpu", types.get(name, part.dtype)) for name, part in parts}))
         self.n += len(chosen.measure)
 
     def rows(self, seed: int) -> list[pd.DataFrame]:
         """What is said of every head and measure, before anything is judged."""
         if not self.parts:
             return []
-        names = [each.name for each in fields(Chosen)]
-        columns = {name: torch.cat([getattr(part, name) for part in self.parts]).numpy() for name in names}
-        measure, tables = columns.pop("measure"), []
+        every, tables = Chosen.joined(self.parts), []
         for number, of_measure in enumerate(self.measures):
-            choices = _Choices(tiers=self.tiers, itself=self.itself, **columns).of(measure == number)
+            choices = every.of(every.measure == number)
             chooses, reports = (choices.of(choices.groups % 2 == half) for half in (0, 1))
             if len(chooses.groups) and len(reports.groups):
                 where, _ = self.heads.columns(1)
-                about = {
-                    "measure": of_measure.name,
-                    "asked": len(choices.groups) / (len(choices.groups) + self.unseen[number]),
-                }
-                tables.append(pd.DataFrame({**where, **about, **_rows(chooses, reports, seed)}))
+                asked = len(choices.groups) / (len(choices.groups) + self.unseen[number])
+                about = {**where, "measure": of_measure.name, "asked": asked}
+                tables.append(pd.DataFrame({**about, **self._rows(chooses, reports, seed)}))
         return tables
+
+    def _rows(self, chooses: Chosen, reports: Chosen, seed: int) -> dict[str, object]:
+        """What one measure's items say of every head."""
+        best = int(chooses.sought.mean(0).argmax())
+        chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
+        rules = np.full(reports.chosen.shape[1], best), chooses.predicted.argmax(0)
+        rival, by_head = (self._against(reports, rule, seed) for rule in rules)
+        more = reports.right.astype(float) - reports.hits[:, [best]]
+        margin = reports.over_groups(more, np.ones_like(more), seed)
+        beyond = reports.right - reports.chance.astype(float)
+        chance = reports.over_groups(beyond, np.ones_like(beyond), seed)
+        return {
+            "value": reports.right.mean(0),
+            "n": len(reports.groups),
+            "rival_value": float(reports.hits[:, best].mean()),
+            **_interval(margin, "margin"),
+            "margin_p": margin.p,
+            "choosing_margin": chosen_by,
+            **rival,
+            **{f"own_{name.removeprefix('ci_')}": each for name, each in by_head.items() if not name.endswith("share")},
+            "chance": reports.right.mean(0) - beyond.mean(0),
+            "p_chance": np.where((np.abs(beyond) > _ROUNDING).any(0), chance.p, np.nan),
+            **self._followed(chooses, reports, seed),
+        }
+
+    def _against(self, items: Chosen, rule: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        """Each head beside one rule (a column of `rules` a head), where that rule chooses no word that is sought."""
+        differ = ~items.sought[:, rule]  # item head
+        right, theirs = items.right, items.chosen == items.rules[:, rule]
+        difference = items.over_groups(right.astype(float) - theirs, differ.astype(float), seed)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, theirs)]
+        return {
+            "rival": self.names[rule],
+            "n_differ": differ.sum(0),
+            "documents": np.array([len(np.unique(items.groups[which])) for which in differ.T]),
+            "target_share": shares[0],
+            "rival_share": shares[1],
+            **_interval(difference, "difference", "ci"),
+            "p": difference.p,
+        }
+
+    def _followed(self, chooses: Chosen, items: Chosen, seed: int) -> dict[str, object]:
+        """How well a rule predicts each head's choices: the simplest of those as good as the best on one half."""
+        right = (chooses.right & chooses.chose).sum(0) / np.maximum(chooses.chose.sum(0), 1)
+        tiers = [*np.split(chooses.predicted, self.ends[:-1]), right[None]]
+        leaders = np.stack([tier.max(0) for tier in tiers])
+        level = (leaders >= leaders.max(0) - AS_GOOD).argmax(0)
+        begins = [0, *self.ends]
+        rules = [begins[tier] + int(tiers[tier][:, head].argmax()) for head, tier in enumerate(level)]
+        chosen = [items.right[:, head] & items.chose[:, head] if rule == len(self.names)
+                  else items.chosen[:, head] == items.rules[:, rule] for head, rule in enumerate(rules)]  # fmt: skip
+        predicted = items.over_groups(np.stack(chosen, 1).astype(float), items.chose.astype(float), seed)
+        mass = items.mass.astype(float).mean(0)
+        held = (predicted.low >= PREDICTED) & (mass >= MASS)
+        return {
+            "rule": np.where(held, np.append(self.names, self.itself)[rules], NO_RULE),
+            **_interval(predicted, "predicts"),
+            "mass": mass,
+        }
 
 
 def followed(records: Sequence[Records], *beside: Any) -> Callable[..., pd.DataFrame] | None:
@@ -218,128 +304,6 @@ def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | Non
     return [with_value] if len(with_value) else []
 
 
-@dataclass(frozen=True)
-class _Choices:
-    """As `Chosen`, of one measure."""
-
-    tiers: Sequence[Sequence[str]]
-    itself: str
-    groups: np.ndarray
-    rules: np.ndarray
-    hits: np.ndarray
-    sought: np.ndarray
-    chosen: np.ndarray
-    right: np.ndarray
-    mass: np.ndarray
-    chance: np.ndarray
-
-    def of(self, some: np.ndarray) -> "_Choices":
-        """Some of the items."""
-        parts = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(self, **{name: part[some] for name, part in parts.items() if isinstance(part, np.ndarray)})
-
-    @property
-    def names(self) -> np.ndarray:
-        """Of the rules."""
-        return np.array([name for tier in self.tiers for name in tier], dtype=object)
-
-    @cached_property
-    def chose(self) -> np.ndarray:
-        """Whether a head chose one word (item head)."""
-        return self.chosen != NO_CHOICE
-
-    @cached_property
-    def predicted(self) -> np.ndarray:
-        """The share of each head's choices that each rule predicts (rule head)."""
-        hits = np.stack([(self.chosen == rule[:, None]).sum(0) for rule in self.rules.T])
-        return hits / np.maximum(self.chose.sum(0), 1)
-
-    def over_groups(self, values: np.ndarray, weights: np.ndarray, seed: int) -> Estimate:
-        """A mean of item x head, with its interval over groups of documents."""
-        totals = np.zeros((2, N_GROUPS, values.shape[1]))
-        np.add.at(totals[0], self.groups, values * weights)
-        np.add.at(totals[1], self.groups, weights)
-        return estimate(*totals, seed=seed)
-
-
-def _rows(chooses: _Choices, reports: _Choices, seed: int) -> dict[str, object]:
-    """What one measure's items say of every head."""
-    n_heads = reports.chosen.shape[1]
-    best = int(chooses.sought.mean(0).argmax())
-    chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
-    rival, by_head = (
-        _against(reports, np.full(n_heads, best), seed),
-        _against(reports, chooses.predicted.argmax(0), seed),
-    )
-    more = reports.right.astype(float) - reports.hits[:, [best]]
-    margin = reports.over_groups(more, np.ones_like(more), seed)
-    return {
-        "value": reports.right.mean(0),
-        "n": len(reports.groups),
-        "rival_value": float(reports.hits[:, best].mean()),
-        **_interval(margin, "margin"),
-        "margin_p": margin.p,
-        "choosing_margin": chosen_by,
-        **rival,
-        **{f"own_{name.removeprefix('ci_')}": values for name, values in by_head.items() if not name.endswith("share")},
-        **_beyond_chance(reports, seed),
-        **_followed(chooses, reports, seed),
-    }
-
-
-def _against(items: _Choices, rule: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-    """Each head beside one rule (a column of `rules` a head), where that rule chooses no word that is sought."""
-    differ = ~items.sought[:, rule]  # item head
-    right, theirs = items.right, items.chosen == items.rules[:, rule]
-    difference = items.over_groups(right.astype(float) - theirs, differ.astype(float), seed)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, theirs)]
-    return {
-        "rival": items.names[rule],
-        "n_differ": differ.sum(0),
-        "documents": np.array([len(np.unique(items.groups[own])) for own in differ.T]),
-        "target_share": shares[0],
-        "rival_share": shares[1],
-        **_interval(difference, "difference", "ci"),
-        "p": difference.p,
-    }
-
-
-def _interval(found: Estimate, name: str, prefix: str = "") -> dict[str, np.ndarray]:
+def _interval(mean: Estimate, name: str, prefix: str = "") -> dict[str, np.ndarray]:
     """A mean with both ends."""
-    return {name: found.value, f"{prefix or name}_low": found.low, f"{prefix or name}_high": found.high}
-
-
-def _beyond_chance(items: _Choices, seed: int) -> dict[str, np.ndarray]:
-    """Whether each head is right more often than any word of the tag at about the distance would be."""
-    beyond = items.right - items.chance.astype(float)
-    result = items.over_groups(beyond, np.ones_like(beyond), seed)
-    said = (np.abs(beyond) > _ROUNDING).any(0)
-    return {"chance": items.right.mean(0) - beyond.mean(0), "p_chance": np.where(said, result.p, np.nan)}
-
-
-def _followed(chooses: _Choices, items: _Choices, seed: int) -> dict[str, object]:
-    """How well a rule predicts each head's choices: the simplest of those that are as good as the best on one half."""
-    ends = np.cumsum([len(tier) for tier in items.tiers])
-    right = (chooses.right & chooses.chose).sum(0) / np.maximum(chooses.chose.sum(0), 1)
-    tiers = [*np.split(chooses.predicted, ends[:-1]), right[None]]
-    leaders = np.stack([tier.max(0) for tier in tiers])
-    level = (leaders >= leaders.max(0) - AS_GOOD).argmax(0)
-    best_in_tier = [int(tiers[own][:, head].argmax()) for head, own in enumerate(level)]
-    of = [int(ends[own - 1]) * bool(own) + column for own, column in zip(level, best_in_tier, strict=True)]
-    follows = np.stack([_followed_by(items, rule, head) for head, rule in enumerate(of)], 1)
-    weight = items.mass.astype(float).mean(0)
-    predicted = items.over_groups(follows.astype(float), items.chose.astype(float), seed)
-    held = (predicted.low >= PREDICTED) & (weight >= MASS)
-    return {
-        "rule": np.where(held, np.append(items.names, items.itself)[of], NO_RULE),
-        **_interval(predicted, "predicts"),
-        "mass": weight,
-    }
-
-
-def _followed_by(items: _Choices, rule: int, head: int) -> np.ndarray:
-    """Whether a rule, or what is right where it is none of them, is what a head chose (item)."""
-    if rule == len(items.names):
-        return items.right[:, head] & items.chose[:, head]
-    return items.chosen[:, head] == items.rules[:, rule]
+    return {name: mean.value, f"{prefix or name}_low": mean.low, f"{prefix or name}_high": mean.high}

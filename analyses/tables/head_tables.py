@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.measures import Measure
-from interp import InputError, Model
+from analyses.measures import Measure, Rival
+from analyses.reading.head_kinds import Heads
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.rows import SINKS
 from interp.patterns.totals import Finishing
@@ -35,72 +35,30 @@ NO_ITEMS = "measures left out: the text has no item of theirs that the model sho
 
 
 @dataclass(frozen=True)
-class Heads:
-    """The heads that a table has rows for: those of one kind of attention in one stack, layer by layer."""
-
-    stack: str
-    n_layers: int
-    n_heads: int
-    attention: Literal["self", "cross"] = "self"
-    causal: bool = True  # whether a query sees no key after it
-
-    @staticmethod
-    def of(model: Model) -> "Heads":
-        """The self-attention of a model of one stack.
-
-        Raises:
-            InputError: the model has two.
-        """
-        heads, *more = Heads.every(model)
-        if more:
-            raise InputError("expected a model of one stack: this one has an encoder and a decoder, name which heads")
-        return heads
-
-    @staticmethod
-    def every(model: Model) -> "list[Heads]":
-        """Every kind of attention that a model has: of the encoder, of the decoder, and between them."""
-        kinds = [Heads(name, s.n_layers, s.n_heads, causal=s.causal) for name, s in model.config.stacks.items()]
-        crossing = [replace(each, attention="cross", causal=False) for each in kinds[1:]]
-        return kinds + crossing
-
-    @property
-    def title(self) -> str:
-        """How these heads are called in a sentence."""
-        return "cross-attention" if self.attention == "cross" else f"the {self.stack}’s self-attention"
-
-    @property
-    def called(self) -> str:
-        """What tells them from the model's other heads, in names of files and of records."""
-        return "cross" if self.attention == "cross" else self.stack
-
-    @property
-    def count(self) -> int:
-        """How many heads there are."""
-        return self.n_layers * self.n_heads
-
-    def columns(self, n_measures: int) -> tuple[dict[str, Any], np.ndarray]:
-        """Stack, attention, layer and head of every row, measures running fastest; and each row's measure."""
-        shape = self.n_layers, self.n_heads, n_measures
-        layer, head, measure = np.unravel_index(np.arange(np.prod(shape)), shape)
-        return {"stack": self.stack, "attention": self.attention, "layer": layer, "head": head}, measure
-
-
-@dataclass(frozen=True)
 class Scored:
     """Sums of some measures in one reading.
 
-    The head axis holds the heads, layer by layer, then the baselines named in `baselines`, which went through the same
-    scorer; `constant` is the baseline instead where a measure's definition gives a number. `corpus` is the text where
-    it is not the one that the others were read on. `null` is what the heads' sums come to under permuted keys.
+    The head axis holds the heads, layer by layer, then the measures' rivals, which went through the same scorer, but
+    for a rival that is a number. `corpus` is the text where it is not the one that the others were read on. `null` is
+    what the heads' sums come to under permuted keys.
     """
 
     totals: Finishing
     measures: Sequence[Measure]
     sink: Literal["kept", "removed"]
-    baselines: Sequence[str] = ()
-    constant: tuple[str, float] | None = None
     corpus: str | None = None
     null: Null | None = None
+
+    @property
+    def constant(self) -> Rival | None:
+        """The baseline where a measure's definition gives a number."""
+        rivals = self.measures[0].rivals if self.measures else ()
+        return rivals[0] if len(rivals) == 1 and isinstance(rivals[0].looks, float) else None
+
+    @property
+    def baselines(self) -> list[str]:
+        """Names of the rivals that went through the scorer."""
+        return [] if self.constant else [rival.name for measure in self.measures[:1] for rival in measure.rivals]
 
     def of(self, groups: Bool[Tensor, " group"]) -> "Scored":
         """The sums of some groups."""
@@ -296,9 +254,8 @@ def strictest(
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """For each measure the totals and weights (group x measure) of its strictest baseline, and its name."""
     if scored.constant is not None:
-        name, value = scored.constant
         ones = np.ones((scores.shape[0], len(scored.measures)))
-        return value * ones, ones, [name] * len(scored.measures)
+        return scored.constant.looks * ones, ones, [scored.constant.name] * len(scored.measures)
     with np.errstate(invalid="ignore", divide="ignore"):
         values = scores[:, n_heads:].sum(0) / weights[:, n_heads:].sum(0)
     best = np.nan_to_num(values, nan=-np.inf).argmax(0)

@@ -61,21 +61,21 @@ def _pronouns(text: AnnotatedText) -> int:
 def _asking(model: Model, window: Window, measures: Sequence[Measure]) -> dict[str, list[int]]:
     """The tokens that each measure of words asks, where it asks any."""
     causal = Heads.every(model)[0].causal
-    asked = {each.name: asks(each, window, causal=causal) for each in measures if each.points and each.of_words}
-    return {name: tokens for name, tokens in asked.items() if tokens}
+    tokens_of = {each.name: asks(each, window, causal=causal) for each in measures if each.points and each.of_words}
+    return {name: tokens for name, tokens in tokens_of.items() if tokens}
 
 
 def _meant(window: Window) -> dict[int, str]:
     """By the token of each pronoun of the third person, the head of the nearest mention before it that names it."""
-    text, columns = window.text, {word: tokens[0] for word, tokens in window.columns.items()}
-    mentions, heads = text.mentions or (), {}
-    for mention in mentions:
-        if mention.end - mention.start > 1 or text.words[mention.head].lower() not in PRONOUNS:
+    text, heads = window.text, {}
+    mentions = [(mention, text.words[mention.head]) for mention in text.mentions or ()]
+    names = [(mention, word) for mention, word in mentions if word.lower() not in ALL_PRONOUNS]
+    for mention, word in mentions:
+        if mention.end - mention.start > 1 or word.lower() not in PRONOUNS or mention.head not in window.columns:
             continue
-        before = [other for other in mentions if other.chain == mention.chain and other.end <= mention.start]
-        names = [other for other in before if text.words[other.head].lower() not in ALL_PRONOUNS]
-        if names and mention.head in columns:
-            heads[columns[mention.head]] = text.words[max(names, key=lambda other: other.end).head]
+        before = [(each.end, name) for each, name in names if each.chain == mention.chain and each.end <= mention.start]
+        if before:
+            heads[window.columns[mention.head][0]] = max(before, key=lambda each: each[0])[1]
     return heads
 
 

@@ -1,8 +1,8 @@
 """What are heads called on a page: by their place, by an address, by their labels?"""
 
 from dataclasses import dataclass
-from itertools import product
 
+import numpy as np
 import pandas as pd
 
 from analyses.tables.head_tables import Heads
@@ -12,7 +12,6 @@ from interp import InputError, Model
 HeadName = tuple[str, str, int, int]  # what a `Place` holds
 
 _STRENGTH = {"both": 0, "effect": 1, "attention": 2}  # evidence of a label, the best first
-_NEEDED = {"both", "effect"}
 _COLUMNS = ["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"]
 
 
@@ -39,15 +38,12 @@ def labelled(labels: pd.DataFrame) -> dict[HeadName, Called]:
     """
     if lacking := [column for column in _COLUMNS if column not in labels]:
         raise InputError(f"expected a table of labels (`tables/labels`), got one without {', '.join(lacking)}")
-    ranks = [_STRENGTH.get(str(each), len(_STRENGTH)) for each in labels["evidence"]]
-    rows = labels.assign(rank=ranks).sort_values(["rank", "gain"], ascending=[True, False], kind="stable")
-    found: dict[HeadName, Called] = {}
-    for row in rows.to_dict("records"):
-        name = str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"])
-        asks = str(row.get("measure", row["label"]))
-        needed = str(row["evidence"]) in _NEEDED
-        found.setdefault(name, Called(str(row["label"]), str(row["behaviour"]), asks, needed))
-    return found
+    rows = labels.assign(rank=labels["evidence"].map(_STRENGTH).fillna(len(_STRENGTH)))
+    called: dict[HeadName, Called] = {}
+    for row in rows.sort_values(["rank", "gain"], ascending=[True, False], kind="stable").to_dict("records"):
+        asks, needed = str(row.get("measure", row["label"])), row["evidence"] in {"both", "effect"}
+        called.setdefault(Place.of(row), Called(str(row["label"]), str(row["behaviour"]), asks, needed))
+    return called
 
 
 def address(model: Model, name: HeadName) -> str:
@@ -63,12 +59,9 @@ def head_named(model: Model, name: str) -> HeadName:
     """
     ends = []
     for heads in Heads.every(model):
-        cells = product(range(heads.n_layers), range(heads.n_heads))
-        heads_named = {
-            address(model, place): place for cell in cells for place in [(heads.stack, heads.attention, *cell)]
-        }
-        if name in heads_named:
-            return heads_named[name]
-        first, *_, last = [*heads_named] * 2
-        ends.append(" to ".join(dict.fromkeys((first, last))))
+        places = [(heads.stack, heads.attention, *cell) for cell in np.ndindex(heads.n_layers, heads.n_heads)]
+        named = {address(model, place): place for place in places}
+        if name in named:
+            return named[name]
+        ends.append(" to ".join(dict.fromkeys([next(iter(named)), [*named][-1]])))
     raise InputError(f"no head {name!r}: this model has {', '.join(ends)}, counted from 0")

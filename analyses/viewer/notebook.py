@@ -1,13 +1,14 @@
 """How does one look at a run or a sweep in a notebook? As a page in a frame, or a picture where no script runs."""
 
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 
 from analyses.viewer.naming import Called, HeadName, head_named, labelled
 from analyses.viewer.passages import Viewer, passage, read
-from analyses.viewer.static import cell_picture, static
+from analyses.viewer.static import static
 from analyses.viewer.viewer_page import frame, write
 from interp import InputError, Model, Run, Sweep
 from interp.display import Shown
@@ -65,7 +66,7 @@ def view(
     """
     if isinstance(what, Sweep):
         _refuse(texts=texts, target=target, labels=labels, head=head)
-        picture = cell_picture(what)
+        picture = _picture(what)
         return View(what.facts()[0], picture, picture)
     if isinstance(what, Run):
         _refuse(texts=texts, target=target)
@@ -80,6 +81,16 @@ def view(
     called = {} if labels is None else _called(labels, model)
     viewer = Viewer(tuple(passages), called, first=first, budget=_SMALL)
     return View(f"View of {viewer.size}", static(viewer), frame(viewer), viewer)
+
+
+def _picture(sweep: Sweep) -> str:
+    """Its map, or where its cells make none its largest effects."""
+    from matplotlib import rc_context  # noqa: PLC0415 nothing else here draws
+
+    file = StringIO()
+    with rc_context({"svg.fonttype": "none"}):  # text stays text
+        sweep.figure().savefig(file, format="svg")
+    return file.getvalue()[file.getvalue().index("<svg") :]
 
 
 def _called(labels: pd.DataFrame | str | Path, model: Model) -> dict[HeadName, Called]:

@@ -59,6 +59,14 @@ class Attention:
             weights[..., place, place] = 0
         return weights.max(-1).mean(-1) / 255
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the page's script reads of it, beside the patterns."""
+        heads = self.heads
+        about = {"stack": heads.stack, "attention": heads.attention, "causal": heads.causal}
+        keys = None if heads.attention == "self" else self.keys
+        return about | {"layers": heads.n_layers, "heads": heads.n_heads, "queries": self.queries, "keys": keys}
+
     def packed(self, layer: int, head: int) -> str:
         """One head's shares, deflated, as base64."""
         square = self.weights[layer, head]
@@ -135,30 +143,27 @@ class Viewer:
     @property
     def size(self) -> str:
         """What is seen: `32 heads over 31 tokens`."""
-        heads = so_many(sum(attention.heads.count for attention in self.passages[0].attentions), "head")
-        texts = f", {so_many(len(self.passages), 'text')}" if len(self.passages) > 1 else ""
-        return (
-            f"{heads}{texts}, {so_many(sum(len(passage.attentions[-1].queries) for passage in self.passages), 'token')}"
-        )
+        heads = sum(attention.heads.count for attention in self.passages[0].attentions)
+        texts = [so_many(len(self.passages), "text")] if len(self.passages) > 1 else []
+        tokens = sum(len(passage.attentions[-1].queries) for passage in self.passages)
+        return ", ".join([so_many(heads, "head"), *texts, so_many(tokens, "token")])
 
     @cached_property
     def data(self) -> dict[str, Any]:
         """What the page's script reads: tokens, names of heads, and packed patterns as far as the budget goes."""
-        several = len({name[:2] for name in self.ordered}) > 1
-        kept, _ = self._kept
         asks = {label.asks for label in self.called.values()}
         return {
-            "several": several,
+            "several": len({name[:2] for name in self.ordered}) > 1,
             "heads": self.heads,
             "linked": self.linked,
             "first": dict(zip(("stack", "attention", "layer", "head"), self.start, strict=True)),
             "called": [
-                [*name, label.words, label.behaviour, label.asks, label.needed] for name, label in self.called.items()
+                [*name, each.words, each.behaviour, each.asks, each.needed] for name, each in self.called.items()
             ],
             "passages": [
                 {
                     "title": passage.title,
-                    "attentions": [_data(attention, kept[id(attention)]) for attention in passage.attentions],
+                    "attentions": [each.data | {"kept": self._kept[0][id(each)]} for each in passage.attentions],
                     "meant": passage.meant,
                     "asking": {name: tokens for name, tokens in passage.asking.items() if name in asks},
                 }
@@ -195,35 +200,18 @@ class Viewer:
     @cached_property
     def _kept(self) -> tuple[dict[int, dict[str, str]], int]:
         """The packed heads of each kind of attention that fit the budget, and how many patterns do not."""
-        pairs = [(attention, {*attention.names()}) for attention in self._attentions]
-        kept: dict[int, dict[str, str]] = {id(attention): {} for attention, _ in pairs}
+        kept: dict[int, dict[str, str]] = {id(attention): {} for attention in self._attentions}
         room, left_out = self.budget, 0
-        missed = 0
         for name in dict.fromkeys([self.start, *self.ordered]):
-            for attention, names in pairs:
-                if name not in names:
-                    continue
-                packed = attention.packed(*name[2:]) if missed < _TRIED else ""
-                fits = 0 < len(packed) <= room
-                left_out, missed = left_out + (not fits), missed + (not fits)
-                if fits:
-                    room -= len(packed)
-                    kept[id(attention)][f"{name[2]}.{name[3]}"] = packed
+            for attention in self._attentions:
+                if name[:2] == (attention.heads.stack, attention.heads.attention):
+                    packed = attention.packed(*name[2:]) if left_out < _TRIED else ""
+                    if 0 < len(packed) <= room:
+                        room -= len(packed)
+                        kept[id(attention)][f"{name[2]}.{name[3]}"] = packed
+                    else:
+                        left_out += 1
         return kept, left_out
-
-
-def _data(attention: Attention, kept: Mapping[str, str]) -> dict[str, Any]:
-    heads = attention.heads
-    return {
-        "stack": heads.stack,
-        "attention": heads.attention,
-        "causal": heads.causal,
-        "layers": heads.n_layers,
-        "heads": heads.n_heads,
-        "queries": attention.queries,
-        "keys": None if heads.attention == "self" else attention.keys,
-        "kept": kept,
-    }
 
 
 def passage(found: Run, prompt: int = 0) -> Passage:
@@ -236,12 +224,14 @@ def passage(found: Run, prompt: int = 0) -> Passage:
         raise InputError("this run does not tell which model ran: expected what interp.run gives")
     attentions = []
     for heads in Heads.every(found.model):
-        sites = [f"{heads.stack}.{layer}.{_site(heads)}" for layer in range(heads.n_layers)]
+        site = "cross_attn.pattern" if heads.attention == "cross" else "attn.pattern"
+        sites = [f"{heads.stack}.{layer}.{site}" for layer in range(heads.n_layers)]
         missing = [site for site in sites if site not in found.activations]
         if len(missing) == len(sites):
             continue
         if missing:
-            raise InputError(f"{missing[0]!r} was not captured, and others were: capture {_glob(heads)!r}")
+            capture = f"{heads.stack}.*.{site}"
+            raise InputError(f"{missing[0]!r} was not captured, and others were: capture {capture!r}")
         shown = [found.shown_pattern(site, prompt) for site in sites]
         queries, keys = (tuple(map(_cut, each)) for each in shown[0][1:])
         attentions.append(Attention(heads, queries, keys, np.stack([_bytes(each.pattern) for each in shown])))
@@ -268,14 +258,6 @@ def _bytes(pattern: Float[NDArray[np.floating], "head query key"]) -> UInt8[NDAr
     """Shares as 255ths, those below `LEAST` as none; what is undefined is none too."""
     known = np.nan_to_num(pattern)
     return np.where(known < LEAST, 0, np.rint(known * 255)).astype(np.uint8)
-
-
-def _site(heads: Heads) -> str:
-    return "cross_attn.pattern" if heads.attention == "cross" else "attn.pattern"
-
-
-def _glob(heads: Heads) -> str:
-    return f"{heads.stack}.*.{_site(heads)}"
 
 
 def _cut(token: str) -> str:

@@ -1,11 +1,8 @@
 """How does a viewer become HTML: among other blocks, as a page of its own, in a notebook's frame?"""
 
 import json
-from functools import cache
 from html import escape
 from pathlib import Path
-
-from jinja2 import Environment
 
 from analyses.execution.file_marks import check_free
 from analyses.page.page_safety import environment, policy
@@ -24,19 +21,9 @@ def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = 
     """One HTML file with nothing from outside: a heading, what is said below it, and the viewer."""
     script = (_ROOM / "viewer.js").read_text("utf-8")
     style = "\n".join(path.read_text("utf-8") for path in (_THEME, _ROOM / "viewer.css"))
-    return (
-        _environment()
-        .get_template("viewer_page.html.jinja")
-        .render(
-            title=title,
-            heading=title if heading else "",
-            lead=lead,
-            block=viewer,
-            style=style,
-            script=script,
-            policy=policy([style], [script]),
-        )
-    )
+    template = environment({"analyses.viewer": "."}, FILTERS).get_template("viewer_page.html.jinja")
+    about = {"title": title, "heading": title if heading else "", "lead": lead, "block": viewer}
+    return template.render(**about, style=style, script=script, policy=policy([style], [script]))
 
 
 def frame(viewer: Viewer) -> str:
@@ -76,8 +63,3 @@ def packed(viewer: Viewer) -> str:
 
 
 FILTERS = {"static": static, "packed": packed}  # which the template of viewers needs
-
-
-@cache
-def _environment() -> Environment:
-    return environment({"analyses.viewer": "."}, FILTERS)

@@ -19,20 +19,13 @@ NAMED = " (a name or noun)"  # what stands nearest of it
 
 
 class Words(NamedTuple):
-    """How something that a head does is worded.
+    """How something that a head does is worded."""
 
-    short   in a cell: `object to its verb`
-    said    in a sentence that begins with the head: `goes from an object to its verb`
-    asks    the words that ask, as examples are headed: `objects`
-    sought  what each of them looks for: `their verb`
-    share   how a share of it ends that sentence, where that is neither of cases nor of the head's attention
-    """
-
-    short: str
-    said: str
-    asks: str = ""
-    sought: str = ""
-    share: str = ""
+    short: str  # in a cell: `object to its verb`
+    said: str  # in a sentence that begins with the head: `goes from an object to its verb`
+    asks: str = ""  # the words that ask, as examples are headed: `objects`
+    sought: str = ""  # what each of them looks for: `their verb`
+    share: str = ""  # how a share ends that sentence, where it is neither of cases nor of the head's attention
 
     @property
     def named(self) -> "Words":
@@ -51,16 +44,11 @@ _NEAR = {"previous-token", "next-token", "self", "offset"}
 
 
 class Label(NamedTuple):
-    """What a head may be called, or what a measure asks.
+    """What a head may be called, or what a measure asks."""
 
-    kind     `relation`, `tag`, `rule`, `any` (a class of words, whoever asks), `offset`, or a name by itself
-    name     of the relation or rule; how far an offset lies
-    source   from which tag, or end of a relation, to which `target`
-    """
-
-    kind: str
-    name: str = ""
-    source: str = ""
+    kind: str  # `relation`, `tag`, `rule`, `any` (a class of words, whoever asks), `offset`, or a name by itself
+    name: str = ""  # of the relation or rule; how far an offset lies
+    source: str = ""  # from which tag, or end of a relation, to which `target`
     target: str = ""
 
     @classmethod
@@ -120,13 +108,9 @@ def _relation(label: Label) -> Words:
     """From one end of a dependency to the other."""
     ends = RELATIONS.get(label.name)
     if ends is None:
-        this, that, of = label.source, label.target, label.name
-        return Words(
-            f"{of}: {this} to {that}",
-            f"goes from the {this} of {of} to its {that}",
-            f"words at the {this} of {of}",
-            f"its {that}",
-        )
+        at, that = f"the {label.source} of {label.name}", f"its {label.target}"
+        short = f"{label.name}: {label.source} to {label.target}"
+        return Words(short, f"goes from {at} to {that}", f"words at {at}", that)
     this, that = ends if label.source == "dependent" else ends[::-1]
     return Words(f"{this} to its {that}", f"goes from {an(this)} to its {that}", plural(this), f"their {that}")
 
@@ -141,9 +125,9 @@ def an(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], word: str = "and") -> str:
     """`layer`, `layer and head`, `layer, head and position`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def plural(noun: str) -> str:
@@ -151,15 +135,9 @@ def plural(noun: str) -> str:
     return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
 
 
-_PARTS = (
-    *("adja·cent", "adjec·tive", "ante·cedent", "auxil·iary", "conjunc·tion", "deter·miner", "induc·tion"),
-    *("inter·jection", "posses·sor", "predi·cate", "prepo·sition", "punctu·ation", "subor·dinator"),
-)
-
-
 def breakable(words: str) -> str:
     """The same, with a soft hyphen or a space of no width where it may be broken in a narrow cell."""
-    for parts in _PARTS:
+    for parts in WORDS["breaks"].split():
         words = words.replace(parts.replace("·", ""), parts.replace("·", "\u00ad"))
     return words.replace("/", "/\u200b")
 
@@ -178,13 +156,12 @@ def rule(name: str, of: str = "word") -> str:
     """A simple rule as the thing that it looks at: `last VERB/AUX` is the last verb or auxiliary."""
     if name in WORDS["rules"]:
         return WORDS["rules"][name]
-    if found := re.fullmatch(r"offset ([+-]\d+)", name):
-        by = int(found[1])
-        return f"the {of} {'before' if by < 0 else 'after'}" if abs(by) == 1 else f"the {of} {offset(by)}"
-    if found := re.fullmatch(r"(last|next) (\S+)( \(end of its run\))?", name):
-        classes = [tag(each) for each in found[2].split("/")]
-        several = " or ".join(filter(None, [", ".join(classes[:-1]), classes[-1]]))
-        return f"the {found[1]} {several}{found[3] or ''}"
+    match name.split(" ", 2):
+        case ["offset", by] if by[1:].isdigit():
+            beside = f"the {of} {'before' if int(by) < 0 else 'after'}"
+            return beside if abs(int(by)) == 1 else f"the {of} {offset(int(by))}"
+        case [("last" | "next") as which, classes, *end] if end in ([], ["(end of its run)"]):
+            return " ".join([f"the {which} {listed([*map(tag, classes.split('/'))], 'or')}", *end])
     return f"“{name}”"
 
 
@@ -194,9 +171,6 @@ def taking(name: str) -> str:
     return f"taking {said}" if said.startswith(("the last", "the next", "the first", "the nearest", "any")) else said
 
 
-_ADJACENT = "adjacent "
-
-
 def readout(name: str) -> str:
     """What effects of keys are read off from."""
     return WORDS["readouts"].get(name, name)
@@ -204,7 +178,7 @@ def readout(name: str) -> str:
 
 def carried(name: str) -> str:
     """What minimal pairs decide: `he or she` where it is one between two words."""
-    words = name.removeprefix(_ADJACENT)
+    words = name.removeprefix("adjacent ")
     where = " right after its noun" if words != name else ""
     return words.replace("/", " or ") + where if "/" in words else name
 
@@ -235,9 +209,9 @@ def asked(label: str, measure: str, vocabulary: Mapping[str, Words]) -> Asked:
         measure: by its name.
         vocabulary: by measure, its words.
     """
-    own, called = worded(measure, vocabulary), [Label.parse(each) for each in label.split(", ")]
-    rule = called[0].kind in {"rule", "any"}
-    near = [each.words().sought if rule else worded(str(each), vocabulary).sought for each in called]
-    sought = " or ".join(filter(None, [", ".join(near[:-1]), near[-1]])) if rule or len(near) > 1 else own.sought
+    of_measure, called = worded(measure, vocabulary), [Label.parse(each) for each in label.split(", ")]
+    is_rule = called[0].kind in {"rule", "any"}
+    near = [each.words().sought if is_rule else worded(str(each), vocabulary).sought for each in called]
+    sought = listed(near, "or") if is_rule or len(near) > 1 else of_measure.sought
     to = "most attended mention is" if measure.startswith("antecedent") else "strongest attention is on"
-    return Asked("words" if called[0].kind == "any" else own.asks, f"{to} {sought}")
+    return Asked("words" if called[0].kind == "any" else of_measure.asks, f"{to} {sought}")

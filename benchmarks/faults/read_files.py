@@ -217,7 +217,6 @@ READERS: Mapping[str, Reader] = {
     "GAP": _corpus("gap-development.tsv", "PATH", "gap:PATH"),
     "WinoBias": _corpus("pro_stereotyped_type1.txt.dev", "PATH", "winobias:PATH"),
     "Winogender": _corpus("all_sentences.tsv", "PATH", "winogender:PATH"),
-    "Winogender's templates": _corpus("templates.tsv", "winogender:PATH"),
     "two columns": _corpus("paired-words.tsv", "PATH", "paired:PATH"),
     "plain text": _corpus("plain.txt", "text:PATH", "lines:PATH"),
     "pairs to patch": Reader("pairs.csv", _copies("pairs.csv"), lambda folder: read_columns(folder / "pairs.csv")),

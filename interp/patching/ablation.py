@@ -9,7 +9,7 @@ bound.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import TypedDict, Unpack
 from warnings import warn
@@ -22,7 +22,7 @@ from interp.errors import InputError, InputWarning
 from interp.indices import is_number
 from interp.model import Model
 from interp.patching.memory import BUDGET
-from interp.patching.metrics import Metric, Readout, prepared, with_answers
+from interp.patching.metrics import Metric, prepared, with_answers
 from interp.patching.named_positions import cells_of, check_names
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName
@@ -32,7 +32,7 @@ from interp.patching.results import Cells
 from interp.patching.resumption import Cell, measure_sets
 from interp.patching.sweeps import read_values, swept
 from interp.running import Tokens
-from interp.transformer import Transformer, with_parts
+from interp.transformer import with_parts
 
 _ONE_ANSWER = (
     "the model gives all prompts the same answer, so they take little of it from each other: give pairs, whose "
@@ -91,19 +91,18 @@ def ablate(
     Raises:
         InputError: no such site, axis, kind or option; a mean of the wrong shape; no other prompt to draw from.
     """
-    model = with_parts(model, "an ablation")
-    by, stack, attention = tuple(by), options.get("stack"), options.get("attention", "self")
-    asked = _Asked.of(model, prompts, metrics, PatchSite.of(model, site, by, stack, attention), kind, options)
-    check_names(asked.alone, asked.patch_site, by)
-    if site == "z" or (asked.patch_site.in_engine and not asked.patch_site.units):  # the plain run has these
-        runs = asked.plain, asked.replaced()
-        how = asked.readouts, asked.values, site, by, asked.budget
-        values = swept(model, asked.alone, runs, *how, stack=stack, attention=attention)
+    by = tuple(by)
+    setting = _Setting(model, prompts, metrics, site, by, kind, options)
+    patch_site, clean = setting.patch_site, setting.clean
+    check_names(setting.alone, patch_site, by)
+    if site == "z" or (patch_site.in_engine(by) and not patch_site.units):  # the plain run has these
+        runs = setting.plain, setting.replaced()
+        values = swept(setting.model, setting.alone, runs, setting.readouts, clean, patch_site, by, setting.budget)
     else:
-        shape = asked.patch_site.shape(asked.alone, by)
-        found = asked.measure(by, [[cell] for cell in product(*map(range, shape))])
-        values = {name: value.view(*shape, -1) for name, value in found.items()}
-    return cells_of(model, asked.alone, asked.patch_site, by, "noise", values, asked.values, {}, kind=kind)
+        shape = patch_site.shape(setting.alone, by)
+        sets = setting.measure(by, [[cell] for cell in product(*map(range, shape))])
+        values = {name: value.view(*shape, -1) for name, value in sets.items()}
+    return cells_of(setting.model, setting.alone, patch_site, by, "noise", values, clean, {}, kind=kind)
 
 
 def ablate_cells(
@@ -125,12 +124,7 @@ def ablate_cells(
     Raises:
         InputError: as `ablate`, or a cell that the model lacks.
     """
-    model = with_parts(model, "an ablation")
-    patch_site = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
-    cells = _checked(patch_site, cells)
-    asked = _Asked.of(model, prompts, metrics, patch_site, kind, options)
-    values = asked.measure(("layer", *patch_site.units), [[cell] for cell in cells])
-    return asked.listed("cell", cells, values, kind)
+    return _listed(model, prompts, metrics, cells, site, kind, options, "cell")
 
 
 def ablate_in_order(
@@ -152,14 +146,28 @@ def ablate_in_order(
     Raises:
         InputError: as `ablate_cells`, or a cell named twice.
     """
-    model = with_parts(model, "an ablation")
-    patch_site = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
-    cells = _checked(patch_site, order)
-    if len({*cells}) != len(cells):
+    return _listed(model, prompts, metrics, order, site, kind, options, "step")
+
+
+def _listed(
+    model: Model,
+    prompts: Tokens | Pairs,
+    metrics: Metric | Sequence[Metric],
+    cells: Sequence[Cell],
+    site: str,
+    kind: Kind,
+    options: Options,
+    axis: str,
+) -> Cells:
+    """The metrics with each cell ablated (`cell`), or each with all before it (`step`)."""
+    setting = _Setting(model, prompts, metrics, site, ("layer",), kind, options)
+    patch_site, units = setting.patch_site, ("layer", *setting.patch_site.units)
+    cells = _checked(patch_site, cells)
+    if axis == "step" and len({*cells}) != len(cells):
         raise InputError(f"an order names each cell once: expected {len({*cells})} cells, got {len(cells)}")
-    asked = _Asked.of(model, prompts, metrics, patch_site, kind, options)
-    values = asked.measure(("layer", *patch_site.units), [cells[: step + 1] for step in range(len(cells))])
-    return asked.listed("step", cells, values, kind)
+    values = setting.measure(units, [cells[: at + 1] if axis == "step" else [cells[at]] for at in range(len(cells))])
+    where = {"stack": patch_site.stack, "attention": patch_site.attention, "units": units}
+    return Cells(site, "noise", (axis,), values, setting.clean, kind=kind, cells=(*cells,), **where)
 
 
 def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
@@ -180,72 +188,49 @@ def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
     return [tuple(int(at) % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in found]
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What is ablated, checked: the prompts with their own run and metrics, and what comes instead in each layer."""
+class _Setting:
+    """The prompts with their plain run and metrics, and what replaces the site in each layer (`instead`)."""
 
-    model: Transformer
-    patch_site: PatchSite
-    alone: Alone
-    readouts: list[Readout]
-    plain: PlainRun
-    values: dict[str, Float[Tensor, " prompt"]]
-    instead: list[Tensor]
-    budget: int
-
-    @staticmethod
     @torch.no_grad()
-    def of(
-        model: Transformer,
+    def __init__(
+        self,
+        model: Model,
         prompts: Tokens | Pairs,
         metrics: Metric | Sequence[Metric],
-        patch_site: PatchSite,
+        site: str,
+        by: tuple[str, ...],
         kind: Kind,
         options: Options,
-    ) -> "_Asked":
+    ):
         if unknown := options.keys() - Options.__annotations__.keys():
             raise InputError(f"no option {', '.join(unknown)} here: expected {', '.join(Options.__annotations__)}")
-        alone = Alone.of(model, prompts, options.get("target"))
-        readouts = prepared(model, alone, metrics)
-        donors = options.get("donors")
-        if donors is None and kind == "resample" and isinstance(prompts, Pairs) and prompts.reaches(patch_site.stack):
-            first, second = prompts.to(model.device).inputs[1]
+        self.model, self.budget = with_parts(model, "an ablation"), options.get("budget", BUDGET)
+        where = options.get("stack"), options.get("attention", "self")
+        self.patch_site = PatchSite.of(self.model, site, by, *where)
+        self.alone = Alone.of(self.model, prompts, options.get("target"))
+        self.readouts = prepared(self.model, self.alone, metrics)
+        donors, pairs = options.get("donors"), prompts if isinstance(prompts, Pairs) else None
+        if donors is None and kind == "resample" and pairs is not None and pairs.reaches(self.patch_site.stack):
+            first, second = pairs.to(self.model.device).inputs[1]
             donors = first if second is None else (first, second)
         drawn = options.get("mean"), donors, options.get("seed", 0)
-        instead = replacements(model, patch_site, alone, kind, *drawn)
-        plain = PlainRun.of(model, *alone.inputs[0])
-        values = read_values(model, plain, with_answers(model, alone, readouts))
+        self.instead = replacements(self.model, self.patch_site, self.alone, kind, *drawn)
+        self.plain = PlainRun.of(self.model, *self.alone.inputs[0])
+        self.clean = read_values(self.model, self.plain, with_answers(self.model, self.alone, self.readouts))
         if donors is None and kind == "resample":
-            both = [(each.tokens, values[each.name] < 0) for each in readouts if each.tokens is not None]
+            both = [(each.tokens, self.clean[each.name] < 0) for each in self.readouts if each.tokens is not None]
             if any(len(answers.gather(1, wrong.long()[:, None]).unique()) == 1 for answers, wrong in both):
                 warn(_ONE_ANSWER, InputWarning, stacklevel=4)
-        return _Asked(model, patch_site, alone, readouts, plain, values, instead, options.get("budget", BUDGET))
-
-    def listed(self, axis: str, cells: Sequence[Cell], values: dict[str, Tensor], kind: Kind) -> Cells:
-        """The metrics with each of some cells ablated, or with each step of an order."""
-        site = self.patch_site
-        return Cells(
-            site.site,
-            "noise",
-            (axis,),
-            values,
-            self.values,
-            stack=site.stack,
-            attention=site.attention,
-            kind=kind,
-            cells=(*cells,),
-            units=("layer", *site.units),
-        )
 
     def replaced(self) -> PlainRun:
-        """A run that has at the site what comes instead, to patch from."""
-        own = self.plain.of_stack(self.patch_site.stack)
-        kept = zip(self.instead, own[self.patch_site.local], strict=True)
-        own = own.putting(self.patch_site.local, [theirs.to(ours.dtype).expand_as(ours) for theirs, ours in kept])
-        return own if own.stack == self.plain.stack else replace(self.plain, source=own)
+        """A run that has the replacements at the site, to patch from."""
+        run = self.plain.of_stack(self.patch_site.stack)
+        layers = zip(self.instead, run[self.patch_site.local], strict=True)
+        run = run.putting(self.patch_site.local, [theirs.to(plain.dtype).expand_as(plain) for theirs, plain in layers])
+        return run if run.stack == self.plain.stack else replace(self.plain, source=run)
 
     def measure(self, by: Sequence[str], sets: Sequence[Sequence[Cell]]) -> dict[str, Float[Tensor, "set prompt"]]:
         """Each metric with each set of cells ablated together."""
         args = self.model, self.alone, self.plain, self.readouts, self.patch_site, by, sets
-        found = measure_sets(*args, self.instead.__getitem__, self.budget)
-        return dict(zip((readout.name for readout in self.readouts), found, strict=True))
+        values = measure_sets(*args, self.instead.__getitem__, self.budget)
+        return dict(zip((readout.name for readout in self.readouts), values, strict=True))

@@ -48,10 +48,10 @@ def cell_rows(
     for kind in np.unique(there, axis=1).T:  # prompts of unequal length: cells that the same prompts reach
         if not kind.any():
             continue
-        some = (there == kind[:, None]).all(0)
-        part = estimates(values[kind][:, some], small[kind], None if total is None else total[kind], seed)
+        alike = (there == kind[:, None]).all(0)
+        part = estimates(values[kind][:, alike], small[kind], None if total is None else total[kind], seed)
         for name, value in part.items():
-            columns[name][some] = value
+            columns[name][alike] = value
     places = np.unravel_index(np.arange(values.shape[1]), effect.shape[:-1])
     rows = pd.DataFrame({**dict(zip(axes, places, strict=True)), **columns, "n": there.sum(0)})
     return rows.loc[there.any(0)].reset_index(drop=True)
@@ -90,17 +90,15 @@ def long_table(
     """
     import pandas as pd  # noqa: PLC0415 (as above)
 
-    table = pd.concat(rows, ignore_index=True)
+    table, labels = pd.concat(rows, ignore_index=True), labels or {}
     named: dict[str, Sequence[str | None]] = {}
-    for axis in {*axes} & {*(labels or {})}:
-        table[axis] = named_places([int(each) for each in table[axis]], (labels or {})[axis])
+    for axis in {*axes} & {*labels}:
+        table[axis] = named_places([int(each) for each in table[axis]], labels[axis])
     for prefix, axis in [("key_" * (axis == "key"), axis) for axis in axes if axis in POSITIONAL]:
         at = [int(each) for each in table[axis]]
         if positions:
             table[axis] = named_places(at, positions)
-        for name, tokens in (labels or {}).items():
-            if name.startswith("key_") == bool(prefix):
-                named[name] = [tokens[each] for each in at]
+        named |= {name: named_places(at, labels[name]) for name in labels if name.startswith("key_") == bool(prefix)}
     for name, column in named.items():
         table[name] = pd.Series(column, index=table.index, dtype=object)
     for name, value in where.items():

@@ -239,18 +239,13 @@ class ChangedRows:
         """How many cells."""
         return self.place.n_cells
 
-    @property
-    def shape(self) -> Shape:
-        """Cells, prompts and positions, changed or not."""
-        return self.place.shape
-
     def enter(self, attn: Attention, layer: int, made: Sequence[Float[Tensor, "row _ d_head"]]) -> list[Tensor]:
         """Queries (where there are any), keys and values of all rows as they meet; `made`: of the changed ones."""
         place = self.place
         turned = attn.enter([part.view(*place.lead, *part.shape[1:]) for part in made], place.positions)
         kept = [self.suffix.base[f"attn.{part}"][layer] for part in "qkv"[-len(made) :]]
         wide = [self.among(plain, part.flatten(0, -3)) for plain, part in zip(kept, turned, strict=True)]
-        return [part.view(*self.shape, *part.shape[1:]) for part in wide]
+        return [part.view(*place.shape, *part.shape[1:]) for part in wide]
 
     def among(
         self, plain: Float[Tensor, "prompt whole ..."], rows: Float[Tensor, "row ..."]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from interp.edits import Edit
 from interp.errors import InputError, one_of
 from interp.model import Model
-from interp.patching.pairs import Inputs
+from interp.patching.pairs import Inputs, check_padding, text_read
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.running import Tokens, as_batches
 from interp.tokens import TokenBatch
@@ -68,10 +68,9 @@ class Claim:
 
     def __post_init__(self) -> None:
         one_of("how", self.how, How)
-        object.__setattr__(self, "queries", _tensor("queries", self.queries, "positions, one a row"))
-        object.__setattr__(self, "keys", _tensor("keys", self.keys, "True or False, row x key"))
-        if self.others is not None:
-            object.__setattr__(self, "others", _tensor("others", self.others, "keys, row x key"))
+        expected = {"queries": "positions, one a row", "keys": "True or False, row x key", "others": "keys, row x key"}
+        for name in expected if self.others is not None else ("queries", "keys"):
+            object.__setattr__(self, name, _tensor(name, getattr(self, name), expected[name]))
         if not len(self.queries) or len(self.queries) != len(self.keys):
             raise InputError(
                 f"a claim has rows, and keys for each: got {len(self.queries)} rows and keys for {len(self.keys)}"
@@ -90,33 +89,20 @@ class Claim:
             raise InputError(f"a claim on text {self.prompt}: expected another key for each that is exchanged")
 
 
-@dataclass(frozen=True)
 class ClaimedTexts:
-    """The texts of a call, and which attention of the model claims are on."""
+    """The texts of a call, and which attention of the model claims are on.
 
-    model: Model
-    inputs: Inputs
-    patch_site: PatchSite
+    Claims are on `rows` of some texts, their keys are those of `keys`, and `read` are the texts read at the end.
+    """
+
+    def __init__(self, model: Model, inputs: Inputs, patch_site: PatchSite):
+        self.model, self.inputs, self.patch_site = model, inputs, patch_site
+        stacks = patch_site.stack, patch_site.counted("key"), last_stack(model)
+        self.rows, self.keys, self.read = map(self.read_by, stacks)
 
     def read_by(self, stack: str) -> TokenBatch:
         """What a stack reads."""
-        first, second = self.inputs
-        return first if second is None or stack == "encoder" else second
-
-    @property
-    def rows(self) -> TokenBatch:
-        """The texts whose rows are claimed."""
-        return self.read_by(self.patch_site.stack)
-
-    @property
-    def keys(self) -> TokenBatch:
-        """The texts whose keys are hidden."""
-        return self.read_by(self.patch_site.counted("key"))
-
-    @property
-    def read(self) -> TokenBatch:
-        """The texts that are read at the end."""
-        return self.read_by(last_stack(self.model))
+        return text_read(self.inputs, stack)
 
     def read_of(self, claim: Claim) -> Read:
         """What a claim reads: by default its own next tokens."""
@@ -194,8 +180,7 @@ def checked(
         raise InputError("this model has no output layer: give a probe of its final stream as `output`")
     texts = ClaimedTexts(model, as_batches(model, tokens, target), patch_site)
     for batch in (texts.rows, texts.keys, texts.read):
-        if batch.padded and not bool(batch.mask[:, 0].all()):
-            raise InputError("texts are padded on the right: expected a real token in the first column of every text")
+        check_padding("texts", batch)
     says_next = own and patch_site.stack == last_stack(model) and model.config.last.causal
     for claim in claims:
         if not 0 <= claim.prompt < len(texts.rows.ids):

@@ -66,9 +66,9 @@ class Pass:
         """The stream into block `layer`, or out of the last, of all that entered by then, at all positions."""
         self._go_on(layer)
         members = [one for some in self.met.values() for one in some]
-        found = dict(zip(members, self.rows.split(_counts([one.shape for one in members])), strict=True))
+        found = dict(zip(members, self.rows.split(_counts([one.place.shape for one in members])), strict=True))
         found |= {one: one.among(one.suffix.base.resid[layer], rows) for one, rows in self._fresh(layer).items()}
-        return [found[one].view(*one.shape, -1) for one in self.entering if one in found]
+        return [found[one].view(*one.place.shape, -1) for one in self.entering if one in found]
 
     def read(self) -> dict[Suffix, AtReads]:
         """The stream out of the last block, of all that entered, where it is read."""
@@ -186,7 +186,7 @@ class Pass:
         for suffix, members in self.met.items():
             for one in members:
                 at[suffix].append(suffix.place(one.n_cells).read + begin)
-                begin += prod(one.shape)
+                begin += prod(one.place.shape)
         for one, rows in fresh.items():
             own = one.place.read
             at[one.suffix].append(own + begin if one.place.all_read else torch.where(own < 0, own, own + begin))

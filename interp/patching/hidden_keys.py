@@ -14,10 +14,10 @@ from interp.attention import Attention
 from interp.patching.changed_rows import ChangedRows, Place, Suffix, after
 from interp.patching.claimed_texts import Claim, ClaimedTexts, Read, moved
 from interp.patching.engine import resume
-from interp.patching.patch_sites import PatchSite, last_stack
+from interp.patching.patch_sites import last_stack
 from interp.patching.plain import PlainRun, after_attention, sight_of
 from interp.tap import Tap
-from interp.transformer import Transformer
+from interp.transformer import Block, Sublayer, Transformer
 
 _LOGITS = 1 << 22  # numbers that the output layer says at a time: 16 MB
 
@@ -25,9 +25,15 @@ _LOGITS = 1 << 22  # numbers that the output layer says at a time: 16 MB
 class ChangedKeys:
     """Claims on one text, and how they change the mix of values of every head at their rows, each head by itself."""
 
-    def __init__(self, model: Transformer, base: PlainRun, patch_site: PatchSite, claims: Sequence[Claim]):
-        """`base` is the text's own run, that of the stack which is read."""
-        self.patch_site, self.whole, self.base = patch_site, base, base.of_stack(patch_site.stack)
+    def __init__(self, texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], last: int | None = None):
+        """`base` is the run of all texts; of a causal stack that is read only `last` positions matter, None: all."""
+        model, patch_site, prompt = texts.model, texts.patch_site, claims[0].prompt
+        assert isinstance(model, Transformer)
+        lengths = {name: int(texts.read_by(name).lengths[prompt]) for name in model.config.stacks}
+        if last is not None and model.config.last.causal:
+            lengths[last_stack(model)] = last
+        whole = base.take(torch.tensor([prompt], device=base.batch.ids.device), lengths)
+        self.patch_site, self.whole, self.base = patch_site, whole, whole.of_stack(patch_site.stack)
         self.model, self.blocks = model, model.stack(patch_site.stack).blocks
         device, sizes = model.device, torch.tensor([len(claim.queries) for claim in claims])
         self.rows = torch.cat([claim.queries for claim in claims]).to(device)
@@ -41,32 +47,23 @@ class ChangedKeys:
         others = [torch.full(claim.keys.shape, -1) if claim.others is None else claim.others for claim in claims]
         self.others = torch.cat([each[:, :length] for each in others]).to(device)
 
-    @staticmethod
-    def of(texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], last: int | None = None) -> "ChangedKeys":
-        """Claims on one text, of whose causal stack that is read only `last` positions matter; None: all."""
-        model = texts.model
-        assert isinstance(model, Transformer)
-        prompt = claims[0].prompt
-        lengths = {name: int(texts.read_by(name).lengths[prompt]) for name in model.config.stacks}
-        if last is not None and model.config.last.causal:
-            lengths[last_stack(model)] = last
-        own = base.take(torch.tensor([prompt], device=base.batch.ids.device), lengths)
-        return ChangedKeys(model, own, texts.patch_site, claims)
-
     def dz(self, layer: int) -> Float[Tensor, "head row d_head"]:
         """How much each head's mix changes at the claimed rows of a layer, with its own claimed keys changed."""
+        _, sublayer, attn = self.attention(layer)
+        kept = {part: self.base[f"{sublayer.name}.{part}"][layer] for part in "qkvz"}
+        edits = {
+            "scores": lambda scores: scores.masked_fill(self.keys, -torch.inf),
+            "pattern": lambda pattern: moved(pattern, self.taken, self.others),
+        }
+        z = attn.mix(kept["q"][:, self.rows], kept["k"], kept["v"], self.visibility, Tap(edit=edits))
+        return (z - kept["z"][:, self.rows])[0].transpose(0, 1)
+
+    def attention(self, layer: int) -> tuple[Block, Sublayer, Attention]:
+        """The block of a layer, and in it the attention whose keys change."""
         block = self.blocks[layer]
         sublayer = block.attention if self.patch_site.attention == "self" else block.cross
-        attn, kept = sublayer.layer, {part: self.base[f"{sublayer.name}.{part}"][layer] for part in "qkvz"}
-        assert isinstance(attn, Attention)
-        tap = Tap(
-            edit={
-                "scores": lambda scores: scores.masked_fill(self.keys, -torch.inf),
-                "pattern": lambda pattern: moved(pattern, self.taken, self.others),
-            }
-        )
-        z = attn.mix(kept["q"][:, self.rows], kept["k"], kept["v"], self.visibility, tap) - kept["z"][:, self.rows]
-        return z[0].transpose(0, 1)
+        assert isinstance(sublayer.layer, Attention)
+        return block, sublayer, sublayer.layer
 
 
 class HiddenKeys:
@@ -101,28 +98,23 @@ class HiddenKeys:
 
     def drops(self, layers: range, output: nn.Linear) -> Iterator[Float[Tensor, "layer cell"]]:
         """How much lower values are with keys hidden from each head of some layers: claim by claim, or cell by cell."""
-        values = self.values
         arrived = resume(self.model, [self.enter(layer) for layer in layers])[self.read][:, 0]  # cell read d_model
         norm, readers = self.model.last.norm, self.read.readers
-        step = max(1, _LOGITS // (len(self.final) * output.out_features))
-        found = [[] for _ in values]
-        for some in arrived.split(step):
-            logits = output(norm(some))
-            for own, value, reader in zip(found, values, readers, strict=True):
-                own.append(value(logits[:, reader]))
+        parts = [[] for _ in self.values]
+        for cells in arrived.split(max(1, _LOGITS // (len(self.final) * output.out_features))):
+            logits = output(norm(cells))
+            for part, value, reader in zip(parts, self.values, readers, strict=True):
+                part.append(value(logits[:, reader]))
         plain = output(norm(self.final))
-        for own, value, reader in zip(found, values, readers, strict=True):
-            yield (value(plain[reader]) - torch.cat(own)).view(len(layers), -1)
+        for part, value, reader in zip(parts, self.values, readers, strict=True):
+            yield (value(plain[reader]) - torch.cat(part)).view(len(layers), -1)
 
     def enter(self, layer: int) -> ChangedRows:
         """The claimed rows after the attention of a layer, each head in turn with its claimed keys changed."""
-        patch_site, block = self.changed.patch_site, self.changed.blocks[layer]
-        sublayer = block.attention if patch_site.attention == "self" else block.cross
-        attn = sublayer.layer
-        assert isinstance(attn, Attention)
+        kind, (block, _, attn) = self.changed.patch_site.attention, self.changed.attention(layer)
         written = self.changed.dz(layer) @ attn.W_O  # head row d_model
         if self.picked is not None:
             written = written.flatten(0, 1)[self.picked]
-        stream = after_attention(block, self.changed.base, layer, (0, self.rows), written, patch_site.attention)
+        stream = after_attention(block, self.changed.base, layer, (0, self.rows), written, kind)
         stream = stream.view(-1, stream.shape[-1])
-        return ChangedRows(*after(block.config, layer, patch_site.attention), self.place, stream, (1, 1, len(stream)))
+        return ChangedRows(*after(block.config, layer, kind), self.place, stream, (1, 1, len(stream)))

@@ -10,7 +10,6 @@ text's own next tokens, or in anything else that an output layer, the model's or
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,6 +28,9 @@ from interp.patching.resumption import resumed
 from interp.running import Tokens, run
 from interp.transformer import Transformer
 
+# Claims on a text that share a pass, the layers whose heads their keys are hidden from, and which heads: None are all,
+# else those of one layer, each with the claim (of the first list) that it is measured for.
+_Party = tuple[list[int], range, list[tuple[int, int]] | None]
 __all__ = [
     "Claim",
     "How",
@@ -88,7 +90,7 @@ def knock_out(
         last = max(1 + int(read.positions.max()) for read in reads)
         if texts.patch_site.stack == last_stack(model):
             last = max(stretches[at].stop for at in some)
-        hidden = HiddenKeys(ChangedKeys.of(texts, base, [claims[at] for at in some], last), reads, heads)
+        hidden = HiddenKeys(ChangedKeys(texts, base, [claims[at] for at in some], last), reads, heads)
         if heads is None:
             for at, drop in zip(some, hidden.drops(layers, output), strict=True):
                 drops[at, layers.start : layers.stop] = drop
@@ -127,12 +129,8 @@ def knock_out_together(
     widths = [1 + int(reads[at].positions.max()) if texts.patch_site.causal else length for at, length in whole]
     first = [min(layer for layer, _ in named) for named in heads]
     drops = base.final.new_empty(len(claims))
-    for some in fitting(
-        sorted(range(len(claims)), key=lambda at: (first[at], widths[at])),
-        widths.__getitem__,
-        rows_at_once(model, 3),
-        first.__getitem__,
-    ):
+    order = sorted(range(len(claims)), key=lambda at: (first[at], widths[at]))
+    for some in fitting(order, widths.__getitem__, rows_at_once(model, 3), first.__getitem__):
         prompts = torch.tensor([claims[at].prompt for at in some], device=model.device)
         own = base.take(prompts, {stack: max(widths[at] for at in some)})
         edits = edits_of(texts.patch_site, [(row, claims[at], heads[at]) for row, at in enumerate(some)])
@@ -230,17 +228,6 @@ def _stretches(texts: ClaimedTexts, claims: Sequence[Claim]) -> list[range]:
     ]
 
 
-class _Party(NamedTuple):
-    """Claims on a text and the layers whose heads they are hidden from: what shares a pass.
-
-    `heads` None are all; else those of one layer, each with the claim (of `claims`) that it is asked of.
-    """
-
-    claims: list[int]
-    layers: range
-    heads: list[tuple[int, int]] | None = None
-
-
 def _parties(
     texts: ClaimedTexts,
     claims: Sequence[Claim],
@@ -255,8 +242,7 @@ def _parties(
     onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.read.ids.shape[1]
     order = sorted(range(len(claims)), key=lambda at: (claims[at].prompt, stretches[at].start, stretches[at].stop))
 
-    def prompt(at: int) -> int:
-        return claims[at].prompt
+    prompts = [claim.prompt for claim in claims]
 
     def rows_of_all(at: int) -> int:
         changed = max(0, config.n_layers - 2) * len(stretches[at])  # layers of whose cells all rows are carried
@@ -266,13 +252,14 @@ def _parties(
         return len(heads[at]) * (len(claims[at].queries) + len(stretches[at]) + onward)
 
     if cells is None:
-        for party in fitting(order, rows_of_all, most, prompt):
+        for party in fitting(order, rows_of_all, most, prompts.__getitem__):
             together = max(1, int(config.n_layers / max(1.0, sum(map(rows_of_all, party)) / most)))
             for start in range(0, config.n_layers, together):
-                yield _Party(party, range(start, min(config.n_layers, start + together)))
+                yield party, range(start, min(config.n_layers, start + together)), None
         return
     for layer in range(config.n_layers):
         heads = {at: cells[at, layer].nonzero()[:, 0].tolist() for at in order}
-        for party in fitting([at for at in order if heads[at]], partial(rows_of, heads), most, prompt):
-            cell = [(number, head) for number, at in enumerate(party) for head in heads[at]]
-            yield _Party(party, range(layer, layer + 1), cell)
+        claimed = [at for at in order if heads[at]]
+        for party in fitting(claimed, partial(rows_of, heads), most, prompts.__getitem__):
+            measured = [(number, head) for number, at in enumerate(party) for head in heads[at]]
+            yield party, range(layer, layer + 1), measured

@@ -29,8 +29,7 @@ def shares(model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite 
         kept += config.n_layers * pairs.read_by(name).ids.shape[1] * ((3 + 2 * attentions) * config.d_model + heads)
     alone = 2 * kept * model.last.embed.token.weight.element_size()
     one_cell = positions_changed(model, pairs, patch_site) * _row_bytes(model, pairs)
-    least = alone + one_cell
-    _check(budget, least, pairs)
+    check_budget(budget, alone + one_cell, pairs)
     together = 2 * alone  # groups of several prompts are copied out of their run
     fitting = min(budget // 2, budget - one_cell) // together
     return (1, budget - alone) if fitting < 2 else (fitting, budget - min(fitting, len(pairs)) * together)
@@ -90,13 +89,18 @@ def most_rows(
     """
     one_cell, row = positions_changed(model, pairs, patch_site), _row_bytes(model, pairs, recorded)
     if recorded:
-        _check(budget, one_cell * row, pairs)
+        check_budget(budget, one_cell * row, pairs)
     return max(one_cell, min(rows_at_once(model), budget // row))
 
 
-def _check(budget: int, least: int, pairs: Pairs) -> None:
+def check_budget(budget: int, least: int, pairs: Pairs, what: str = "cell of a prompt") -> None:
+    """Whether one such part fits.
+
+    Raises:
+        InputError: it does not.
+    """
     if budget < least:
         raise InputError(
-            f"a budget of {budget} bytes is too small for one cell of a prompt of {pairs.clean.ids.shape[1]} "
-            f"positions: expected at least {least} bytes"
+            f"a budget of {budget} bytes is too small for one {what} of {pairs.clean.ids.shape[1]} positions: "
+            f"expected at least {least}"
         )

@@ -29,7 +29,7 @@ class Readout:
     name: str
     positions: Int[Tensor, "prompt read"]
     tokens: Int[Tensor, "prompt token"] | None
-    value: Callable[[Tensor, Tensor | None], Tensor]
+    value: Callable[..., Tensor]
     reference: Tensor | None = None
 
     def take(self, prompts: Int[Tensor, " some"]) -> "Readout":
@@ -39,12 +39,8 @@ class Readout:
 
     def of(self, model: Transformer, final: Float[Tensor, "*cells prompt read d_model"]) -> Tensor:
         """The metric, `*cells prompt`, from the final residual stream at `positions`."""
-        if self.tokens is None:
-            logits = model.read(final)
-            assert logits is not None
-        else:
-            assert model.output is not None
-            logits = model.output.of_tokens(final, self.tokens)
+        assert model.output is not None
+        logits = model.read(final) if self.tokens is None else model.output.of_tokens(final, self.tokens)
         return self.value(logits, self.reference)
 
     def at_reads(
@@ -98,9 +94,8 @@ def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
         tokens = torch.stack([_ids(model, pairs, right, "right"), _ids(model, pairs, wrong, "wrong")], 1)
-        return Readout(
-            "logit_difference", pairs.last[:, None], tokens, lambda logits, _: logits[..., 0, 0] - logits[..., 0, 1]
-        )
+        name = "logit_difference"
+        return Readout(name, pairs.last[:, None], tokens, lambda logits, _: logits[..., 0, 0] - logits[..., 0, 1])
 
     return Metric("logit_difference", prepare)
 
@@ -124,8 +119,7 @@ def _of_answer(name: str, answer: Answer, value: Callable[[Tensor, Tensor], Tens
     def prepare(model: Model, pairs: Pairs) -> Readout:
         ids = _ids(model, pairs, answer, "right")
 
-        def read(logits: Tensor, answers: Tensor | None) -> Tensor:
-            assert answers is not None
+        def read(logits: Tensor, answers: Tensor) -> Tensor:
             last = logits[..., 0, :]
             return value(last, answers[:, None].expand(*last.shape[:-1], 1))
 
@@ -138,8 +132,7 @@ def kl_divergence() -> Metric:
     """KL(clean || patched) of the next-token distributions at the last position, in nats."""
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
-        def read(logits: Tensor, clean: Tensor | None) -> Tensor:
-            assert clean is not None
+        def read(logits: Tensor, clean: Tensor) -> Tensor:
             return (clean.exp() * (clean - logits[..., 0, :].log_softmax(-1))).sum(-1)
 
         reference = last_logits(model, *pairs.inputs[0]).log_softmax(-1)
@@ -166,8 +159,7 @@ def next_token_loss() -> Metric:
         positions = torch.minimum(columns, text.lengths[:, None] - 2)  # a shorter prompt's are read again, and left out
         following = text.ids[:, 1:].masked_fill(~text.mask[:, 1:], _NO_TOKEN)
 
-        def read(logits: Tensor, following: Tensor | None) -> Tensor:
-            assert following is not None
+        def read(logits: Tensor, following: Tensor) -> Tensor:
             at = following.clamp(min=0).expand(logits.shape[:-1])[..., None]
             found = -logits.log_softmax(-1).gather(-1, at)[..., 0]
             real = following != _NO_TOKEN

@@ -57,16 +57,12 @@ def labels_of(
         for name, (batch, target) in zip(("token", "corrupt_token"), pairs.inputs, strict=True):
             decoded = target is not None and patch_site.counted(axis) == "decoder"
             tokenizer, read = (answers_in(model), target) if decoded and target else (model.tokenizer, batch)
-            places = [*distinct_positions(pairs).values()] or range(read.ids.shape[1])
-            labels: list[str | None] = []
-            for place in places:
-                if isinstance(place, Tensor):
-                    there = read.ids.gather(1, place[:, None])
-                else:
-                    there = read.ids[read.lengths > place, place]
-                ids = there.unique().tolist()
-                labels.append(tokenizer.label(ids[0]) if tokenizer is not None and len(ids) == 1 else None)
-            found[prefix + name] = (*labels,)
+            places = [read.ids.gather(1, at[:, None]) for at in distinct_positions(pairs).values()]
+            places = places or [read.ids[read.lengths > at, at] for at in range(read.ids.shape[1])]
+            unique = [there.unique().tolist() for there in places]
+            found[prefix + name] = tuple(
+                tokenizer.label(ids[0]) if tokenizer is not None and len(ids) == 1 else None for ids in unique
+            )
     return found
 
 
@@ -108,11 +104,9 @@ def of_names(
     if not pairs.positions:
         return table
     columns = columns_named(pairs).cpu().numpy()
-    found = np.zeros(shape, dtype=bool)
-    for cell in np.argwhere(table):
-        *where, prompt = cell.tolist()
-        own = [columns[at, prompt] if axis in POSITIONAL else at for axis, at in zip(by, where, strict=True)]
-        found[(*own, prompt)] = True
+    found, (*places, prompt) = np.zeros(shape, dtype=bool), np.nonzero(table)
+    named = [columns[at, prompt] if axis in POSITIONAL else at for axis, at in zip(by, places, strict=True)]
+    found[(*named, prompt)] = True
     return found
 
 

@@ -84,7 +84,7 @@ def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequen
             f"the answer {answer!r} follows {word!r} without a space, as {word + answer!r}{more}: if it is a word of "
             f"its own, write {' ' + answer!r}",
             InputWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -125,14 +125,12 @@ def each_place(places: Places, n_prompts: int) -> dict[str, list[Place | None]]:
     """
     found: dict[str, list[Place | None]] = {}
     for name, place in places.items():
-        listed: list[Place | None] = []
         if isinstance(place, int | str | tuple) or is_number(place) or callable(place):
-            listed.extend([cast(Place, place)] * n_prompts)
+            found[name] = [cast(Place, place)] * n_prompts
         else:
-            listed.extend(place.tolist() if isinstance(place, Tensor) else place)
-        if len(listed) != n_prompts:
-            raise InputError(f"expected one position {name} for each of {n_prompts} prompts, got {len(listed)}")
-        found[name] = listed
+            found[name] = [*(place.tolist() if isinstance(place, Tensor) else place)]
+        if len(found[name]) != n_prompts:
+            raise InputError(f"expected one position {name} for each of {n_prompts} prompts, got {len(found[name])}")
     return found
 
 
@@ -162,12 +160,8 @@ def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span]
 def _words(name: str, words: str, text: str) -> Span:
     """The characters of words that occur once."""
     words = words.strip()
-    starts = [at for at in range(len(text)) if words and text.startswith(words, at)]
-    ends = [at + len(words) for at in starts]
-    around = [(text[at - 1 : at], text[end : end + 1]) for at, end in zip(starts, ends, strict=True)]
-    whole = [
-        at for at, (before, after) in zip(starts, around, strict=True) if not (before.isalnum() or after.isalnum())
-    ]
+    alone = rf"(?<![^\W_])(?={re.escape(words)}(?![^\W_]))"
+    whole = [found.start() for found in re.finditer(alone, text)] if words else []
     if len(whole) != 1:
         how = f"occurs {len(whole)} times in" if whole else "is no word of"
         raise InputError(

@@ -69,13 +69,10 @@ class Pairs(Shown):
                 "clean and corrupted prompts must align token by token: expected equal lengths, got "
                 f"{self.clean.lengths.tolist()} and {self.corrupt.lengths.tolist()} tokens; {_NAMES}"
             )
-        if self.clean.padded and not bool(self.clean.mask[:, 0].all()):
-            raise InputError("pairs are padded on the right: expected a real token in the first column of every prompt")
-        same = ~self.changed.any(1)
-        if bool(same.any()):
-            raise InputError(
-                f"clean and corrupted prompt {int(same.nonzero()[0])} are identical: nothing can be patched"
-            )
+        check_padding("pairs", self.clean)
+        same = (~self.changed.any(1)).nonzero()
+        if len(same):
+            raise InputError(f"clean and corrupted prompt {int(same[0])} are identical: nothing can be patched")
         self._check_other()
         for name, at in self.positions.items():
             if at.shape != self.last.shape or bool((at < 0).any()) or bool((at >= self.clean.lengths).any()):
@@ -88,8 +85,8 @@ class Pairs(Shown):
         for name, other in (("target", self.target), ("source", self.source)):
             if other is not None and len(other.ids) != len(self.clean.ids):
                 raise InputError(f"expected one {name} for each of {len(self.clean.ids)} pairs, got {len(other.ids)}")
-            if other is not None and other.padded and not bool(other.mask[:, 0].all()):
-                raise InputError(f"a {name} is padded on the right: expected a real token in every first column")
+            if other is not None:
+                check_padding(f"{name}s", other)
 
     def __len__(self) -> int:
         return len(self.clean.ids)
@@ -144,8 +141,7 @@ class Pairs(Shown):
 
     def read_by(self, stack: str) -> TokenBatch:
         """What a stack reads for the clean prompts; for the corrupted ones it is as long."""
-        first, second = self.inputs[0]
-        return first if second is None or stack == "encoder" else second
+        return text_read(self.inputs[0], stack)
 
     def differing(self, stack: str) -> str:
         """The stack that reads what differs; of models of one stack that stack."""
@@ -201,21 +197,19 @@ class Pairs(Shown):
                 place that a prompt has not.
         """
         stack = differing(model, target, source)
-        batches = as_batch(model, clean, stack), as_batch(model, corrupt, stack)
-        others = {"target": target, "source": source}
-        made = {
-            name: None if ids is None else as_batch(model, ids.reshape(-1, ids.shape[-1]).expand(len(clean), -1), read)
-            for (name, ids), read in zip(others.items(), ("decoder", "encoder"), strict=True)
-        }
-        listed = each_place(positions or {}, len(clean))
+        prompts = as_batch(model, clean, stack), as_batch(model, corrupt, stack)
+        n_pairs, parts = len(prompts[0].ids), {}
+        for name, ids, read in (("target", target, "decoder"), ("source", source, "encoder")):
+            if ids is not None:
+                parts[name] = as_batch(model, ids.reshape(-1, ids.shape[-1]).expand(n_pairs, -1), read)
+        for name, ids in (("right", right), ("wrong", wrong)):
+            parts[name] = None if ids is None else _answers(name, ids, n_pairs, model.config.last.d_vocab)
         named = {
             name: torch.tensor([position_of(name, at, "these ids", (), 0, clean.shape[1]) for at in places])
-            for name, places in listed.items()
+            for name, places in each_place(positions or {}, n_pairs).items()
         }
-        n_pairs, d_vocab = len(batches[0].ids), model.config.last.d_vocab
-        given = {"right": right, "wrong": wrong}
-        made |= {name: None if ids is None else _answers(name, ids, n_pairs, d_vocab) for name, ids in given.items()}
-        return replace(Pairs(*batches), **made).to(model.device)._naming(named)
+        pairs = Pairs(*prompts, **parts).to(model.device)
+        return replace(pairs, positions={name: at.to(model.device) for name, at in named.items()})
 
     @staticmethod
     def from_texts(
@@ -245,20 +239,13 @@ class Pairs(Shown):
         check_model(model)
         if strange := [each for each in (*clean, *corrupt, *right, *wrong) if not isinstance(each, str)]:
             raise InputError(f"expected prompts and answers as texts, got {strange[0]!r}")
-        if not len(clean) == len(corrupt) == len(right) == len(wrong):
+        if len({*map(len, (clean, corrupt, right, wrong))}) > 1:
             sizes = len(clean), len(corrupt), len(right), len(wrong)
             raise InputError(
                 f"expected one corrupted prompt, right and wrong answer for each clean prompt, got {sizes}"
             )
-        if len(model.config.stacks) > 1 and target is None and source is None:
-            target = [""] * len(clean)
-        differing(model, target, source)
-        kind, others = ("source", source) if source is not None else ("target", target)
-        if others is not None and len(others) != len(clean):
-            raise InputError(f"expected one {kind} for each of {len(clean)} pairs, got {len(others)}")
-        if (answering := answers_in(model)) is not None:
-            warn_of_glued(answering, clean if target is None else target, right, wrong)
-        return _made(model, (clean, corrupt, right, wrong), kind, others, each_place(positions or {}, len(clean)), drop)
+        beside = {name: each for name, each in (("target", target), ("source", source)) if each is not None}
+        return _made(model, (clean, corrupt, right, wrong), beside, each_place(positions or {}, len(clean)), drop)
 
     @staticmethod
     def from_csv(model: Model, file: str | Path, *, drop: bool = False, as_typed: bool = False) -> "Pairs":
@@ -306,24 +293,16 @@ class Pairs(Shown):
                 if unmarked(texts["corrupt"][at])[1]:
                     raise InputError("mark the clean prompt alone: the corrupted one aligns with it token for token")
         clean, corrupt, right, wrong = (texts[name] for name in COLUMNS)
-        two = len(model.config.stacks) > 1
-        kind = next((name for name in reversed(BESIDE) if name in texts), "target")
-        others = texts.get(kind, [""] * len(clean) if two else None)
-        differing(model, others if kind == "target" else None, others if kind == "source" else None)
+        beside = {name: texts[name] for name in BESIDE if name in texts}
         if not as_typed:
-            continued = others if kind == "target" and others is not None else clean
+            continued = beside.get("target", clean if len(model.config.stacks) == 1 or beside else [""] * len(clean))
             right, wrong = ([*map(with_space, continued, each)] for each in (right, wrong))
-            if (answering := answers_in(model)) is not None:
-                warn_of_glued(answering, continued, right, wrong)
         for name in columns:
             if str(name).startswith(POSITION):
                 places[str(name).removeprefix(POSITION)] = [*map(place, columns[name])]
         for name in dict.fromkeys(name for each in marks for name in each):
             places[name] = [each.get(name) for each in marks]
-        return _made(model, (clean, corrupt, right, wrong), kind, others, places, drop, file)
-
-    def _naming(self, positions: Mapping[str, Tensor]) -> "Pairs":
-        return replace(self, positions={name: at.to(self.last.device) for name, at in positions.items()})
+        return _made(model, (clean, corrupt, right, wrong), beside, places, drop, file, glue=as_typed)
 
 
 def _answers(name: str, ids: Tensor | Sequence[int] | int, n_pairs: int, d_vocab: int) -> Int[Tensor, " prompt"]:
@@ -348,41 +327,66 @@ def _answers(name: str, ids: Tensor | Sequence[int] | int, n_pairs: int, d_vocab
 def _made(
     model: Model,
     texts: tuple[Sequence[str], ...],
-    kind: str,
-    others: Sequence[str] | None,
+    beside: Mapping[str, Sequence[str]],
     places: Mapping[str, Sequence[Place | None]],
     drop: bool,
     file: str | None = None,
+    *,
+    glue: bool = False,
 ) -> Pairs:
-    """Pairs of texts, their answers and their named places; `others` are targets or sources, as `kind` says."""
+    """Pairs of texts, answers and named places; `beside` are targets or sources; answers may `glue` to a word."""
+    if len(model.config.stacks) > 1 and not beside:
+        beside = {"target": [""] * len(texts[0])}
+    differing(model, beside.get("target"), beside.get("source"))
+    kind = "source" if "source" in beside else "target"
+    others = beside.get(kind)
+    if others is not None and len(others) != len(texts[0]):
+        raise InputError(f"expected one {kind} for each of {len(texts[0])} pairs, got {len(others)}")
+    if (answering := answers_in(model)) is not None and not glue:
+        warn_of_glued(answering, beside.get("target", texts[0]), *texts[2:])
     left_out: Counter[str] = Counter()
     usable: dict[int, tuple[list[int], list[int], int, int, list[int], list[int]]] = {}  # with named positions
     for at, each in enumerate(zip(*texts, strict=True)):
         try:
             row = _pair(model, *each, **({} if others is None else {kind: others[at]}))
-            where = _positions(model, each[0], kind, len(row[0]), {name: own[at] for name, own in places.items()})
+            where = _positions(model, each[0], kind, len(row[0]), {name: listed[at] for name, listed in places.items()})
             usable[at] = (*row, where)
         except _UnusableError as reason:
-            if not drop:
-                if file is not None:
-                    raise InputError(
-                        f"row {at + 1} of {file}: {reason}; --drop (drop=True) leaves such rows out"
-                    ) from None
-                raise InputError(f"pair {each[0]!r} / {each[1]!r}: {reason}") from None
             left_out[str(reason).split(":")[0]] += 1
+            if not drop:
+                name = f"pair {each[0]!r} / {each[1]!r}" if file is None else f"row {at + 1} of {file}"
+                advice = "" if file is None else "; --drop (drop=True) leaves such rows out"
+                raise InputError(f"{name}: {reason}{advice}") from None
     if not usable:
         reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
         raise InputError(f"none of the {len(texts[0])} pairs can be used: {reasons}")
-    cleans, corrupts, rights, wrongs, beside, positions = zip(*usable.values(), strict=True)
-    batches = TokenBatch.from_rows(cleans), TokenBatch.from_rows(corrupts)
-    other = {} if others is None else {kind: TokenBatch.from_rows(beside)}
-    found = Pairs(*batches, torch.tensor(rights), torch.tensor(wrongs), left_out, tuple(usable))
-    at = torch.tensor(positions, dtype=torch.long).view(len(usable), len(places))
-    return replace(found, **other).to(model.device)._naming(dict(zip(places, at.unbind(1), strict=True)))
+    *prompts, rights, wrongs, read, positions = zip(*usable.values(), strict=True)
+    columns = torch.tensor(positions, dtype=torch.long).view(len(usable), len(places)).unbind(1)
+    named = dict(zip(places, columns, strict=True))
+    other = {} if others is None else {kind: TokenBatch.from_rows(read)}
+    answers = torch.tensor(rights), torch.tensor(wrongs)
+    batches = map(TokenBatch.from_rows, prompts)
+    return Pairs(*batches, *answers, left_out, tuple(usable), **other, positions=named).to(model.device)
 
 
 class _UnusableError(InputError):
     """A pair that cannot be used, and why."""
+
+
+def check_padding(what: str, batch: TokenBatch) -> None:
+    """Whether texts are padded on the right.
+
+    Raises:
+        InputError: a text has padding before it.
+    """
+    if batch.padded and not bool(batch.mask[:, 0].all()):
+        raise InputError(f"{what} are padded on the right: expected a real token in the first column of each")
+
+
+def text_read(inputs: Inputs, stack: str) -> TokenBatch:
+    """What a stack reads of one text or two."""
+    first, second = inputs
+    return first if second is None or stack == "encoder" else second
 
 
 def answers_in(model: Model) -> Tokenizer | None:
@@ -424,14 +428,19 @@ def _pair(
     tokenizer, answering = model.tokenizer, answers_in(model)
     if tokenizer is None or answering is None:
         raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
+
+    def decoded(text: str) -> list[int]:
+        """Ids as the decoder reads them, its start id before them."""
+        return as_target(model, text).ids[0].tolist()
+
     if target is not None:
-        prompts, beside = [tokenizer.encode(text) for text in (clean, corrupt)], _decoded(model, target)
+        prompts, beside = [tokenizer.encode(text) for text in (clean, corrupt)], decoded(target)
     elif source is not None:
-        prompts, beside = [_decoded(model, text) for text in (clean, corrupt)], tokenizer.encode(source)
+        prompts, beside = [decoded(text) for text in (clean, corrupt)], tokenizer.encode(source)
     else:
         prompts, beside = [[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in (clean, corrupt)], []
     answers = [answering.continuation(text) for text in (right, wrong)]
-    shared = _shared(f"{right!r} and {wrong!r}", *answers)
+    shared = _shared(*answers, f"{right!r} and {wrong!r}")
     if len(prompts[0]) != len(prompts[1]):
         lengths = f"{len(prompts[0])} and {len(prompts[1])}"
         raise _UnusableError(f"the prompts do not align: they are {lengths} tokens long; {_NAMES}")
@@ -452,7 +461,7 @@ def _pair(
     return prompts[0], prompts[1], answers[0][shared], answers[1][shared], beside
 
 
-def _shared(names: str, right: Sequence[int], wrong: Sequence[int]) -> int:
+def _shared(right: Sequence[int], wrong: Sequence[int], names: str) -> int:
     """How many pieces two answers begin with alike."""
     if (shared := first_difference(right, wrong)) is not None:
         return shared
@@ -471,11 +480,6 @@ def _positions(model: Model, clean: str, kind: str, length: int, places: Mapping
         return [position_of(name, at, *pieces) for name, at in places.items()]
     except InputError as error:
         raise _UnusableError(f"a named position is missing: {error}") from None
-
-
-def _decoded(model: Model, target: str) -> list[int]:
-    """A target's ids as the decoder reads it, its start id before it."""
-    return as_target(model, target).ids[0].tolist()
 
 
 def first_difference(right: Sequence[int], wrong: Sequence[int]) -> int | None:

@@ -8,7 +8,6 @@ from typing import Literal, cast
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.pairs import Pairs
-from interp.transformer import Stack, with_parts
 
 Attending = Literal["self", "cross"]
 StackName = Literal["encoder", "decoder"]
@@ -48,6 +47,7 @@ class PatchSite:
     sizes: tuple[int | None, ...]
     n_layers: int
     causal: bool
+    coupled: bool  # queries and keys are normalised over all heads at once
 
     @staticmethod
     def of(
@@ -71,14 +71,15 @@ class PatchSite:
         kind: Attending = "cross" if attention == "cross" or site in _IN_CROSS else "self"
         if attention not in kinds:
             raise InputError(f"no attention {attention!r} in this model's {stack}: expected {' or '.join(kinds)}")
-        patchable = _patchable(model, stack) if attention == "self" else _in_cross(model, stack)
+        patchable = _patchable(model, stack, attention)
         if site not in patchable:
             where = "cross-attention" if attention == "cross" else "this model" if len(stacks) == 1 else f"the {stack}"
             raise InputError(f"no patchable site {site!r} in {where}: expected one of {', '.join(patchable)}")
         found = model.sites[site_name(stack, 0, site, kind)]
         axes = tuple(_AXES.get(axis, axis) for axis in found.axes)
         n_layers = 1 if site in _OUTSIDE else config.n_layers
-        patch_site = PatchSite(cast(StackName, stack), kind, site, axes, found.sizes, n_layers, config.causal)
+        parts = found.sizes, n_layers, config.causal, config.qk_norm == "all"
+        patch_site = PatchSite(cast(StackName, stack), kind, site, axes, *parts)
         if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*patch_site.counting}:
             raise InputError(
                 f"{site} can be swept by layer first, then any of {', '.join(patch_site.counting)}; got {', '.join(by)}"
@@ -125,10 +126,9 @@ class PatchSite:
         """Whether it lies inside attention, not in the stream."""
         return self.site in IN_ATTENTION
 
-    @property
-    def in_engine(self) -> bool:
-        """Whether the engine of sweeps has a shorter way for its cells than to resume with an edit."""
-        return self.site in _ENGINE
+    def in_engine(self, by: Sequence[str]) -> bool:
+        """Whether the engine of sweeps has a shorter way for cells on these axes than to resume with an edit."""
+        return self.site in _ENGINE and not (self.coupled and self.site in {"q", "k"} and "head" in by)
 
     @property
     def of_keys(self) -> bool:
@@ -164,24 +164,17 @@ class PatchSite:
         return self.site in _OUTSIDE
 
 
-def _patchable(model: Model, stack: str) -> list[str]:
-    """What can be patched in a stack, cross-attention's insides apart."""
-    found = [site.removeprefix("attn.") for site in _in_layers(model, stack) if not site.startswith("cross_attn.")]
-    outside = [site for site in _OUTSIDE if site != "logits" or stack == last_stack(model)]
-    return [*found, *(site for site in outside if site_name(stack, 0, site) in model.sites)]
-
-
-def _in_cross(model: Model, stack: str) -> list[str]:
-    """What can be patched in and around a stack's cross-attention."""
-    inside = [site for site in _in_layers(model, stack) if site.startswith("cross_attn.")]
-    return [*_IN_CROSS, *(site.removeprefix("cross_attn.") for site in inside)]
-
-
-def _in_layers(model: Model, stack: str) -> list[str]:
-    """The sites that every layer of a stack has."""
+def _patchable(model: Model, stack: str, attention: str) -> list[str]:
+    """What can be patched in a stack, without the insides of its cross-attention; or in and around that."""
     first, others = f"{stack}.0.", range(1, model.config.stacks[stack].n_layers)
     local = [name.removeprefix(first) for name in model.sites if name.startswith(first)]
-    return [site for site in local if all(f"{stack}.{layer}.{site}" in model.sites for layer in others)]
+    local = [site for site in local if all(f"{stack}.{layer}.{site}" in model.sites for layer in others)]
+    inside = [site for site in local if site.startswith("cross_attn.")]
+    if attention == "cross":
+        return [*_IN_CROSS, *(site.removeprefix("cross_attn.") for site in inside)]
+    outside = [site for site in _OUTSIDE if site != "logits" or stack == last_stack(model)]
+    outside = [site for site in outside if site_name(stack, 0, site) in model.sites]
+    return [*(site.removeprefix("attn.") for site in local if site not in inside), *outside]
 
 
 def last_stack(model: Model) -> str:
@@ -198,12 +191,3 @@ def only_stack(model: Model, what: str) -> str:
     if len(model.config.stacks) > 1:
         raise InputError(f"{what} is for models of one stack, and this one has an encoder and a decoder: use `sweep`")
     return next(iter(model.config.stacks))
-
-
-def one_stack(model: Model, what: str) -> tuple[str, Stack]:
-    """The only stack of a model whose parts `what` calls, and its name.
-
-    Raises:
-        InputError: there are two, or another library runs the model.
-    """
-    return only_stack(model, what), with_parts(model, what).last

@@ -30,7 +30,7 @@ from interp.patching.changed_rows import (
     after,
     attend,
 )
-from interp.patching.chunks import Chunk, GroupSweep, groups, passes
+from interp.patching.chunks import Chunk, GroupSweep, group_sweeps, passes, put
 from interp.patching.engine import Pass, resume
 from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric, prepared, with_answers
@@ -100,9 +100,9 @@ def path_patch(
     patch_site = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
     check_reach(pairs, patch_site)
     readouts = prepared(model, pairs, metrics)
-    base, other = PlainRun.of_both(model, *ordered(pairs, direction))
+    runs = PlainRun.of_both(model, *ordered(pairs, direction))
     plain = with_answers(model, pairs, readouts)
-    base_values, other_values = (read_values(model, each, plain) for each in (base, other))
+    base_values, other_values = (read_values(model, run, plain) for run in runs)
     shape = patch_site.shape(pairs, by)
     values = {each.name: base_values[each.name].expand(*shape, -1).clone() for each in readouts}
     config = model.config.stacks[patch_site.stack]
@@ -110,80 +110,73 @@ def path_patch(
     lengths = pairs.read_by(patch_site.stack).lengths
     at = [receiver.columns(pairs, patch_site.stack) for receiver in receivers]
     together = torch.stack([torch.full_like(lengths, -1) if each is None else each for each in at], 1)
-    for group in groups(model, pairs, patch_site, most, alike=together):
-        own = GroupSweep.of(model, (base, other), group, readouts, by)
+    for group in group_sweeps(model, pairs, runs, readouts, patch_site, by, most, alike=together):
         places = [None if each is None else int(each[group.prompts[0]]) for each in at]
-        paths = _Paths(own, receivers, places, through)
         named = columns_named(pairs)[:, group.prompts].unique().tolist() if names_of(pairs, by) else None
-        for where in group.wheres(by):
+        for where in group.wheres():
             if named is None or where.position in named:
-                paths.fill(values, where, most)
+                _fill(values, group, where, [*zip(receivers, places, strict=True)], through, most)
     clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
     site = path_name(sender, receivers)
     return cells_of(model, pairs, patch_site, by, direction, values, clean, corrupt, site=site)
 
 
-@dataclass(frozen=True)
-class _Paths:
-    """The paths of one group of prompts: from its senders to the receivers, and on to the metrics."""
+def _fill(
+    values: dict[str, Tensor],
+    sweep: GroupSweep,
+    where: Where,
+    receivers: Sequence[tuple[Receiver, int | None]],
+    through: Through,
+    most: int,
+) -> None:
+    """Take all senders of one place in a group of prompts to the receivers and on to the metrics, into the tables.
 
-    sweep: GroupSweep
-    receivers: Sequence[Receiver]
-    places: Sequence[int | None]  # of each receiver, its position in these prompts
-    through: Through
+    With each receiver comes its position in these prompts.
+    """
+    site, config, start = sweep.patch_site, sweep.patches.model.config, sweep.first_reached(where)
+    reads = _reads_from(sweep, receivers, start)
+    if not reads:
+        return
+    rows = torch.cat([read.rows for parts in reads.values() for read in parts]).unique()
+    first = int(rows[0]) if site.causal else 0
+    everything = through == "everything"
+    if where.position is not None and not everything:  # attention alone moves anything to another position
+        rows = rows[rows == where.position]
+    if not len(rows) or first > sweep.last_read:
+        return
+    senders = _Senders(sweep.patches, reads, rows, again=through == "mlps")
+    every = np.ones(next(iter(values.values())).shape[:-1], dtype=bool)
+    chunks = sweep.chunks_of(where, start if everything else first, most, every)
+    stack, last = config.stacks[site.stack], max(reads)
+    chunks = [chunk for chunk in chunks if written(stack, site.site, chunk.layer, site.attention) <= last]
+    for party in passes(chunks, most):
+        received = senders.recomputing(party) if everything else senders.keeping_attention(party)
+        put(party, values, _given(sweep.patches, sweep.suffix(first), received))
+    sweep.patches.forget()
 
-    def fill(self, values: dict[str, Tensor], where: Where, most: int) -> None:
-        """Take all senders of one place to the metrics, and put these into the tables."""
-        sweep, start = self.sweep, self.sweep.group.first_reached(where)
-        asked = self._asked(start)
-        if not asked:
-            return
-        rows = torch.cat([each.rows for parts in asked.values() for each in parts]).unique()
-        first = int(rows[0]) if sweep.group.patch_site.causal else 0
-        everything = self.through == "everything"
-        if where.position is not None and not everything:  # attention alone moves anything to another position
-            rows = rows[rows == where.position]
-        if not len(rows) or first > sweep.last_read:
-            return
-        senders = _Senders(sweep.patches, asked, rows, again=self.through == "mlps")
-        on, every = sweep.suffix(first), np.ones(next(iter(values.values())).shape[:-1], dtype=bool)
-        chunks = [*sweep.chunks_of(where, start if everything else first, most, every)]
-        chunks = [chunk for chunk in chunks if self._written(chunk.layer) <= max(asked)]
-        for some in passes(chunks, most):
-            received = senders.recomputing(some) if everything else senders.keeping_attention(some)
-            found = sweep.measure(_given(sweep.patches, on, received))
-            sizes = [len(chunk.heads) for chunk in some]
-            for chunk, *own in zip(some, *(value.split(sizes) for value in found), strict=True):
-                chunk.put(values, own)
-        sweep.patches.forget()
 
-    def _written(self, layer: int) -> Moment:
-        patch_site = self.sweep.group.patch_site
-        return written(
-            self.sweep.patches.model.config.stacks[patch_site.stack], patch_site.site, layer, patch_site.attention
-        )
-
-    def _asked(self, start: int) -> "dict[Moment, list[_Asked]]":
-        """What receivers ask for from `start` on; what nothing moves to another position, only where metrics read."""
-        base, model = self.sweep.patches.base, self.sweep.patches.model
-        config, length = model.config.stacks[base.stack], base.batch.ids.shape[1]
-        changed = torch.arange(length, device=base.batch.ids.device) >= start
-        read = torch.zeros_like(changed)
-        read[torch.cat([readout.positions.flatten() for readout in self.sweep.readouts])] = True
-        masks: dict[Moment, dict[str, Tensor]] = defaultdict(dict)
-        for receiver, place in zip(self.receivers, self.places, strict=True):
-            moment, part = receiver.moment(config), receiver.part
-            mask = torch.zeros(length, _n_heads(config, part), dtype=torch.bool, device=read.device)
-            at = slice(None) if place is None else place
-            mask[at, slice(None) if receiver.head is None else receiver.head] = True
-            moved_on = moment[0] < _read_layer(model, base.stack) or part in {"k", "v"}
-            mask &= (changed if moved_on else changed & read)[:, None]
-            if bool(mask.any()):
-                masks[moment][part] = mask | masks[moment].get(part, mask)
-        return {
-            moment: [_Asked(part, moment[0], mask) for part, mask in parts.items()]
-            for moment, parts in sorted(masks.items())
-        }
+def _reads_from(
+    sweep: GroupSweep, receivers: Sequence[tuple[Receiver, int | None]], start: int
+) -> "dict[Moment, list[_Read]]":
+    """What receivers read from `start` on; what nothing moves to another position, only where metrics read."""
+    base, model = sweep.patches.base, sweep.patches.model
+    config, length = model.config.stacks[base.stack], base.batch.ids.shape[1]
+    changed = torch.arange(length, device=base.batch.ids.device) >= start
+    measured = torch.zeros_like(changed)
+    measured[torch.cat([readout.positions.flatten() for readout in sweep.readouts])] = True
+    masks: dict[tuple[Moment, str], Tensor] = {}
+    for receiver, place in receivers:
+        moment, part = receiver.moment(config), receiver.part
+        mask = torch.zeros(length, _n_heads(config, part), dtype=torch.bool, device=changed.device)
+        mask[slice(None) if place is None else place, slice(None) if receiver.head is None else receiver.head] = True
+        moved_on = moment[0] < _read_layer(model, base.stack) or part in {"k", "v"}
+        mask &= (changed if moved_on else changed & measured)[:, None]
+        if bool(mask.any()):
+            masks[moment, part] = mask | masks.get((moment, part), mask)
+    reads: dict[Moment, list[_Read]] = defaultdict(list)
+    for (moment, part), mask in sorted(masks.items(), key=lambda item: item[0][0]):
+        reads[moment].append(_Read(part, moment[0], mask))
+    return reads
 
 
 def _recorded(config: StackConfig, receivers: Sequence[Receiver]) -> int:
@@ -204,8 +197,8 @@ def _n_heads(config: StackConfig, part: str) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """Where receivers ask for one `part` of a layer; of feed-forwards and the last stream there is one head."""
+class _Read:
+    """Where receivers read one `part` of a layer; of feed-forwards and the last stream there is one head."""
 
     part: str
     layer: int
@@ -213,12 +206,12 @@ class _Asked:
 
     @cached_property
     def rows(self) -> Positions:
-        """The positions at which any head asks."""
+        """The positions at which any head reads."""
         return self.mask.any(1).nonzero()[:, 0]
 
     @cached_property
     def heads(self) -> Int[Tensor, " head"]:
-        """The heads that ask anywhere."""
+        """The heads that read anywhere."""
         return self.mask.any(0).nonzero()[:, 0]
 
     @property
@@ -228,7 +221,7 @@ class _Asked:
 
     @property
     def in_attention(self) -> bool:
-        """Whether heads ask."""
+        """Whether heads read it."""
         return self.part in {"q", "k", "v"}
 
     def query_heads(self, shared: int) -> Int[Tensor, " head"]:
@@ -267,43 +260,43 @@ class _Asked:
 class _Received:
     """What they get, cell by cell, in the order in which cells arrive: those that do later get nothing of it."""
 
-    asked: _Asked
+    read: _Read
     value: Float[Tensor, "cell prompt row head width"]
 
     def give(
         self, own: Float[Tensor, "some prompt place all width"], at: Int[Tensor, "_ place"], start: int = 0
     ) -> None:
         """Put it into what the cells from `start` on have at positions `at` of all prompts, or of each."""
-        asked, (n_cells, n_prompts) = self.asked, own.shape[:2]
-        row_of = at.new_full((len(asked.mask),), -1)
-        row_of[asked.rows] = torch.arange(len(asked.rows), device=at.device)
+        read, (n_cells, n_prompts) = self.read, own.shape[:2]
+        row_of = at.new_full((len(read.mask),), -1)
+        row_of[read.rows] = torch.arange(len(read.rows), device=at.device)
         row = row_of[at].expand(n_prompts, -1)
         prompt, place = (row >= 0).nonzero(as_tuple=True)
         row = row[prompt, place]
-        where = (slice(None), prompt[:, None], place[:, None], asked.heads)
-        mask = asked.mask[asked.rows[row]][:, asked.heads, None]
+        where = (slice(None), prompt[:, None], place[:, None], read.heads)
+        mask = read.mask[read.rows[row]][:, read.heads, None]
         own[where] = torch.where(mask, self.value[start : start + n_cells][:, prompt, row], own[where])
 
 
 @dataclass(frozen=True)
 class _Senders:
-    """Patches of a sending site, and what receivers ask for: they lie in order of their moments, at `rows` in all."""
+    """Patches of a sending site, and what receivers read: in order of their moments, at `rows` in all."""
 
     patches: SitePatches
-    asked: dict[Moment, list[_Asked]]
+    reads: dict[Moment, list[_Read]]
     rows: Positions
     again: bool  # whether feed-forwards are recomputed where attention is kept
 
     def keeping_attention(self, chunks: Sequence[Chunk]) -> dict[Moment, list[_Received]]:
-        """What they get of cells whose attention writes what it does in the base run: row by row, where they ask."""
+        """What they get of cells whose attention writes what it does in the base run: row by row, where they read."""
         sent = [self.patches.left(chunk.layer, chunk.where, chunk.heads, self.rows) for chunk in chunks]
-        last, received = max(self.asked), {}
+        last, received = max(self.reads), {}
         x = sent[0][2][:0]
         for layer, stage in product(range(sent[0][0], last[0] + 1), (INTO, AFTER_SELF, AFTER_CROSS)):
             x = self._kept(x, layer, stage) if len(x) else x
             if writing := [stream for *at, stream in sent if at == [layer, stage]]:
                 x = torch.cat([x, *writing])
-            if parts := self.asked.get((layer, stage), ()) if len(x) else ():
+            if parts := self.reads.get((layer, stage), ()) if len(x) else ():
                 received[layer, stage] = [each.received(self.patches, x, self.rows) for each in parts]
             if (layer, stage) == last:
                 break
@@ -325,28 +318,28 @@ class _Senders:
     def recomputing(self, chunks: Sequence[Chunk]) -> dict[Moment, list[_Received]]:
         """What they get of cells of which everything is recomputed."""
         model, base, received = self.patches.model, self.patches.base, {}
-        last, at_reads = max(self.asked), (_read_layer(model, base.stack), AFTER_CROSS)
-        late = [each.rows for moment, parts in self.asked.items() if moment >= at_reads for each in parts]
+        last, at_reads = max(self.reads), (_read_layer(model, base.stack), AFTER_CROSS)
+        late = [each.rows for moment, parts in self.reads.items() if moment >= at_reads for each in parts]
         late = torch.cat(late).unique() if late else base.batch.ids.new_empty(0)
         suffix = Suffix(model, base, chunks[0].suffix.first, [late.expand(len(base.batch.ids), -1)])
         every = suffix.visibility.columns[0]
         # feed-forwards of parallel blocks read what attention does, the others in the middle of a block
         edits = {
             parts[0].site: self._recording(parts[0], moment, late if moment >= at_reads else every, received)
-            for moment, parts in self.asked.items()
+            for moment, parts in self.reads.items()
             if moment[1] == AFTER_CROSS
         }
         walk = Pass(model.stack(base.stack), [self._entering(suffix, chunk) for chunk in chunks], Tap(edit=edits))
-        for layer, stage in self.asked:
+        for layer, stage in self.reads:
             if stage == INTO and (layer, stage) < at_reads and (streams := walk.into(layer)):
                 x = torch.cat(streams)
-                received[layer, stage] = [each.received(self.patches, x, every) for each in self.asked[layer, stage]]
+                received[layer, stage] = [each.received(self.patches, x, every) for each in self.reads[layer, stage]]
         if last < at_reads:
             walk.into(last[0] + (last[1] == AFTER_CROSS))
             return received
         final = walk.read()[suffix]
         if last[1] == INTO:  # the logits'
-            received[last] = [each.received(self.patches, final, late) for each in self.asked[last]]
+            received[last] = [each.received(self.patches, final, late) for each in self.reads[last]]
         return received
 
     def _entering(self, suffix: Suffix, chunk: Chunk) -> ChangedRows:
@@ -354,16 +347,16 @@ class _Senders:
         one = self.patches.enter(suffix, chunk.layer, chunk.where, chunk.heads)
         base, site = self.patches.base, {AFTER_SELF: "resid_mid", AFTER_CROSS: "resid_cross"}.get(one.stage)
         rows = one.among((base.resid if site is None else base[site])[one.layer], one.rows)
-        return ChangedRows(one.layer, one.stage, suffix.place(one.n_cells), rows, one.shape)
+        return ChangedRows(one.layer, one.stage, suffix.place(one.n_cells), rows, one.place.shape)
 
     def _recording(
-        self, asked: _Asked, moment: Moment, carried: Positions, received: dict[Moment, list[_Received]]
+        self, read: _Read, moment: Moment, carried: Positions, received: dict[Moment, list[_Received]]
     ) -> Edit:
         """An edit that leaves what feed-forwards write at `carried` as it is, and records it."""
 
         def edit(out: Rows) -> Tensor:
             rows = out.view(-1, len(self.patches.base.batch.ids), len(carried), out.shape[-1])
-            received[moment] = [asked.received(self.patches, rows, carried, made=True)]
+            received[moment] = [read.received(self.patches, rows, carried, made=True)]
             return out
 
         return edit
@@ -385,8 +378,8 @@ def _given(patches: SitePatches, on: Suffix, received: dict[Moment, list[_Receiv
             entering.append(_first_given(patches, on, layer, parts, n_cells))
             n_cells = len(parts[0].value)
     every = [each for parts in received.values() for each in parts]
-    ends = [each for each in every if each.asked.part == "logits"]
-    edits = {each.asked.site: _giving(patches.model, on, each) for each in every if each not in ends}
+    ends = [each for each in every if each.read.part == "logits"]
+    edits = {each.read.site: _giving(patches.model, on, each) for each in every if each not in ends}
     final = resume(patches.model, entering, Tap(edit=edits))[on.onward or on]
     for each in ends:
         each.give(final[..., None, :], on.wanted)
@@ -395,13 +388,13 @@ def _given(patches: SitePatches, on: Suffix, received: dict[Moment, list[_Receiv
 
 def _giving(model: Transformer, on: Suffix, received: _Received) -> Edit:
     """The edit that gives it to cells, some at a time."""
-    asked, done = received.asked, 0
-    at_reads = asked.layer == _read_layer(model, on.base.stack) and asked.part in {"q", "mlp"}
+    read, done = received.read, 0
+    at_reads = read.layer == _read_layer(model, on.base.stack) and read.part in {"q", "mlp"}
     at = on.reads if at_reads else on.visibility.columns
 
     def edit(own: Tensor) -> Tensor:
         nonlocal done
-        some = own if asked.in_attention else own.view(-1, on.shape[0], at.shape[1], 1, own.shape[-1])
+        some = own if read.in_attention else own.view(-1, on.shape[0], at.shape[1], 1, own.shape[-1])
         received.give(some, at, done)
         done += len(some)
         return own
@@ -415,13 +408,13 @@ def _first_given(patches: SitePatches, on: Suffix, layer: int, parts: Sequence[_
     if layer >= _read_layer(patches.model, base.stack):
         span = slice(int(on.reads.min()), int(on.reads.max()) + 1)
     at, rows, changed = torch.arange(span.start, span.stop, device=base.final.device)[None], (slice(None), span), []
-    if inside := [each for each in parts if each.asked.in_attention]:
+    if inside := [each for each in parts if each.read.in_attention]:
         block = patches.blocks[layer]
         stream = after_attention(block, base, layer, rows, _written(patches, on, layer, inside, at, start))
         changed.append((*after(block.config, layer), stream))
     for each in parts:
-        if not each.asked.in_attention:
-            site, within = _SITE[each.asked.part], layer - (each.asked.part == "logits")
+        if not each.read.in_attention:
+            site, within = _SITE[each.read.part], layer - (each.read.part == "logits")
             plain = base[site][within][rows]
             theirs = plain.expand(len(each.value) - start, *plain.shape).clone()
             each.give(theirs[..., None, :], at, start)
@@ -440,10 +433,10 @@ def _written(
     parts = {"q": kept["q"][:, at[0]], "k": kept["k"][:, on.first :], "v": kept["v"][:, on.first :]}
     parts = {part: plain.expand(len(inside[0].value) - start, *plain.shape) for part, plain in parts.items()}
     for each in inside:
-        own = parts[each.asked.part] = parts[each.asked.part].clone()
-        each.give(own, at if each.asked.part == "q" else on.visibility.columns, start)
+        own = parts[each.read.part] = parts[each.read.part].clone()
+        each.give(own, at if each.read.part == "q" else on.visibility.columns, start)
     shared = attn.config.n_heads // attn.config.kv_heads
-    heads = torch.cat([each.asked.query_heads(shared) for each in inside]).unique()
+    heads = torch.cat([each.read.query_heads(shared) for each in inside]).unique()
     past = [kept[part][:, : on.first] for part in "kv"]
     k, v, past_k, past_v = (part[..., heads // shared, :] for part in (parts["k"], parts["v"], *past))
     visibility = on.visibility.at(at.expand(on.shape[0], -1))

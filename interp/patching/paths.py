@@ -116,12 +116,12 @@ def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Rece
     if receiver.head is not None and not (is_number(receiver.head) and 0 <= receiver.head < heads):
         expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
         raise InputError(f"no head {receiver.head} of receiver {part}: {expected}")
-    at = receiver.position
-    if isinstance(at, str) and at not in pairs.positions:
-        named = ", ".join(pairs.positions) or "no position"
-        raise InputError(f"no position {at!r} for receiver {receiver}: the pairs name {named}")
-    if isinstance(at, str) and stack != pairs.differing(stack):
-        raise InputError(f"{at} is a position of what the {pairs.differing(stack)} reads: expected a number")
+    if isinstance(receiver.position, str):
+        if receiver.position not in pairs.positions:
+            named = ", ".join(pairs.positions) or "no position"
+            raise InputError(f"no position {receiver.position!r} for receiver {receiver}: the pairs name {named}")
+        if stack != (differing := pairs.differing(stack)):
+            raise InputError(f"{receiver.position} is a position of what the {differing} reads: expected a number")
     with inside(f"receiver {receiver}"):
         receiver.columns(pairs, stack)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from jaxtyping import Float, Int
@@ -86,30 +87,19 @@ class PlainRun:
             residual = stack.embed(ids, batch.positions.expand_as(ids))
             visibility = Visibility.of(batch, causal=stack.config.causal)
             final = stack.resume(residual, visibility, tap=tap.at(name), source=read)
-            run = PlainRun._of_tap(model, name, batch, tap.seen, final, run)
+            layers, seen = range(len(stack.blocks)), tap.seen
+            found = {site: [seen[f"{name}.{layer}.{site}"] for layer in layers] for site in _kept(model, name)}
+            resid = [*found.pop("resid_pre"), seen[f"{name}.{layers[-1]}.resid_post"]]
+            for kind, part in product(("attn", "cross_attn"), ("q", "k")):
+                attns = [block.attn if kind == "attn" else block.cross_attn for block in stack.blocks]
+                enter = Attention.queries if part == "q" else Attention.keys
+                made = zip(attns, found.get(f"{kind}.{part}", ()), strict=False)
+                if entered := [enter(attn, x, _positions(batch, x)) for attn, x in made if attn is not None]:
+                    found[f"{kind}.{part}"] = entered
+            run = PlainRun(name, batch, resid, found, final, run)
             read = Source.of(final, batch)
         assert run is not None  # the metrics say which logits they need; the rest is never computed
         return run
-
-    @staticmethod
-    def _of_tap(
-        model: Transformer,
-        stack: str,
-        batch: TokenBatch,
-        seen: Mapping[str, Tensor],
-        final: Tensor,
-        source: "PlainRun | None",
-    ) -> "PlainRun":
-        blocks = model.stack(stack).blocks
-        layers = range(len(blocks))
-        found = {site: [seen[f"{stack}.{layer}.{site}"] for layer in layers] for site in _kept(model, stack)}
-        resid = [*found.pop("resid_pre"), seen[f"{stack}.{len(blocks) - 1}.resid_post"]]
-        for name, attns in [("attn", [block.attn for block in blocks]), ("cross_attn", [b.cross_attn for b in blocks])]:
-            for part, enter in [("q", Attention.queries), ("k", Attention.keys)]:
-                if (site := f"{name}.{part}") in found:
-                    made = zip(attns, found[site], strict=True)
-                    found[site] = [enter(attn, x, _positions(batch, x)) for attn, x in made if attn is not None]
-        return PlainRun(stack, batch, resid, found, final, source)
 
     def take(self, prompts: Int[Tensor, " prompt"], lengths: Mapping[str, int]) -> "PlainRun":
         """Some of the prompts, and of each stack's text the first positions."""
@@ -178,26 +168,13 @@ def after_attention(
     if block.attn.config.parallel:
         return plain.resid[layer + 1][rows] + written
     sublayer = block.attention if attention == "self" else block.cross
-    read, out = ("resid_pre", "attn_out") if attention == "self" else ("resid_mid", "cross_attn_out")
-    more = as_written(block, plain, layer, rows, written, attention)
-    return sublayer.add(plain[read][layer][rows], plain[out][layer][rows] + more)
-
-
-def as_written(
-    block: Block,
-    plain: PlainRun,
-    layer: int,
-    rows: At,
-    written: Float[Tensor, "*cells row d_model"],
-    attention: Attending = "self",
-) -> Float[Tensor, "*cells row d_model"]:
-    """How much more attention adds to the stream where its heads write `written` more: a norm may lie between."""
-    sublayer = block.attention if attention == "self" else block.cross
-    if isinstance(sublayer.norm_after, nn.Identity):
-        return written
-    assert isinstance(sublayer.layer, Attention)
-    raw = sublayer.layer.out(plain[f"{sublayer.name}.z"][layer][rows].flatten(-2))
-    return sublayer.write(raw + written) - plain[f"{sublayer.name}_out"][layer][rows]
+    read, more = ("resid_pre" if attention == "self" else "resid_mid"), written
+    wrote = plain[f"{sublayer.name}_out"][layer][rows]
+    if not isinstance(sublayer.norm_after, nn.Identity):  # how much more it adds behind its norm
+        assert isinstance(sublayer.layer, Attention)
+        raw = sublayer.layer.out(plain[f"{sublayer.name}.z"][layer][rows].flatten(-2))
+        more = sublayer.write(raw + written) - wrote
+    return sublayer.add(plain[read][layer][rows], wrote + more)
 
 
 def sight_of(

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError, one_of, whole_number
-from interp.patching.pairs import Inputs, Pairs
+from interp.patching.pairs import Pairs, check_padding, text_read
 from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.running import Run, Tokens, as_batches, run
 from interp.tokens import TokenBatch
@@ -22,8 +22,7 @@ class Alone(Pairs):
     """Prompts without a corrupted twin, for metrics that ask pairs where to read: any position may change."""
 
     def __post_init__(self) -> None:
-        if self.clean.padded and not bool(self.clean.mask[:, 0].all()):
-            raise InputError("prompts to ablate are padded on the right: expected a real token in every first column")
+        check_padding("prompts to ablate", self.clean)
         self._check_other()
 
     @property
@@ -73,11 +72,10 @@ def mean_activation(
     total, count = torch.zeros((), dtype=torch.float64), 0
     for each in [texts] if isinstance(texts, str | Tensor | TokenBatch) else texts:
         out = _seen(model, each, patch_site)
-        read = _text(patch_site, (out.tokens, out.target))
+        read = text_read((out.tokens, out.target), patch_site.counted("position"))
         # in double precision: a long corpus must not lose its last batches to rounding
-        total = torch.stack([out[name][read.mask].double().sum(0) for name in patch_site.names]) + total.to(
-            model.device
-        )
+        sums = torch.stack([out[name][read.mask].double().sum(0) for name in patch_site.names])
+        total = sums + total.to(model.device)
         count += int(read.mask.sum())
     if not count:
         raise InputError("a mean needs at least one text: got none")
@@ -91,12 +89,6 @@ def _seen(model: Transformer, texts: Any, patch_site: PatchSite) -> Run:
     if not isinstance(texts, tuple) or len(texts) != 2:
         raise InputError("this model reads two texts: expected (sources, targets), one such pair or more")
     return run(model, texts[0], capture=patch_site.names, target=texts[1])
-
-
-def _text(patch_site: PatchSite, inputs: Inputs) -> TokenBatch:
-    """The text whose positions a site has."""
-    first, second = inputs
-    return first if second is None or patch_site.counted("position") == "encoder" else second
 
 
 def replacements(
@@ -145,18 +137,14 @@ def _resampled(
         texts, target = as_batches(model, *given)
     else:
         raise InputError("this model reads two texts: expected donors=(sources, targets)")
-    donors, batch = (_text(patch_site, inputs) for inputs in ((texts, target), prompts.inputs[0]))
-    if donors.padded and not bool(donors.mask[:, 0].all()):
-        raise InputError("donors are padded on the right: expected a real token in the first column of each")
+    stack = patch_site.counted("position")
+    donors, batch = text_read((texts, target), stack), prompts.read_by(stack)
+    check_padding("donors", donors)
     chosen = _draw(batch.lengths, donors.lengths, seed, apart=given is None)
     width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
     seen = run(model, texts, capture=patch_site.names, target=target)
-    return [_fit(seen[name][chosen], width) for name in patch_site.names]
-
-
-def _fit(value: Tensor, width: int) -> Tensor:
-    """The first `width` positions, filled up with zeros where there are fewer."""
-    return F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]])  # less than nothing cuts off
+    values = [seen[name][chosen] for name in patch_site.names]  # padded with less than nothing is cut off
+    return [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]
 
 
 def _draw(

@@ -5,7 +5,7 @@ sites that `run` can edit are patched and ablated so, for which the engine of sw
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 
 import torch
@@ -35,15 +35,12 @@ def resumed(
     tap, run = Tap(edit=edits), None
     for name in model.config.stacks if patch_site.stack != plain.stack else [plain.stack]:
         own, stack, within = plain.of_stack(name), model.stack(name), tap.at(name)
-        here = (
-            0
-            if name != patch_site.stack or patch_site.site == "embed"
-            else len(stack.blocks)
-            if patch_site.outside
-            else start
-        )
+        here = len(stack.blocks) if patch_site.outside else start
+        if name != patch_site.stack or patch_site.site == "embed":
+            here = 0
         residual = within("embed", own.resid[0]) if here == 0 else own.resid[here]
-        run = stack.resume(residual, _sight(model, own), tap=within, start=here, source=_source(own, run))
+        visibility, source = _seen(model, own, run)
+        run = stack.resume(residual, visibility, tap=within, start=here, source=source)
     assert run is not None
     logits = model.read(run, tap) if patch_site.site == "logits" else None
     return run if logits is None else logits
@@ -57,19 +54,17 @@ def observed(model: Transformer, plain: PlainRun, patch_site: PatchSite, layer: 
         return own.resid[0] if patch_site.site == "embed" else own.final if logits is None else logits
     tap, name = Tap(capture={patch_site.name(layer)}), patch_site.name(layer)
     block = model.stack(patch_site.stack).blocks[layer]
-    block(own.resid[layer], _sight(model, own), tap.at(patch_site.stack).at(str(layer)), None, _source(own, None))
+    visibility, source = _seen(model, own)
+    block(own.resid[layer], visibility, tap.at(patch_site.stack).at(str(layer)), None, source)
     return tap.seen[name]
 
 
-def _sight(model: Transformer, own: PlainRun) -> Visibility:
-    return Visibility.of(own.batch, causal=model.config.stacks[own.stack].causal)
-
-
-def _source(own: PlainRun, changed: Stream | None) -> Source | None:
-    """What cross-attention reads: the encoder's final stream, as it is or `changed`."""
-    if own.source is None:
-        return None
-    return Source.of(own.source.final if changed is None else changed, own.source.batch)
+def _seen(model: Transformer, run: PlainRun, source: Stream | None = None) -> tuple[Visibility, Source | None]:
+    """What a stack's queries see of their text, and what they read of the encoder's: its final stream, or `source`."""
+    visibility = Visibility.of(run.batch, causal=model.config.stacks[run.stack].causal)
+    if run.source is None:
+        return visibility, None
+    return visibility, Source.of(run.source.final if source is None else source, run.source.batch)
 
 
 @torch.no_grad()
@@ -93,27 +88,22 @@ def measure_sets(
     found = [last.new_empty(len(sets), len(pairs)) for _ in readouts]
     lengths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
     width = lengths[patch_site.stack] + (lengths[plain.stack] if plain.stack != patch_site.stack else 0)
-    wide = width * max(
-        1, patch_site.entries // model.config.d_model if patch_site.site in {"logits", "mlp.experts"} else 1
-    )
+    if patch_site.site in {"logits", "mlp.experts"}:
+        width *= max(1, patch_site.entries // model.config.d_model)
     most = most_rows(model, pairs, budget, patch_site)
     lowest = [min(cell[0] for cell in cells) for cells in sets]
     for start, group in groupby(sorted(range(len(sets)), key=lowest.__getitem__), lowest.__getitem__):
         together = torch.tensor([*group])
-        for prompts in torch.arange(len(pairs), device=last.device).split(max(1, most // wide)):
+        for prompts in torch.arange(len(pairs), device=last.device).split(max(1, most // width)):
             own, some = plain.take(prompts, lengths), [readout.take(prompts) for readout in readouts]
-            for chunk in together.split(max(1, most // (wide * len(prompts)))):
+            for chunk in together.split(max(1, most // (width * len(prompts)))):
                 edits = _edits(patch_site, by, [sets[at] for at in chunk.tolist()], instead, prompts, lengths)
                 value = resumed(model, own, patch_site, edits, start)
                 for table, readout in zip(found, some, strict=True):
-                    table[chunk[:, None], prompts] = _read(model, readout, patch_site, value)
+                    logits = patch_site.site == "logits"
+                    read = readout.of_logits(value) if logits else readout.of(model, readout.at_reads(value))
+                    table[chunk[:, None], prompts] = read
     return found
-
-
-def _read(model: Transformer, readout: Readout, patch_site: PatchSite, value: Tensor) -> Float[Tensor, "set prompt"]:
-    if patch_site.site == "logits":
-        return readout.of_logits(value)
-    return readout.of(model, readout.at_reads(value))
 
 
 def _edits(
@@ -128,15 +118,14 @@ def _edits(
     edits = {}
     for layer in sorted({cell[0] for cells in sets for cell in cells}):
         mask, theirs = _mask(patch_site, by, sets, layer, lengths).to(prompts.device), instead(layer)
-        if theirs.ndim > len(patch_site.axes):
-            theirs = theirs[prompts]
-        edits[patch_site.name(layer)] = _putting(theirs, mask)
+        theirs = theirs[prompts] if theirs.ndim > len(patch_site.axes) else theirs
+        edits[patch_site.name(layer)] = partial(_put, theirs, mask)
     return edits
 
 
-def _putting(value: Tensor, mask: Bool[Tensor, "set 1 ..."]) -> Edit:
-    """The edit that puts `value` where `mask` is true."""
-    return lambda plain: torch.where(mask, value.to(plain.dtype), plain)
+def _put(theirs: Tensor, mask: Bool[Tensor, "set 1 ..."], plain: Tensor) -> Tensor:
+    """What is there instead where `mask` is true."""
+    return torch.where(mask, theirs.to(plain.dtype), plain)
 
 
 def _mask(
@@ -188,9 +177,8 @@ def _reached(
     """Which cells can change what is read of which prompts: in a causal stack none before the prompts differ."""
     shape = patch_site.shape(pairs, by)
     found = torch.ones(*shape, len(pairs), dtype=torch.bool, device=pairs.last.device)
-    axis = next(
-        (axis for axis in ("position", "query") if axis in by and patch_site.counted(axis) == patch_site.stack), None
-    )
+    counted = [axis for axis in ("position", "query") if axis in by and patch_site.counted(axis) == patch_site.stack]
+    axis = next(iter(counted), None)
     if axis is None:
         return found
     at = torch.arange(shape[by.index(axis)], device=found.device)[:, None]

@@ -19,7 +19,7 @@ from torch import Tensor
 from interp.display import signed, so_many
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.chunks import GroupSweep, fill, groups
+from interp.patching.chunks import fill, group_sweeps
 from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric, prepared
@@ -29,7 +29,7 @@ from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
 from interp.patching.results import Cells, Direction, checked_direction
 from interp.patching.sweeps import check_reach, read_values
-from interp.transformer import Transformer, with_parts
+from interp.transformer import with_parts
 
 Array = np.ndarray
 _DF = 3.0  # of the errors: heavy tails, since estimates now and then miss badly
@@ -105,28 +105,39 @@ def top_cells(
         raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
     where = {"stack": stack, "attention": attention}
     patch_site = PatchSite.of(model, site, by, stack, attention)
-    if not patch_site.in_engine:
+    if not patch_site.in_engine(by):
         raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
-    exact = _Exact.of(model, pairs, metric, patch_site, by, direction, budget)
+    check_reach(pairs, patch_site)
+    readouts, most = prepared(model, pairs, metric), most_rows(model, pairs, budget, patch_site)
+    runs, columns = PlainRun.of_both(model, *ordered(pairs, direction)), (*patch_site.shape(pairs, by), len(pairs))
+    prompts = [*group_sweeps(model, pairs, runs, readouts, patch_site, by, most, alone=True)]
+    (plain,) = read_values(model, runs[0], readouts).values()
+    reached = torch.zeros(columns)  # 1 where a patch can change a cell of a prompt
+    for chunk in (each for prompt in prompts for each in prompt.chunks(most, np.ones(columns[:-1], dtype=bool))):
+        chunk.put({metric.name: reached}, [reached.new_ones(1, 1)])
     how = {"qk_fix": site in {"q", "k"}, "budget": budget, **where}
     own, other = (
         attribution_patching(model, pairs, metric, {site: by}, way, **how)[site]
         for way in (direction, "noise" if direction == "denoise" else "denoise")
     )
     estimate, second = (_flat(found.effect()) for found in (own, other))
-    exists, live = ~np.isnan(estimate), _flat(by_name(exact.live(), by, pairs))
-    shape = own.values[next(iter(own.values))].shape
+    exists, live = ~np.isnan(estimate), _flat(by_name(reached, by, pairs))
+    shape = own.values[metric.name].shape
     if not 1 <= k <= len(estimate):
         raise InputError(f"k must lie between 1 and the number of cells, {len(estimate)}; got {k}")
 
+    @torch.no_grad()
     def measure(wanted: Array) -> Array:
-        change = exact.change(of_names(wanted.reshape(shape), by, pairs, exact.shape))
-        return _flat(by_name(change if direction == "denoise" else -change, by, pairs))
+        """Exact effects of the wanted (cell, prompt)."""
+        cells, table = of_names(wanted.reshape(shape), by, pairs, columns), plain.expand(columns).clone()
+        chunks = [each for prompt in prompts for each in prompt.chunks(most, cells[..., int(prompt.prompts[0])])]
+        fill(model, {metric.name: table}, chunks, most)
+        change = table - plain if direction == "denoise" else plain - table
+        return _flat(by_name(change, by, pairs))
 
     race = _Race(np.nan_to_num(estimate), np.nan_to_num(second), live.astype(bool), measure)
     top, limit = race.run(k, confidence, tie)
     effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
-    cells = tuple(tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top)
     return TopCells(
         site,
         direction,
@@ -137,61 +148,12 @@ def top_cells(
         positions=names_of(pairs, by),
         labels=labels_of(model, pairs, patch_site, by),
         kind="search",
-        cells=cells,
+        cells=tuple(tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top),
         units=by,
         limit=limit,
         paid=race.paid,
         total=int(live.sum()),
     )
-
-
-@dataclass(frozen=True)
-class _Exact:
-    """The cells of one sweep, prompt by prompt, so that any can be measured on any prompt."""
-
-    by: tuple[str, ...]
-    most: int
-    groups: list[GroupSweep]  # each of one prompt
-    plain: Float[Tensor, " prompt"]
-    shape: tuple[int, ...]  # *cells prompt
-
-    @staticmethod
-    def of(
-        model: Transformer,
-        pairs: Pairs,
-        metric: Metric,
-        patch_site: PatchSite,
-        by: tuple[str, ...],
-        direction: Direction,
-        budget: int,
-    ) -> "_Exact":
-        """Arguments are those of `sweep`, and so is what it raises."""
-        check_reach(pairs, patch_site)
-        readouts, most = prepared(model, pairs, metric), most_rows(model, pairs, budget, patch_site)
-        runs = PlainRun.of_both(model, *ordered(pairs, direction))
-        alone = groups(model, pairs, patch_site, most, alone=True)
-        sweeps = [GroupSweep.of(model, runs, group, readouts, by) for group in alone]
-        (plain,) = read_values(model, runs[0], readouts).values()
-        return _Exact(by, most, sweeps, plain, (*patch_site.shape(pairs, by), len(pairs)))
-
-    def live(self) -> Bool[Tensor, "*cells prompt"]:
-        """Which cells a patch can change, prompt by prompt."""
-        found = torch.zeros(self.shape, dtype=torch.bool)
-        everything = np.ones(self.shape[:-1], dtype=bool)
-        for group in self.groups:
-            for chunk in group.chunks(self.most, everything):
-                chunk.mark(found)
-        return found
-
-    @torch.no_grad()
-    def change(self, wanted: Bool[np.ndarray, "*cells prompt"]) -> Float[Tensor, "*cells prompt"]:
-        """What the cells change the metric by; 0 for those that are not wanted."""
-        readout, table = self.groups[0].readouts[0], self.plain.expand(*self.shape).clone()
-        chunks = [
-            chunk for own in self.groups for chunk in own.chunks(self.most, wanted[..., int(own.group.prompts[0])])
-        ]
-        fill(self.groups[0].patches.model, {readout.name: table}, chunks, self.most)
-        return table - self.plain
 
 
 class _Race:

@@ -2,8 +2,7 @@
 
 Everything inside attention comes down to one quantity: how much the patch changes `z` of a head; what that adds to the
 stream is that change times `W_O`, through the norm after it where there is one. A site changes the rows that it is
-patched at (`z`, `q`, a pattern's rows), or every row that looks at them (`k`, `v`, a pattern's columns). Where queries
-and keys are normalised over all heads at once, patching one head of them changes every head's scores.
+patched at (`z`, `q`, a pattern's rows), or every row that looks at them (`k`, `v`, a pattern's columns).
 """
 
 from dataclasses import dataclass
@@ -87,10 +86,6 @@ class SitePatches:
         own, theirs = (
             {part: run[f"{self.prefix}.{part}"][layer] for part in "qkvz"} for run in (self.base, self.source)
         )
-        if attn.config.qk_norm == "all" and self.patch_site.site in {"q", "k"} and where.by_head:
-            site, new = self.patch_site.site, self._coupled(attn, block, layer, where, heads)
-            dz = self._mixed(attn, own | {site: torch.cat([own[site][None], new])}, rows, Tap(edit=_CHANGED))[1:]
-            return dz.permute(0, 3, 1, 2, 4), attn.W_O.expand(len(heads), *attn.W_O.shape)
         n_cells = (attn.config.kv_heads if self.patch_site.of_keys else attn.config.n_heads) if where.by_head else 1
         dz = self._dz(attn, own, theirs, where, rows).permute(2, 0, 1, 3).unflatten(0, (n_cells, -1))
         writes = attn.W_O.unflatten(0, (n_cells, -1))
@@ -129,32 +124,6 @@ class SitePatches:
         """z at `rows` from queries, keys and values as they meet, on any leading axis."""
         visibility = sight_of(self.model, self.base, self.patch_site.attention, rows)
         return attn.mix(parts["q"][..., rows, :, :], parts["k"], parts["v"], visibility, tap)
-
-    def _coupled(
-        self, attn: Attention, block: Block, layer: int, where: Where, heads: list[int]
-    ) -> Float[Tensor, "cell prompt position head d_head"]:
-        """Queries or keys, each cell's own head as in the source run before the norm over all heads."""
-        site = self.patch_site.site
-        base, source = (self._projected(attn, block, run, layer) for run in (self.base, self.source))
-        raw = base.expand(len(heads), *base.shape).clone()
-        at = slice(None) if where.position is None else slice(where.position, where.position + 1)
-        for cell, head in enumerate(heads):
-            raw[cell, :, at, head] = source[:, at, head]
-        positions = self.base.batch.positions
-        if raw.shape[2] != positions.shape[1]:  # keys of another text, which nothing turns
-            positions = positions.new_zeros(1, raw.shape[2])
-        return (attn.queries if site == "q" else attn.keys)(raw, positions)
-
-    def _projected(self, attn: Attention, block: Block, run: PlainRun, layer: int) -> Tensor:
-        """Queries or keys before the norm, prompt position head d_head."""
-        if self.patch_site.attention == "self":
-            normed = block.attention.read(run.resid[layer])
-        elif self.patch_site.site == "q":
-            normed = block.cross.read(run["resid_mid"][layer])
-        else:
-            assert run.source is not None
-            normed = run.source.final
-        return attn.project_queries(normed) if self.patch_site.site == "q" else attn.project_keys_values(normed)[0]
 
     def _fed(self, layer: int, where: Where, neurons: list[int], at: At) -> Stream:
         """What the feed-forward adds to the stream with `neurons` patched, each alone or all of them together."""

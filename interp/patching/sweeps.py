@@ -14,7 +14,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.by_forward import sweep_by_forward, unpatched_by_forward
-from interp.patching.chunks import GroupSweep, fill, groups
+from interp.patching.chunks import fill, group_sweeps
 from interp.patching.memory import BUDGET, most_rows, shares
 from interp.patching.metrics import Metric, Readout, prepared, with_answers
 from interp.patching.named_positions import cells_of, check_names, ordered, wanted
@@ -69,6 +69,7 @@ def sweep(
     direction = checked_direction(direction)
     by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
     check_reach(pairs, patch_site)
+    check_names(pairs, patch_site, by)
     readouts = prepared(model, pairs, metrics)
     plain = with_answers(model, pairs, readouts)
     swept_parts, ends = [], []
@@ -78,7 +79,7 @@ def sweep(
         runs = PlainRun.of_both(model, *ordered(some, direction))
         read = [readout.take(prompts) for readout in readouts]
         own, other = (read_values(model, run, [each.take(prompts) for each in plain]) for run in runs)
-        swept_parts.append(swept(model, some, runs, read, own, site, by, left, stack=stack, attention=attention))
+        swept_parts.append(swept(model, some, runs, read, own, patch_site, by, left))
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
     return cells_of(model, pairs, patch_site, by, direction, _joined(swept_parts), clean, corrupt)
@@ -117,27 +118,22 @@ def swept(
     runs: tuple[PlainRun, PlainRun],
     readouts: Sequence[Readout],
     plain_values: dict[str, Tensor],
-    site: str,
+    patch_site: PatchSite,
     by: tuple[str, ...],
     budget: int,
-    *,
-    stack: str | None = None,
-    attention: str = "self",
 ) -> dict[str, Tensor]:
     """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
 
     The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
     plain run's value. Position axes count columns, also where these have names.
     """
-    patch_site = PatchSite.of(model, site, by, stack, attention)
-    check_names(pairs, patch_site, by)
     shape = patch_site.shape(pairs, by)
     values = {each.name: plain_values[each.name].expand(*shape, -1).clone() for each in readouts}
-    if patch_site.in_engine:
+    if patch_site.in_engine(by):
         most = most_rows(model, pairs, budget, patch_site)
-        each = [GroupSweep.of(model, runs, group, readouts, by) for group in groups(model, pairs, patch_site, most)]
-        asked = [(own, wanted(pairs, own.group.prompts, by, shape)) for own in each]
-        fill(model, values, [chunk for own, cells in asked for chunk in own.chunks(most, cells)], most)
+        groups = group_sweeps(model, pairs, runs, readouts, patch_site, by, most)
+        cells = [(group, wanted(pairs, group.prompts, by, shape)) for group in groups]
+        fill(model, values, [chunk for group, some in cells for chunk in group.chunks(most, some)], most)
     else:
         sweep_by_resuming(model, pairs, runs, readouts, values, patch_site, by, budget)
     return values

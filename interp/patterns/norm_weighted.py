@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Attention
-from interp.patterns.one_attention import OneAttention
+from interp.patterns.one_attention import OneAttention, sublayers
 from interp.patterns.rows import Pattern
 from interp.running import Tokens, run
 from interp.tap import UNTAPPED, Tap
@@ -41,9 +41,7 @@ class NormWeighted(OneAttention):
         """Pattern and weighted pattern, layer by layer."""
         within = f"{self.stack}.*.{self.name}."
         out = run(self.model, batch, target=target, capture=within + "v", until=within + "pattern")
-        for layer, sublayer in enumerate(self.sublayers()):
-            attn = sublayer.layer
-            assert isinstance(attn, Attention)
+        for layer, (_, attn) in enumerate(sublayers(self.model, self.stack, self.attention)):
             place = f"{self.stack}.{layer}.{self.name}"
             norms, pattern = written(attn, out[f"{place}.v"]), out[f"{place}.pattern"]
             yield pattern, weighed(pattern, norms)

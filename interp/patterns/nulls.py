@@ -14,14 +14,14 @@ from jaxtyping import Bool, Float, Int
 from scipy import special
 from torch import Tensor
 
-from interp.patterns.totals import N_GROUPS
+from interp.patterns.totals import GroupSums
 
 # A row shared alike has no order to permute; what float32 leaves of its variance is this little of its squares.
 _ROUNDING = 1e-6
 
 
 @dataclass
-class Null:
+class Null(GroupSums):
     """Mean and variance of the sums that `Totals.scores` hold, under permuted keys, by group of documents.
 
     NaN where a measure has no such null.
@@ -29,25 +29,6 @@ class Null:
 
     mean: Float[Tensor, "group head measure"]
     variance: Float[Tensor, "group head measure"]
-
-    @staticmethod
-    def empty(n_heads: int, n_measures: int) -> "Null":
-        """Nothing read yet."""
-        return Null(*(torch.zeros(N_GROUPS, n_heads, n_measures, dtype=torch.float64) for _ in range(2)))
-
-    def add(
-        self,
-        groups: Int[Tensor, " prompt"],
-        mean: Float[Tensor, "prompt head measure"],
-        variance: Float[Tensor, "prompt head measure"],
-    ) -> None:
-        """Add each prompt's rows, which are independent of each other."""
-        for total, part in ((self.mean, mean), (self.variance, variance)):
-            total.index_add_(0, groups.cpu(), part.to("cpu", torch.float64))
-
-    def of(self, groups: Bool[Tensor, " group"]) -> "Null":
-        """The null of some groups."""
-        return Null(self.mean * groups[:, None, None], self.variance * groups[:, None, None])
 
     def test(self, scores: Float[Tensor, "group head measure"]) -> np.ndarray:
         """One-sided normal p, head x measure, that the scores add up to more than under permuted keys.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from interp.attention import Attention
 from interp.config import TransformerConfig
 from interp.model import Site
 from interp.sites import sites_of
@@ -27,12 +28,10 @@ class OneAttention:
         """Those of the configuration, of which a call passes the patterns alone."""
         return sites_of(self.config)
 
-    def sublayers(self) -> Iterator[Sublayer]:
-        """This attention, block by block."""
-        return sublayers(self.model, self.stack, self.attention)
 
-
-def sublayers(model: Transformer, stack: str, attention: str) -> Iterator[Sublayer]:
+def sublayers(model: Transformer, stack: str, attention: str) -> Iterator[tuple[Sublayer, Attention]]:
     """The attention of a stack, within it (`self`) or to its source (`cross`), block by block."""
     for block in model.stack(stack).blocks:
-        yield block.attention if attention == "self" else block.cross
+        sublayer = block.attention if attention == "self" else block.cross
+        assert isinstance(sublayer.layer, Attention)
+        yield sublayer, sublayer.layer

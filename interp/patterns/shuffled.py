@@ -59,10 +59,10 @@ class Shuffled(OneAttention):
     @torch.no_grad()
     def __call__(self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None) -> None:
         """Pass every copy's pattern through `tap`."""
-        layers = zip(self.sublayers(), self.weights, self.streams.of(batch, target), strict=True)
-        for layer, (sublayer, weights, read) in enumerate(layers):
-            attn, visibility = sublayer.layer, read.visibility
-            assert isinstance(attn, Attention)
+        attentions = sublayers(self.model, self.stack, self.attention)
+        layers = zip(attentions, self.weights, self.streams.of(batch, target), strict=True)
+        for layer, ((_, attn), weights, read) in enumerate(layers):
+            visibility = read.visibility
             scores = _content(attn, weights, read.x, read.keys, visibility)
             by = read.spread / _spread(scores, _counted(attn, visibility)[:, None]).clamp(min=1e-12)
             scores = scores * by[None, ..., None, None]
@@ -75,12 +75,9 @@ class Shuffled(OneAttention):
     def weights(self) -> list[_QK]:
         """Of each layer, the shuffled heads' weights and biases (`copy head ...`)."""
         generator, layers = torch.Generator().manual_seed(self.seed), []
-        for sublayer in self.sublayers():
-            assert isinstance(sublayer.layer, Attention)
-            trained = _weights(sublayer.layer)
-            layers.append(
-                tuple(None if each is None else _shuffled(each[0], self.copies, generator) for each in trained)
-            )
+        for _, attn in sublayers(self.model, self.stack, self.attention):
+            parts = [None if part is None else _shuffled(part[0], self.copies, generator) for part in _weights(attn)]
+            layers.append(tuple(parts))
         return layers
 
 
@@ -140,13 +137,11 @@ class Streams:
         out = run(self.model, batch, target=target, capture=final, until=read)
         queries = batch if target is None or self.stack == "encoder" else target
         visibility = Visibility.of(queries, causal=self.model.config.stacks[self.stack].causal)
-        for layer, sublayer in enumerate(sublayers(self.model, self.stack, self.attention)):
+        for layer, (sublayer, attn) in enumerate(sublayers(self.model, self.stack, self.attention)):
             x = keys = sublayer.read(out[f"{self.stack}.{layer}.resid_{stream}"])
             if final:
                 keys = out[final[0]]
                 visibility = Source.of(keys, batch).seen_by(visibility)
-            attn = sublayer.layer
-            assert isinstance(attn, Attention)
             trained = _content(attn, _weights(attn), x, keys, visibility)
             yield _Read(x, keys, visibility, _spread(trained, _counted(attn, visibility)[:, None]))
 
@@ -182,13 +177,10 @@ def _shuffled(weight: Float[Tensor, "kv_head ..."], copies: int, generator: torc
 
 def _weights(attn: Attention) -> _QK:
     """The trained ones, as one copy."""
-    n_q, n_kv, d_head = attn.config.n_heads, attn.config.kv_heads, attn.config.d_head
-    bias = None if attn.qkv.bias is None else attn.qkv.bias.unflatten(0, (-1, d_head))
-    trained = attn.W_Q, None if bias is None else bias[:n_q], attn.W_K, None if bias is None else bias[n_q : n_q + n_kv]
-    parts = [None if each is None else each.detach()[None] for each in trained]
-    assert parts[0] is not None
-    assert parts[2] is not None
-    return parts[0], parts[1], parts[2], parts[3]
+    n_q, n_kv, b_q, b_k = attn.config.n_heads, attn.config.kv_heads, None, None
+    if attn.qkv.bias is not None:
+        b_q, b_k, _ = attn.qkv.bias.detach().unflatten(0, (-1, attn.config.d_head))[None].split([n_q, n_kv, n_kv], 1)
+    return attn.W_Q.detach()[None], b_q, attn.W_K.detach()[None], b_k
 
 
 def _counted(attn: Attention, visibility: Visibility) -> Bool[Tensor, "prompt 1 query key"]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interp.patterns import nulls
 from interp.patterns.nulls import Null
-from interp.patterns.rows import REAL, Pattern, parts, rows_at
+from interp.patterns.rows import CHUNK, REAL, Pattern, rows_at
 from interp.patterns.totals import N_GROUPS, Totals
 
 # Bins begin at these distances. Before and after are separate bins, so that a head which attends to the next token,
@@ -131,21 +131,16 @@ class TagRows:
         """Attention to tags, in bins, squared in bins, all behind the first position; and to that."""
         rest, of_tag = self.inside.clone(), self.of_tag.clone()
         rest[:, 0], of_tag[:, 0] = 0, 0  # the first position is added where it is read, not taken off where it is not
-        rest_null = rest @ self.group
-        sums, (n_heads, n_queries) = [], pattern.shape[1:3]
-        for chunk in parts(pattern):
-            counted = pattern[chunk] * self.allowed[chunk, None]
-            begin, end = torch.searchsorted(
-                self.asking.prompt, self.asking.prompt.new_tensor([chunk.start, chunk.stop])
+        rest_null, sums = rest @ self.group, []
+        asking, size = self.asking, max(1, CHUNK // pattern[0, :, 0].numel())
+        for begin in range(0, max(1, len(asking.prompt)), size):
+            prompt, query = (each[begin : begin + size] for each in (asking.prompt, asking.query))
+            rows = rows_at(pattern, prompt, query).mul_(self.allowed[prompt, query][:, None])  # row head key
+            first = rows[..., 0].clone()
+            to_tag, in_bin = (rows @ torch.cat([of_tag[prompt], rest[query]], -1)).split(
+                [of_tag.shape[-1], rest.shape[-1]], -1
             )
-            prompt, query = self.asking.prompt[begin:end] - chunk.start, self.asking.query[begin:end]
-            by_query = counted.flatten(0, 1).transpose(0, 1)  # query prompt-and-head key
-            in_bin, squares = (
-                torch.bmm(each, into).view(-1, n_heads, into.shape[-1]).index_select(0, query * len(counted) + prompt)
-                for each, into in ((by_query, rest), (by_query.square(), rest_null))
-            )
-            to_tag = (counted.flatten(1, 2) @ of_tag[chunk]).unflatten(1, (n_heads, n_queries))
-            sums.append((rows_at(to_tag, prompt, query), in_bin, squares, rows_at(counted[..., 0], prompt, query)))
+            sums.append((to_tag, in_bin, rows.square_() @ rest_null[query], first))
         return tuple(torch.cat(each) for each in zip(*sums, strict=True))
 
     @cached_property

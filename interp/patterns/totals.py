@@ -1,14 +1,15 @@
 """Sums of measures over a corpus by group of documents, so that memory does not grow with the text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 N_GROUPS = 128
+AnySums = TypeVar("AnySums", bound="GroupSums")
 
 
 def group_of(document: str) -> int:
@@ -17,8 +18,30 @@ def group_of(document: str) -> int:
 
 
 @dataclass
-class Totals:
-    """Each head's scores by group of documents; totals of one shape add up.
+class GroupSums:
+    """Sums of each head by group of documents, `group head measure` each; those of one shape add up."""
+
+    @classmethod
+    def empty(cls: type[AnySums], n_heads: int, n_measures: int) -> AnySums:
+        """Nothing read yet."""
+        return cls(*(torch.zeros(N_GROUPS, n_heads, n_measures, dtype=torch.float64) for _ in fields(cls)))
+
+    def add(self, groups: Int[Tensor, " prompt"], *parts: Float[Tensor, "prompt head measure"]) -> None:
+        """Add what each prompt has to its group."""
+        for total, part in zip(vars(self).values(), parts, strict=True):
+            total.index_add_(0, groups.cpu(), part.to("cpu", torch.float64))
+
+    def of(self: AnySums, groups: Bool[Tensor, " group"]) -> AnySums:
+        """The sums of some groups; the others are empty."""
+        return type(self)(*(part * groups[:, None, None] for part in vars(self).values()))
+
+    def __add__(self: AnySums, other: AnySums) -> AnySums:
+        return type(self)(*(one + two for one, two in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+@dataclass
+class Totals(GroupSums):
+    """Each head's scores.
 
     A measure's value is sum(scores) / sum(weights): for a mean over rows a row weighs 1; `rows` counts them.
     """
@@ -27,33 +50,14 @@ class Totals:
     weights: Float[Tensor, "group head measure"]
     rows: Float[Tensor, "group head measure"]
 
-    @staticmethod
-    def empty(n_heads: int, n_measures: int) -> "Totals":
-        """Nothing read yet."""
-        return Totals(*(torch.zeros(N_GROUPS, n_heads, n_measures, dtype=torch.float64) for _ in range(3)))
-
-    def add(
-        self,
-        groups: Int[Tensor, " prompt"],
-        scores: Float[Tensor, "prompt head measure"],
-        weights: Float[Tensor, "prompt head measure"],
-        rows: Float[Tensor, "prompt head measure"] | None = None,
-    ) -> None:
-        """Add what each prompt scored to its group."""
-        parts = (scores, weights, weights if rows is None else rows)
-        for total, part in zip((self.scores, self.weights, self.rows), parts, strict=True):
-            total.index_add_(0, groups.cpu(), part.to("cpu", torch.float64))
-
-    def of(self, groups: Bool[Tensor, " group"]) -> "Totals":
-        """The totals of some groups; the others are empty."""
-        return Totals(*(part * groups[:, None, None] for part in (self.scores, self.weights, self.rows)))
+    def add(self, groups: Int[Tensor, " prompt"], *parts: Float[Tensor, "prompt head measure"]) -> None:
+        """Add each prompt's scores and weights, which count its rows."""
+        scores, weights = parts
+        super().add(groups, scores, weights, weights)
 
     def finish(self) -> "Totals":
         """Itself: a mean over rows needs nothing but its sums."""
         return self
-
-    def __add__(self, other: "Totals") -> "Totals":
-        return Totals(self.scores + other.scores, self.weights + other.weights, self.rows + other.rows)
 
 
 @runtime_checkable

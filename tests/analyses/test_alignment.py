@@ -5,7 +5,6 @@ from datetime import date
 import numpy as np
 import pytest
 import torch
-from tiny import model as tiny
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
@@ -61,19 +60,6 @@ def test_what_is_aligned_spells_the_same_date(reader):
     assert [*seen.patterns] == ["encoder L1.H2", "decoder L0.H1", "cross-attention L1.H0"]
 
 
-def test_every_head_has_a_row_for_every_part(reader):
-    pairs = list(dates(70))
-    table = alignment.measure(reader, pairs)
-    assert len(table) == 2 * 3 * 4
-    assert table.groupby("measure")["n"].unique().map(list).to_dict() == {
-        "year": [4 * 70],
-        "month": [2 * 70],
-        "day": [2 * 70],
-        "any part": [8 * 70],
-    }
-    assert table["value"].between(0, 1).all()
-
-
 @pytest.mark.parametrize(
     ("digits", "places"),
     [((0, 3), range(4)), ((-4, -3, -2, -1), range(-2, -6, -1))],  # after the year its end
@@ -102,20 +88,7 @@ def test_padding_changes_nothing(reader):
     np.testing.assert_allclose(together, np.mean(alone, 0))
 
 
-def test_the_chosen_head_of_cross_attention_has_the_highest_share(reader):
-    pairs = [*dates(20)]
-    encoder, decoder, cross = alignment.chosen(reader, pairs, "month")
-    assert (encoder.stack, decoder.stack, cross.stack) == ("encoder", "decoder", "decoder")
-    month = alignment.measure(reader, pairs).query("measure == 'month'").set_index(["layer", "head"])["value"]
-    assert month[cross.layer, cross.head] == month.max()
-
-
 @pytest.mark.parametrize("pairs", [[], [PAIR, Pair(PAIR.source, PAIR.target, PAIR.parts[:1])]])
 def test_pairs_of_several_kinds_or_none(reader, pairs):
     with pytest.raises(InputError, match="expected pairs that have the same parts"):
         alignment.measure(reader, pairs)
-
-
-def test_a_model_of_one_stack():
-    with pytest.raises(InputError, match="an encoder and a decoder"):
-        alignment.measure(tiny("gpt2"), [PAIR])

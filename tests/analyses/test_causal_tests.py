@@ -1,14 +1,12 @@
 """Minimal pairs: a model that guesses an answer is refused, and the pairs that choose a head do not report it."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from analyses import gender_pairs, part_of_speech
 from analyses.causal_tests import _effect_rows, _reporting
 from analyses.tables.findings import carriers, causes
-from analyses.tables.head_tables import EFFECT_COLUMNS
 from interp import Transformer, TransformerConfig
 from interp.patching import Sweep
 from interp.patching.results import guessed
@@ -76,14 +74,14 @@ def test_a_shuffled_copy_shares_all_but_queries_and_keys(model):
 
 
 def test_every_subject_comes_in_both_numbers_so_no_answer_belongs_to_a_noun(model):
-    task = part_of_speech._agreement(model, 200, 0, "agreement", "", part_of_speech._ACROSS)
+    task = part_of_speech._agreement(model, 200, 0, "agreement", "")
     both = {*zip(task.clusters["subject"], task.answers, strict=True)}
     assert len(both) == 2 * len({*task.clusters["subject"]})
     assert sorted({*task.answers}) == ["was", "were"]
 
 
 def test_no_prompt_is_in_both_halves_either_way_round(model):
-    task = part_of_speech._agreement(model, 200, 0, "agreement-adjacent", "", part_of_speech._ADJACENT)
+    task = part_of_speech._agreement(model, 200, 0, "agreement-adjacent", "")
     assert task.pairs is not None
     reports = _reporting(task.pairs, 0)
     rows = [*zip(task.pairs.clean.ids.tolist(), task.pairs.corrupt.ids.tolist(), strict=True)]
@@ -120,7 +118,3 @@ def test_what_one_half_of_the_pairs_chooses_is_reported_on_the_other():
     first, second = causes(rows, "made").to_dict("records")  # the half that chooses says which carries most
     assert (first["layer"], first["head"], second["layer"], second["head"]) == (1, 0, 0, 0)
     assert (first["noise_flips"], first["n"]) == (7, 20)
-
-
-def test_a_table_without_rows_has_no_carriers():
-    assert carriers(pd.DataFrame(columns=EFFECT_COLUMNS)).empty

@@ -1,14 +1,12 @@
 """What explains a head: rules name the keys that a search finds, and planted attention comes back as it was planted."""
 
-from itertools import pairwise
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from analyses import explanations
-from analyses.explanations import ALL, LONGEST, UNIFORM, explain, explained, sample
+from analyses.explanations import ALL, UNIFORM, explain, explained
 from analyses.part_of_speech import UNIVERSAL_TAGS
 from analyses.reading.windows import Reading
 from analyses.report.explanation_section import SINKS, by_group
@@ -79,47 +77,39 @@ def shares(table: pd.DataFrame, kind: str, head: int = 0) -> pd.Series:
     return table.loc[(table["kind"] == kind) & (table["head"] == head)].set_index("part")["share"]
 
 
+def named_by_hand(text: AnnotatedText, query: int) -> dict[str, list[int]]:
+    """The keys that some rules name from a word of a decoder; -1 is the start token."""
+    words, tags, heads, relations = text.words, text.tags or (), text.heads or (), text.relations or ()
+    chain = {mention.head: mention.chain for mention in text.mentions or ()}
+    before = range(query)
+    verbs = [at for at in before if tags[at] == "VERB"]
+    return {
+        FIRST: [-1],
+        "itself": [query],
+        "offset -2": [at for at in before if at == query - 2],
+        "6 to 8 before": [at for at in before if 6 <= query - at <= 8],
+        "every VERB": verbs,
+        "last VERB": verbs[-1:],
+        "same form": [at for at in before if words[at] == words[query]],
+        "after the same form": [at for at in range(1, query + 1) if words[at - 1] == words[query] and at != query],
+        "nsubj:dependent->head": [heads[query]] * (relations[query] == "nsubj" and heads[query] < query),
+        "another relation:head->dependent": [at for at in before if relations[at] == "obl" and heads[at] == query],
+        "same chain": [at for at in before if chain.get(at) is not None and chain.get(at) == chain.get(query)],
+    }
+
+
 def test_rules_name_the_keys_that_a_search_finds():
-    corpus = texts(4)
     model = Planted(WORDS, [[uniform]], n_ctx=40, causal=True, start="<s>").build()
     columns = [*NAMES]
-    for batch in Reading(model, corpus):
+    for batch in Reading(model, texts(4)):
         item, *_, marks, _, _ = explanations._words(batch, {})
-        begins = [0, *(item.diff().nonzero()[:, 0] + 1).tolist(), len(item)]
-        rows = iter([marks[begin:end] for begin, end in pairwise(begins)])
-        for window in batch.windows:
-            text = window.text
-            assert text.heads is not None
-            assert text.tags is not None
-            assert text.relations is not None
-            chain = {mention.head: mention.chain for mention in text.mentions or ()}
+        rows = iter(marks.split(item.unique(return_counts=True)[1].tolist()))
+        for text in (window.text for window in batch.windows):
             for query in range(len(text.words)):
                 row = next(rows)  # every word up to the query, then the start token
-
-                def named(name: str, row: torch.Tensor = row) -> list[int]:
-                    keys = [*range(len(row) - 1), -1]
-                    return [key for key, marked in zip(keys, row[:, columns.index(name)], strict=True) if marked]
-
-                before = range(query)
-                verbs = [at for at in before if text.tags[at] == "VERB"]
-                assert named(FIRST) == [-1]
-                assert named("itself") == [query]
-                assert named("offset -2") == [at for at in before if at == query - 2]
-                assert named("6 to 8 before") == [at for at in before if 6 <= query - at <= 8]
-                assert named("every VERB") == verbs
-                assert named("last VERB") == verbs[-1:]
-                assert named("same form") == [at for at in before if text.words[at] == text.words[query]]
-                assert named("after the same form") == [
-                    at for at in range(1, query + 1) if text.words[at - 1] == text.words[query] and at != query
-                ]
-                of_nsubj = text.relations[query] == "nsubj" and text.heads[query] < query
-                assert named("nsubj:dependent->head") == [text.heads[query]] * of_nsubj
-                assert named("another relation:head->dependent") == [
-                    at for at in before if text.relations[at] == "obl" and text.heads[at] == query
-                ]
-                assert named("same chain") == [
-                    at for at in before if chain.get(at) is not None and chain.get(at) == chain.get(query)
-                ]
+                keys = np.array([*range(len(row) - 1), -1])
+                expected = named_by_hand(text, query)
+                assert {name: keys[row[:, columns.index(name)].numpy()].tolist() for name in expected} == expected
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
@@ -162,33 +152,6 @@ def test_of_a_head_close_to_uniform_nothing_is_said(seen):
     said = table.groupby("head")["share"].apply(lambda share: share.notna().any())
     assert said.tolist() == [False, False, True]
     assert table.groupby("head")["kl"].first().tolist()[:2] == pytest.approx([0, 0], abs=0.05)
-
-
-@pytest.mark.slow
-def test_heads_together_are_as_each_alone(seen):
-    planted = giving(*seen, {"offset -1": 0.7, "last VERB": 0.3}, {"same form": 0.5, "every ADJ": 0.5}, noise=0.5)
-    both = table_of(planted, seen[1])
-    for head in (0, 1):
-        one = VisibleKeys.of(seen[0].row, seen[0].group, seen[0].uniform, planted.attention[:, [head]], seen[0].marks)
-        alone = table_of(one, seen[1])
-        own = both.loc[both["head"] == head].reset_index(drop=True)
-        np.testing.assert_allclose(own["share"], alone["share"], atol=0.01)
-
-
-def test_a_sample_has_as_many_words_of_each_half_as_asked(monkeypatch):
-    monkeypatch.setattr(explanations, "ROWS", 4_000)
-    long = texts(400, length=150)
-    for causal in (True, False):
-        some = sample(long, causal=causal)
-        lengths = np.array([len(text.words) for text in some])
-        half = np.array([explanations.group_of(text.document) % 2 for text in some])
-        assert lengths.max() == LONGEST
-        for which in (0, 1):
-            assert lengths[half == which].sum() <= explanations.ROWS
-            seen = lengths[half == which] * (lengths[half == which] + 2) // (2 if causal else 1)
-            assert explanations.PAIRS - 2 * LONGEST * (LONGEST + 2) < seen.sum() <= explanations.PAIRS or causal
-    assert [text.words for text in sample(long, causal=True)] == [text.words for text in sample(long, causal=True)]
-    assert sorted(text.document for text in sample(texts(30), causal=True)) == sorted(x.document for x in texts(30))
 
 
 def test_planted_models_are_explained_by_what_was_planted():

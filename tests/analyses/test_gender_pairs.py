@@ -16,7 +16,7 @@ from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 
 @pytest.fixture(scope="module")
 def two():
-    return gender_pairs._two_people(load("default"), 40, 0, "")
+    return gender_pairs._task(load("default"), 40, 0, gender_pairs._two_people, "gender", "")
 
 
 def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(two):

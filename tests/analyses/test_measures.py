@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,13 +13,10 @@ from analyses.behaviours import ACROSS, OURS, chosen
 from analyses.corpora import read
 from analyses.measures import UNITS, Behaviour, Measure
 from analyses.own_measures import own_behaviour
-from analyses.reading.collectors import collect
-from analyses.reading.windows import Batch, Reading, Window
+from analyses.reading.windows import Batch, Reading
 from analyses.rivals.antecedents import PREDICTING_RIVALS, antecedent_items
 from analyses.rivals.relations import Items
-from analyses.tables.head_tables import Collected
 from interp import AnnotatedText, InputError, Transformer, run
-from interp.tokens import NO_WORD
 from models import load
 from models.planted import Planted, noise
 from models.stories import stories
@@ -87,9 +85,7 @@ def test_induction_adds_up_what_is_claimed_on_repeats():
     measure, length = OURS["position"]["induction"], position.repeat_length(model)
     found = position.induction(model, length, 0).totals.finish()
     ids = position.repeated(model, length, 40, 0)
-    special = (True,) * (ids.shape[1] - 2 * length) + (False,) * 2 * length
-    text = AnnotatedText((), (), "repeat")
-    window = Window(text, 0, 0, 0, tuple(ids[0].tolist()), (NO_WORD,) * ids.shape[1], special)
+    window = position.repeats(model, length, 40, 0)[0]
     looks = measure.looks(window)
     assert found.rows[:, 0, 0].sum() == 40 * len(looks)
     pattern = run(model, ids, "decoder.*.attn.pattern")
@@ -112,27 +108,23 @@ def test_lifts_add_up_what_is_claimed(read_text):
     assert observed.sum() > 0
 
 
-def _rows(items: Items) -> list[tuple[int, ...]]:
-    columns = items.column, items.prompt, items.query, items.target
-    return sorted(zip(*(each.tolist() for each in columns), strict=True))
-
-
 def test_relations_ask_for_the_words_that_they_pair(read_text):
-    """The fast way to the items is the plain one, and an item's target lies where the measure claims it."""
+    """Items are the pairs of the measures, and an item's target lies where the measure claims it."""
     model, corpus = read_text
     collector = part_of_speech.Collector(model)
+    for text in corpus:
+        plain = [(*pair, at) for at, each in enumerate(collector.chosen) for pair in each.pairs(text)]
+        assert [pair[:3] for pair in collector.pairs(text)] == sorted(plain)
     count = 0
     for batch in batches(model, corpus):
-        fast = Items.of(batch, collector.relations, collector.causal, Counter())
-        plain = Items.of_pairs(batch, collector.chosen, collector.causal, Counter())
-        rows = [_rows(each) for each in (fast, plain)]
-        assert rows[0] == rows[1]
-        for column, prompt, query, target in rows[0]:
+        items = Items.of(batch, collector.pairs, np.zeros(len(collector.chosen), dtype=int), causal=collector.causal)
+        columns = (each.tolist() for each in (items.column, items.prompt, items.query, items.target))
+        for column, prompt, query, target in zip(*columns, strict=True):
             window = batch.windows[prompt]
             looks = collector.chosen[column].looks(window)
             for row in window.columns[query + window.start]:
                 assert {*window.columns[target + window.start]} <= looks[row]
-        count += len(fast)
+        count += len(items)
     assert count > 50
 
 
@@ -206,17 +198,6 @@ def test_what_a_behaviour_says_of_itself_holds_together(behaviour: Behaviour):
         assert measure.unit in UNITS
         assert measure.rivals
         assert not measure.reference or measure.reference in {rival.name for rival in measure.rivals}
-
-
-def test_tables_name_the_rivals_that_measures_name():
-    model, corpus = random_model(causal=True), texts()
-    collectors = [each.collector(model) for each in OURS.values()]
-    for found in collect(Reading(model, corpus), collectors):
-        assert isinstance(found, Collected)
-        for scored in found.scored:
-            names = list(scored.baselines) or [scored.constant[0]]
-            for measure in scored.measures:
-                assert [rival.name for rival in measure.rivals] == names
 
 
 def test_two_measures_of_one_name_are_refused():

@@ -61,16 +61,6 @@ def test_a_head_holds_on_both_texts_and_the_other_on_none(names):
     assert names["both"]["min"].iloc[0] == gains.min()
 
 
-def test_a_finding_of_one_text_does_not_hold_on_both(names):
-    """The rule of the page, where one run no longer finds what the other does."""
-    heads = names["heads"].copy()
-    heads.loc[heads["run"] == "tales", "q"] = 0.5
-    again = {**names, "heads": heads}
-    exec(BLOCKS[1], again)
-    assert again["both"].empty
-    assert not again["found"].empty
-
-
 def test_labels_are_counted_over_seeds(names):
     by_seed = names["by_seed"]
     assert by_seed.loc[("decoder", "self", 0, 1)].to_dict() == {0: "first-token, offset:-2", 1: "offset:-2", 2: ""}

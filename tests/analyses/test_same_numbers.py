@@ -7,11 +7,7 @@ from worded import WORDS, worded
 
 from analyses import position
 from analyses.reading import windows
-from analyses.reading.windows import Reading
-from analyses.tables.head_tables import Heads
 from interp import AnnotatedText
-from interp.initialisation import untrained
-from interp.patterns import positional
 
 TOLERANCE = 1e-5  # of gains and intervals, which are shares of attention; sums in another order round otherwise
 
@@ -38,38 +34,9 @@ def alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(found, expected, rtol=0, atol=TOLERANCE)
 
 
-def test_two_threads_give_the_numbers_of_one(measured) -> None:
-    alone = measured()
-    try:
-        torch.set_num_threads(2)
-        alike(measured(), alone)
-    finally:
-        torch.set_num_threads(1)
-
-
 def test_small_batches_give_the_numbers_of_large_ones(measured, monkeypatch: pytest.MonkeyPatch) -> None:
     together = measured()
     monkeypatch.setattr(windows, "_PATTERN_ELEMENTS", 300)
     alike(measured(), together)
     monkeypatch.setattr(windows, "_POOL", 3)
     alike(measured(), together)
-
-
-def test_untrained_heads_set_the_same_bar_whoever_reads_them() -> None:
-    """In one process, or several that read every other batch each."""
-    model, heads, before = worded(), Heads.of(worded()), torch.get_num_threads()
-    drawn = [window for shown in Reading(model, texts()).shown() for window in shown]
-    whole = []
-    for seed in (0, 1):
-        fresh, modes = untrained(model, seed), positional.Modes.empty(heads.count)
-        for shown in Reading(model, (), heads=heads).batched(drawn):
-            batch = windows.read_batch(fresh, heads, shown)
-            modes.add(batch.groups, batch.pattern, batch.rows)
-        found = modes.finish()
-        whole.append(float((found.scores.sum(0) / found.weights.sum(0)).max()))
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        share = position.untrained_share(model, heads, drawn, (0, 1))
-        torch.set_num_threads(before)
-        assert share == pytest.approx(max(whole), abs=TOLERANCE)
-    assert whole[0] != whole[1]

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.model import Model
-from interp.patching.claimed_texts import Claim, ClaimedTexts, Read, checked
+from interp.patching.claimed_texts import Claim, ClaimedTexts, checked
 from interp.patching.gradients.tape import bytes_a_prompt, passed
 from interp.patching.hidden_keys import ChangedKeys
 from interp.patching.memory import fitting
@@ -90,15 +90,9 @@ def _by_row(
     texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], gradients: Sequence[Tensor], read: Tensor
 ) -> tuple[Float[Tensor, "row layer head"], Int[Tensor, " row"]]:
     """Of claims on one text, and which a row is of; `gradients` at z are layer by layer, `read` says which is whose."""
-    changed = ChangedKeys.of(texts, base, claims)
-    by_row = [
-        -einsum(
-            changed.dz(layer),
-            gradient[read[changed.claim], changed.rows],
-            "head row d_head, row head d_head -> row head",
-        )
-        for layer, gradient in enumerate(gradients)
-    ]
+    changed, pattern = ChangedKeys(texts, base, claims), "head row d_head, row head d_head -> row head"
+    at_rows = [gradient[read[changed.claim], changed.rows] for gradient in gradients]
+    by_row = [-einsum(changed.dz(layer), gradient, pattern) for layer, gradient in enumerate(at_rows)]
     return torch.stack(by_row, 1), changed.claim
 
 
@@ -142,14 +136,13 @@ def _said(
 
 def _copies(inputs: Inputs, prompts: Sequence[int]) -> Inputs:
     """Each text as often as it is named, without the columns that only longer ones fill."""
-
-    def own(batch: TokenBatch) -> TokenBatch:
-        some = batch.rows(torch.tensor(prompts, device=batch.ids.device))
-        width = int(some.lengths.max())
-        return TokenBatch(some.ids[:, :width], some.mask[:, :width], some.positions[:, :width])
-
-    first, second = inputs
-    return own(first), second and own(second)
+    made = []
+    for batch in inputs:
+        if batch is not None:
+            rows = batch.rows(torch.tensor(prompts, device=batch.ids.device))
+            width = int(rows.lengths.max())
+            made.append(TokenBatch(*(part[:, :width] for part in (rows.ids, rows.mask, rows.positions))))
+    return made[0], made[1] if len(made) > 1 else None
 
 
 def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator[list[list[list[int]]]]:
@@ -158,7 +151,7 @@ def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator
     assert isinstance(model, Transformer)
     groups: dict[int, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
     for at, claim in enumerate(claims):
-        groups[claim.prompt][_read_by(claim)].append(at)
+        groups[claim.prompt][tuple(claim.queries.tolist()) if claim.read is None else id(claim.read)].append(at)
     lot, longest = [], 0
     lengths = {name: texts.read_by(name).lengths.tolist() for name in model.config.stacks}
     for prompt in sorted(groups, key=lambda prompt: (lengths[texts.patch_site.stack][prompt], prompt)):
@@ -170,9 +163,3 @@ def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator
         lot.append([*groups[prompt].values()])
     if lot:
         yield lot
-
-
-def _read_by(claim: Claim) -> object:
-    """What tells apart the read-outs of one text."""
-    read: Read | None = claim.read
-    return tuple(claim.queries.tolist()) if read is None else id(read)

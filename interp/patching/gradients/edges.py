@@ -16,10 +16,11 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
-from interp.patching.metrics import Metric
+from interp.patching.gradients.tape import BUDGET, Tape, embedded, record, some, split
+from interp.patching.metrics import Metric, prepared
+from interp.patching.named_positions import ordered
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import last_stack, one_stack, site_name
+from interp.patching.patch_sites import last_stack, only_stack, site_name
 from interp.patching.results import Cells, Direction, checked_direction
 from interp.transformer import Block, Transformer, with_parts
 
@@ -61,8 +62,8 @@ def edge_attribution(
     """
     model, direction = with_parts(model, "edge attribution"), checked_direction(direction)
     _check(model, steps)
-    readouts, base, source = prepare(model, pairs, metric, direction)
-    senders, receivers = _senders(model), _receivers(model)
+    readouts, (base, source) = prepared(model, pairs, metric), ordered(pairs, direction)
+    senders, receivers = _components(model)
     scores = model.last.embed.token.weight.detach().new_zeros(len(senders), len(receivers), len(pairs))
     exists = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
     held = 2 * len(senders) + 4 * (model.config.n_heads + 2 * model.last.config.kv_heads)  # writes; one layer's reads
@@ -78,7 +79,8 @@ def edge_attribution(
                 tape = record(model, own, *reading, start=start + (end - start) * (step / steps))
             for before, after, reads in _reads(model, tape, readouts[0].name):
                 exists[:before, after] = True
-                scores[:before, after, prompts] += _dot(change[:before], reads) / steps
+                pattern = "sender prompt p d_model, receiver prompt p d_model -> sender receiver prompt"
+                scores[:before, after, prompts] += einsum(change[:before], reads, pattern) / steps
     scores = scores.masked_fill(~exists[..., None], torch.nan)
     names_by_axis = {"sender": tuple(senders), "receiver": tuple(receivers)}
     values = {readouts[0].name: scores}
@@ -86,7 +88,7 @@ def edge_attribution(
 
 
 def _check(model: Transformer, steps: int) -> None:
-    one_stack(model, "edge attribution")
+    only_stack(model, "edge attribution")
     config = model.last.config
     if config.norms_writes:
         raise InputError(
@@ -101,39 +103,29 @@ def _check(model: Transformer, steps: int) -> None:
         raise InputError(f"steps must be at least 1 (plain edge attribution), got {steps}")
 
 
-def _senders(model: Transformer) -> list[str]:
-    """Components that write, in the order in which they do."""
-    found = ["embed"]
+def _components(model: Transformer) -> tuple[list[str], list[str]]:
+    """What writes, in the order in which it does, and what reads, in the order in which `_reads` gives it."""
+    config, senders, receivers = model.last.config, ["embed"], []
     for layer, block in enumerate(model.last.blocks):
-        found += [f"{layer}.{head}" for head in range(model.config.n_heads)]
-        found += [] if block.mlp is None else [f"mlp.{layer}"]
-    return found
-
-
-def _receivers(model: Transformer) -> list[str]:
-    """Components that read, in the order in which `_reads` gives them."""
-    config, found = model.last.config, []
-    for layer, block in enumerate(model.last.blocks):
+        feed = [] if block.mlp is None else [f"mlp.{layer}"]
+        senders += [*(f"{layer}.{head}" for head in range(config.n_heads)), *feed]
         for part, heads in [("q", config.n_heads), ("k", config.kv_heads), ("v", config.kv_heads)]:
-            found += [f"{layer}.{head}.{part}" for head in range(heads)]
-        found += [] if block.mlp is None else [f"mlp.{layer}"]
-    return [*found, "logits"]
-
-
-def _fed(model: Transformer) -> str:
-    """The stream that feed-forwards read."""
-    return "resid_pre" if model.last.config.parallel else "resid_mid"
+            receivers += [f"{layer}.{head}.{part}" for head in range(heads)]
+        receivers += feed
+    return senders, [*receivers, "logits"]
 
 
 def _name(model: Transformer, layer: int, site: str) -> str:
+    if site == "read by mlp":
+        site = "resid_pre" if model.last.config.parallel else "resid_mid"
     return site_name(last_stack(model), layer, site)
 
 
 def _names(model: Transformer) -> list[str]:
     """What a pass keeps."""
-    feeds = [] if model.last.blocks[0].mlp is None else [_fed(model), "mlp_out"]
-    known = dict.fromkeys(["resid_pre", "q", "k", "v", "z", "resid_post", *feeds])
-    return [_name(model, layer, site) for layer in range(model.config.n_layers) for site in known]
+    feeds = [] if model.last.blocks[0].mlp is None else ["read by mlp", "mlp_out"]
+    parts = ("resid_pre", "q", "k", "v", "z", "resid_post", *feeds)
+    return [_name(model, layer, site) for layer in range(model.config.n_layers) for site in parts]
 
 
 def _change(model: Transformer, own: Tape, other: Tape) -> Writes:
@@ -169,7 +161,7 @@ def _reads(model: Transformer, tape: Tape, metric: str) -> Iterator[tuple[int, s
         at += len(reads)
         if block.mlp is not None:
             parallel = block.attn.config.parallel  # then it reads what the heads beside it read
-            read, out = tape.seen[_name(model, layer, _fed(model))], gradients[_name(model, layer, "mlp_out")]
+            read, out = tape.seen[_name(model, layer, "read by mlp")], gradients[_name(model, layer, "mlp_out")]
             yield before + (0 if parallel else n_heads), slice(at, at + 1), _through_mlp(block, read, out)
             at += 1
         before += n_heads + (block.mlp is not None)
@@ -191,7 +183,3 @@ def _through_mlp(block: Block, residual: Tensor, gradient: Tensor) -> Reads:
         stream = residual.detach().requires_grad_()
         out = block.feed_forward.out(stream)
         return torch.autograd.grad(out, stream, gradient)[0][None]
-
-
-def _dot(writes: Writes, reads: Reads) -> Float[Tensor, "sender receiver prompt"]:
-    return einsum(writes, reads, "sender prompt p d_model, receiver prompt p d_model -> sender receiver prompt")

@@ -8,7 +8,6 @@ and effects along different paths cancel to first order (GradDrop closes one lay
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,9 +19,9 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.cell_tables import ESTIMATED
 from interp.patching.gradients.qk_fix import qk_fixed
-from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
-from interp.patching.metrics import Metric, Readout, with_answers
-from interp.patching.named_positions import cells_of, check_names
+from interp.patching.gradients.tape import BUDGET, Tape, record, some, split
+from interp.patching.metrics import Metric, Readout, prepared, with_answers
+from interp.patching.named_positions import cells_of, check_names, ordered
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName, site_name
 from interp.patching.results import Cells, Direction, checked_direction
@@ -33,6 +32,7 @@ from interp.transformer import Transformer, with_parts
 from interp.visibility import Source, Visibility
 
 Sites = Mapping[str, Sequence[str]]
+_OUTPUTS = ("attn_out", "cross_attn_out", "mlp_out")  # what a layer adds to the stream
 _WHERE = ("stack", "attention", "site", "layer", "head", "neuron", "expert", "position", "query", "key")
 
 
@@ -49,16 +49,14 @@ class SiteEstimates(dict[str, Cells], Shown):
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
-        tables = [cells.table(seed=seed) for cells in self.values()]
-        table = pd.concat(tables, ignore_index=True)
+        table = pd.concat([cells.table(seed=seed) for cells in self.values()], ignore_index=True)
         table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
-        for axis in {*_WHERE} & {*table.columns}:
+        first = [axis for axis in _WHERE if axis in table]
+        for axis in first:
             if pd.api.types.is_float_dtype(table[axis]):  # some site lacks it
                 table[axis] = table[axis].astype("Int64")
-        first = [axis for axis in _WHERE if axis in table]
         numbers = [name for name in ESTIMATED if name in table]
-        own = [name for name in table if name not in {*first, *numbers}]
-        return table.loc[:, [*first, *own, *numbers]]
+        return table.loc[:, [*first, *(name for name in table if name not in {*first, *numbers}), *numbers]]
 
     def figure(self, site: str | None = None, **how: Any) -> Figure:
         """The figure of one site, by default of the first.
@@ -124,15 +122,11 @@ def attribution_patching(
         InputError: no such site or axis, a metric without a gradient or without one number a prompt, a budget too
             small for one prompt.
     """
-    model, direction = with_parts(model, "attribution patching"), checked_direction(direction)
-    plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=qk_fix)
+    plan = _Plan(with_parts(model, "attribution patching"), pairs, metrics, sites, direction, stack, attention, qk_fix)
     estimates, own, other = plan.totals(budget)
-    clean, corrupt = (other, own) if direction == "denoise" else (own, other)
-    found = SiteEstimates()
-    for site, tables in estimates.items():
-        values = {name: own[name] + value for name, value in tables.items()}
-        found[site] = cells_of(model, pairs, plan.patch_sites[site], plan.by[site], direction, values, clean, corrupt)
-    return found
+    clean, corrupt = (other, own) if plan.direction == "denoise" else (own, other)
+    tables = {site: {name: own[name] + value for name, value in each.items()} for site, each in estimates.items()}
+    return plan.cells(tables, clean, corrupt)
 
 
 def atp_star(
@@ -162,61 +156,57 @@ def atp_star(
     Raises:
         InputError: as `attribution_patching`, or a model of one layer, of which none can be dropped.
     """
-    model, direction = with_parts(model, "AtP*"), checked_direction(direction)
+    model = with_parts(model, "AtP*")
     layers = [(name, layer) for name, config in model.config.stacks.items() for layer in range(config.n_layers)]
-    n_layers = len(layers)
-    if n_layers < 2:
+    if len(layers) < 2:
         raise InputError("GradDrop leaves out one layer at a time: expected a model of at least 2 layers, got 1")
-    plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=True)
+    plan = _Plan(model, pairs, metrics, sites, direction, stack, attention, qk_fix=True)
     totals, *_ = plan.totals(budget, layers)
-    found = SiteEstimates()
-    for site, tables in totals.items():
-        passes = n_layers if site.startswith("resid") else n_layers - 1
-        values = {name: total / passes for name, total in tables.items()}
-        place = plan.patch_sites[site], plan.by[site]
-        found[site] = cells_of(model, pairs, *place, direction, values, {}, {}, kind="magnitudes")
-    return found
+    passes = {site: len(layers) - (not site.startswith("resid")) for site in totals}
+    tables = {site: {name: total / passes[site] for name, total in each.items()} for site, each in totals.items()}
+    return plan.cells(tables, {}, {}, kind="magnitudes")
 
 
 Numbers = dict[str, Float[Tensor, "... prompt"]]  # by metric
 
 
-@dataclass(frozen=True)
 class _Plan:
-    """What is asked, checked."""
+    """The checked arguments. For the QK fix `patch_sites` has those that it needs beside the sites to estimate."""
 
-    model: Transformer
-    pairs: Pairs
-    readouts: list[Readout]
-    base: Inputs
-    source: Inputs
-    by: dict[str, tuple[str, ...]]
-    patch_sites: dict[str, PatchSite]  # the sites asked for and, for the QK fix, those that it needs
-    qk_fix: bool
-
-    @staticmethod
-    def of(
+    def __init__(
+        self,
         model: Transformer,
         pairs: Pairs,
         metrics: Metric | Sequence[Metric],
         sites: Sites,
         direction: Direction,
-        where: tuple[str | None, str],
-        *,
+        stack: str | None,
+        attention: str,
         qk_fix: bool,
-    ) -> "_Plan":
+    ):
         if not isinstance(sites, Mapping) or not sites:
             raise InputError(f'expected the axes of each site, {{"z": ("layer", "head")}}; got {sites!r}')
-        patch_sites = {site: PatchSite.of(model, site, tuple(by), *where) for site, by in sites.items()}
-        for patch_site in patch_sites.values():
+        self.model, self.pairs, self.direction = model, pairs, checked_direction(direction)
+        self.by = {site: tuple(by) for site, by in sites.items()}
+        self.patch_sites = {site: PatchSite.of(model, site, by, stack, attention) for site, by in self.by.items()}
+        for site, patch_site in self.patch_sites.items():
             check_reach(pairs, patch_site)
-            check_names(pairs, patch_site, sites[patch_site.site])
-            if patch_site.site == "logits":
+            check_names(pairs, patch_site, self.by[site])
+            if site == "logits":
                 raise InputError("the logits are what metrics read: expected sites before them")
-        if qk_fix := qk_fix and bool({"q", "k"} & {*patch_sites}):
-            patch_sites |= {site: PatchSite.of(model, site, ("layer",), *where) for site in ("q", "k", "pattern")}
-        by = {site: tuple(by) for site, by in sites.items()}
-        return _Plan(model, pairs, *prepare(model, pairs, metrics, direction), by, patch_sites, qk_fix)
+        self.qk_fix = qk_fix and bool({"q", "k"} & {*self.by})
+        for site in ("q", "k", "pattern") if self.qk_fix else ():
+            self.patch_sites[site] = PatchSite.of(model, site, ("layer",), stack, attention)
+        self.readouts = prepared(model, pairs, metrics)
+        self.base, self.source = ordered(pairs, self.direction)
+
+    def cells(self, tables: Mapping[str, Numbers], clean: Numbers, corrupt: Numbers, **more: Any) -> SiteEstimates:
+        """Tables of values by site as cells."""
+        place = {site: (self.patch_sites[site], by, self.direction) for site, by in self.by.items()}
+        ends = {"clean": clean, "corrupt": corrupt, **more}
+        return SiteEstimates(
+            {site: cells_of(self.model, self.pairs, *place[site], values, **ends) for site, values in tables.items()}
+        )
 
     def totals(
         self, budget: int, dropped: Sequence[tuple[str, int]] = ()
@@ -252,16 +242,16 @@ class _Plan:
 
     def _tape(self, inputs: Inputs, readouts: list[Readout], dropped: tuple[str, int] | None) -> Tape:
         """The prompts' own pass, to be differentiated; what layer `dropped` adds to the stream counts as constant."""
-        closed = {} if dropped is None else {out: Tensor.detach for out in _outputs(self.model, *dropped)}
+        outputs = [] if dropped is None else [site_name(*dropped, out) for out in _OUTPUTS]
+        closed = {name: Tensor.detach for name in outputs if name in sites_of(self.model)}
         with torch.enable_grad():
             return record(self.model, inputs, readouts, self._names(), closed)
 
     def _estimates(self, tape: Tape, source: Tape, metric: str) -> Numbers:
         """First-order effects on one metric of all cells, by site, from one backward pass."""
         fixed = {"q", "k"} if self.qk_fix else set()
-        at = {
-            site: self.patch_sites["pattern" if site in fixed else site].names for site in self.by
-        }  # to differentiate at
+        # to differentiate at
+        at = {site: self.patch_sites["pattern" if site in fixed else site].names for site in self.by}
         gradients = tape.gradients(metric, [*dict.fromkeys(name for names in at.values() for name in names)])
         found = {}
         for site, names in at.items():
@@ -292,13 +282,6 @@ class _Plan:
             assert block.cross_attn is not None
             attn, visibility = block.cross_attn, Source.of(ours["k"].flatten(-2), batch).seen_by(visibility)
         return qk_fixed(attn, visibility, site, ours, theirs, gradient, alone="position" in by, by_head="head" in by)
-
-
-def _outputs(model: Transformer, stack: str, layer: int) -> list[str]:
-    """What a layer adds to the stream."""
-    known = sites_of(model)
-    names = [site_name(stack, layer, part) for part in ("attn_out", "cross_attn_out", "mlp_out")]
-    return [name for name in names if name in known]
 
 
 def _cells(products: Tensor, axes: Sequence[str], by: Sequence[str]) -> Float[Tensor, "*cells prompt"]:

@@ -12,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.patching.metrics import Metric, Readout, prepared
-from interp.patching.named_positions import ordered
+from interp.patching.memory import check_budget
+from interp.patching.metrics import Readout
 from interp.patching.pairs import Inputs, Pairs
-from interp.patching.results import Direction
 from interp.tap import Edit, Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Stack, Transformer
@@ -104,13 +103,6 @@ def embedded(stack: Stack, batch: TokenBatch) -> Float[Tensor, "prompt position 
         return stack.embed(batch.ids, batch.positions)
 
 
-def prepare(
-    model: Transformer, pairs: Pairs, metrics: Metric | Sequence[Metric], direction: Direction
-) -> tuple[list[Readout], Inputs, Inputs]:
-    """The metrics made ready, the prompts that are changed, and those that the change comes from."""
-    return prepared(model, pairs, metrics), *ordered(pairs, direction)
-
-
 def some(inputs: Inputs, prompts: Tensor) -> Inputs:
     """Some of the prompts."""
     batch, target = inputs
@@ -126,14 +118,9 @@ def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows
     Raises:
         InputError: not one prompt fits.
     """
-    width = pairs.clean.ids.shape[1]
-    needed = bytes_a_prompt(
-        model, {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}, extra, rows
-    )
-    if budget < needed:
-        raise InputError(
-            f"a budget of {budget} bytes is too small for one prompt of {width} positions: expected at least {needed}"
-        )
+    widths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
+    needed = bytes_a_prompt(model, widths, extra, rows)
+    check_budget(budget, needed, pairs, "prompt")
     return torch.arange(len(pairs), device=model.device).split(budget // needed)
 
 

@@ -17,9 +17,7 @@ import pytest
 import torch
 from commands import command, refusal
 from pages import Page, outside_addresses, page_of
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from worded import worded
 
 from analyses import behaviours, report
 from analyses.behaviours import OURS
@@ -30,16 +28,19 @@ from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
-from analyses.measures import Behaviour, Measure
+from analyses.measures import Behaviour, Measure, Rival
+from analyses.page import sections
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.report import full_report, label_section
 from analyses.report.behaviour_sections import strongest
+from analyses.report.scaffold import write
 from analyses.tables.findings import best, causes, notable, varied
 from analyses.tables.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
-from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, Transformer, TransformerConfig
+from interp import AnnotatedText, InputError, Mention, Transformer
 from interp.patterns import Totals
 from interp.statistics import benjamini_hochberg
+from tests.analyses.headlines.hand_made_tables import at, heads_row
 
 HOSTILE = "<script>alert(1)</script>"
 WORDS = ["Tim", "saw", HOSTILE, "&", "Sue", ".", "He", "was", "there", "with", "her", "dog"]
@@ -59,12 +60,7 @@ def corpus(name: str = "texts", annotates: frozenset[str] = frozenset({"tags", "
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    vocabulary = {word: at for at, word in enumerate(["<unk>", *dict.fromkeys(WORDS)])}
-    backend = Backend(WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    torch.manual_seed(0)
-    stack = StackConfig(2, 11, 3, 5, 7, 29, len(vocabulary), causal=True)
-    return Transformer(TransformerConfig(decoder=stack), Tokenizer(backend))
+    return worded(*WORDS)
 
 
 def fake(
@@ -79,18 +75,20 @@ def fake(
 ) -> Behaviour:
     """An analysis that reads its corpus and reports one clear head, L1.H2."""
     units = {"previous-token": "share", "distance": "tokens"}
-    where = {"stack": "decoder", "attention": "self"}
-    cells = [{**where, "layer": layer, "head": head} for layer in range(2) for head in range(3)]
+    cells = [at(layer, head) for layer in range(2) for head in range(3)]
 
     def rows(name: str, n: int) -> pd.DataFrame:
-        table = pd.DataFrame([{**cell, "measure": each, "unit": units[each]} for cell in cells for each in units])
-        gain = np.where((table["layer"] == 1) & (table["head"] == 2), 0.9, 0.001)
-        table = table.assign(value=gain, gain=gain, ci_low=gain - 0.02, ci_high=gain + 0.02, corpus=name, n=n)
-        same = {"behaviour": behaviour, "sink": "kept", "baseline": 0.0, "baseline_name": "uniform", "p": 0.01}
-        same |= {"q": 0.01, "together": "", "documents": 40, "fewest": 5, "readings": "kept"}
-        absent = ("reference", "reference_gain", "reference_low", "reference_q")
-        absent += ("norm_value", "norm_gain", "norm_low", "norm_high")
-        return table.assign(**same, **dict.fromkeys(absent, np.nan))
+        clear = {(1, 2): 0.9}
+        values = [(*cell, clear.get(cell, 0.001)) for cell in np.ndindex(2, 3)]
+        more = {"corpus": name, "n": n, "documents": 40, "p": 0.01, "q": 0.01}
+        more |= dict.fromkeys(("norm_value", "norm_gain", "norm_low", "norm_high"), np.nan)
+        return pd.DataFrame(
+            [
+                heads_row(layer, head, behaviour, each, value, 0.0, unit=unit, **more)
+                for layer, head, value in values
+                for each, unit in units.items()
+            ]
+        )
 
     class Rows(Collected):
         def measured(self, *, seed=0):
@@ -124,22 +122,15 @@ def fake(
     return replace(OURS[behaviour], measures=measures, collector=Collector, needs=needs, effects=effects, **headline)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, {"GOMP_SPINCOUNT": "3000"}),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
-        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
-    ],
-)
-def test_how_threads_wait_is_set_where_the_user_has_not(given, expected, monkeypatch, capsys):
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
-        monkeypatch.setenv(name, "")  # so that it is put back
-        monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
+def test_how_threads_wait_is_set_where_the_user_has_not(given, monkeypatch, capsys):
+    names = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
+    for name in names:
+        monkeypatch.setenv(name, given.get(name, ""))  # so that it is put back
+        if name not in given:
+            monkeypatch.delenv(name)
     command(capsys, "--help")
-    assert {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ} == expected
+    assert {name: os.environ[name] for name in names if name in os.environ} == (given or {"GOMP_SPINCOUNT": "3000"})
 
 
 @pytest.fixture(scope="module")
@@ -258,54 +249,30 @@ def test_nothing_is_fetched_and_nothing_hostile_is_markup(whole):
     assert not re.search(r"url\(|@import|https?://", named)
 
 
-def test_a_model_that_no_experiment_can_be_asked_of_is_one_sentence(model, fakes, tmp_path):
-    refused = {name: experiment(name, error="expected a tokenizer") for name in ("one", "two")}
-    fakes.setattr(section, "EXPERIMENTS", refused)
-    shown = build(model, tmp_path / "out", labels=False, probes=False)
-    assert shown.text.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
-    assert shown.facts["labels_left_out"] is None  # labels and probes can be left out
-    assert not any("labels" in name or "layers" in name for name in shown.facts["files"])
-    assert "heads are chosen and reported on the same text" in shown.text
-    assert "Probes of every layer" not in shown.text
-
-
-@pytest.mark.parametrize(
-    ("behaviours", "asked", "run"), [(None, None, True), (None, False, False), (["position"], None, False)]
-)
-@pytest.mark.slow
-def test_experiments_are_part_of_a_report_of_everything(model, fakes, tmp_path, behaviours, asked, run):
-    built = build(model, tmp_path / "out", behaviours=behaviours, experiments=asked)
-    assert ("experiments" in built.facts) == any(a.get("id") == "experiments" for _, a in built.page.tags) == run
-
-
-def test_what_is_known_of_heads_is_made_once_and_sentences_are_read_while_other_parts_are_made(
-    model, fakes, tmp_path, monkeypatch
-):
+def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
+    """And what is known of heads is made once for each page, and sentences are read while other parts are made."""
     made, said = [], []
     for module, name in ((full_report, "facts_of"), (head_cards, "facts")):
         facts = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *tables, facts=facts: made.append(tables) or facts(*tables))
-    options = {"labels": False, "probes": False, "experiments": False}
-    report.build(model, [corpus()], tmp_path / "out", progress=lambda stage, count: said.append(stage), **options)
-    assert len(made) == 1
-    rest = next(stage for stage in said if stage.startswith("the rest of"))
-    assert said.index("reading sentences") < said.index(rest)
-
-
-def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
-    said = []
-    plain = corpus("plain", frozenset())
-    out = report.build(model, [plain], tmp_path / "out", labels=False, progress=lambda stage, count: said.append(stage))
-    facts, shown = json.loads((out / "run.json").read_text()), " ".join(page_of(out).text.split())
-    reason = "it needs tags, and plain has no annotation; add --corpus tales"
+        fakes.setattr(module, name, lambda *tables, facts=facts: made.append(tables) or facts(*tables))
+    refused = {name: experiment(name, error="expected a tokenizer") for name in ("one", "two")}
+    fakes.setattr(section, "EXPERIMENTS", refused)
+    plain, reason = corpus("plain", frozenset()), "it needs tags, and plain has no annotation; add --corpus tales"
+    how = {"labels": False, "probes": False, "progress": lambda stage, count: said.append(stage)}
+    out, facts, _, shown = build(model, tmp_path / "out", plain, **how)
     assert set(pd.read_csv(out / "tables/heads.csv")["behaviour"]) == {"position"}
     assert reason in facts["not_measured"]["part-of-speech"]
     assert "coreference chains" in facts["not_measured"]["coreference"]
     assert [(each["name"], each["measured"]) for each in facts["corpora"]] == [("plain", ["position"])]
-    assert facts["on_generated_text"] == []
+    assert (facts["on_generated_text"], facts["labels_left_out"]) == ([], None)
     assert f"Not measured: {reason}" in shown
     assert "was to be measured on" not in shown
+    assert shown.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
+    assert "heads are chosen and reported on the same text" in shown
     assert [stage for stage in said if f"part-of-speech is left out: {reason}" in stage]
+    assert len(made) == 2  # for the page that is shown first, and for the whole
+    rest = next(stage for stage in said if stage.startswith("the rest of"))
+    assert said.index("reading sentences") < said.index(rest)
     with pytest.raises(InputError, match=reason):
         report.build(model, [plain], tmp_path / "none", behaviours=["part-of-speech"], labels=False, probes=False)
 
@@ -326,23 +293,11 @@ def test_few_labelled_heads_are_named_and_many_counted():
 
 
 def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
-    where = {"stack": "decoder", "attention": "self", "layer": 1, "behaviour": "position"}
-    shared = {"label": "induction", "measure": "induction", "heads": 2, "all_low": 11.0, "all_high": 13.0, "others": 2}
-    shared |= {"others_effect": 0.0, "others_low": -0.5, "others_high": 0.5}
-    rows = [
-        {**where, **shared, "head": head, "effect": 0.1 * head, "all_effect": 12.5, "rest_effect": 7.5 * head}
-        for head in (1, 2)
-    ]
-    alone = {
-        **where,
-        **shared,
-        "head": 3,
-        "label": "self",
-        "heads": 1,
-        "effect": 0.3,
-        "all_effect": 0.3,
-        "rest_effect": np.nan,
-    }
+    shared = {"stack": "decoder", "attention": "self", "layer": 1, "behaviour": "position", "label": "induction"}
+    shared |= {"measure": "induction", "heads": 2, "all_low": 11.0, "all_high": 13.0, "others": 2}
+    shared |= {"others_effect": 0.0, "others_low": -0.5, "others_high": 0.5, "all_effect": 12.5}
+    rows = [{**shared, "head": head, "effect": 0.1 * head, "rest_effect": 7.5 * head} for head in (1, 2)]
+    alone = shared | {"head": 3, "label": "self", "heads": 1, "effect": 0.3, "rest_effect": np.nan}
     (told,) = label_section.together(pd.DataFrame([*rows, alone])).rows
     assert "".join(getattr(part, "text", part) for cell in told for part in cell) == (
         "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.000+7.50020.000 −0.500 to +0.500"
@@ -366,44 +321,27 @@ def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
     ("changed", "said", "times"),
     [
         ({"refused": "prompts differ by 0.1 ± 0.2"}, "no head was tested: prompts differ by 0.1 ± 0.2.", 2),
-        ({"counts": {"tokens": 100, "unknown tokens": 40}}, "40% of the tokens of this text are unknown to the", None),
-        ({"left_out": "this model has no output layer."}, "this model has no output layer.", None),
+        ({"left_out": "this model has no output layer."}, "this model has no output layer.", 2),
     ],
 )
 def test_what_one_behaviour_cannot_tell_is_said_on_the_page(model, fakes, tmp_path, changed, said, times):
-    fakes.setitem(behaviours.OURS, "position", fake("position", **changed))
-    built = build(model, tmp_path / "out", behaviours=["position"])
-    assert said in built.text
-    assert times in {None, built.text.count(said)}
-    if "left_out" in changed:
-        assert built.facts["causal_test_left_out"] == {"position": said}
-
-
-def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_reported(model, fakes, tmp_path):
     why = "no pronoun in the window"
     fakes.setitem(behaviours.OURS, "coreference", fake("coreference", error=InputError(why)))
-    built = build(model, tmp_path / "out")
-    assert built.page.text.count(f"Not measured: {why}.") == 2
+    unknown = {"counts": {"tokens": 100, "unknown tokens": 40}}
+    fakes.setitem(behaviours.OURS, "position", fake("position", **changed, **unknown))
+    built = build(model, tmp_path / "out", behaviours=["position", "coreference"], labels=False, probes=False)
+    assert "40% of the tokens of this text are unknown to the" in built.text
+    assert built.text.count(said) == times
+    assert built.text.count(f"Not measured: {why}.") == 2
     assert built.facts["not_measured"] == {"coreference": why}
-    assert set(pd.read_csv(built.out / "tables/heads.csv")["behaviour"]) == {"position", "part-of-speech"}
-
-
-@pytest.mark.slow
-def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_report_says_so(model, fakes, tmp_path):
-    built = build(model, tmp_path / "out", corpus("tagged", frozenset({"tags"})))
-    assert built.facts["on_generated_text"] == ["coreference"]
-    assert {each["name"]: each["measured"] for each in built.facts["corpora"]} == {
-        "tagged": ["position", "part-of-speech"],
-        "generated tales:100": ["coreference"],
-    }
-    assert built.page.text.count("measured on generated tales") == 1
+    assert set(pd.read_csv(built.out / "tables/heads.csv")["behaviour"]) == {"position"}
+    assert built.facts["causal_test_left_out"] == ({"position": said} if "left_out" in changed else {})
 
 
 @pytest.mark.parametrize(
     ("changed", "behaviours", "message"),
     [
         ({"error": RuntimeError("a bug")}, None, "a bug"),  # a fault of the program always
-        ({"error": InputError("no chains")}, ["coreference"], "no chains"),  # where nothing else is asked for
         ({"counts": {"tokens": 100, "unknown tokens": 91}}, ["coreference"], "91 of the 100 tokens"),
     ],
 )
@@ -411,16 +349,6 @@ def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, changed, beha
     fakes.setitem(OURS, "coreference", fake("coreference", **changed))
     with pytest.raises((RuntimeError, InputError), match=message):
         report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours)
-    assert not os.listdir(tmp_path)
-
-
-def test_a_corpus_that_is_damaged_further_down_leaves_nothing(model, fakes, tmp_path):
-    def texts():
-        yield text("d0")
-        raise InputError("line 7 is damaged")
-
-    with pytest.raises(InputError, match="line 7"):
-        report.build(model, [replace(corpus(), source=texts)], tmp_path / "out")
     assert not os.listdir(tmp_path)
 
 
@@ -442,16 +370,6 @@ def findings_table(**gains: float) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(**same, corpus="texts")
 
 
-def test_on_all_items_a_coreference_head_need_only_beat_the_nearest_mention():
-    table = findings_table(antecedent=-0.1, antecedent_named=0.3)
-    on_all = table["measure"] == "antecedent"
-    beats = table.assign(reference_gain=np.where(on_all, 0.1, np.nan), reference_low=np.where(on_all, 0.08, np.nan))
-    assert list(notable(beats)["measure"]) == ["antecedent:named"]
-    assert notable(beats.assign(reference_gain=0.0)).empty
-    assert notable(beats.assign(reference_low=-0.01)).empty
-    assert notable(beats.assign(reference_q=0.2)).empty  # a test of its own, which may fail by itself
-
-
 def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
     """The nearest mention is as far below the head in every document; the strictest rule is above it in some."""
     measure, heads = KNOWN["antecedent"], Heads("decoder", 1, 1)
@@ -459,7 +377,7 @@ def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
     groups = torch.arange(20)
     right = torch.stack([torch.full((20,), 5.0), torch.full((20,), 3.0), (groups % 2) * 6.0 + 3.0], 1)[..., None]
     totals.add(groups, right, torch.full_like(right, 10.0))
-    scored = Scored(totals, [measure], "kept", ["nearest", "other"])
+    scored = Scored(totals, [replace(measure, rivals=[Rival("nearest", None), Rival("other", None)])], "kept")
     (row,) = Collected(heads, "coreference", "texts", [scored], {}, 20).table().to_dict("records")
     assert row["baseline_name"] == "other"
     assert row["gain"] == pytest.approx(-0.1)
@@ -469,43 +387,40 @@ def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
     assert row["reference_q"] < 0.05
 
 
-def test_without_a_start_token_a_finding_about_words_must_hold_without_the_first_position():
-    kept = findings_table(induction=0.3).assign(readings=BOTH_READINGS)
-    assert notable(kept).empty
-    for gain, holds in ((0.2, 1), (0.04, 0)):
-        without = kept.assign(sink="removed", gain=gain, ci_low=gain - 0.02)
-        assert len(notable(pd.concat([kept, without], ignore_index=True))) == holds
+LESS = {"gain": 0.04, "ci_low": 0.02}
 
 
 @pytest.mark.parametrize(
-    ("gains", "changed", "n"),
+    ("gains", "changed", "without", "n"),
     [
-        ({"induction": 0.049}, {}, 0),  # below five hundredths
-        ({"induction": 0.051}, {}, 1),
-        ({"induction": 0.3}, {"q": 0.06}, 0),  # what the false discovery rate does not allow
-        ({"entropy": 0.3, "distance": 4.0}, {}, 0),  # they describe
-        ({"antecedent": 0.3, "antecedent_named": -0.1}, {}, 0),  # a head that only finds the previous pronoun
-        ({"antecedent": -0.1, "antecedent_named": 0.3}, {}, 0),
-        ({"antecedent": 0.3, "antecedent_named": 0.2}, {}, 2),
+        ({"induction": 0.049}, {}, None, 0),  # below five hundredths
+        ({"induction": 0.051}, {}, None, 1),
+        ({"induction": 0.3}, {"q": 0.06}, None, 0),  # what the false discovery rate does not allow
+        ({"entropy": 0.3, "distance": 4.0}, {}, None, 0),  # they describe
+        ({"antecedent": 0.3, "antecedent_named": -0.1}, {}, None, 0),  # a head that only finds the previous pronoun
+        ({"antecedent": 0.3, "antecedent_named": 0.2}, {}, None, 2),
+        ({"antecedent": -0.1, "antecedent_named": 0.3}, {}, None, 0),  # unless on all items it beats the nearest
+        ({"antecedent": -0.1, "antecedent_named": 0.3}, {"reference_gain": 0.1, "reference_low": 0.08}, None, 1),
+        ({"antecedent": -0.1, "antecedent_named": 0.3}, {"reference_gain": 0.1, "reference_low": -0.1}, None, 0),
+        ({"antecedent": -0.1, "antecedent_named": 0.3}, {"reference_gain": 0.1, "reference_q": 0.2}, None, 0),
+        ({"induction": 0.3}, {"readings": BOTH_READINGS}, None, 0),  # without a start token a reading without it, too
+        ({"induction": 0.3}, {"readings": BOTH_READINGS}, {}, 1),
+        ({"induction": 0.3}, {"readings": BOTH_READINGS}, LESS, 0),
     ],
 )
-def test_what_is_a_finding(gains, changed, n):
-    assert len(notable(findings_table(**gains).assign(**changed))) == n
-
-
-def test_a_head_is_named_once_with_its_largest_gain():
-    table = findings_table(induction=0.1, self=0.4)
-    assert list(best(table, ["induction", "self"])["measure"]) == ["self"]
+def test_what_is_a_finding(gains, changed, without, n):
+    table = findings_table(**gains)
+    on_all = table["measure"] != "antecedent:named"
+    for column, value in changed.items():
+        table[column] = np.where(on_all, value, np.nan) if column.startswith("reference_") else value
+    readings = [table] if without is None else [table, table.assign(sink="removed", **without)]
+    assert len(notable(pd.concat(readings, ignore_index=True))) == n
 
 
 def test_no_measure_comes_twice_before_every_one_has_come():
-    table = pd.concat(
-        [
-            findings_table(a=0.9, b=0.1),
-            findings_table(a=0.8).assign(head=1),
-            findings_table(a=0.7, b=0.2).assign(head=2),
-        ]
-    )
+    gains = {"a": 0.9, "b": 0.1}, {"a": 0.8}, {"a": 0.7, "b": 0.2}
+    table = pd.concat([findings_table(**each).assign(head=head) for head, each in enumerate(gains)])
+    assert list(best(table, ["a", "b"])["measure"]) == ["a"] * 3  # a head once, with its largest gain
     chosen = varied(table, ["a", "b"])
     assert list(zip(chosen["head"], chosen["measure"], strict=True)) == [(0, "a"), (2, "b"), (1, "a")]
 
@@ -528,23 +443,17 @@ def test_word_patterns_of_a_text_add_up_and_miss_nothing(model):
         word_patterns(model, text("d"), [Head("decoder", 1, 3)])
 
 
-def test_an_excerpt_keeps_what_is_inside():
-    part = text("d").excerpt(4, 9)
-    assert part.words == ("Sue", ".", "He", "was", "there")
-    assert part.mentions == (Mention(0, 1, 0, "s"), Mention(2, 3, 2, "t"))
-    assert part.heads == (-1,) * 5
-
-
 # The command line.
 
 
 def test_help_brings_in_nothing_heavy():
-    code = (
-        "import sys\nfrom analyses.cli.app import main\ntry:\n    main(['report', '--help'])\n"
-        "except SystemExit as end:\n"
-        "    heavy = {'torch', 'pandas', 'matplotlib', 'numpy', 'jinja2', 'interp'} & set(sys.modules)\n"
-        "    sys.exit(f'{heavy} imported' if heavy else end.code)"
-    )
+    code = """import sys
+from analyses.cli.app import main
+try:
+    main(['report', '--help'])
+except SystemExit as end:
+    heavy = {'torch', 'pandas', 'matplotlib', 'numpy', 'jinja2', 'interp'} & set(sys.modules)
+    sys.exit(f'{heavy} imported' if heavy else end.code)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--corpus" in done.stdout
@@ -600,18 +509,18 @@ def test_an_interrupted_command_ends_with_one_line(tmp_path, capsys, monkeypatch
     assert not os.listdir(tmp_path)
 
 
-def test_a_run_without_out_takes_no_earlier_ones_place(model, fakes, tmp_path, capsys):
-    fakes.chdir(tmp_path)
-    fakes.setattr(frame, "opened", lambda *_: model)
-    fakes.setattr("analyses.cli.measure_commands.corpora", lambda specs: [corpus()])
+def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeypatch):
+    def build(model, corpora, out, *, seed, command, **how):
+        write(out, lambda run: sections.Page("What?", ["short"], []), {}, seed=seed, command=command)
 
     def written(*arguments: str) -> str:
-        fakes.setattr(sys, "argv", ["interp", "position", *arguments])
+        monkeypatch.setattr(sys, "argv", ["interp", "position", *arguments])
         code, out, _ = command(capsys, "position", *arguments)
         assert code == 0
-        (line,) = (line for line in out.splitlines() if line.startswith("wrote"))
-        return line.split(";")[0]
+        return out.splitlines()[0].split(";")[0]
 
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "build", build)
     assert written() == "wrote position/report.html"
     assert written("--seed", "1") == "wrote position-2/report.html (position was there already)"
     assert written("--seed", "2", "--out", "position") == "wrote position/report.html"  # as asked

@@ -75,9 +75,7 @@ def test_a_signal_leaves_nothing_beside_what_was_there(stop, tmp_path, capsys):
     assert signal.getsignal(stop) == before
 
 
-@pytest.mark.parametrize("name", ["report", "report-with-a-name/" * 9 + "of-its-own"])
-def test_what_was_written_fits_a_terminal_and_names_stay_whole(name):
-    lines = folded(f"wrote {name}/report.html", "beside it run.json").split("\n")
-    assert lines[0].split(";")[0] == f"wrote {name}/report.html"
-    assert all(len(line) <= 80 or " " not in line.removeprefix("wrote ") for line in lines)
+def test_names_of_what_was_written_stay_whole():
+    name = "report-with-a-name/" * 9 + "of-its-own"
+    assert folded(f"wrote {name}/report.html", "beside it run.json") == f"wrote {name}/report.html\nbeside it run.json"
     assert name in filled(f"{'a word ' * 10}{name} and more")

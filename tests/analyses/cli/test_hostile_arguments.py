@@ -1,7 +1,6 @@
 """Arguments that nobody means, and what no reader foresaw: one line on stderr and an exit code, never a traceback."""
 
 import warnings
-from pathlib import Path
 
 import pytest
 from commands import refusal
@@ -15,11 +14,9 @@ from models import sources
     ("arguments", "expected"),
     [
         ("generate x --seed -1", "'--seed': Input should be greater than or equal to 0"),
-        (["generate", "x", "--seed", "9" * 30], "'--seed': Input should be less than"),
         (["patch", "--seed", "9" * 5_000], "'--seed'"),
         ("report --pairs 999999999", "'--pairs': Input should be less than or equal to 10000"),
         (["report", "--corpus", "x" * 300, "--out", "never"], "File name too long"),
-        (["generate", "x", "--model", "x" * 300], "File name too long"),
         (["generate", "x\udcff"], "expected arguments in UTF-8, got 'x\\udcff': type a text in UTF-8"),
         ("generate x --dtype half", "'--dtype': 'half' is not one of"),
         (["x" * 10_000], "(10,0"),
@@ -27,12 +24,11 @@ from models import sources
         ("position --exact", "--exact is of what labels need, and there are none: add --labels"),
         (["patch", "--position", "A=1", "--whole-prompts"], "--position names what --by-position patches"),
         (["report", "--out", ""], "'--out': expected the name of a file or directory, got ''"),
-        (["inspect", "", "L0.H0"], "'run': expected the name of a file or directory, got ''"),
-        (["patch", "--pairs="], "'--pairs': expected the name of a file or directory, got ''"),
         (["position", "--corpus", "", "--out", "never"], 'no file or directory ""'),
+        ("view x --out /proc/version/x.html", "/proc/version is a file: expected a directory above x.html; choose"),
     ],
 )
-def test_it_ends_in_a_short_line(arguments: str | list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_ends_in_a_short_line(arguments, expected, capsys):
     assert expected in refusal(capsys, *(arguments.split(" ") if isinstance(arguments, str) else arguments))
 
 
@@ -52,9 +48,7 @@ class PanicException(BaseException):
         (OSError(5, "x" * 10_000), "interp: the system refused: xxx"),
     ],
 )
-def test_what_no_reader_foresaw_is_a_line_too(
-    error: BaseException, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_no_reader_foresaw_is_a_line_too(error, expected, capsys):
     with pytest.raises(Exit) as ended, frame.one_line():
         raise error
     shown = capsys.readouterr().err
@@ -64,14 +58,12 @@ def test_what_no_reader_foresaw_is_a_line_too(
     assert len(shown) < 400
 
 
-def test_a_mistake_of_ours_keeps_its_traceback() -> None:
+def test_a_mistake_of_ours_keeps_its_traceback():
     with pytest.raises(KeyError), frame.one_line():
         raise KeyError("ours")
 
 
-def test_a_mistyped_folder_is_said_to_be_taken_for_a_hub_model(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_mistyped_folder_is_said_to_be_taken_for_a_hub_model(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
 
@@ -85,15 +77,3 @@ def test_a_mistyped_folder_is_said_to_be_taken_for_a_hub_model(
         with pytest.raises(Exit), frame.one_line():
             sources.directory_of("my/modle")
     assert "the Hugging Face hub gave no such model: offline" in capsys.readouterr().err
-
-
-def test_a_page_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    line = refusal(capsys, "view", "Hello", "--out", str(tmp_path / "file" / "x.html"))
-    assert f"{tmp_path / 'file'} is a file: expected a directory above x.html; choose another --out" in line
-
-
-def test_why_nothing_is_measured_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "plain.txt").write_text("Tom saw Amy.\n\nShe ran.\n")
-    line = refusal(capsys, "coreference", "--corpus", f"text:{tmp_path / 'plain.txt'}", "--out", str(tmp_path / "out"))
-    assert line.count("it needs coreference chains") == 1

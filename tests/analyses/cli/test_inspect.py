@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import tiny
 from commands import command as typed
+from commands import refusal
 
 from analyses import report, runs
 from analyses.cli import command_frame as frame
@@ -83,25 +84,17 @@ def test_of_several_kinds_of_attention_one_is_named(tmp_path):
 
 
 def test_what_is_not_there_is_one_line(position, tmp_path, capsys):
-    for name, why in (
-        ("L9.H0", "no head L9.H0: layers are 0 to 1, heads 0 to 2"),
-        ("third", "expected a head as L3.H4"),
-        ("cross.L0.H0", "no cross heads here: there are those of decoder"),
-    ):
-        code, said, wrong = typed(capsys, "inspect", str(position), name)
-        assert (code, said) == (2, "")
-        assert wrong.startswith(f"interp: {why}")
-        assert wrong.count("\n") == 1
-    assert "no such directory" in typed(capsys, "inspect", str(tmp_path / "nowhere"), "L0.H0")[2]
     bare = left(tmp_path / "bare", pairs=[{"clean": "a"}])
-    assert f"{bare} has no table of heads: it has pairs" in typed(capsys, "inspect", str(bare), "L0.H0")[2]
-
-
-def test_a_report_of_an_earlier_interp_says_what_its_tables_lack(tmp_path):
     row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "behaviour": "position"}
     old = left(tmp_path / "old", heads=[row], tasks=[{"task": "repeat"}])
-    with pytest.raises(InputError, match=r"whose tables lack .*: make it again, interp x"):
-        inspection.inspect(runs.read(old), "L0.H0")
+    for run, name, why in (
+        (position, "L9.H0", "no head L9.H0: layers are 0 to 1, heads 0 to 2"),
+        (position, "third", "expected a head as L3.H4"),
+        (position, "cross.L0.H0", "no cross heads here: there are those of decoder"),
+        (bare, "L0.H0", "has no table of heads: it has pairs"),
+        (old, "L0.H0", "is of an earlier interp, whose tables lack"),
+    ):
+        assert why in refusal(capsys, "inspect", str(run), name)
 
 
 def test_a_causal_task_is_told_by_what_it_decides(tmp_path):
@@ -142,26 +135,23 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     assert typed(capsys, *asked, "--quiet") == (0, "", "")
 
 
-def test_a_terminal_is_told_three_sentences_and_how_many_more_there_are(tmp_path):
-    folder = left(tmp_path / "long", pairs=[{"clean": "a"}])
-    record = json.loads((folder / "run.json").read_text())
-    record["sentences"] = {name: f"{name} {'holds ' * 20}" for name in "abcde"}
-    (folder / "run.json").write_text(json.dumps(record))
-    told = inspection.said(runs.read(folder))
-    assert [text[0] for text in told] == ["a", "b", "c", "2"]
-    assert told[-1] == "2 more on the page."
-
-
-def test_what_was_left_out_and_what_own_measures_found_is_said_after_three_sentences(tmp_path):
+def test_three_sentences_are_said_then_of_own_measures_and_how_many_more_there_are_and_what_was_left_out(tmp_path):
     folder = left(tmp_path / "left", pairs=[{"clean": "a"}])
     record = json.loads((folder / "run.json").read_text())
     record["sentences"] = {name: f"{name} holds." for name in ("position", "a", "b", "coreference", "negation")}
-    record |= {"headline": "Some", "on_generated_text": ["coreference"], "not_asked": {"cost": "too short"}}
-    record["experiments"] = {"knight": {"left_out": {"pairs": 3}, "refused": {"stories": "too few"}}}
-    (folder / "run.json").write_text(json.dumps(record))
-    assert inspection.said(runs.read(folder)) == [
+
+    def said(**more) -> list[str]:
+        (folder / "run.json").write_text(json.dumps(record | more))
+        return inspection.said(runs.read(folder))
+
+    three = [f"{name} holds." for name in ("position", "a", "b")]
+    assert said() == [*three, "2 more on the page."]
+    refused = {"knight": {"left_out": {"pairs": 3}, "refused": {"stories": "too few"}}}
+    facts = {"on_generated_text": ["coreference"], "not_asked": {"cost": "too short"}, "experiments": refused}
+    assert said(headline="Some", **facts) == [
         "Some.",
-        *(f"{name} holds." for name in ("position", "a", "b", "negation")),
+        *three,
+        "negation holds.",
         "1 more on the page.",
         "Measured on generated tales, as the text that was given is not annotated for it: coreference.",
         f"Experiments left out: {EXPERIMENTS['cost'].title}: too short.",

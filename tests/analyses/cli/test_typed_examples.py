@@ -1,4 +1,4 @@
-"""The examples below each command's help are what the command reads."""
+"""The examples below each command's help are what the command reads, and a shell completes the last word of a line."""
 
 import shlex
 from pathlib import Path
@@ -8,46 +8,59 @@ import typer
 from commands import command, refusal
 
 from analyses.cli.app import app
-from analyses.cli.typed_examples import EXAMPLES
+from analyses.cli.options import COMMANDS as DECLARED
+from models import recipes
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore
-EVERY = [(name, line) for name, lines in EXAMPLES.items() for line in lines]
+SHIPPED = {path.stem for path in Path(recipes.__file__).parent.glob("*.toml")}
 
 
-def test_every_command_has_examples_and_shows_them(capsys):
-    assert EXAMPLES.keys() == COMMANDS.keys()
-    for name, group in COMMANDS.items():
-        group.main(["--help"], prog_name=f"interp {name}", standalone_mode=False)
-        shown = " ".join(capsys.readouterr().out.split())
-        assert all(" ".join(line.split()) in shown for line in EXAMPLES[name])
-
-
-@pytest.mark.parametrize(("name", "line"), EVERY)
-def test_an_example_is_read_by_its_command(name, line, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", DECLARED)
+def test_examples_are_shown_and_read_by_their_command_which_is_quiet_or_tells_a_program(
+    name, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     for given in ("pairs.csv", "treebank.conllu"):
         Path(given).touch()
     for given in ("trained", "DIRECTORY", "FOLDER"):
         Path(given).mkdir()
-    program, called, *arguments = shlex.split(line)
-    assert (program, called) == ("interp", name)
-    COMMANDS[name].make_context(name, [*arguments])
-    with pytest.raises(Exception, match="No such option"):
-        COMMANDS[name].make_context(name, [*arguments, "--no-such-option"])
+    COMMANDS[name].main(["--help"], prog_name=f"interp {name}", standalone_mode=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert {"--quiet", "--json"} <= {*shown.split()}
+    for line in DECLARED[name]["examples"]:
+        assert " ".join(line.split()) in shown
+        program, called, *arguments = shlex.split(line)
+        assert (program, called) == ("interp", name)
+        COMMANDS[name].make_context(name, [*arguments])
+        with pytest.raises(Exception, match="No such option"):
+            COMMANDS[name].make_context(name, [*arguments, "--no-such-option"])
+        prompts = {"--clean", "--corrupt", "--answer", "--wrong"}
+        assert name != "patch" or "--pairs" in arguments or prompts <= {*arguments}
 
 
-@pytest.mark.parametrize("line", EXAMPLES["patch"])
-def test_an_example_of_patching_gives_prompts_or_a_file_of_them(line):
-    given = {*shlex.split(line)}
-    assert {"--clean", "--corrupt", "--answer", "--wrong"} <= given or "--pairs" in given
-
-
-@pytest.mark.parametrize("line", EXAMPLES["models"])
-def test_an_example_that_reads_no_model_runs(line, capsys):
-    ended = command(capsys, *shlex.split(line)[1:])
-    assert not ended.code
-    assert ended.out
+def test_every_command_has_examples():
+    assert DECLARED.keys() == COMMANDS.keys()
 
 
 def test_a_suggestion_keeps_its_question_mark_and_no_semicolon(capsys):
     assert refusal(capsys, "inspct").endswith("Did you mean 'inspect'? See interp --help")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("interp insp", {"inspect"}),
+        ("interp report --mo", {"--model"}),
+        ("interp report --model d", {"default", "drafts"}),
+        ("interp report --dtype f", {"float32", "float64"}),
+        ("interp train ", {*SHIPPED, "drafts", "mine"}),
+    ],
+)
+def test_the_last_word_is_completed(line, expected, monkeypatch, capfd, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("drafts", "mine"):
+        (tmp_path / folder).mkdir()
+    given = {"_INTERP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert {*command(capfd).out.split()} == expected

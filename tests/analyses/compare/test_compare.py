@@ -18,7 +18,7 @@ from analyses.compare import COMPARE_COLUMNS, Comparison, compare, names
 from analyses.compare.best_heads import best_heads
 from analyses.compare.compare_page import comparability, headline, summary, told_apart
 from analyses.corpora import Corpus
-from analyses.measures import Measure
+from analyses.measures import Measure, Rival
 from analyses.reading.token_ids import random_ids
 from analyses.tables.head_tables import Collected, Heads, Scored
 from benchmarks.planted.planted_texts import HE, SHE, Lexicon, meetings
@@ -138,7 +138,7 @@ def test_heads_are_chosen_on_one_half_of_the_documents_and_reported_on_the_other
     totals.scores[:, 2] = 0.05
     totals.weights += 1
     totals.rows += 1
-    scored = [Scored(totals, [Measure("previous-token")], "kept", ["uniform"])]
+    scored = [Scored(totals, [Measure("previous-token", rivals=[Rival("uniform", None)])], "kept")]
     collected = Collected(Heads("decoder", 2, 1), "position", "texts", scored, {}, N_GROUPS)
     best = best_heads(collected)["previous-token"]
     assert best.index == 0
@@ -153,7 +153,7 @@ def test_heads_are_chosen_on_one_half_of_the_documents_and_reported_on_the_other
 def test_a_baseline_that_is_a_number_counts_only_where_something_was_read():
     totals = Totals.empty(1, 1)
     totals.scores[:6], totals.weights[:6], totals.rows[:6] = 0.5, 1, 1
-    scored = [Scored(totals, [Measure("positional-head")], "kept", constant=("untrained heads", 0.2))]
+    scored = [Scored(totals, [Measure("positional-head", rivals=[Rival("untrained heads", 0.2)])], "kept")]
     best = best_heads(Collected(Heads("decoder", 1, 1), "position", "texts", scored, {}, 6))["positional-head"]
     assert np.flatnonzero(best.baseline[1]).tolist() == [1, 3, 5]
     assert best.baseline.sum(1).tolist() == [pytest.approx(0.6), 3]

@@ -6,7 +6,6 @@ from interp.annotation import AnnotatedText
 ENTITIES = "# global.Entity = GRP-etype-infstat-minspan-link-identity"
 GAP = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
 SENTENCES = "sentid\tsentence"
-TEMPLATES = "occupation(0)\tother-participant(1)\tanswer\tsentence"
 
 
 def texts(kind: str, *lines: str) -> list[AnnotatedText]:

@@ -1,7 +1,7 @@
 """All that CoNLL-U says of a word is kept, cut along with the words, and None where a format has none."""
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,57 +77,6 @@ def test_a_document_joins_them_and_an_excerpt_cuts_them_along_with_the_words(fil
     assert cut.sentence_ids == ("tale-1",)
 
 
-def test_other_formats_have_none(tmp_path: Path):
-    bare = tmp_path / "bare.conllu"
-    bare.write_text("1\tYes" + "\t_" * 8 + "\n\n")
-    (text,) = read(bare)
-    assert (text.lemmas, text.xpos, text.sentence_ids) == (None, None, None)
-    assert (text.feats, text.misc) == (({},), ({},))  # of a word that has no features the file says just that
-    (story,) = read("stories:1:1")
-    assert all(getattr(story, column) is None for column in (*COLUMNS, "sentence_ids"))
-
-
-def test_columns_of_another_length_are_refused():
-    with pytest.raises(InputError, match="2 words but 1 values in lemmas"):
-        AnnotatedText(("a", "b"), (True, True), "d", lemmas=("a",))
-    with pytest.raises(InputError, match="1 sentences but 2 sentence_ids"):
-        AnnotatedText(("a", "b"), (True, True), "d", sentence_ids=("1", "2"))
-
-
-# The real files, against their columns as they stand.
-
-
-def rows_of(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
-    """Each sentence's id and rows."""
-    for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
-        lines = block.split("\n")
-        ids = [line.removeprefix("# sent_id = ") for line in lines if line.startswith("# sent_id = ")]
-        yield ids[0], [line.split("\t") for line in lines if not line.startswith("#")]
-
-
-def same(text: AnnotatedText, rows: list[list[str]]) -> bool:
-    """Whether words and columns are those of the rows, of which every multiword token is spelled by its words."""
-    assert text.feats is not None
-    assert text.misc is not None
-    words = [row for row in rows if row[0].isdecimal()]
-    return [
-        [*each[:3], *(attributes.written or "_" for attributes in each[3:])]
-        for each in zip(text.words, text.lemmas or (), text.xpos or (), text.feats, text.misc, strict=True)
-    ] == [[row[1], row[2], row[4], row[5], row[9]] for row in words]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("folder", "files"), [("ud-ewt", "en_ewt-ud-dev.conllu"), ("gum", "GUM_court_*.conllu")])
-def test_real_files_go_there_and_back(shared_file: SharedFile, folder: str, files: str):
-    for path in sorted(shared_file("data", folder).glob(files)):
-        sentences = list(rows_of(path))
-        corpus = list(read(f"conllu:{path}"))
-        assert [text.sentence_ids for text in corpus] == [(name,) for name, _ in sentences]
-        assert [name for text, (name, rows) in zip(corpus, sentences, strict=True) if not same(text, rows)] == []
-        for document in read(path) if folder == "gum" else ():
-            assert same(document, [row for _, rows in sentences for row in rows])
-
-
 # A corpus with something done to it.
 
 
@@ -178,16 +127,3 @@ def test_a_function_has_no_hash_and_needs_a_name(file: Path, name):
             corpus.filter(lambda text, n=n: len(text.words) > n, name=name)
     with pytest.raises(InputError, match=r'map: expected name="..." in words that change with what'):
         corpus.map(upper, name=name)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda corpus: corpus.filter(lambda text: not text.words, name="none"), "tale.conllu, filter none: no text"),
-        (lambda corpus: corpus.head(0), r"head\(0\): expected at least one text"),
-        (lambda corpus: corpus.map(lambda text: text.text, name="text"), "map text: expected an AnnotatedText back"),
-    ],
-)
-def test_mistakes_show_at_once(file: Path, change, message):
-    with pytest.raises(InputError, match=message):
-        change(read(file))

@@ -108,12 +108,6 @@ def test_a_mention_of_an_empty_node_alone_is_dropped() -> None:
     assert text.mentions == (Mention(0, 2, 0, "1"),)
 
 
-def test_mentions_within_a_word_that_stands_for_several() -> None:
-    rows = word("1-2", "du", misc="SpaceAfter=No"), word(1, "de", head=3), word(2, "le", head=3, entity="(1-a-b-2-c")
-    (text,) = texts("gum", ENTITIES, *rows, word(3, "roi", head=0, entity="1)"))
-    assert (text.words, text.mentions) == (("du", "roi"), (Mention(0, 2, 1, "1"),))
-
-
 def test_documents_are_read_one_at_a_time_and_are_files_where_nothing_says_so() -> None:
     unread = iter([f"{line}\n" for line in BAKER + CAT + DOG])
     assert next(FORMATS["gum"].texts(unread, "a")).document == "tale"
@@ -149,25 +143,3 @@ def test_gum_counts_and_spelling(whole: Corpus) -> None:
 
 def sentence_text(text: AnnotatedText, start: int, end: int) -> str:
     return text.text[text.word_spans[start][0] : text.word_spans[end - 1][1]]
-
-
-def test_gum_read_by_hand(shared_file: SharedFile) -> None:
-    """The first mentions of a court hearing, and a heading of nested ones."""
-    (court,) = read(shared_file("data", "gum", "GUM_court_loan.conllu"))
-    spelled = [(court.words[m.start : m.end], court.words[m.head], m.chain) for m in court.mentions or ()]
-    assert spelled[3:7] == [
-        (("Case", "22-506"), "Case", "4"),
-        (("Biden",), "Biden", "5"),
-        (("Nebraska",), "Nebraska", "6"),
-        (("General", "Prelogar"), "Prelogar", "7"),
-    ]
-    assert spelled[8][1:] == ("ELIZABETH", "7")  # the same person: minspan 2-4 of "GEN. ELIZABETH B. PRELOGAR"
-    (art,) = read(shared_file("data", "gum", "GUM_academic_art.conllu"))
-    assert (art.mentions or ())[2:5] == (
-        Mention(6, 11, 6, "3"),  # Insights from Eye-Tracking
-        Mention(8, 11, 10, "4"),  # Eye-Tracking
-        Mention(8, 9, 8, "5"),  # Eye
-    )
-    assert art.heads is not None
-    assert art.tags is not None
-    assert (art.words[10], art.tags[10], art.heads[10], art.heads[6]) == ("Tracking", "NOUN", 6, ROOT)

@@ -67,15 +67,6 @@ def test_pairs_longer_than_a_context_are_left_out_and_counted(model):
     assert reading.counts["windows left out: their source is longer than the encoder's context"] == 1
 
 
-def test_a_text_without_a_target_is_its_own_window_by_window(model):
-    text = AnnotatedText.plain(" ".join(WORDS), "d")
-    reading = Reading(model, [text], heads=kinds(model)["decoder cross"])
-    shown = [window for batch in reading for window in batch.windows]
-    assert len(shown) > 1
-    assert all(window.source == window.ids for window in shown)
-    assert reading.counts["texts longer than the context, read in windows"] == 1
-
-
 def test_collectors_of_cross_attention_want_cross_attention(model):
     with pytest.raises(InputError, match="no cross-attention"):
         cross_attention.Collector(Planted(WORDS, [[planted.uniform]]).build())

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from analyses.corpora import FORMATS, read
+from analyses.corpora import read
 from analyses.corpora.marked import Mark, annotated
 from analyses.rivals.antecedents import antecedent_items, unasked
-from interp.annotation import AnnotatedText
-from tests.analyses.corpora.made_corpora import GAP, SENTENCES, TEMPLATES, gap_row, mentions, texts
+from tests.analyses.corpora.made_corpora import GAP, SENTENCES, gap_row, mentions, texts
 
 SharedFile = Callable[..., Path]
 PAIR = (
@@ -23,20 +22,6 @@ PAIR = (
 def spelled_once(*words: tuple[str, str]) -> list[tuple[str, str, str]]:
     """Mentions of one word, each its own head."""
     return [(form, form, chain) for form, chain in words]
-
-
-@pytest.mark.parametrize(
-    ("kind", "rows"),
-    [
-        ("gap", [GAP, gap_row(), "x"]),
-        ("winogender", [TEMPLATES, "cook\tman\t1\tThe $OCCUPATION saw $PARTICIPANT, $ACC_PRONOUN.", "x"]),
-        ("winobias", [*PAIR, "x"]),
-    ],
-)
-def test_texts_are_read_one_at_a_time(kind: str, rows: list[str]) -> None:
-    unread = iter(rows)
-    assert next(FORMATS[kind].texts(unread, "a")).mentions
-    assert list(unread) == rows[-1:]
 
 
 # Running text.
@@ -114,33 +99,8 @@ def test_gap_counts(shared_file: SharedFile) -> None:
     for text, row in zip(corpus, rows, strict=True):
         assert sorted(spelled for spelled, _, _ in mentions(text)) == sorted((row[2], row[4], row[7]))
     assert (len(corpus), len({text.document for text in corpus})) == (2_000, 1_834)  # the second are pages
-    assert (sum(map(is_neither, corpus)), sum(map(is_followed, corpus))) == (201, 496)
-    usable = [not is_neither(text) and not is_followed(text) for text in corpus]
-    assert [len(antecedent_items(text)) for text in corpus] == usable
-    assert sum(usable) == 1_378  # 75 of those left out are both
     reasons = Counter(reason.partition(": ")[2] for text in corpus for _, reason in unasked(text))
     assert (reasons["they refer to no other mention"], reasons.total()) == (201, 622)
-
-
-def is_neither(text: AnnotatedText) -> bool:
-    """Whether the pronoun is alone in its chain."""
-    return Counter(mention.chain for mention in text.mentions or ())["pronoun"] == 1
-
-
-def is_followed(text: AnnotatedText) -> bool:
-    """Whether a name comes after the pronoun; names are not pronouns."""
-    return text.words[(text.mentions or ())[-1].head].lower() not in ("he", "him", "his", "she", "her", "hers")
-
-
-def test_gap_read_by_hand(shared_file: SharedFile) -> None:
-    first, second, third = list(read(shared_file("data", "gap", "gap-development.tsv"), limit=3))
-    both = spelled_once(("Pauline", "B"), ("her", "pronoun"))
-    assert mentions(first) == [("Cheryl Cassidy", "Cassidy", "pronoun"), *both]
-    assert (first.mentions or ())[0].start == first.words.index("Cheryl")
-    one, last = spelled_once(("MacKenzie", "pronoun"), ("His", "pronoun"))
-    assert mentions(second) == [one, ("Bernard Leach", "Leach", "B"), last]
-    one, last = spelled_once(("Angeloz", "A"), ("his", "pronoun"))
-    assert mentions(third) == [one, ("De la Sota", "Sota", "pronoun"), last]
 
 
 # Winogender.
@@ -164,17 +124,6 @@ def test_winogender_chains_are_the_answer(tmp_path: Path) -> None:
     assert read(path).kind == read(f"winogender:{path}").kind == "winogender"
 
 
-def test_winogender_templates_make_sentences() -> None:
-    template = "florist\tbuyer\t1\tThe $PARTICIPANT left the $OCCUPATION because $NOM_PRONOUN was late."
-    corpus = texts("winogender", TEMPLATES, template)
-    assert [text.text for text in corpus] == [
-        f"{person} left the florist because {verb} late."
-        for person in ("The buyer", "Someone")
-        for verb in ("he was", "she was", "they were")
-    ]
-    assert [chain for _, _, chain in mentions(corpus[3])] == ["participant", "occupation", "participant"]
-
-
 def test_winogender_counts(shared_file: SharedFile) -> None:
     path = shared_file("data", "winogender", "all_sentences.tsv")
     corpus = list(read(path.parent))
@@ -182,7 +131,6 @@ def test_winogender_counts(shared_file: SharedFile) -> None:
         rows = [line.rstrip("\n").split("\t") for line in lines][1:]
     assert [text.text for text in corpus] == [row[1] for row in rows]
     assert (len(corpus), len({text.document for text in corpus})) == (720, 60)
-    assert list(read(path.with_name("templates.tsv"))) == corpus  # the templates make the very sentences
     assert sum(len(antecedent_items(text)) for text in corpus) == 480  # he and she; "they" is not asked about
     assert Counter(mentions(text)[-1][2] for text in corpus) == {"occupation": 360, "participant": 360}
     both = [("The technician", "technician", "occupation"), ("the customer", "customer", "participant")]
@@ -226,12 +174,3 @@ def test_winobias_counts_and_spelling(shared_file: SharedFile) -> None:
     with path.open(encoding="utf-8") as lines:
         surface = [line.partition(" ")[2].strip().replace("[ ", "").replace("[", "").replace("]", "") for line in lines]
     assert [text.text for text in read(path)] == surface
-
-
-def test_winobias_read_by_hand(shared_file: SharedFile) -> None:
-    corpus = list(read(shared_file("data", "winobias", "pro_stereotyped_type1.txt.dev"), limit=4))
-    both = [("The developer", "developer", "bracketed"), ("the designer", "designer", "other")]
-    assert mentions(corpus[0]) == [*both, ("he", "he", "bracketed")]  # did not like the design
-    assert [chain for _, _, chain in mentions(corpus[1])] == ["other", "bracketed", "bracketed"]
-    both = [("The mechanic", "mechanic", "other"), ("the clerk", "clerk", "bracketed")]
-    assert mentions(corpus[3]) == [*both, ("her", "her", "bracketed")]  # birthday

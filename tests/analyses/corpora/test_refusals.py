@@ -7,7 +7,7 @@ import pytest
 from analyses.corpora import read, reader
 from analyses.corpora.marked import annotated
 from interp import InputError
-from tests.analyses.corpora.made_corpora import ENTITIES, GAP, SENTENCES, TEMPLATES, gap_row, novel, texts, word
+from tests.analyses.corpora.made_corpora import ENTITIES, GAP, SENTENCES, gap_row, novel, texts, word
 
 TALE = novel("The/(1 King/(2) 's/ child/1) of/ Ys/(3")[:-1]
 SHE = "[The cook] met a man and [she] left."
@@ -19,15 +19,10 @@ CASES = {
         ((word(1, head=0), word(2, head="x")), 'line 2: expected the number of the head, or _, in column 7, got "x"'),
         (("# a", word(1, head=0), word(2, head=9), "", word(1)), "line 3: .*head 9 but no such word"),
         ((f"1-999999999\tab{chr(9)}_" + "\t_" * 7, word(1)), "has no word 2, part of ab"),
-        ((word("1" * 5_000),), r"expected a word number \(1, 1-2 or 1.1\) in column 1"),
-        ((word(1, head="9" * 5_000),), "expected the number of the head, or _, in column 7"),
         ((word(1), word(2), word(2), word(4), ""), "line 3: expected word 3, got 2"),
-        ((word(1, "a  b"),), "no two spaces in a row inside a column"),
-        ((word(3), word(1), word(2)), "line 1: expected word 1, got 3"),
         ((word(1), word("3.1")), "line 2: expected an empty node after word 1, got 3.1"),
         (map(word, range(1, reader.MOST_ROWS + 2)), "a sentence of more than 20,000 lines"),
         ((word(1, "w" * 20_000),), "a word of 20,000 characters, at most 10,000"),
-        ((word(1)[:-3] + "9" * 5_000 + ":obj\t_",), "line 1: Exceeds the limit"),  # in a column that is not kept
     ],
     "gum": [
         *(
@@ -37,20 +32,16 @@ CASES = {
                 ("(1-person-new-1-sgl", "the mention of entity 1 that opens here is not closed before a:1 ends"),
                 ("person", 'expected Entity like .* got "person"'),
                 ("(1-person-new-1-sgl)(", "expected Entity like"),
-                ("(", "expected Entity like"),
                 ("(aa)" * 40 + "(", "expected Entity like"),
                 ("(1-person-new-2-sgl)", 'expected head words from 1 to 1 in the mention of entity 1 .* got "2"'),
-                ("(1-person-new-x-sgl)", 'expected head words .* got "x"'),
                 ("(-person-new)", "expected the number of an entity, alone or as 3"),
                 ("(1[1/" + "9" * 5_000 + "]-person", "expected the number of an entity"),
                 ("(1[2/2]-person)", "part 2 of a mention of entity 1 has no part 1 before it"),
-                ("(1[1/2]-person)", "the mention of entity 1 that opens here is not closed"),
                 ("(1[3/2]-person)", 'expected a part like 1/2 or 2/2 of entity 1, got "3/2"'),
             )
         ),
         ((word(1),), 'line 1: expected a comment "# global.Entity = ..." above the first sentence, got none'),
         (("# global.Entity = etype-link", word(1)), "line 2: expected GRP or eid in"),
-        ((ENTITIES, word(1, head=7)), "line 2: .*head 7 but no such word"),
         ((ENTITIES, word("1-2", "can't", entity="(1-x)"), word(1, "ca"), word(2, "n't")), "line 2: .*can't"),
     ],
     "litbank": [
@@ -69,18 +60,13 @@ CASES = {
                 (gap_row(b=("Sue", 30, "FALSE")), 'B-offset 30: expected "Sue" there, but the text has 32 char'),
                 (gap_row(b=("", 12, "FALSE")), "expected a word in B, got none"),
                 (gap_row(b=("Sue", -1, "FALSE")), 'expected a number of characters in B-offset, got "-1"'),
-                (gap_row(b=("Sue", "9" * 5_000, "FALSE")), "expected a number of characters in B-offset"),
                 (gap_row(b=("Sue", 12, "yes")), 'expected TRUE or FALSE in B-coref, got "yes"'),
                 ("test-1\tAnn", "expected 11 columns between tabs, got 2"),
             )
         ),
     ],
     "winogender": [
-        (("id\ttext",), "line 1: expected the columns sentid, sentence or "),
-        (
-            (TEMPLATES, "cook\tman\t1\tThe $OCCUPATION."),
-            r'line 2: expected \$PARTICIPANT in the template, got "The \$O',
-        ),
+        (("id\ttext",), "line 1: expected the columns sentid, sentence between"),
         *(
             ((SENTENCES, row), f"line 2: {message}")
             for row, message in (
@@ -98,7 +84,6 @@ CASES = {
         (("[The cook met the baker and [she] left.", SHE), r'line 1: expected every "\[" to have its "\]", with words'),
         (("[The clerk] met [she] [ " + " " * 50_000 + "x",), r'expected every "\["'),  # and not after minutes
         (("[The cook] met the baker.", SHE), NO_ONE_WORD),
-        (("[The cook] met [the baker] and [she] left.", SHE), NO_ONE_WORD),
         (("[] The cook met [him].", SHE), NO_ONE_WORD),
         ((SHE,), 'line 1: expected sentences two by two, got none beside "The cook'),
         ((SHE, "A man met [the baker] and [he] left."), 'same two occupations, but "baker" is not beside "cook" in'),
@@ -124,12 +109,10 @@ def test_a_malformed_line_is_named_in_one_line(kind: str, case: int) -> None:
     ("name", "content", "message"),
     [
         ("a.txt", "", "is empty"),
-        ("a.txt", "# newdoc id = a\n\n", "is empty"),
         ("a.txt", "#begin document (a); part 0\n#end document\n", "is empty: expected LitBank"),
         ("a.txt", "A story.\n", 'begins "A story.": CoNLL-U, .* two columns .* are read, and conllu:PATH or gum:PATH'),
         ("bad.conllu", "1\tA\n", r"bad\.conllu, line 1: expected 10 columns between tabs, got 2"),
         ("a.conllu", b"\x1f\x8b\x00\x00", "expected UTF-8 text, plain or gzipped"),
-        ("a.conllu", b"\xff\xfe\x00", "expected UTF-8 text, plain or gzipped"),
         ("a.conll", f"#begin document (x)\n{'a' * 2_000_000}\n", "^[^,]*a line of more than 1,000,000 characters"),
     ],
 )
@@ -149,12 +132,9 @@ def test_a_file_that_holds_no_corpus_is_refused(tmp_path: Path, name: str, conte
         ("lines:", 'no file or directory "": name an existing one after lines:'),  # and not the working directory
         ("brown:nowhere", 'no kind of corpus "brown"; kinds are conllu:PATH, gum:PATH, litbank:PATH, gap:PATH'),
         ("stories:many", "expected stories, stories:COUNT or stories:COUNT:SEED"),
-        ("stories:0", "expected stories"),
-        ("stories:1:2:3", "expected stories"),
         ("stories:99999999999", "a COUNT of at most 7 digits, got 11"),
         ("tales:1:" + "9" * 30, "a SEED of at most 18 digits, got 30"),
         ("x" * 300, "File name too long"),
-        ("conllu:" + "x" * 300, "File name too long"),
     ],
 )
 def test_a_wrong_name_is_refused(spec: str, message: str) -> None:

@@ -27,15 +27,6 @@ def test_a_picture_of_ours_is_told_from_that_of_others(format, tmp_path):
     check_free(theirs, force=True)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "made_by: interp", f"{TEXT_MARK}and more", "interp", '<meta content="interp">']
-)
-def test_a_text_without_our_mark_is_of_others(content, tmp_path):
-    (tmp_path / "notes").write_text(content)
-    with pytest.raises(InputError, match="interp did not write it"):
-        check_free(tmp_path / "notes")
-
-
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("marked")])
 def test_what_is_no_file_is_never_replaced(make, tmp_path):
     (tmp_path / "marked").write_text(TEXT_MARK)

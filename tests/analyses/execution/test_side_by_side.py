@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 import torch
 
-from analyses.execution.shards import Shards
 from analyses.execution.side_by_side import meanwhile, processes, side_by_side
 from interp import InputError
 
@@ -50,13 +49,6 @@ def test_a_worker_of_a_pool_which_may_start_no_process_does_all_itself():
             here, there = pool.apply(in_a_pool, (1,))
     assert there == [here] * 3
     assert here != os.getpid()
-
-
-def test_one_thread_is_one_process():
-    assert processes(5) == 1
-    assert side_by_side([os.getpid] * 2) == [os.getpid()] * 2
-    with meanwhile([os.getpid] * 2) as ended:
-        assert ended() == [os.getpid()] * 2
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -111,18 +103,6 @@ def test_what_was_begun_and_not_waited_for_is_ended():
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_gradients_are_taken_in_a_fork_after_they_were_taken_here():
-    def gradient() -> float:
-        at = torch.tensor(3.0, requires_grad=True)
-        (at**2).backward()
-        assert at.grad is not None
-        return float(at.grad)
-
-    assert gradient() == 6.0
-    assert side_by_side([gradient] * 3) == [6.0] * 3
-
-
-@pytest.mark.usefixtures("two_threads")
 def test_what_a_task_raises_is_raised_here():
     def wrong() -> None:
         raise InputError("expected something else")
@@ -142,25 +122,3 @@ def test_the_task_of_a_process_that_is_killed_is_done_here():
 
     found = side_by_side([killed, os.getpid, killed, os.getpid])
     assert found[0] == found[2] == here
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_what_cannot_be_copied_is_done_here():
-    assert [each() for each in side_by_side([lambda: lambda: 1, lambda: lambda: 2])] == [1, 2]
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_shards_made_by_others_are_counted_and_found_again(tmp_path):
-    lots = [
-        ([number], partial(lambda at: {"a": torch.full((2,), at), "pid": torch.tensor(os.getpid())}, number))
-        for number in range(5)
-    ]
-    first, again = Shards.of(tmp_path / "out", []), Shards.of(tmp_path / "out", [])
-    told: list[int] = []
-    made, found = first.all(lots), again.all(lots, told.append)
-    assert (first.counts.made, first.counts.found, again.counts.made, again.counts.found) == (5, 0, 0, 5)
-    assert all(os.getpid() != int(each["pid"]) for each in made)
-    assert [{name: part.tolist() for name, part in each.items()} for each in made] == [
-        {name: part.tolist() for name, part in each.items()} for each in found
-    ]
-    assert [each["a"].tolist() for each in made] == [[number] * 2 for number in range(5)]

@@ -26,14 +26,8 @@ def heads_row(layer, head, behaviour, measure, value, baseline, **more):
 def label_row(layer, head, behaviour, label, evidence, gain, effect=0.001, measure=""):
     row = at(layer, head) | {"behaviour": behaviour, "label": label, "evidence": evidence, "gain": gain}
     row |= {"gain_low": gain - 0.01, "gain_high": gain + 0.01, "effect": effect, "effect_low": effect - 0.001}
-    row |= {
-        "effect_high": effect + 0.001,
-        "q": 0.001,
-        "q_effect": 0.4,
-        "measure": measure or label,
-        "readout": "next token",
-    }
-    return row
+    row |= {"effect_high": effect + 0.001, "q": 0.001, "q_effect": 0.4}
+    return row | {"measure": measure or label, "readout": "next token"}
 
 
 def effect_row(layer, head, task, way, effect, low):

@@ -38,18 +38,11 @@ def found(tables) -> dict[Place, list[Fact]]:
     return {place: ranking.ranked(own) for place, own in known.items() if own}
 
 
-def test_what_is_needed_is_told_before_what_attention_alone_shows(found):
+def test_what_is_needed_is_told_first_then_what_is_mainly_done_then_what_rules_leave_over_then_size(found):
     assert len(found) > 10
-    for own in found.values():
-        needed = [fact.needed for fact in own]
-        assert needed == sorted(needed, reverse=True)
-
-
-def test_of_one_kind_of_evidence_what_is_mainly_done_comes_first_then_what_rules_leave_over_then_size(found):
-    for own in found.values():
-        for one, next_one in pairwise(own):
-            if one.needed != next_one.needed:
-                continue
+    for one, next_one in (pair for own in found.values() for pair in pairwise(own)):
+        assert one.needed >= next_one.needed
+        if one.needed == next_one.needed:
             assert one.mainly or not next_one.mainly or next_one.kind == "needed"
             if one.mainly == next_one.mainly and one.kind == next_one.kind:
                 assert one.rung >= next_one.rung
@@ -58,23 +51,20 @@ def test_of_one_kind_of_evidence_what_is_mainly_done_comes_first_then_what_rules
 
 
 def test_heads_that_the_model_needs_come_before_the_others_by_what_hiding_their_keys_costs(found):
-    order = ranking.strongest(found)
-    needed = [any(fact.needed for fact in found[place]) for place in order]
-    assert needed == sorted(needed, reverse=True)
+    """No minimal pairs of a model without output: costs alone decide."""
     costs = [
-        max((size.low for fact in found[place] if fact.needed for size in fact.sizes if size.unit == "nats"), default=0)
-        for place in order
+        max([0, *(size.low for fact in found[place] if fact.needed for size in fact.sizes if size.unit == "nats")])
+        for place in ranking.strongest(found)
     ]
-    assert costs == sorted(costs, reverse=True)  # no minimal pairs of a model without output: costs alone decide
+    assert costs == sorted(costs, reverse=True)
 
 
 def test_no_head_is_told_by_what_a_rule_does_as_well(found, tables):
     rules = tables["rules"].set_index([*Place._fields, "measure"])["verdict"]
-    for place, own in found.items():
-        for fact in own:
-            if fact.name.startswith(("relation:", "tag:")):
-                assert rules[(*place, *fact.measures)] == BEATS
-            if fact.name.startswith("rule:") and not fact.name.startswith("rule:any->"):
-                assert math.isfinite(fact.value)
-                assert fact.rung < 2  # it comes after whatever beats its rules
+    for place, fact in ((place, fact) for place, own in found.items() for fact in own):
+        if fact.name.startswith(("relation:", "tag:")):
+            assert rules[(*place, *fact.measures)] == BEATS
+        if fact.name.startswith("rule:") and not fact.name.startswith("rule:any->"):
+            assert math.isfinite(fact.value)
+            assert fact.rung < 2  # it comes after whatever beats its rules
     assert (rules != BEATS).any()  # there are heads that a rule beats

@@ -25,9 +25,7 @@ MODEL = Transformer(TransformerConfig(decoder=LLAMA))
 
 
 def left(out: Path, tables) -> Path:
-    write(
-        out, lambda run: Page("What?", ["short"], [], tables=tables), {"tiny": MODEL}, seed=0, command="interp report"
-    )
+    write(out, lambda run: Page("What?", ["short"], [], tables=tables), {"tiny": MODEL}, command="interp report")
     return out
 
 
@@ -48,25 +46,22 @@ def test_heads_are_called_and_coloured_as_in_the_atlas(tmp_path):
     assert dict(seen.viewer.called) == called_by(out, MODEL)
 
 
-def test_a_report_in_which_nothing_stands_out_names_no_head(tmp_path):
+def test_what_is_no_report_of_this_model_is_refused_in_one_line(tmp_path):
     quiet = {"heads": hand_made()["heads"].assign(q=1.0), "tasks": pd.DataFrame({"task": []})}
     assert called_by(left(tmp_path / "quiet", quiet), MODEL) == {}
-
-
-def test_what_is_no_report_of_this_model_is_refused_in_one_line(tmp_path):
-    out = left(tmp_path / "report", hand_made())
-    with pytest.raises(InputError, match="is about tiny: it has no names for heads of this model"):
-        called_by(out, Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8))))
-    with pytest.raises(
-        InputError, match="patched is no report of heads: expected a directory that `interp report` left"
+    out, bare = left(tmp_path / "report", hand_made()), left(tmp_path / "bare", {"cells": pd.DataFrame({"layer": [0]})})
+    for report, model, why in (
+        (
+            out,
+            Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8))),
+            "is about tiny: it has no names for heads",
+        ),
+        (out, edited(MODEL, {"decoder.0.attn.z": zero()}), r"whose fingerprint is another \(weights, settings, edits"),
+        (out, edited(MODEL, {"decoder.0.attn.z": lambda z: z}), "whose fingerprint is another"),  # which has none
+        (bare, MODEL, "bare is no report of heads: expected a directory that `interp report` left"),
     ):
-        called_by(left(tmp_path / "patched", {"cells": pd.DataFrame({"layer": [0]})}), MODEL)
-    with pytest.raises(InputError, match=r"whose fingerprint is another \(weights, settings, edits"):
-        called_by(out, edited(MODEL, {"decoder.0.attn.z": zero()}))
-    unhashed = edited(MODEL, {"decoder.0.attn.z": lambda z: z})
-    write(tmp_path / "own", lambda run: Page("What?", ["short"], [], tables=hand_made()), {"tiny": unhashed})
-    with pytest.raises(InputError, match="whose fingerprint is another"):
-        called_by(tmp_path / "own", unhashed)
+        with pytest.raises(InputError, match=why):
+            called_by(report, model)
 
 
 def test_a_report_from_before_there_were_fingerprints_is_known_by_its_weight_files(tmp_path):

@@ -4,13 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analyses.causal_tests import no_effects
-from analyses.corpora import read
-from analyses.labels import judgement, label
+from analyses.labels import judgement
 from analyses.labels.knockouts import least
 from benchmarks.labels import readers_one, sinks_one
-from interp.patterns.shuffled import shuffled_copy
-from models import load
 
 PARTS = ("", "_low", "_high", "_p")
 
@@ -57,17 +53,6 @@ def test_what_a_head_needs_without_looking_there_is_no_label():
     assert held(gain=0.2, gain_low=0.15, attends=True) == ["both"]
     assert held(gain=0.2, gain_low=0.15, attends=True, effect=0.009) == ["attention"]
     assert held(effect=0.009) == []
-
-
-@pytest.mark.slow
-def test_heads_that_copy_whatever_they_look_at_have_no_label_by_effect():
-    """Of the default with shuffled queries and keys 13 heads lose what their answer's token is hidden from."""
-    model = shuffled_copy(load("default"), 0)
-    some = {"documents": 8, "words": 20, "effects": no_effects("any").table}
-    found = label(model, {"position": read("tales:24:11")}, behaviours=["position"], **some)
-    lost = found.evidence.loc[found.evidence["measure"] == "induction", "effect"]
-    assert (lost >= 0.01).sum() > 5
-    assert not {*found.labels["evidence"]} & {"both", "effect"}
 
 
 @pytest.mark.slow

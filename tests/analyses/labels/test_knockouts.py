@@ -12,7 +12,6 @@ from analyses.labels.claims import Keys, at_usual_distances, distances, with_con
 from analyses.measures import Looks
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, Mention, Transformer
-from interp.patterns.positional import measures
 from models import planted
 from models.planted import Planted
 
@@ -85,11 +84,6 @@ class TestClaims:
     )
     def test_a_measure_claims_these_keys(self, window, behaviour, causal, measure, looks):
         assert looks_of(behaviour, window, causal=causal)[measure] == looks
-
-    def test_every_positional_measure_but_those_without_a_key_of_their_own_is_claimed(self, window):
-        for causal in (True, False):
-            without = {"self", "distance", "entropy"}
-            assert {*looks_of("position", window, causal=causal)} == {*measures(causal)} - without
 
     def test_a_decoder_is_not_asked_for_keys_that_it_does_not_see(self, window):
         ahead = looks_of("part-of-speech", window)["relation:nsubj:dependent->head"]
@@ -208,15 +202,6 @@ def test_what_else_is_asked_and_how_many_at_once_changes_nothing(monkeypatch):
     monkeypatch.setattr(hiding, "CLAIMS", 1)
     for other in (armed, measured(armed=()), measured(behaviours=["part-of-speech", "position"])):
         pd.testing.assert_frame_equal(other[same], bare[same], rtol=1e-4, atol=1e-5)
-
-
-def test_words_in_pieces_and_texts_of_one_sentence_are_counted():
-    text = AnnotatedText(("a-b", "c", "d"), (True,) * 3, "one", ("NOUN", "VERB", "NOUN"))
-    model = Planted(["a", "-", "b", "c", "d"], [[planted.uniform]], n_ctx=16, start="<s>").build()
-    known = knockouts.measure(model, [text], behaviours=["part-of-speech"])
-    assert known.counts["words of several pieces, each a row"] == known.counts["texts without relations"] == 1
-    # "c" looks at three pieces; a control is left, itself; the last "d" has no next token, "a-b" sees no noun before it
-    assert dict(zip(known.table["measure"], known.table["n"], strict=True)) == {"tag:VERB->NOUN": 1}
 
 
 @pytest.mark.parametrize(

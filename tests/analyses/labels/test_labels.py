@@ -1,34 +1,23 @@
 """Labels on planted heads: chosen on one half of the documents, reported on the other."""
 
 import random
-from dataclasses import replace
-from functools import partial
-from itertools import islice
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from analyses import behaviours, part_of_speech, position
-from analyses.causal_tests import no_effects
-from analyses.labels import LABEL_COLUMNS, hiding, judgement, label
+from analyses import part_of_speech
+from analyses.labels import LABEL_COLUMNS, judgement, label
 from analyses.labels.evidence import CELL, HALVES
-from analyses.reading import windows
-from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
-from analyses.reading.windows import Reading
 from analyses.tables.findings import notable
-from analyses.tables.head_tables import BOTH_READINGS, Collected
+from analyses.tables.head_tables import BOTH_READINGS
 from analyses.wording.head_names import HEAD
 from benchmarks.planted import compose, planted_texts
-from interp import AnnotatedText, InputError, Transformer
-from interp.initialisation import initialise
+from interp import AnnotatedText, InputError
 from interp.patterns import group_of
-from models import load, planted
+from models import planted
 from models.planted import Planted
-from models.recipes.vocabulary import Vocabulary
-from models.stories import stories
 
 WORDS = [f"w{number}" for number in range(40)]
 
@@ -106,35 +95,6 @@ def test_others_than_those_with_a_label_have_it_by_no_measure():
     assert sorted(judgement._others(heads, alone, alone, seed=0)) == [(0, 2), (0, 3)]
 
 
-@pytest.mark.slow
-def test_threads_lots_and_batches_change_nothing_but_rounding(monkeypatch):
-    """Processes side by side, one claim a call and one text a batch, against one thread and as many as fit."""
-    layers = [[planted.offset(-1, remember=True), planted.uniform], [planted.induction(10.0), planted.uniform]]
-    model = Planted(WORDS, layers, n_ctx=64, start="<s>").build()
-    labelled = partial(label, model, {"position": repeating_texts(24)}, documents=12, words=20)
-    one = labelled()
-    torch.set_num_threads(2)
-    try:
-        monkeypatch.setattr(hiding, "CLAIMS", 1)
-        monkeypatch.setattr(windows, "_PATTERN_ELEMENTS", 1)
-        other = labelled()
-    finally:
-        torch.set_num_threads(1)
-    assert len(one.labels) >= 2
-    names = ["layer", "head", "label", "evidence"]
-    pd.testing.assert_frame_equal(one.labels[names], other.labels[names])
-    pd.testing.assert_frame_equal(one.evidence, other.evidence, rtol=1e-4, atol=2e-5)
-
-
-def test_samples_of_the_two_halves_share_no_document_and_read_the_beginnings():
-    texts = repeating_texts(30)
-    samples = [[*Sample(texts, half, 4, 20)] for half in HALVES]
-    for half, sample in zip(HALVES, samples, strict=True):
-        assert len(sample) == 4
-        assert all(group_of(text.document) % 2 == half for text in sample)
-        assert all(text.words == texts[int(text.document.split()[1])].words[:20] for text in sample)
-
-
 def test_a_sample_takes_as_many_whole_sentences_of_a_document_as_fit():
     name, half = "d0", HALVES[group_of("d0") % 2]
 
@@ -183,32 +143,6 @@ def test_a_head_that_rests_on_the_first_word_looks_at_no_kind_of_word():
     assert notable(found[None]).empty
     labelled = label(model, {"part-of-speech": texts}, documents=6, words=16).labels
     assert not any(name.startswith(("tag:", "rule:")) for name in labelled["label"])
-
-
-@pytest.mark.slow
-def test_what_was_measured_already_is_not_measured_again():
-    model = Planted(WORDS, [[planted.offset(-1)], [planted.uniform]], n_ctx=110, start="<s>").build()
-    corpus = repeating_texts(40)
-    (collected,) = collect(Reading(model, corpus), [position.Collector(model)])
-    assert isinstance(collected, Collected)
-    options = {"documents": 4, "words": 12}
-    fresh = label(model, {"position": corpus}, **options)
-    effects = position.effects(model).table
-    known = label(model, {"position": corpus}, collected=[collected], effects=effects, **options)
-    pd.testing.assert_frame_equal(fresh.labels, known.labels)
-    assert {"previous-token"} == {*known.labels["label"]}
-
-
-@pytest.mark.slow
-def test_a_model_that_has_learnt_nothing_carries_no_label(tmp_path):
-    """Like the default but half as deep and a quarter as wide; `benchmarks.labels --only untrained` asks 200."""
-    corpus, default = [*islice(stories(None, seed=11), 60)], load("default").config
-    tokenizer = Vocabulary(d_vocab=800).made(lambda: (text.text for text in corpus), "stories", tmp_path)
-    small = replace(default.last, n_layers=2, d_model=64, d_head=8, d_mlp=172, n_ctx=128, d_vocab=tokenizer.d_vocab)
-    model = Transformer(replace(default, decoder=small), tokenizer)
-    initialise(model, 100)
-    options = {"documents": 6, "words": 24, "effects": no_effects("any").table}  # of pairs, which no label rests on
-    assert label(model, dict.fromkeys(behaviours.OURS, corpus), **options).labels.empty
 
 
 @pytest.mark.slow

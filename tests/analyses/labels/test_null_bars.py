@@ -8,22 +8,10 @@ from analyses.behaviours import OURS
 from analyses.corpora import read
 from analyses.execution.shards import Shards
 from analyses.labels import null_bars
-from analyses.labels.null_bars import documents_of
+from analyses.labels.null_bars import Study, documents_of
 from analyses.tables.head_tables import Collected, Heads, Scored
 from interp.patterns import Totals
-from interp.patterns.shuffled import Shuffled
 from models import load
-
-
-def test_every_copy_is_read_once_and_is_as_sharp_as_the_trained_heads():
-    model, texts = load("default"), [*read("tales:3")]
-    kind = Heads.every(model)[0]
-    copies = [each for each in null_bars._nulls(model, kind, 0) if each.name == null_bars.COPIES]
-    assert sum(each.heads.n_layers for each in copies) == null_bars.N_COPIES * kind.n_layers
-    reached = [null_bars._reached(each, [OURS["position"]], texts, 0) for each in copies[:3]]
-    assert (
-        max(float(gain.max()) for each in reached for gain in each.values()) > 0.02
-    )  # not of heads that see all alike
 
 
 def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path, monkeypatch):
@@ -36,44 +24,40 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
 
     def found(limit: int | None) -> int:
         corpora, shards = {"position": read("tales:12", limit)}, Shards.of(tmp_path / "out", [])
-        null_bars.bars_of(null.model(), corpora, [collected], OURS, 0, shards, lambda *_: None)
+        null_bars.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected])
         return shards.counts.found
 
     assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
 
 
-def test_a_bar_is_exceeded_by_one_copy_in_as_many_as_are_said():
-    drawn = torch.from_numpy(np.random.default_rng(0).gumbel(0.2, 0.03, (4000, 41)))
-    exceeded = [float(best[40]) > null_bars._exceeded(best[:40], 0.01) for best in drawn]
-    assert sum(exceeded) / len(exceeded) == pytest.approx(0.012, abs=0.005)  # 40 draws, whose moments vary
+@pytest.mark.parametrize("share", [False, True])
+def test_a_bar_is_surpassed_by_one_copy_in_as_many_as_are_said(share):
+    """Also of shares whose log-odds are drawn so: the bar of a baseline of .5 leaves room for a head that is right."""
+    drawn = torch.from_numpy(np.random.default_rng(0).gumbel(-0.6, 0.4, (4000, 41)))
+    gains = drawn.sigmoid() - 0.5 if share else drawn
+    bars = [null_bars._surpassed([torch.stack([each, each * 0 + 0.5])], 0.01, share=share) for each in gains[:, :40]]
+    above = gains[:, 40] > torch.tensor(bars)
+    assert above.double().mean().item() == pytest.approx(0.012, abs=0.005)  # moments of 40 vary
+    assert not share or max(bars) < 0.5
 
 
 def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
     """Over all measures one model in twenty has a head above any bar."""
-    kind, best = Heads("decoder", 1, 3), torch.linspace(0.1, 0.3, 40)
+    kind, best = Heads("decoder", 1, 3), torch.stack([torch.linspace(0.1, 0.3, 40), torch.full((40,), 0.05)])
     rows = torch.ones(128, 3, 2)
     collected = Collected(kind, "position", "a text", [Scored(Totals(rows, rows, rows), (), "kept")], {}, 12)
     null = null_bars._Null(null_bars.COPIES, lambda: load("default"), kind, 40)
     monkeypatch.setattr(null_bars, "_nulls", lambda *_: [null])
 
     def bars(measures: int) -> null_bars.Bars:
-        kept = {f"position: offset:-{number}": best for number in range(2, 2 + measures)}
+        names = [measure.name for measure in OURS["position"].measures if measure.unit == "share"][:measures]
+        kept = {f"position: {name}": best for name in names}
         monkeypatch.setattr(null_bars, "_reached", lambda *_: kept)
-        return null_bars.bars_of(null.model(), {"position": []}, [collected], OURS, 0, Shards(), lambda *_: None)[0]
+        return null_bars.bars_of(Study(null.model(), {"position": []}, OURS), [collected])[0]
 
-    one, ten = bars(1)["offset:-2"], bars(10)["offset:-2"]
-    assert one == pytest.approx(null_bars._exceeded(best, 0.05))
+    one, ten = (max(bars(measures).values()) for measures in (1, 10))
+    assert one == pytest.approx(null_bars._surpassed([best], 0.05, share=True))
     assert 0.3 < one < ten
-
-
-def test_copies_read_shuffled_words_themselves():
-    """The bars of two copies of each head: every null is read by heads of its own number."""
-    model = Shuffled(load("default"), 2, 0)
-    kind = Heads.every(model)[0]
-    for null in [*null_bars._nulls(model, kind, 0)]:
-        read = null.model()
-        assert Heads.every(read)[0].n_layers == null.heads.n_layers
-        assert (null.name == null_bars.WORDS) == (read is model)
 
 
 @pytest.mark.parametrize(

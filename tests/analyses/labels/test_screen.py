@@ -101,16 +101,6 @@ def test_a_cost_is_settled_where_more_documents_would_not_change_on_which_side_o
     assert settled(costs, 0.01, 1).tolist() == [[True, True, True, False, False]]
 
 
-def test_a_part_of_every_layer_and_of_what_is_sure_and_unsure_is_drawn():
-    rest, said = np.ones((8, 60), dtype=bool), np.linspace(-9, 0, 60)
-    rest[4:, :20] = False
-    drawn = screen._drawn(rest, said, 4, 0)
-    counts = drawn.reshape(2, 4, 3, 20).sum((1, 3))
-    assert counts.tolist() == [[4, 4, 4], [0, 4, 4]]
-    assert not (drawn & ~rest).any()
-    assert (drawn != screen._drawn(rest, said, 4, 1)).any()
-
-
 @pytest.mark.parametrize(("sampled", "missed", "bound"), [(59, 0, 0.0495), (10, 10, 1.0), (0, 0, 0.0), (20, 1, 0.2161)])
 def test_the_share_of_misses_is_bounded_by_what_the_sample_shows(sampled, missed, bound):
     assert Screened(1000, 100, 0.0, sampled, 0.0, missed).most_missed == pytest.approx(bound, abs=1e-4)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analyses import corpora, report
+from analyses import corpora
 from analyses.reading.coreference_scores import ALL, REPORTING, CoreferenceScores, coreference_scores
 from interp import InputError, Transformer
 from models.planted import Planted, antecedent
@@ -132,13 +132,6 @@ def test_winogender_sets_she_beside_he_and_leaves_they_out(tmp_path: Path):
     assert found.counts["pronouns left out of she - he: they"] == 8
 
 
-def test_without_statistics_nothing_is_correlated(tmp_path: Path):
-    (winogender_folder(tmp_path) / "occupations-stats.tsv").unlink()
-    found = coreference_scores(looking({"she": ["nurse"]}), corpora.read(tmp_path))
-    assert not found.table["score"].str.contains("Pearson").any()
-    assert found.counts["correlations left out: no occupations-stats.tsv beside the sentences"] == 1
-
-
 def test_head_and_rule_are_chosen_on_the_other_half(tmp_path: Path):
     found = coreference_scores(looking({"she": ["nurse"]}), corpora.read(winobias_folder(tmp_path)))
     reported = found.table.loc[(found.table["half"] == REPORTING) & found.table["chosen"]]
@@ -151,15 +144,3 @@ def test_head_and_rule_are_chosen_on_the_other_half(tmp_path: Path):
 def test_other_corpora_are_refused():
     with pytest.raises(InputError, match="expected GAP, WinoBias, Winogender"):
         coreference_scores(looking({"he": ["Tim"]}), corpora.read("stories:3"))
-
-
-@pytest.mark.slow
-def test_a_page_says_what_the_paper_would(tmp_path: Path):
-    corpus = corpora.read(winogender_folder(tmp_path))
-    model = looking({"she": ["nurse", "secretary"], "he": ["plumber", "carpenter"]}, causal=True)
-    out = report.build(model, [corpus], tmp_path / "out", behaviours=["coreference"], labels=False, probes=False)
-    table = pd.read_csv(out / "tables" / "coreference_scores.csv")
-    assert set(table["paper"]) == {"Winogender"}
-    page = (out / "report.html").read_text("utf-8")
-    assert "Winogender as its paper scores it" in page
-    assert "the score of its paper" in page

@@ -4,15 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import TWO_STACKS, two_stacks
 from worded import WORDS, worded
 
 from analyses import coreference, position
 from analyses.reading import attended
 from analyses.reading.collectors import collect, collected, read
-from analyses.reading.inputs import given, patterns, patterns_by_norm
 from analyses.reading.windows import Reading
-from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, Mention
 from interp.patterns.norm_weighted import NormWeighted
 from interp.patterns.rows import SINKS
@@ -34,20 +31,6 @@ def test_attention_and_the_same_by_norm_add_up_as_in_two_readings():
         for ours, theirs in zip(found.scored, expected.scored, strict=True):
             torch.testing.assert_close(ours.totals.finish().scores, theirs.totals.finish().scores, rtol=0, atol=0)
     assert (own.sums.totals["kept"].scores - by_norm.sums.totals["kept"].scores).abs().max() > 0.01
-
-
-@pytest.mark.parametrize("kind", [0, 1, 2])
-def test_each_attention_of_two_stacks_is_shared_alike(kind):
-    model = two_stacks(next(iter(TWO_STACKS)))
-    heads = Heads.every(model)[kind]
-    weighted = NormWeighted(model, heads.stack, heads.attention)
-    sources = None if heads.stack == "encoder" else ROWS[::-1]
-    asked = given(model, ROWS, sources)
-    own, by_norm = patterns_by_norm(weighted, heads, asked)
-    assert (asked.source is None) == (sources is None)
-    torch.testing.assert_close(own, patterns(model, heads, asked), rtol=0, atol=0)
-    torch.testing.assert_close(by_norm, patterns(weighted, heads, asked), rtol=0, atol=0)
-    assert asked.tokens.ids.tolist()[1][:3] == ROWS[1]
 
 
 def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):

@@ -11,9 +11,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from analyses import corpora, position, report
-from analyses.reading.token_ids import by_ids, of_ids, random_ids
+from analyses.reading.token_ids import of_ids, random_ids
 from interp import AnnotatedText, InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
-from models import load, wrap
+from models import wrap
 
 D_VOCAB, N_CTX = 43, 37
 
@@ -55,26 +55,6 @@ def test_without_a_corpus_ids_are_random_and_the_same_for_everyone():
     assert first != list(random_ids(model, 1))
     assert {len(text.words) for text in first} == {N_CTX}
     assert all(len({*text.words}) <= N_CTX // 2 for text in first)  # so that copies come
-
-
-@pytest.mark.slow
-def test_known_heads_are_found_without_a_tokenizer():
-    model = load("default")
-    model.tokenizer = model.target_tokenizer = None
-    table = position.measure(model)
-    best = table[table["sink"] == "kept"].groupby("measure")["gain"].max()
-    assert best["induction"] > 0.3
-    assert best["previous-token"] > 0.3
-
-
-def test_a_model_reading_ids_shares_its_weights_and_leaves_the_other_as_it_was():
-    model = made()
-    reading = by_ids(model)
-    assert model.tokenizer is None
-    assert reading.last is model.last
-    assert reading.tokenizer.encode("5 17 5") == [5, 17, 5]
-    assert reading.tokenizer.label(17) == "17"
-    assert reading.tokenizer.around((3,), ()).encode("5") == [3, 5]
 
 
 @pytest.mark.parametrize("word", ["43", "-1", "1.5", "Tim", "05"])

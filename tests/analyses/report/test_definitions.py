@@ -2,12 +2,11 @@
 
 import re
 
-import pytest
-
 from analyses.behaviours import ACROSS, OURS
 from analyses.figures import measure_name
 from analyses.measures import Behaviour, Measure
 from analyses.page.sections import Definitions, Section, Table
+from analyses.report import full_report
 from analyses.report.full_report import DEFINITIONS
 from analyses.report.renderer import render
 from analyses.rivals.relations import NEAREST, OFFSETS
@@ -18,27 +17,16 @@ RULES = [plain_name(name) for name in (*(rule.name for rule in (*OFFSETS, *NEARE
 NAMES = {*(each.name for each in MEASURES), *(each.called for each in MEASURES if each.called), *filter(None, RULES)}
 
 
-@pytest.mark.parametrize("column", ["measure", "label", "relation"])
-def test_every_measure_and_label_leads_to_a_definition(column):
-    names = sorted(map(measure_name, NAMES))
-    table = Section("Heads", [Table([column], [[name] for name in names])])
+def test_every_measure_and_label_leads_to_a_definition():
+    names, columns = sorted(map(measure_name, NAMES)), ["measure", "label", "relation"]
+    table = Section("Heads", [Table(columns, [[name] * 3 for name in names])])
     page = render("?", [], [table, Section("Definitions", [Definitions([*DEFINITIONS.items()], "terms")])], {})
-    linked = dict(zip(*_links(page), strict=True))
-    assert sorted(linked) == names
-    assert {*linked.values()} <= {*re.findall(r'<span id="(definition-[^"]+)"', page)}
-
-
-def _links(page: str) -> tuple[list[str], list[str]]:
-    found = re.findall(r'<td><a href="#(definition-[^"]+)">([^<]+)</a></td>', page.replace("&gt;", ">"))
-    return [name for _, name in found], [to for to, _ in found]
-
-
-def test_relations_are_named_in_words_where_they_are_defined():
+    links = re.findall(r'<td><a href="#(definition-[^"]+)">([^<]+)</a></td>', page.replace("&gt;", ">"))
+    assert sorted(name for _, name in links) == sorted(names * 3)
+    assert {to for to, _ in links} <= {*re.findall(r'<span id="(definition-[^"]+)"', page)}
     assert "nsubj subject to verb" in DEFINITIONS["relation"]
 
 
-def test_a_measure_of_ones_own_is_defined_by_its_title(monkeypatch):
-    from analyses.report.full_report import _own_terms
-
+def test_a_measure_of_ones_own_is_defined_by_its_title():
     own = Behaviour("mine", "Mine", (Measure("to-stops", "attention to stops"),), lambda: None, ("to-stops",))
-    assert _own_terms({**OURS, "mine": own}) == [("to-stops", "A measure of your own: attention to stops.")]
+    assert full_report._own_terms({**OURS, "mine": own}) == [("to-stops", "A measure of your own: attention to stops.")]

@@ -13,28 +13,8 @@ from tiny import LLAMA
 
 from analyses.corpora import Corpus
 from analyses.execution.provenance import SCHEMA
-from analyses.page.sections import (
-    BREAK,
-    UNUSED,
-    Bullets,
-    Definitions,
-    Details,
-    Figure,
-    Page,
-    Section,
-    Source,
-    Table,
-    Tokens,
-    bold,
-    caveat,
-    code,
-    counts_table,
-    emphasis,
-    joined,
-    link,
-    remark,
-    soft,
-)
+from analyses.page import sections as values
+from analyses.page.sections import BREAK, Definitions, Page, Section, Source, Table, bold
 from analyses.report.scaffold import Run, short_name, write
 from interp import Transformer, TransformerConfig
 
@@ -51,16 +31,27 @@ def drawing() -> Drawing:
 
 
 def page(**more) -> Page:
-    marked = Table(["", HOSTILE], [["a", bold(HOSTILE)], "over the rows", [[Tokens([(HOSTILE, True)])], "b"]], "lr")
+    marked = Table(
+        ["", HOSTILE], [["a", bold(HOSTILE)], "over the rows", [[values.Tokens([(HOSTILE, True)])], "b"]], "lr"
+    )
     blocks = [
         HOSTILE,
-        ["one, ", emphasis("two"), BREAK, code("three"), " ", soft("four"), " ", link("five", "here")],
-        remark("soft"),
-        caveat("beware"),
-        Bullets([HOSTILE, joined(["x", bold("y")], "; ")]),
-        Definitions([("term", "said", Bullets(["more"]))]),
-        Section("Below", [marked, Figure("drawn", drawing(), HOSTILE, f"Two dots. {HOSTILE}")], "here"),
-        Details("Folded", counts_table([{"texts": 3, "nothing": 0}], ["read"])),
+        [
+            "one, ",
+            values.emphasis("two"),
+            BREAK,
+            values.code("three"),
+            " ",
+            values.soft("four"),
+            " ",
+            values.link("five", "here"),
+        ],
+        values.remark("soft"),
+        values.caveat("beware"),
+        values.Bullets([HOSTILE, values.joined(["x", bold("y")], "; ")]),
+        Definitions([("term", "said", values.Bullets(["more"]))]),
+        Section("Below", [marked, values.Figure("drawn", drawing(), HOSTILE, f"Two dots. {HOSTILE}")], "here"),
+        values.Details("Folded", values.counts_table([{"texts": 3, "nothing": 0}], ["read"])),
     ]
     return Page(f"What of {HOSTILE}?", ["short"], [Section("One", blocks, "one")], tables={"layers": TABLE}, **more)
 
@@ -77,7 +68,7 @@ def model() -> Transformer:
 
 def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
     corpus = Corpus("texts", "fake", frozenset({"tags"}), "0" * 64, lambda: iter(()))
-    given = page(corpora=[Source(corpus, UNUSED, {"measured": []})], facts={"own": 1}, models={"b": {"more": 2}})
+    given = page(corpora=[Source(corpus, values.UNUSED, {"measured": []})], facts={"own": 1}, models={"b": {"more": 2}})
     one = written(tmp_path / "one", given, {"a": model}, seed=3, command="interp x")
     two = written(tmp_path / "two", given, {"a": model, "b": model})
     none = written(tmp_path / "none", page())
@@ -94,11 +85,13 @@ def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
 
 
 def test_a_record_has_what_the_page_says_in_short_as_words(tmp_path):
-    said = [
-        (link("First", "first"), ("Seen in ", bold("L1.H3"), "."), Bullets(["and", code("there")])),
-        ("Second", remark("Not a sentence.")),
-    ]
-    made = written(tmp_path / "out", replace(page(), summary=["Before.", Definitions(said)]))
+    first = (
+        values.link("First", "first"),
+        ("Seen in ", bold("L1.H3"), "."),
+        values.Bullets(["and", values.code("there")]),
+    )
+    said = Definitions([first, ("Second", values.remark("Not a sentence."))])
+    made = written(tmp_path / "out", replace(page(), summary=["Before.", said]))
     assert made["sentences"] == {"First": "First: Seen in L1.H3. and there"}
 
 
@@ -156,48 +149,21 @@ def test_the_record_says_how_long_each_stage_took(tmp_path):
     assert told == ["reading", "drawing", "the page is there\n", "reading", "writing figures"]
 
 
-@pytest.mark.parametrize(
-    ("said", "marked"),
-    [
-        ("1 layers", 1),
-        ("1 layer, 11 layers, 2.1 layers, 1 is less, 1 has it", 0),
-        ("as `this", 1),
-        ("-0.5 and offset -1", 2),
-        ("−0.5, 2-3, L0-11", 0),
-        ("6,000 items", 1),
-        ("12345 items", 1),
-        ("6\u202f000 items, in 2026, of #12345", 0),
-    ],
-)
-def test_a_proofreader_marks_slips_and_nothing_else(said, marked):
-    assert len(slips(f"<p>{said}</p><code>`-1 6,000`</code>")) == marked
-
-
-def test_a_page_has_no_slips(model, tmp_path):
-    counted = Page("What?", ["short"], [], definitions=[("n", "how many")])
-    small = Transformer(TransformerConfig(decoder=replace(LLAMA, n_layers=1)))
-    for at, models in enumerate(({"a": model}, {"a": small}, {"a": model, "b": small})):
-        write(tmp_path / str(at), lambda run: counted, models)
-        assert slips((tmp_path / str(at) / "report.html").read_text("utf-8")) == []
-
-
 def test_a_heading_calls_a_path_by_its_last_part():
     paths = ("/somewhere/else/MiniLM/", "gum:/somewhere/gum", "../models/own", "org/name", "tales:100")
     assert [*map(short_name, paths)] == ["MiniLM", "gum", "own", "org/name", "tales:100"]
 
 
-def test_contents_lead_to_definitions_and_to_how_a_run_is_cited(tmp_path):
-    out = tmp_path / "out"
-    write(
-        out,
-        lambda run: page(definitions=[("gain", "more")]),
-        {"/a/path/tiny": Transformer(TransformerConfig(decoder=LLAMA))},
-        seed=7,
-    )
-    shown = page_of(out)
-    contents = re.search(r'<nav class="contents".*?</nav>', (out / "report.html").read_text("utf-8"), re.DOTALL)
-    assert contents is not None
-    assert [to for to in re.findall(r'href="#([^"]+)"', contents[0])][-3:] == ["made", "cite", "definitions"]
-    mark = json.loads((out / "run.json").read_text())["model"]["fingerprint"]
-    assert f"tiny (fingerprint {mark[:12]})" in shown.text
-    assert "seed 7" in shown.text
+def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_no_slips(model, tmp_path):
+    small = Transformer(TransformerConfig(decoder=replace(LLAMA, n_layers=1)))
+    for at, models in enumerate(({"/a/path/tiny": model}, {"a": small}, {"a": model, "b": small})):
+        facts = written(
+            tmp_path / str(at), Page("What?", ["short"], [], definitions=[("n", "how many")]), models, seed=7
+        )
+        source = (tmp_path / str(at) / "report.html").read_text("utf-8")
+        assert slips(source) == []
+        contents = re.findall(r'href="#([^"]+)"', source.split("</nav>")[0])
+        assert contents[-3:] == ["made", "cite", "definitions"]
+        if at == 0:
+            cited = f"tiny (fingerprint {facts['model']['fingerprint'][:12]}); seed 7"
+            assert cited in page_of(tmp_path / str(at)).text

@@ -1,6 +1,5 @@
 """Which rule a head follows: planted choices come back under their own name, and chance beats no rival."""
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from analyses import part_of_speech
 from analyses.part_of_speech import relation_measure, tag_measure
 from analyses.reading.collectors import measured
 from analyses.reading.windows import Reading, Window
-from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, Items
+from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, Items, edges
 from analyses.rivals.rules import (
     BEATS,
     FAILS,
@@ -47,7 +46,7 @@ def test_the_nearest_word_of_a_class_is_the_one_that_a_search_finds(before):
     model = Planted(words, [[noise(3.0, 0)]], n_ctx=200, causal=False, start="<s>").build()
     count = 0
     for batch in Reading(model, corpus):
-        items = Items.of(batch, part_of_speech.RELATIONS, False, Counter())
+        items = Items.of(batch, edges(part_of_speech.RELATIONS), np.zeros(24, dtype=int), causal=False)
         for tags in CLASSES:
             for last_of_run in (False, True):
                 found = items.nearest(tags, before=before, last_of_run=last_of_run).tolist()
@@ -194,21 +193,6 @@ def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
     assert set(table["own_rival"]) == {"last VERB"}
 
 
-def test_every_relation_with_items_in_both_halves_has_its_rows():
-    corpus = list(stories(40, 5))
-    words = sorted({word for text in corpus for word in text.words})
-    model = Planted(words, [[noise(3.0, 2 * layer + head) for head in range(2)] for layer in range(2)], n_ctx=60)
-    collector = part_of_speech.Collector(built := model.build())
-    found = measured(collector, built, corpus)
-    rules, reporting = found.rules, measured_half(built, corpus)
-    rules = rules.loc[rules["measure"].str.startswith("relation:")]
-    both = rules.merge(reporting, on=["layer", "head", "measure"], suffixes=("", "_heads"))
-    assert len(both) == len(rules) > 0
-    np.testing.assert_allclose(both["value"], both["value_heads"], atol=1e-6)
-    assert (both["n"] == both["n_heads"]).all()
-    assert ((rules["rival_value"] >= 0) & (rules["rival_value"] <= 1)).all()
-
-
 def test_a_decoder_says_of_how_many_items_it_was_asked():
     corpus = list(stories(12, 5))
     words = sorted({word for text in corpus for word in text.words})
@@ -227,16 +211,6 @@ def test_a_decoder_says_of_how_many_items_it_was_asked():
             measure = f"relation:{name}:{way}"
             if measure in rules.index:  # in both halves
                 assert rules.loc[measure, "asked"] == pytest.approx(share)
-
-
-def measured_half(model, corpus) -> pd.DataFrame:
-    """What the half that reports says of relations, the usual way."""
-    reading = Reading(model, corpus)
-    fresh = part_of_speech.Collector(model)
-    for batch in reading:
-        fresh.add(batch)
-    table = fresh.collected(reading).half(1).table()
-    return table.loc[(table["sink"] == "kept") & table["measure"].str.startswith("relation:")]
 
 
 TAGS = 3

@@ -35,14 +35,10 @@ def test_whole_sentences_that_fit_begin_the_first_texts():
 
 
 def test_texts_with_more_pronouns_come_first():
-    model = worded()
-    bare, some, more = (
-        text(1, "Tim saw the dog because Sue saw Tim"),
-        text(2),
-        text(1, "Tim saw Sue because He saw his dog"),
-    )
-    shown = corpus_passages.choose(model, [bare, some, more])
-    assert lengths(shown) == [len(more.words), len(some.words)]
+    rests = "the dog because Sue saw Tim", "Sue because He saw the dog", "Sue because He saw his dog"
+    bare, some, more = (text(1, f"Tim saw {rest}") for rest in rests)
+    shown = corpus_passages.choose(worded("his"), [bare, some, more])
+    assert [each.attentions[0].queries for each in shown] == [more.words, some.words]
 
 
 def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
@@ -61,12 +57,14 @@ def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
 
 def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated():
     words = ["Sue", "saw", "the", "dog", "because", "Tim", "saw", "Sue"]
-    told = replace(text(1, " ".join(words)), tags=("PROPN", "VERB", "DET", "NOUN", "SCONJ", "PROPN", "VERB", "PROPN"))
-    told = replace(told, heads=(1, -1, 3, 1, 6, 6, 1, 6))
-    relations = ("nsubj", "root", "det", "obj", "mark", "nsubj", "advcl", "obj")
-    told = replace(told, relations=relations)
+    known = {
+        "tags": ("PROPN", "VERB", "DET", "NOUN", "SCONJ", "PROPN", "VERB", "PROPN"),
+        "heads": (1, -1, 3, 1, 6, 6, 1, 6),
+    }
+    known |= {"relations": ("nsubj", "root", "det", "obj", "mark", "nsubj", "advcl", "obj")}
+    told = text(1, " ".join(words))
     measures = OURS["part-of-speech"].measures
-    (shown,) = corpus_passages.choose(worded(), [told], measures)
+    (shown,) = corpus_passages.choose(worded(), [replace(told, **known)], measures)
     assert shown.asking["tag:VERB->PROPN"] == [1, 6]
     assert shown.asking["relation:obj:dependent->head"] == [3, 7]
     assert "relation:obj:head->dependent" not in shown.asking  # objects come after their verbs, which do not see them
@@ -74,7 +72,7 @@ def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated(
     called = {("decoder", "self", 0, 0): Called("object to its verb", "part-of-speech", "relation:obj:dependent->head")}
     (data,) = Viewer((shown,), called).data["passages"]
     assert data["asking"] == {"relation:obj:dependent->head": [3, 7]}
-    (bare,) = corpus_passages.choose(worded(), [replace(told, tags=None, heads=None, relations=None)], measures)
+    (bare,) = corpus_passages.choose(worded(), [told], measures)
     assert bare.asking == {}
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from tiny import TWO_STACKS, VARIANTS, pairs_of_two, ragged_pairs, randomise, two_stacks
 
-from interp import StackConfig, Transformer, TransformerConfig
+from interp import StackConfig, TokenBatch, Transformer, TransformerConfig
 from interp.config import Gated, LayerNorm, NoMLP, NoNorm, RMSNorm, Rotary, Transform
-from interp.patching import Pairs, kl_divergence, logit_difference
+from interp.patching import Claim, Pairs, Read, kl_divergence, log_probabilities, logit_difference
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 LAYERS, HEADS, PLACES = ("layer",), ("layer", "head"), ("layer", "position")
@@ -74,3 +74,23 @@ def setting(name: str, attention: tuple[str, str] = ("decoder", "self"), differi
         where = dict(zip(("stack", "attention"), attention, strict=True))
         return Setting(two_stacks(TWO[name]), pairs_of_two(differing), where)
     return Setting(one_stack(name, attention[0]), ragged_pairs(), {})
+
+
+def random_claims(
+    asking: TokenBatch, seen: TokenBatch, read: TokenBatch, *, causal: bool, seed: int, count: int = 9
+) -> list[Claim]:
+    """Claims of random rows and keys, read at random positions: before, at and after the rows; changed in every way."""
+    generator, made = torch.Generator().manual_seed(seed), []
+    for number in range(count):
+        prompt, how = number % 3, ("hide", "exchange", "remove")[number // 3 % 3]
+        length, n_keys, n_read = (int(texts.lengths[prompt]) for texts in (asking, seen, read))
+        queries = torch.randperm(length - 1, generator=generator)[: 1 + number % 2] + 1
+        keys = torch.rand(len(queries), seen.ids.shape[1], generator=generator) < 0.5
+        last = queries if causal else torch.full_like(queries, n_keys - 1)  # a row keeps its own key, or the last
+        keys &= torch.arange(keys.shape[1]) < last[:, None]
+        keys[:, 0] = True
+        others = torch.stack([torch.randint(int(at) + 1, keys.shape[1:], generator=generator) for at in last])
+        positions = torch.randperm(n_read, generator=generator)[:2]
+        value = Read(positions, log_probabilities(positions + 3))
+        made.append(Claim(prompt, queries, keys, value, how, others if how == "exchange" else None))
+    return made

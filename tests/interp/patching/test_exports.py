@@ -10,16 +10,6 @@ from interp import patching
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "patching.md").read_text()
 CODE = "\n".join("".join(found) for found in re.findall(r"```python\n(.*?)```|`([^`\n]+)`", TEXT, re.DOTALL))
-ELSEWHERE = {
-    "run",
-    "zero",
-    "load",
-    "torch",
-    "model",
-    "corpora",
-    "found",
-    "without",
-}  # other rooms, and the page's own
 
 
 def defined() -> set[str]:
@@ -36,12 +26,6 @@ def test_all_that_the_docs_name_is_exported():
     named = {*re.findall(r"[A-Za-z_]\w*", CODE)} & defined()
     assert {"sweep", "ablate_in_order", "knock_out", "Receiver", "kl_divergence"} <= named
     assert named - {*patching.__all__} == set()
-
-
-def test_all_that_the_docs_call_exists():
-    called = {*re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?:\.\w+)?\(", CODE)}
-    assert len(called) > 8
-    assert called - {*patching.__all__} - ELSEWHERE == set()
 
 
 def test_exports_are_in_order_and_documented():

@@ -26,10 +26,9 @@ from interp.patching import (
     sweep,
     sweep_by_forward,
 )
-from tests.interp.patching.settings import CELLS, CLOSE, HEADS, LAYERS, METRICS, PLACES, build
-from tests.interp.patching.test_against_plain import ENDS, SENDERS, THROUGH
+from tests.interp.patching.settings import CELLS, METRICS, PLACES, build
+from tests.interp.patching.test_against_plain import ENDS, THROUGH
 
-NEURONS, SEVERAL = ("layer", "neuron", "position"), ENDS["kinds"]
 LENGTHS, FIRSTS = (4, 4, 3), (1, 2, 1)
 FINEST = {
     **dict.fromkeys(("z", "q", "k", "v"), CELLS),
@@ -142,30 +141,3 @@ def test_the_order_of_the_axes_is_that_of_the_table(work):
         work(build("pre"), ragged_pairs(), METRICS[0], by=by) for by in (CELLS, ("layer", "position", "head"))
     )
     assert_close(one.effect().transpose(1, 2), other.effect(), equal_nan=True)
-
-
-@pytest.mark.parametrize("direction", ["denoise", "noise"])
-def test_the_whole_stream_carries_the_whole_effect(direction):
-    found = sweep(build("pre"), ragged_pairs(), METRICS[0], "resid_pre", LAYERS, direction)
-    assert_close(found.effect(), found.difference().expand(3, -1), rtol=1e-9, atol=1e-9)
-
-
-KINDS = ("pre", "post", "gated", "post encoder", "attention only")
-
-
-@pytest.mark.parametrize(
-    ("kind", "sender", "by"), [(kind, *each) for kind, each in zip(KINDS, (*SENDERS[1:], SENDERS[0]), strict=True)]
-)
-def test_all_paths_to_the_logits_are_the_sender_itself(kind, sender, by):
-    asked = build(kind), ragged_pairs(), METRICS[0]
-    paths = path_patch(*asked, [Receiver("logits")], sender, by, "everything")
-    assert_close(paths.values, sweep(*asked, sender, by).values, **CLOSE)
-    assert paths.effect().nan_to_num().abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("attention", ["self", "cross"])
-def test_in_a_decoder_that_reads_a_source_too(attention):
-    asked = two_stacks("original"), pairs_of_two("source"), METRICS[0]
-    paths = path_patch(*asked, [Receiver("logits")], by=HEADS, through="everything", attention=attention)
-    assert_close(paths.values, sweep(*asked, attention=attention).values, **CLOSE)
-    assert paths.effect().abs().max() > 1e-3

@@ -1,6 +1,7 @@
 """Claimed keys hidden from single heads: against one forward a head, and against what follows on paper."""
 
 from dataclasses import replace
+from functools import partial
 
 import jaxtyping
 import numpy as np
@@ -19,10 +20,9 @@ from interp.patching.knockout import (
     knock_out_together_by_forward,
     log_probabilities,
 )
-from models import planted
-from models.planted import Planted
-from tests.tiny import STACKS, randomise, token_ids
+from tests.interp.patching.settings import random_claims
 from tests.tiny import model as tiny_model
+from tests.tiny import randomise
 
 HOWS: tuple[How, ...] = ("hide", "exchange", "remove")
 ROWS = [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18, 19]]
@@ -49,35 +49,24 @@ def exchanged(other: int) -> Claim:
 
 
 def read_anywhere(model, seed: int) -> list[Claim]:
-    """Claims of random rows and keys, read at random positions: before, at and after the rows; changed in every way."""
-    generator = torch.Generator().manual_seed(seed)
+    """Random claims on `ROWS`."""
+    texts = TokenBatch.from_rows(ROWS)
+    return random_claims(texts, texts, texts, causal=model.last.config.causal, seed=seed, count=11)
 
-    def some(most: int, count: int | None = None) -> torch.Tensor:
-        drawn = torch.randperm(most, generator=generator)
-        return drawn[: count or int(torch.randint(1, most, (), generator=generator))]
 
-    found = []
-    for number in range(11):
-        prompt = number % len(ROWS)
-        length = len(ROWS[prompt])
-        queries = some(length - 1) + 1
-        keys = torch.zeros(len(queries), 7, dtype=torch.bool)
-        for at, row in enumerate(queries.tolist()):
-            keys[at, some(row + 1 if model.last.config.causal else length)] = True
-        positions = some(length, 2)
-        targets = torch.randint(29, positions.shape, generator=generator)
-        others = torch.stack([torch.randint(int(row) + 1, (7,), generator=generator) for row in queries])
-        how = HOWS[number % 3]
-        read = Read(positions, log_probabilities(targets))
-        found.append(Claim(prompt, queries, keys, read, how, others if how == "exchange" else None))
-    return found
+def probed(kind: str) -> tuple[Transformer, torch.nn.Linear]:
+    """A model without an output layer, and a probe of its final stream."""
+    model = Transformer(replace(tiny_model(kind).config, output="none")).double()
+    probe = torch.nn.Linear(model.config.d_model, 29).double()
+    randomise(model)
+    randomise(probe, 1)
+    return model, probe
 
 
 @pytest.mark.parametrize("entries", [1 << 19, 300])
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_some_cells_are_what_they_are_among_all(kind, entries, monkeypatch):
-    model, probe = tiny_model(kind), torch.nn.Linear(STACKS[kind].d_model, 29).double()
-    randomise(probe, 1)
+    model, probe = probed(kind)
     texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, 2)
     whole = knock_out(model, texts, claims, probe)
     cells = torch.rand(whole.shape, generator=torch.Generator().manual_seed(0)) < 0.3
@@ -90,39 +79,6 @@ def test_some_cells_are_what_they_are_among_all(kind, entries, monkeypatch):
             way(model, texts, claims, probe, cells=cells[1:])
 
 
-def test_a_sink_whose_value_nothing_reads_is_missed_only_where_its_mass_moves():
-    """Hiding it gives its mass to keys that had little; removing what it adds, which is nothing, changes nothing."""
-    model, texts = tiny_model("attention only"), TokenBatch.from_rows(ROWS[:1])
-    read = Read(torch.tensor([6]), log_probabilities(torch.tensor([3])))
-    one = replace(claim(0, {6: [0]}), read=read)
-    sink = run(model, texts, capture="decoder.*.attn.v")["decoder.1.attn.v"][0, 0]
-    with torch.no_grad():  # layer 1 reads nothing of what it sees there: its outputs forget that direction
-        attn = model.last.blocks[1].attn
-        for head, value in enumerate(sink):
-            away = value / value.norm()
-            attn.W_O[head] -= away[:, None] * (away @ attn.W_O[head])
-    hidden, exchanged, removed = (
-        knock_out(model, texts, [each])[0, 1]
-        for each in (
-            one,
-            replace(one, how="exchange", others=torch.full((1, 7), 3)),
-            replace(one, how="remove"),
-        )
-    )
-    assert removed.abs().max() < 1e-12
-    assert hidden.abs().min() > 1e-6
-    assert exchanged.abs().min() > 1e-6
-
-
-def test_an_exchange_names_the_other_key_and_nothing_else_does():
-    with pytest.raises(InputError, match="expected `others` where keys are exchanged"):
-        replace(CLAIMS[0], how="exchange")
-    with pytest.raises(InputError, match="expected `others` where keys are exchanged"):
-        replace(CLAIMS[0], others=torch.zeros(2, 7, dtype=torch.long))
-    with pytest.raises(InputError, match="expected another key for each"):
-        replace(CLAIMS[0], how="exchange", others=torch.full((2, 7), -1))
-
-
 def test_many_logits_are_made_some_at_a_time(monkeypatch):
     model, texts = tiny_model("llama"), TokenBatch.from_rows(ROWS)
     whole = knock_out(model, texts, CLAIMS)
@@ -133,11 +89,8 @@ def test_many_logits_are_made_some_at_a_time(monkeypatch):
 @pytest.mark.parametrize(("kind", "carried"), [("gpt2", [range(2, 5), range(1, 4)]), ("bert", [range(7), range(5)])])
 def test_only_positions_that_change_and_are_seen_are_carried(kind, carried, monkeypatch):
     """A causal pass ends with the last position that is claimed or read; an encoder's positions all see each other."""
-    model, texts = tiny_model(kind), TokenBatch.from_rows(ROWS)
-    probe = torch.nn.Linear(model.config.d_model, 29).double()
-    randomise(probe, 1)
-    read = [Read(torch.tensor([at]), log_probabilities(torch.tensor([1]))) for at in (4, 0)]
-    claims = [replace(claim(0, {2: [1], 3: [0]}), read=read[0]), replace(claim(1, {1: [0], 3: [2]}), read=read[1])]
+    (model, probe), texts = probed(kind), TokenBatch.from_rows(ROWS)
+    claims = [replace(claim(0, {2: [1], 3: [0]}), read=at(4)), replace(claim(1, {1: [0], 3: [2]}), read=at(0))]
     shown = []
 
     class Watched(hidden_keys.HiddenKeys):
@@ -159,35 +112,11 @@ def test_log_probabilities_are_those_of_log_softmax_and_leave_the_logits_alone()
     assert torch.equal(logits, before)
 
 
-def test_a_key_that_gets_nothing_costs_exactly_nothing():
-    """A head that looks one word back gives the word before that e^-40, which is 0 beside 1."""
-    model = Planted(["a", "b", "c", "d"], [[planted.offset(-1, remember=True)]], n_ctx=8).build()
-    drops = knock_out(model, torch.tensor([[1, 2, 3, 4]]), [claim(0, {2: [0]}, 4), claim(0, {2: [1]}, 4)])
-    assert drops[0, 0, 0] == 0
+def at(*positions: int) -> Read:
+    return Read(torch.tensor(positions), log_probabilities(torch.ones(len(positions), dtype=torch.long)))
 
 
-def test_claims_do_not_see_each_other():
-    model, texts = tiny_model("llama"), TokenBatch.from_rows(ROWS)
-    together = knock_out(model, texts, CLAIMS)
-    alone = torch.cat([knock_out(model, texts, [each]) for each in CLAIMS])
-    torch.testing.assert_close(together, alone)
-    torch.testing.assert_close(together, knock_out_by_forward(model, texts, CLAIMS), rtol=1e-10, atol=1e-10)
-
-
-def test_a_copying_head_needs_exactly_the_key_that_it_copies():
-    words = [f"w{number}" for number in range(12)]
-    layers = [[planted.offset(-1, remember=True), planted.uniform], [planted.induction(10.0), planted.uniform]]
-    model = Planted(words, layers, n_ctx=32, start="<s>").build()
-    first = [model.tokenizer.id(word) for word in ["w3", "w7", "w1", "w9"]]
-    ids = torch.tensor([[0, *first, *first]])
-    assert run(model, ids).logits[0, 5:8].argmax(-1).tolist() == first[1:]
-    right, wrong = claim(0, {5: [2], 6: [3]}, 9), claim(0, {5: [1], 6: [2]}, 9)  # what followed; what came before it
-    drops = knock_out(model, ids, [right, wrong])
-    # what is left is spread alike, so that a word seen twice gets 10 x 2 / 5 and 10 x 2 / 6 logits, the right one none
-    assert drops[0, 1, 0] > 4 + 10 / 3
-    others = drops[0].flatten()[[0, 1, 3]]
-    assert others.abs().max() < 0.1
-    assert drops[1, 1].abs().max() < 0.1
+OTHERS = "expected `others` where keys are exchanged"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +129,11 @@ def test_a_copying_head_needs_exactly_the_key_that_it_copies():
         (lambda: claim(1, {4: [1]}), "expected 0-3, rows that a token follows"),
         (lambda: claim(0, {2: [4]}), "keys that its rows see"),
         (lambda: claim(0, {0: [0]}), "leave each row another one"),
-        *((lambda at=at: exchanged(at), "for others that their rows see") for at in (3, 6, 9)),
+        (lambda: replace(claim(1, {2: [1]}), read=at(5)), r"reads positions \[5\]: expected some of 0-4"),
+        (lambda: replace(CLAIMS[0], how="exchange"), OTHERS),
+        (lambda: replace(CLAIMS[0], others=torch.zeros(2, 7, dtype=torch.long)), OTHERS),
+        (lambda: exchanged(-1), "expected another key for each"),
+        *((lambda other=other: exchanged(other), "for others that their rows see") for other in (3, 6, 9)),
     ],
 )
 def test_bad_claims_get_one_clear_error(build, message):
@@ -227,13 +160,11 @@ def test_lists_and_arrays_are_claims_as_tensors_are(unchecked):
 @pytest.mark.parametrize(
     ("part", "value", "expected"),
     [
-        ("queries", 2, "positions, one a row"),
         ("queries", [2.5], "positions, one a row"),
         ("queries", ["she"], "positions, one a row"),
         ("keys", [[1]], "True or False, row x key"),
         ("keys", [True, False], "True or False, row x key"),
         ("keys", [[True], [True, False]], "True or False, row x key"),
-        ("keys", None, "True or False, row x key"),
         ("others", [[1.5]], "keys, row x key"),
     ],
     ids=str,
@@ -243,30 +174,17 @@ def test_what_is_no_claims_says_what_would_be(part, value, expected, unchecked):
         Claim(**{"prompt": 0, "queries": [2], "keys": [[True]], part: value})
 
 
-def test_positions_outside_the_text_are_refused():
-    read = Read(torch.tensor([5]), log_probabilities(torch.tensor([1])))
-    asked = replace(claim(1, {2: [1]}), read=read)
-    with pytest.raises(InputError, match=r"reads positions \[5\]: expected some of 0-4"):
-        knock_out(tiny_model("gpt2"), TokenBatch.from_rows(ROWS), [asked])
-
-
-def test_an_encoder_sees_later_keys_and_no_padding():
-    model, probe = tiny_model("bert"), torch.nn.Linear(19, 29).double()
-    read = Read(torch.tensor([2]), log_probabilities(torch.tensor([1])))
-    later, padded = (replace(claim(1, {2: [key]}), read=read) for key in (4, 5))
-    texts = TokenBatch.from_rows(ROWS)
+def test_an_encoder_sees_later_keys_and_no_padding_and_says_nothing_next():
+    (model, probe), texts = probed("bert"), TokenBatch.from_rows(ROWS)
+    later, padded = (replace(claim(1, {2: [key]}), read=at(2)) for key in (4, 5))
     assert knock_out(model, texts, [later], probe).abs().min() > 0
     with pytest.raises(InputError, match="keys that its rows see"):
         knock_out(model, texts, [padded], probe)
-
-
-def test_a_model_that_says_nothing_next_is_refused():
     with pytest.raises(InputError, match="no output layer: give a probe"):
-        knock_out(tiny_model("bert"), token_ids(1, 7), CLAIMS[:1])
-    probe = torch.nn.Linear(19, 29).double()
-    for kind in ("bert", "gpt2"):  # a probe says no next token either
+        knock_out(model, texts, CLAIMS[:1])
+    for each in (model, tiny_model("gpt2")):  # a probe says no next token either
         with pytest.raises(InputError, match="name what else a claim reads"):
-            knock_out(tiny_model(kind), token_ids(1, 7), CLAIMS[:1], probe)
+            knock_out(each, texts, CLAIMS[:1], probe)
 
 
 @pytest.mark.parametrize("entries", [1 << 19, 300])
@@ -274,43 +192,33 @@ def test_a_model_that_says_nothing_next_is_refused():
 def test_keys_changed_in_several_heads_at_once(kind, entries, monkeypatch):
     """In one head it is what `knock_out` says; in several, one pass a claim with each of them changed by hand."""
     monkeypatch.setattr(memory, "MOST", 3 * entries)
-    model = Transformer(replace(tiny_model(kind).config, output="none")).double()
-    randomise(model)
-    probe = torch.nn.Linear(model.config.d_model, 29).double()
-    randomise(probe, 1)
-    texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, model.config.n_layers)
+    model, probe = probed(kind)
+    texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, 2)
     (stack,) = model.config.stacks
     one = knock_out(model, texts, claims, probe)[:, 1, 0]
     torch.testing.assert_close(knock_out_together(model, texts, claims, [[(1, 0)]] * len(claims), probe), one)
 
-    def by_hand(claim: Claim, heads: list[int]):
-        def edit(value):
-            value = value.clone()
-            for at, row in enumerate(claim.queries.tolist()):
-                before = value[claim.prompt, heads, row].clone()
-                for key in claim.keys[at].nonzero()[:, 0].tolist():
-                    if claim.how == "hide":
-                        value[claim.prompt, heads, row, key] = -torch.inf
-                        continue
-                    value[claim.prompt, heads, row, key] -= before[:, key]
-                    if claim.others is not None:
-                        value[claim.prompt, heads, row, int(claim.others[at, key])] += before[:, key]
-            return value
+    def by_hand(value, claim: Claim, heads: list[int]):
+        value = value.clone()
+        for number, row in enumerate(claim.queries.tolist()):
+            before = value[claim.prompt, heads, row].clone()
+            for key in claim.keys[number].nonzero()[:, 0].tolist():
+                value[claim.prompt, heads, row, key] -= torch.inf if claim.how == "hide" else before[:, key]
+                if claim.others is not None:
+                    value[claim.prompt, heads, row, int(claim.others[number, key])] += before[:, key]
+        return value
 
-        return edit
-
-    several = [[(0, 0), (0, 1), (1, 1)], [(1, 0), (1, 1)]] * len(claims)
-    found = knock_out_together(model, texts, claims, several[: len(claims)], probe)
-    plainly = knock_out_together_by_forward(model, texts, claims, several[: len(claims)], probe)
-    torch.testing.assert_close(found, plainly)
+    several = ([[(0, 0), (0, 1), (1, 1)], [(1, 0), (1, 1)]] * len(claims))[: len(claims)]
+    drops = knock_out_together(model, texts, claims, several, probe)
+    torch.testing.assert_close(drops, knock_out_together_by_forward(model, texts, claims, several, probe))
     before = run(model, texts, capture=(final := f"{stack}.resid_final"))[final]
-    for claim, pairs, drop in zip(claims, several, found, strict=False):
-        layers = {layer: [head for own, head in pairs if own == layer] for layer, _ in pairs}
+    for claim, heads, drop in zip(claims, several, drops, strict=True):
+        layers = {layer: [head for other, head in heads if other == layer] for layer, _ in heads}
         site = f"{stack}.{{}}.attn.{'scores' if claim.how == 'hide' else 'pattern'}"
-        edits = {site.format(layer): by_hand(claim, heads) for layer, heads in layers.items()}
+        edits = {site.format(layer): partial(by_hand, claim=claim, heads=at) for layer, at in layers.items()}
         after = run(model, texts, capture=final, edit=edits)[final]
         value = [claim.read.value(probe(each[claim.prompt, claim.read.positions])) for each in (before, after)]
         torch.testing.assert_close(drop, value[0] - value[1])
-    assert {claim.how for claim, drop in zip(claims, found, strict=True) if abs(drop) > 1e-3} == {*HOWS}
+    assert {claim.how for claim, drop in zip(claims, drops, strict=True) if abs(drop) > 1e-3} == {*HOWS}
     with pytest.raises(InputError, match=r"no head 0\.9"):
         knock_out_together(model, texts, claims[:1], [[(0, 9)]], probe)

@@ -1,6 +1,7 @@
 """One file, one set of numbers; and cells that have names are those of a whole sweep, prompt by prompt."""
 
 import warnings
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -44,23 +45,19 @@ def of_names(values, pairs):
 
 def test_one_file_gives_one_set_of_pairs(tmp_path):
     model, file = load("default"), tmp_path / "pairs.csv"
-    pd.DataFrame(
-        [("Lily was sad because", "Tim was sad because", "she", "he")], columns=["clean", "corrupt", "answer", "wrong"]
-    ).to_csv(file, index=False)
+    file.write_text("clean,corrupt,answer,wrong\nLily was sad because,Tim was sad because,she,he\n")
     read = Pairs.from_csv(model, file)
     typed = [["Lily was sad because"], ["Tim was sad because"]]
     assert_close(read.right, Pairs.from_texts(model, *typed, [" she"], [" he"]).right)
     with pytest.warns(InputWarning, match="'she' follows 'because' without a space, as 'becauseshe'"):
         glued = Pairs.from_texts(model, *typed, ["she"], ["he"])
-    assert glued.right is not None
-    assert read.right is not None
     assert int(glued.right) != int(read.right)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_close(Pairs.from_csv(model, file, as_typed=True).right, glued.right)
 
 
-@pytest.mark.parametrize("twice", ["clean", "wrong", "position:S"])
+@pytest.mark.parametrize("twice", ["clean", "position:S"])
 def test_a_column_that_is_there_twice_is_refused_and_one_that_nobody_reads_is_not(tmp_path, twice):
     header, row, file = (
         "clean,corrupt,answer,wrong,position:S,note,note,,",
@@ -78,18 +75,12 @@ def test_words_spans_and_functions_name_tokens_of_each_prompt():
     places = {"WORD": ["Tim"] * 4, "ALL": "saw", "SPAN": [(0, 3), (4, 7), (0, 3), (8, 11)], "F": lambda text: (0, 1)}
     _, pairs = named(**places)
     found = {name: at.tolist() for name, at in pairs.positions.items()}
-    assert found == {
-        "NAME": [0, 3, 1, 1],
-        "END": [1, 3, 2, 3],
-        "WORD": [0, 3, 1, 1],
-        "ALL": [1, 2, 0, 2],
-        "SPAN": [0, 1, 0, 1],
-        "F": [0, 0, 0, 0],
-    }
+    assert found.pop("NAME") == found.pop("WORD") == [0, 3, 1, 1]
+    assert found == {"END": [1, 3, 2, 3], "ALL": [1, 2, 0, 2], "SPAN": [0, 1, 0, 1], "F": [0] * 4}
 
 
 def test_a_column_of_positions_may_hold_numbers():
-    texts = {"clean": COLUMNS[0], "corrupt": COLUMNS[1], "answer": COLUMNS[2], "wrong": COLUMNS[3]}
+    texts = dict(zip(("clean", "corrupt", "answer", "wrong"), COLUMNS, strict=True))
     for places in ([0, 3, 1, -3], ["0", "Tim", " 1", "-3"], pd.Series([0, 3, 1, -3]), np.array([0, 3, 1, -3])):
         pairs = Pairs.from_columns(worded(), {**texts, "position:NAME": places})
         assert pairs.positions["NAME"].tolist() == [0, 3, 1, 1]
@@ -119,26 +110,15 @@ def test_named_cells_are_those_of_a_whole_sweep():
 @pytest.mark.filterwarnings("ignore:no shares")
 def test_names_of_one_token_are_one_cell_and_one_test():
     (model, once), (_, twice) = named(), named(WORD=["Tim"] * 4)  # the same token as NAME
-    for by in (("layer", "position"), AXES):
-        site = "resid_pre" if len(by) == 2 else "z"
-        whole, other = (sweep(model, pairs, logit_difference(), site, by) for pairs in (once, twice))
-        assert other.positions == ("NAME=WORD", "END")
-        assert_close(other.values, whole.values)
-        tables = [found.table() for found in (whole, other)]
-        assert [len(table) for table in tables] == [len(tables[0])] * 2
-        pd.testing.assert_series_equal(*(table["q"] for table in tables))
-        assert {*tables[1]["position"]} == {"NAME=WORD", "END"}
-        assert_close(sweep_by_forward(model, twice, logit_difference(), site, by).values, whole.values)
-    query = sweep(model, twice, logit_difference(), "pattern", ("layer", "query", "key")).table()
-    assert len(query) == len(sweep(model, once, logit_difference(), "pattern", ("layer", "query", "key")).table())
-    assert ablate(model, twice, logit_difference(), "z", AXES, "zero").positions == ("NAME=WORD", "END")
-    estimates = attribution_patching(model, twice, logit_difference(), {"z": AXES})
-    assert len(estimates.table()) == len(attribution_patching(model, once, logit_difference(), {"z": AXES}).table())
-    assert top_cells(model, twice, logit_difference(), "z", 1, by=AXES).positions == ("NAME=WORD", "END")
-    for way in (path_patch, path_patch_by_forward):
-        found = way(model, twice, logit_difference(), [Receiver("k", 1, 0, position="WORD")], by=AXES)
-        expected = way(model, once, logit_difference(), [Receiver("k", 1, 0, position="NAME")], by=AXES)
-        assert_close(found.values, expected.values)
+    asked = logit_difference(), "z"
+    tables = [sweep(model, pairs, *asked, AXES).table() for pairs in (once, twice)]
+    assert {*tables[1]["position"]} == {"NAME=WORD", "END"}
+    pd.testing.assert_frame_equal(*(table.drop(columns="position") for table in tables))
+    estimates = attribution_patching(model, twice, asked[0], {"z": AXES})["z"]
+    results = [way(model, twice, *asked, AXES) for way in (sweep, sweep_by_forward)]
+    results += [estimates, top_cells(model, twice, *asked, 1, by=AXES), ablate(model, twice, *asked, AXES, "zero")]
+    for found in results:
+        assert found.positions == ("NAME=WORD", "END")
 
 
 def test_names_that_part_in_one_prompt_are_two_cells_in_every_part_of_a_sweep(monkeypatch):
@@ -152,13 +132,11 @@ def test_names_that_part_in_one_prompt_are_two_cells_in_every_part_of_a_sweep(mo
 
 
 def test_paths_lead_to_named_positions():
-    model, pairs = named()
-    asked = [Receiver("k", 1, 0, position="NAME"), Receiver("q", 1, 1, position="END")]
-    for by in (AXES, ("layer", "head")):
-        fast, plain = (
-            way(model, pairs, logit_difference(), asked, by=by) for way in (path_patch, path_patch_by_forward)
-        )
-        assert_close(fast.values, plain.values)
+    model, pairs = named(WORD=["Tim"] * 4)
+    for name, by in product(("NAME", "WORD"), (AXES, AXES[:2])):
+        receivers = [Receiver("k", 1, 0, position=name), Receiver("q", 1, 1, position="END")]
+        asked = model, pairs, logit_difference(), receivers, "z", by
+        assert_close(path_patch(*asked).values, path_patch_by_forward(*asked).values)
     with pytest.raises(InputError, match="the pairs name NAME, END"):
         path_patch(model, pairs, logit_difference(), [Receiver("k", 1, 0, position="S2")])
 
@@ -198,5 +176,3 @@ def test_names_do_not_align_the_two_prompts_of_a_pair_and_the_error_says_so():
     texts = ["Tim saw"], ["the dog saw"], [" He"], [" She"]
     with pytest.raises(InputError, match=r"are 2 and 3 tokens long; .*named positions align one pair with another"):
         Pairs.from_texts(worded(), *texts, positions={"END": -1})
-    with pytest.raises(InputError, match="takes the place of one of the other prompt"):
-        Pairs.from_ids(worded(), torch.tensor([[1, 2]]), torch.tensor([[1, 2, 3]]))

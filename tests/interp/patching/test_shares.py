@@ -14,18 +14,15 @@ from interp.patching import (
     log_probability,
     logit_difference,
     path_patch,
-    path_patch_by_forward,
     probability,
     sweep,
     sweep_by_forward,
 )
 
-RECEIVERS = [Receiver("logits")]
 RESULTS = {
     "sweep": sweep,
     "sweep by forward": sweep_by_forward,
-    "paths": lambda *asked: path_patch(*asked, RECEIVERS),
-    "paths by forward": lambda *asked: path_patch_by_forward(*asked, RECEIVERS),
+    "paths": lambda *asked: path_patch(*asked, [Receiver("logits")]),
     "estimates": lambda *asked: attribution_patching(*asked, {"z": ("layer", "head")}),
     "ablation": lambda *asked: ablate(*asked, kind="mean"),
 }

@@ -2,17 +2,11 @@
 
 import pytest
 import torch
-from tiny import VARIANTS, pairs_of_two, ragged_pairs, two_stacks, variant
+from tiny import VARIANTS, ragged_pairs, variant
 
-from interp import InputError, run, sites
+from interp import InputError, run
 from interp.attribution import attribution_by_source, composition_scores, direct_logit_attribution, logit_lens
-from interp.patching import (
-    attribution_patching,
-    logit_difference,
-    sweep,
-    top_cells,
-)
-from interp.patching.patch_sites import PatchSite
+from interp.patching import attribution_patching, logit_difference
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 PLACES, HEADS = ("layer", "position"), ("layer", "head")
@@ -35,29 +29,6 @@ def test_estimates_of_what_lies_inside_add_up_to_those_around_it(name):
     torch.testing.assert_close(parts, found["mlp_out"], **CLOSE)
     torch.testing.assert_close(found["embed"], found["resid_pre"][:1], **CLOSE)
     assert parts.nan_to_num().abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("name", ["after", "parallel", "sandwich"])
-def test_a_search_finds_the_strongest_neurons(name):
-    model, pairs, by = variant(name), ragged_pairs(), ("layer", "neuron")
-    found = top_cells(model, pairs, logit_difference(), "mlp.post", 3, by=by, tie=0.0)
-    effect = sweep(model, pairs, logit_difference(), "mlp.post", by).effect().mean(-1)
-    strongest = effect.abs().flatten().topk(3).values
-    torch.testing.assert_close(torch.stack([effect[cell] for cell in found.cells]).abs(), strongest, **CLOSE)
-    torch.testing.assert_close(found.mean(), torch.stack([effect[cell] for cell in found.cells]), **CLOSE)
-
-
-def test_every_site_of_a_model_can_be_swept():
-    model, pairs = two_stacks("modern"), pairs_of_two("source")
-    for name in sites(model):
-        *stack, site = name.split(".", 2) if name.count(".") > 1 else (name.split(".")[0], "", name.split(".")[-1])
-        attention = "cross" if site.startswith("cross_attn.") else "self"
-        local = site.removeprefix("cross_attn.").removeprefix("attn.")
-        where = {"stack": stack[0] if site != "logits" else None, "attention": attention}
-        found = PatchSite.of(model, local, ("layer",), **where)
-        assert name == found.name(int(stack[1] or 0))
-        if stack[1] in {"", "0"}:
-            assert sweep(model, pairs, logit_difference(), local, ("layer",), **where).effect().isfinite().all()
 
 
 @EVERY_KIND

@@ -29,17 +29,10 @@ def test_rows_are_those_of_whole_patterns(name, causal):
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_rows_of_either_of_two_stacks(stack):
-    model, source, target = (
-        two_stacks(next(iter(TWO_STACKS))),
-        rows(LENGTHS, d_vocab=19),
-        rows(LENGTHS, d_vocab=19, seed=1),
-    )
+    model = two_stacks(next(iter(TWO_STACKS)))
+    source, target = (rows(LENGTHS, d_vocab=19, seed=seed) for seed in (0, 1))
     found = FewRows.of(model, source, stack, target).rows(PROMPT, QUERY)
     whole = read_patterns(model, source, f"{stack}.*.attn.pattern", target)
     torch.testing.assert_close(found, rows_at(whole, PROMPT, QUERY), rtol=0, atol=1e-6)
-
-
-def test_no_row_is_none():
-    model, none = variant(next(iter(VARIANTS))), torch.zeros(0, dtype=torch.long)
-    (stack,) = model.config.stacks
-    assert len(FewRows.of(model, rows(LENGTHS), stack).rows(none, none)) == 0
+    none = torch.zeros(0, dtype=torch.long)
+    assert len(FewRows.of(model, source, stack, target).rows(none, none)) == 0

@@ -1,5 +1,7 @@
 """Attention weighted by the norm of what is written: against the vectors themselves, one by one."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -16,12 +18,10 @@ def by_hand(model, stack: str, name: str, layer: int, seen) -> torch.Tensor:
     block = model.stack(stack).blocks[layer]
     attn = (block.attention if name == "attn" else block.cross).layer
     pattern, values = (seen[f"{stack}.{layer}.{name}.{site}"] for site in ("pattern", "v"))
-    found = torch.zeros_like(pattern)
-    for prompt in range(len(pattern)):
-        for head in range(pattern.shape[1]):
-            for key in range(pattern.shape[3]):
-                value = values[prompt, key, head * values.shape[2] // pattern.shape[1]]
-                found[prompt, head, :, key] = pattern[prompt, head, :, key] * (value @ attn.W_O[head]).norm()
+    found = pattern.clone()
+    for prompt, head, key in product(*map(range, (*pattern.shape[:2], pattern.shape[3]))):
+        value = values[prompt, key, head * values.shape[2] // pattern.shape[1]]
+        found[prompt, head, :, key] *= (value @ attn.W_O[head]).norm()
     return found / found.sum(-1, keepdim=True)
 
 

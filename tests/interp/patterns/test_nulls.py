@@ -35,21 +35,15 @@ def random_row(n: int) -> torch.Tensor:
 class TestClosedForm:
     """Against all permutations of a short row."""
 
-    def test_attention_on_a_set_of_keys(self):
-        row, k = random_row(5), torch.tensor(2.0, dtype=torch.float64)
-        n = torch.tensor(5.0, dtype=torch.float64)
-        every = torch.stack([row[list(order)][:2].sum() for order in permutations(range(5))])
-        of_mass, of_spread = nulls.on_set(k, n)
-        found = of_mass * row.sum(), of_spread * nulls.spread(row.sum(), row.square().sum(), n)
-        torch.testing.assert_close(found, moments(every))
-
-    def test_mean_distance(self):
-        row, n = random_row(5), torch.tensor(5.0, dtype=torch.float64)
-        distance = torch.tensor([3.0, 2, 1, 0, 7], dtype=torch.float64)
-        every = torch.stack([(row[list(order)] * distance).sum() for order in permutations(range(5))])
-        of_mass, of_spread = nulls.weighted(distance.sum(), distance.square().sum(), n)
-        found = of_mass * row.sum(), of_spread * nulls.spread(row.sum(), row.square().sum(), n)
-        torch.testing.assert_close(found, moments(every))
+    @pytest.mark.parametrize("numbers", [[1.0, 1, 0, 0, 0], [3.0, 2, 1, 0, 7]], ids=["a set of keys", "mean distance"])
+    def test_attention_times_any_number_of_a_key(self, numbers):
+        row, n, number = random_row(5), *(torch.tensor(each, dtype=torch.float64) for each in (5.0, numbers))
+        every = torch.stack([(row[list(order)] * number).sum() for order in permutations(range(5))])
+        factors = [nulls.weighted(number.sum(), number.square().sum(), n)]
+        factors += [nulls.on_set(number.sum(), n)] if numbers[-1] == 0 else []
+        for of_mass, of_spread in factors:
+            found = of_mass * row.sum(), of_spread * nulls.spread(row.sum(), row.square().sum(), n)
+            torch.testing.assert_close(found, moments(every))
 
     @pytest.mark.parametrize("scores", [[0.3, 0.1, 0.2, 0.6, 0.5], [0.4, 0.4, 0.1, 0.4, 0.2], [0.0] * 5])
     def test_choice_and_share_within_bins(self, scores):
@@ -66,14 +60,6 @@ class TestClosedForm:
         ):
             found = [each[0, 0] for each in null(row[None, None], *masks, bins[None])]
             torch.testing.assert_close(found, list(moments(score[0])), msg=null.__name__)
-
-    def test_only_other_candidates_are_exchanged(self):
-        row = torch.tensor([[[0.9, 0.5, 0.1, 0.7]]])
-        candidates = torch.tensor([[True, True, True, False]])
-        correct, bins = torch.tensor([[True, False, False, False]]), torch.full((1, 4), -3)
-        mean, variance = nulls.choice(row, candidates, correct, bins)
-        assert mean.item() == pytest.approx(1 / 3)
-        assert variance.item() == pytest.approx(2 / 9)
 
     def test_bins_double_and_keep_sides_apart(self):
         offsets = torch.tensor([-16, -15, -8, -7, -4, -3, -2, -1, 0, 1, 2, 3, 4, 1 << 20])
@@ -157,57 +143,28 @@ class TestCalibration:
         for column in p.T:
             is_uniform(column)
 
-    def test_choices(self):
-        items, heads, words = 1200, 400, 19  # a sum of 300 is skewed yet: .064 of its p are below .05
-        scores = torch.rand(items, heads, words, generator=GENERATOR)
-        candidates = torch.ones(items, words, dtype=torch.bool)
-        correct = torch.nn.functional.one_hot(torch.randint(3, words, (items,), generator=GENERATOR), words).bool()
-        bins = nulls.distance_bin(torch.arange(words) - words).expand(items, words)
-        for null, score in ((nulls.choice, selection.accuracy), (nulls.share, lambda *x: selection.share(*x)[0])):
-            mean, variance = null(scores, candidates, correct, bins)
-            excess = (score(scores, candidates, correct) - mean).double().sum(0)
-            is_uniform(stats.norm.sf(excess / variance.double().sum(0).sqrt()))
 
+def test_planted_heads_stand_out_and_what_could_not_come_out_otherwise_is_missing_never_small():
+    behaviours = ["previous-token", "duplicate-token", "antecedent", "noun-to-adjective"]
+    composed = compose(5, form="decoder", n_layers=2, n_heads=4, norm=NoNorm(), behaviours=behaviours)
 
-@pytest.fixture(scope="module")
-def composed():
-    names = ["previous-token", "antecedent", "noun-to-adjective", "duplicate-token"]
-    return compose(5, form="decoder", n_layers=2, n_heads=4, norm=NoNorm(), behaviours=names)
+    def row(table, name, measure):
+        where, *_ = composed.where(name)
+        found = (table["layer"] == where.layer) & (table["head"] == where.head) & (table["sink"] == "kept")
+        return table[found & (table["measure"] == measure)].iloc[0]
 
-
-class TestPower:
-    """Planted heads stand out; what could not have come out otherwise is missing, never small."""
-
-    def p(self, composed, table, name, measure):
-        (where,) = composed.where(name)[:1]
-        rows = table[(table["layer"] == where.layer) & (table["head"] == where.head) & (table["sink"] == "kept")]
-        return rows[rows["measure"] == measure].iloc[0]
-
-    def test_positions(self, composed):
-        table = position.measure(composed.model, texts.shuffled(composed.lexicon, 20))
-        for name in ("previous-token", "duplicate-token"):
-            row = self.p(composed, table, name, name)
-            assert row["p_null"] < 1e-12
-            assert 0 < row["null"] < 0.2
-        assert (
-            table.loc[table["measure"].isin(["entropy", "positional-head"]), ["null", "p_null"]].isna().all(axis=None)
-        )
-
-    def test_grammar(self, composed):
-        apart = part_of_speech.measure(composed.model, texts.sentences(composed.lexicon, 25, apart=True))
-        row = self.p(composed, apart, "noun-to-adjective", "relation:amod:head->dependent")
-        assert row["p_null"] < 1e-12
-        adjacent = part_of_speech.measure(composed.model, texts.sentences(composed.lexicon, 25, apart=False))
-        row = self.p(composed, adjacent, "noun-to-adjective", "relation:amod:head->dependent")
-        # always the next word: one key in its bin, which says nothing either way
-        assert (row["value"], row["null"]) == (1.0, 1.0)
-        assert np.isnan(row["p_null"])
-        mixed = part_of_speech.measure(composed.model, texts.shuffled(composed.lexicon, 40))
-        assert self.p(composed, mixed, "noun-to-adjective", "tag:NOUN->ADJ")["p_null"] < 1e-12
-
-    def test_reference(self, composed):
-        table = coreference.measure(composed.model, texts.meetings(composed.lexicon, 60, episodes=4))
-        for name in ("antecedent", "antecedent-mass"):
-            row = self.p(composed, table, "antecedent", name)
-            assert row["p_null"] < 1e-12
-            assert row["null"] < row["value"]
+    table = position.measure(composed.model, texts.shuffled(composed.lexicon, 20))
+    rows = [row(table, name, name) for name in behaviours[:2]]
+    assert table.loc[table["measure"].isin(["entropy", "positional-head"]), ["null", "p_null"]].isna().all(axis=None)
+    relation = "noun-to-adjective", "relation:amod:head->dependent"
+    apart, adjacent = (
+        part_of_speech.measure(composed.model, texts.sentences(composed.lexicon, 25, apart=apart))
+        for apart in (True, False)
+    )
+    rows.append(row(apart, *relation))
+    meetings = texts.meetings(composed.lexicon, 60, episodes=4)
+    rows.append(row(coreference.measure(composed.model, meetings), "antecedent", "antecedent"))
+    assert all(each["p_null"] < 1e-12 and each["null"] < each["value"] for each in rows)
+    always_next = row(adjacent, *relation)  # one key in its bin, which says nothing either way
+    assert (always_next["value"], always_next["null"]) == (1.0, 1.0)
+    assert np.isnan(always_next["p_null"])

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from covering import pairwise
 from worded import worded
 
 from analyses import coreference, part_of_speech
@@ -109,11 +110,12 @@ def slow_positions(batch: Batch, causal: bool, sink: str) -> dict[tuple[int, int
     return found
 
 
-CASES = [(causal, start, seed) for causal in (True, False) for start in (True, False) for seed in (0, 1)]
+CASES = pytest.mark.parametrize(
+    ("causal", "start", "seed", "sink"), pairwise((True, False), (True, False), (0, 1), ("kept", "removed"))
+)
 
 
-@pytest.mark.parametrize("sink", ["kept", "removed"])
-@pytest.mark.parametrize(("causal", "start", "seed"), CASES)
+@CASES
 def test_positions(causal, start, seed, sink):
     batch = random_batch(causal=causal, start=start, seed=seed)
     found = positional.Questions(batch.rows, causal=causal).read(batch.pattern)[sink]
@@ -147,8 +149,7 @@ def word_rows(batch: Batch, sink: str, prompt: int, head: int, word: int, rows: 
     return found
 
 
-@pytest.mark.parametrize("sink", ["kept", "removed"])
-@pytest.mark.parametrize(("causal", "start", "seed"), CASES)
+@CASES
 def test_relations(causal, start, seed, sink):
     batch = random_batch(causal=causal, start=start, seed=seed)
     collector = collected(batch, causal)
@@ -189,8 +190,7 @@ def test_relations(causal, start, seed, sink):
     assert null.mean.sum() > 0
 
 
-@pytest.mark.parametrize("sink", ["kept", "removed"])
-@pytest.mark.parametrize(("causal", "start", "seed"), CASES)
+@CASES
 def test_lifts(causal, start, seed, sink):
     batch = random_batch(causal=causal, start=start, seed=seed)
     lifts = collected(batch, causal).lifts[sink]
@@ -248,78 +248,75 @@ def test_what_is_not_annotated_is_counted_and_nothing_of_it_scored():
     assert collector.selected["kept"].finish()[0].rows.sum() == 0
 
 
-class TestFaultyAnnotation:
-    """What points nowhere or belongs to another tag set is refused or counted, never a zero."""
+# What points nowhere or belongs to another tag set is refused or counted, never a zero.
+WORDS = ("the", "dog", "saw", "Tim", "because", "He", "saw", "the", "dog")
+SOUND = {
+    "tags": ("DET", "NOUN", "VERB", "PROPN", "SCONJ", "PRON", "VERB", "DET", "NOUN"),
+    "heads": (1, 2, -1, 2, 6, 6, 2, 8, 6),
+    "relations": ("det", "nsubj", "root", "obj", "mark", "nsubj", "advcl", "det", "obj"),
+    "mentions": (Mention(0, 2, 1, "dog"), Mention(3, 4, 3, "Tim"), Mention(5, 6, 5, "Tim")),
+}
 
-    WORDS = ("the", "dog", "saw", "Tim", "because", "He", "saw", "the", "dog")
-    TAGS = ("DET", "NOUN", "VERB", "PROPN", "SCONJ", "PRON", "VERB", "DET", "NOUN")
-    HEADS = (1, 2, -1, 2, 6, 6, 2, 8, 6)
-    RELATIONS = ("det", "nsubj", "root", "obj", "mark", "nsubj", "advcl", "det", "obj")
-    CHAINS = (Mention(0, 2, 1, "dog"), Mention(3, 4, 3, "Tim"), Mention(5, 6, 5, "Tim"))
 
-    def text(self, name: str = "one", **changed) -> AnnotatedText:
-        columns = {"tags": self.TAGS, "heads": self.HEADS, "relations": self.RELATIONS, "mentions": self.CHAINS}
-        columns = {key: tuple(value) for key, value in (columns | changed).items()}
-        return AnnotatedText(tuple(self.WORDS), (True,) * len(self.WORDS), name, **columns)
+def annotated(name: str = "one", **changed) -> AnnotatedText:
+    return AnnotatedText(WORDS, (True,) * len(WORDS), name, **(SOUND | changed))
 
-    def collectors(self, *corpus: AnnotatedText):
-        model = worded()
-        collectors = [each.Collector(model) for each in (part_of_speech, coreference)]
-        for batch in Reading(model, corpus):
-            for each in collectors:
-                each.add(batch)
-        return collectors
 
-    def test_a_head_or_mention_outside_the_text_is_refused(self):
-        for outside in (9, -2):
-            with pytest.raises(InputError, match="a head outside 0-8"):
-                self.text(heads=(*self.HEADS[:-1], outside))
-        for mention in (Mention(8, 10, 8, "x"), Mention(7, 9, 6, "x"), Mention(-1, 1, 0, "x"), Mention(3, 3, 3, "x")):
-            with pytest.raises(InputError, match="lies outside its 9 words"):
-                self.text(mentions=(*self.CHAINS, mention))
+def collectors(*corpus: AnnotatedText):
+    model = worded()
+    both = [each.Collector(model) for each in (part_of_speech, coreference)]
+    for batch in Reading(model, corpus):
+        for each in both:
+            each.add(batch)
+    return both
 
-    def test_a_word_that_is_its_own_head_is_counted_and_not_scored(self):
-        sound, _ = self.collectors(self.text())
-        faulty, _ = self.collectors(self.text(heads=(0, *self.HEADS[1:])))
-        assert "relations left out: a word that is its own head" not in sound.counts
-        assert faulty.counts["relations left out: a word that is its own head"] == 1
-        names = [measure.name for measure in faulty.chosen]
+
+@pytest.mark.parametrize("outside", [(8, 10, 8), (7, 9, 6), (-1, 1, 0), (3, 3, 3)])
+def test_a_mention_outside_the_text_is_refused(outside):
+    with pytest.raises(InputError, match="lies outside its 9 words"):
+        annotated(mentions=(*SOUND["mentions"], Mention(*outside, "x")))
+
+
+def test_a_word_that_is_its_own_head_is_counted_and_not_scored():
+    left_out, found = "relations left out: a word that is its own head", []
+    for heads, expected in ((SOUND["heads"], 0), ((0, *SOUND["heads"][1:]), 1)):
+        syntax, _ = collectors(annotated(heads=heads))
+        assert syntax.counts[left_out] == expected
+        names = [measure.name for measure in syntax.chosen]
         ways = [names.index(f"relation:det:{way}") for way in WAYS]
-        rows = [each.selected["kept"].finish()[0].rows[:, 0, ways].sum(0).tolist() for each in (sound, faulty)]
-        assert rows == [[0, 2], [0, 1]]  # a determiner does not see its noun, which comes after it
+        found.append(syntax.selected["kept"].finish()[0].rows[:, 0, ways].sum(0).tolist())
+    assert found == [[0, 2], [0, 1]]  # a determiner does not see its noun, which comes after it
 
-    def test_tags_of_another_set_are_counted_and_only_other_words_measured(self):
-        syntax, _ = self.collectors(self.text(tags=("DT", *self.TAGS[1:-1], "NN")))
-        assert syntax.counts["words with a tag that is not universal"] == 2
-        rows = syntax.lifts["kept"].finish().rows[:, 0].sum(0)
-        lifted = [measure.name for measure in syntax.lifted]
-        assert rows[lifted.index("tag:NOUN->DET")] == 0  # one noun is left, and no determiner before it
-        assert rows[lifted.index("tag:VERB->NOUN")] == 2
 
-    def test_a_corpus_with_no_universal_tag_or_relation_is_refused(self):
-        strange = self.text(tags=["NN"] * 9, relations=["SBJ"] * 9)
-        with pytest.raises(InputError, match="no word with a tag or relation that is measured"):
-            part_of_speech.measure(worded(), [strange])
+def test_tags_of_another_set_are_counted_and_only_other_words_measured():
+    syntax, _ = collectors(annotated(tags=("DT", *SOUND["tags"][1:-1], "NN")))
+    assert syntax.counts["words with a tag that is not universal"] == 2
+    rows = syntax.lifts["kept"].finish().rows[:, 0].sum(0)
+    lifted = [measure.name for measure in syntax.lifted]
+    assert rows[lifted.index("tag:NOUN->DET")] == 0  # one noun is left, and no determiner before it
+    assert rows[lifted.index("tag:VERB->NOUN")] == 2
+    with pytest.raises(InputError, match="no word with a tag or relation that is measured"):
+        part_of_speech.measure(worded(), [annotated(tags=("NN",) * 9, relations=("SBJ",) * 9)])
 
-    def test_chains_of_one_mention_are_counted_and_no_item(self):
-        alone = (*self.CHAINS[:2], Mention(5, 6, 5, "somebody else"))
-        _, reference = self.collectors(self.text(), self.text("two", mentions=alone))
-        assert reference.counts["pronouns left out: they refer to no other mention"] == 1
-        assert reference.readers[0].sums.totals["kept"].rows[:, 0, 0].sum() == 1
-        with pytest.raises(InputError, match="no pronoun with both a right and a wrong mention"):
-            coreference.measure(worded(), [self.text(mentions=alone)])
 
-    def test_documents_of_one_sentence_add_up_to_one_of_several(self):
-        """Each is read alone, so only the groups that their sums go to differ."""
-        apart = self.collectors(*(self.text(f"document {at}") for at in range(3)))
-        together = self.collectors(*(self.text("same") for _ in range(3)))
-        sums = (
-            (syntax.selected["kept"].finish()[0], reference.readers[0].sums.totals["kept"])
-            for syntax, reference in (apart, together)
-        )
-        for one, other in zip(*sums, strict=True):
-            assert (one.rows.sum((1, 2)) > 0).sum() > 1
-            assert (other.rows.sum((1, 2)) > 0).sum() == 1
-            torch.testing.assert_close(one.scores.sum(0), other.scores.sum(0))
-            torch.testing.assert_close(one.rows.sum(0), other.rows.sum(0))
-        assert apart[0].counts == together[0].counts
+def test_chains_of_one_mention_are_counted_and_no_item():
+    alone = (*SOUND["mentions"][:2], Mention(5, 6, 5, "somebody else"))
+    _, reference = collectors(annotated(), annotated("two", mentions=alone))
+    assert reference.counts["pronouns left out: they refer to no other mention"] == 1
+    assert reference.readers[0].sums.totals["kept"].rows[:, 0, 0].sum() == 1
+    with pytest.raises(InputError, match="no pronoun with both a right and a wrong mention"):
+        coreference.measure(worded(), [annotated(mentions=alone)])
+
+
+def test_documents_of_one_sentence_add_up_to_one_of_several():
+    """Each is read alone, so only the groups that their sums go to differ."""
+    apart = collectors(*(annotated(f"document {at}") for at in range(3)))
+    together = collectors(*(annotated("same") for _ in range(3)))
+    sums = (
+        (syntax.selected["kept"].finish()[0], reference.readers[0].sums.totals["kept"])
+        for syntax, reference in (apart, together)
+    )
+    for one, other in zip(*sums, strict=True):
+        assert (one.rows.sum((1, 2)) > 0).sum() > 1
+        assert (other.rows.sum((1, 2)) > 0).sum() == 1
+        torch.testing.assert_close((one.scores.sum(0), one.rows.sum(0)), (other.scores.sum(0), other.rows.sum(0)))
