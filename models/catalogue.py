@@ -49,7 +49,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Found:
+class LocalModel:
     """A model on this machine; `parts` is None where it cannot be loaded, and `about` says why."""
 
     name: str  # what `load` is given
@@ -125,28 +125,30 @@ def _feed_forward(stack: StackConfig) -> str:
             return "none"
 
 
-def look(named: dict[str, Path]) -> Iterator[Found]:
+def local_models(named: dict[str, Path]) -> Iterator[LocalModel]:
     """The models in directories, by name."""
     for name, directory in named.items():
         n_bytes = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
         try:
             raw, _, stored, config = described(directory)
         except InputError as error:
-            yield Found(name, "", str(error).removeprefix(f"{directory}: "), 0, n_bytes, None)
+            yield LocalModel(name, "", str(error).removeprefix(f"{directory}: "), 0, n_bytes, None)
             continue
         stack = config.last
         about = f"{'+'.join(str(each.n_layers) for each in config.stacks.values())} layers x {stack.n_heads} heads"
         n_parameters = sum(math.prod(tensor.shape) for tensor in stored.values())
-        yield Found(name, raw["model_type"], f"{about}, width {stack.d_model}", n_parameters, n_bytes, describe(config))
+        yield LocalModel(
+            name, raw["model_type"], f"{about}, width {stack.d_model}", n_parameters, n_bytes, describe(config)
+        )
 
 
-def shipped() -> Iterator[Found]:
+def shipped() -> Iterator[LocalModel]:
     """The models that need no download."""
     for name in ("default", "minilm"):
         try:
-            yield from look({name: directory_of(name)})
+            yield from local_models({name: directory_of(name)})
         except InputError as error:
-            yield Found(name, "", str(error), 0, 0, None)
+            yield LocalModel(name, "", str(error), 0, 0, None)
 
 
 def cached(directory: Path | None = None) -> dict[str, Path]:
@@ -158,13 +160,13 @@ def cached(directory: Path | None = None) -> dict[str, Path]:
     from huggingface_hub.errors import CacheNotFound  # noqa: PLC0415
 
     try:
-        seen = scan_cache_dir(directory)
+        cache = scan_cache_dir(directory)
     except CacheNotFound:
         return {}
-    for damage in seen.warnings:
+    for damage in cache.warnings:
         warn(f"left out of the hub's cache: {brief(str(damage))}", InputWarning, stacklevel=2)
     newest_of = {}
-    for repository in sorted(seen.repos, key=lambda each: each.repo_id):
+    for repository in sorted(cache.repos, key=lambda each: each.repo_id):
         if repository.repo_type == "model" and repository.revisions:
             newest = max(repository.revisions, key=lambda each: ("main" in each.refs, each.last_modified))
             newest_of[repository.repo_id] = newest.snapshot_path

@@ -46,8 +46,8 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What was given, under the name of its class."""
+class MemoryTensors:
+    """A model's tensors and configuration, under the name of its class."""
 
     called: str
     tensors: dict[str, Held]
@@ -56,7 +56,7 @@ class Given:
     generation: Any = None  # how it writes, where `transformers` keeps that apart
 
 
-def given(model: Any) -> Given:
+def in_memory(model: Any) -> MemoryTensors:
     """What `model` holds.
 
     Raises:
@@ -69,7 +69,7 @@ def given(model: Any) -> Given:
     if type(model).__module__.startswith("transformer_lens"):
         raise InputError(f"a {called} is TransformerLens's: models.lens.wrap takes a TransformerBridge")
     if isinstance(model, Mapping):
-        return Given("these tensors", _held(model, model.values()))
+        return MemoryTensors("these tensors", _held(model, model.values()))
     if not isinstance(model, nn.Module):
         raise InputError(
             f"expected a model of transformers, another torch module or tensors by name, got {called}; models.load "
@@ -80,7 +80,7 @@ def given(model: Any) -> Given:
     written = _as_written(model, state) if hasattr(config, "to_json_string") else state
     buffers = frozenset(state) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     generation = getattr(model, "generation_config", None)
-    return Given(called, _held(written, state.values()), buffers, config, generation)
+    return MemoryTensors(called, _held(written, state.values()), buffers, config, generation)
 
 
 def _held(tensors: Mapping[str, Any], kept: Iterable[Any]) -> dict[str, Held]:

@@ -75,12 +75,9 @@ class Reader:
 
     def complete(self, kind: type[Any], given: Collection[str], called: str) -> None:
         """Refuse where a field without a default is absent."""
-        needed = [
-            field.name
-            for field in dataclasses.fields(kind)
-            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        ]
-        if lacking := [name for name in needed if name not in given]:
+        missing = dataclasses.MISSING
+        needed = [each for each in dataclasses.fields(kind) if each.default is missing is each.default_factory]
+        if lacking := [field.name for field in needed if field.name not in given]:
             raise InputError(f"{self.source}: {called} lacks {', '.join(sorted(lacking))}")
 
     def fitting(self, value: Any, expected: Any, place: str) -> Any:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
 from models import quantization as quantizing
-from models.families import FAMILIES, own
+from models.families import FAMILIES, interp_format
 from models.families import target_ids as writing
 from models.families.family import Family, Form, Piece, Theirs, layout, rows, starred
 from models.huggingface.loader import check_tokenizer, family_of
-from models.memory_tensors import Given, Held, given
+from models.memory_tensors import Held, MemoryTensors, in_memory
 from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
 from models.tensor_files import folded
 from models.weight_shares import Share, Shares
@@ -66,24 +66,24 @@ def wrap(
         InputError: no such family, or a setting of it is not supported; weights are missing, left over, of another
             shape or dtype, or on several devices; a tokenizer of another model.
     """
-    there = given(model)
-    with _speaking_of(there.called):
-        family, stored, ours = _described(there, config, names)
+    source = in_memory(model)
+    with _speaking_of(source.called):
+        family, stored, ours = _description(source, config, names)
         tokenizers = [*_tokenizers(ours, tokenizer, target_tokenizer)]
         with torch.device("meta"):  # shapes without memory, and without drawing random weights
-            made = Wrapped(ours, *tokenizers)
-        made.family = family.name or None
-        pieces, stored, passed_over = _fitting(made, family, stored, there)
+            wrapped = Wrapped(ours, *tokenizers)
+        wrapped.family = family.name or None
+        pieces, stored, passed_over = _fitting(wrapped, family, stored, source)
         like = _held_alike(pieces, stored)
         shares = []
         for parameter, parts in groupby(pieces, lambda piece: piece.ours):
-            value, share = _placed(made.get_parameter(parameter), [*parts], stored, like, copy=copy)
+            value, share = _placed(wrapped.get_parameter(parameter), [*parts], stored, like, copy=copy)
             module, _, leaf = parameter.rpartition(".")
-            setattr(made.get_submodule(module), leaf, nn.Parameter(value))
+            setattr(wrapped.get_submodule(module), leaf, nn.Parameter(value))
             shares.append(share)
-    made.tie()
-    made.shares = Shares(tuple(shares), passed_over)
-    return made
+    wrapped.tie()
+    wrapped.shares = Shares(tuple(shares), passed_over)
+    return wrapped
 
 
 @torch.no_grad()
@@ -100,10 +100,10 @@ def copy_weights(model: Transformer, weights: Any, names: Names | None = None) -
     """
     if any(isinstance(module, quantizing.Int8) for module in model.modules()):
         raise InputError("the weights of a quantized model are rounded: expected one that was loaded without quantize")
-    there = given(weights)
-    with _speaking_of(there.called):
-        family = FAMILIES[model.family or own.FAMILY.name] if names is None else _family(names)
-        pieces, stored, _ = _fitting(model, family, named(family, there.tensors), there)
+    source = in_memory(weights)
+    with _speaking_of(source.called):
+        family = FAMILIES[model.family or interp_format.FAMILY.name] if names is None else _family(names)
+        pieces, stored, _ = _fitting(model, family, named(family, source.tensors), source)
         for piece in pieces:
             place = piece.view(model.get_parameter(piece.ours))
             if piece.theirs in stored:
@@ -126,17 +126,19 @@ def _speaking_of(called: str) -> Iterator[None]:
 # what it is
 
 
-def _described(there: Given, config: Any, names: Names | None) -> tuple[Family, dict[str, Held], TransformerConfig]:
+def _description(
+    source: MemoryTensors, config: Any, names: Names | None
+) -> tuple[Family, dict[str, Held], TransformerConfig]:
     """Its family, its tensors as that calls them, and our configuration."""
     if isinstance(config, TransformerConfig):
-        return (own.FAMILY if names is None else _family(names)), there.tensors, config
+        return (interp_format.FAMILY if names is None else _family(names)), source.tensors, config
     if names is not None:
         raise InputError("a table of names goes with config=TransformerConfig(...): families know their own names")
-    raw = _fields(there.config if config is None else config)
-    family = family_of(raw, there.called, _ELSEWHERE)
-    if family.both and there.generation is not None:
-        raw = writing.with_generation(raw, json.loads(there.generation.to_json_string()))
-    stored = named(family, there.tensors)
+    raw = _fields(source.config if config is None else config)
+    family = family_of(raw, source.called, _ELSEWHERE)
+    if family.both and source.generation is not None:
+        raw = writing.with_generation(raw, json.loads(source.generation.to_json_string()))
+    stored = named(family, source.tensors)
     ours = family.config(settled_by(stored, family, raw))
     if ours.output == "untied" and family.head not in stored:
         raise InputError(
@@ -163,26 +165,26 @@ def _family(names: Names) -> Family:
         ours: each if isinstance(each, Theirs) else rows(*((each,) if isinstance(each, str) else each))
         for ours, each in names.items()
     }
-    return Family("", own.config, own.raw, table)
+    return Family("", interp_format.config, interp_format.raw, table)
 
 
-def _tokenizers(config: TransformerConfig, *given: Any) -> Iterator[Tokenizer | None]:
+def _tokenizers(config: TransformerConfig, *tokenizers: Any) -> Iterator[Tokenizer | None]:
     """What was given, as ours, for the first stack and for the last."""
     stacks = [next(iter(config.stacks.values())), config.last]
-    for each, stack, name in zip(given, stacks, ("tokenizer", "target_tokenizer"), strict=True):
+    for each, stack, name in zip(tokenizers, stacks, ("tokenizer", "target_tokenizer"), strict=True):
         ours = _tokenizer(each, name)
         check_tokenizer(ours, stack, name)
         yield ours
 
 
-def _tokenizer(given: Any, name: str) -> Tokenizer | None:
-    if given is None or isinstance(given, Tokenizer):
-        return given
-    backend = getattr(given, "backend_tokenizer", None)
+def _tokenizer(tokenizer: Any, name: str) -> Tokenizer | None:
+    if tokenizer is None or isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Backend):
-        got = type(given).__name__
+        got = type(tokenizer).__name__
         raise InputError(f"{name}: expected a Tokenizer or a fast tokenizer of transformers, got {got}")
-    start = given.bos_token_id if getattr(given, "add_bos_token", False) else None
+    start = tokenizer.bos_token_id if getattr(tokenizer, "add_bos_token", False) else None
     return Tokenizer(Backend.from_str(backend.to_str()), add_start=start)  # theirs keeps how it cuts and pads
 
 
@@ -190,7 +192,7 @@ def _tokenizer(given: Any, name: str) -> Tokenizer | None:
 
 
 def _fitting(
-    model: Transformer, family: Family, stored: Mapping[str, Held], there: Given
+    model: Transformer, family: Family, stored: Mapping[str, Held], source: MemoryTensors
 ) -> tuple[list[Piece], dict[str, Held], tuple[str, ...]]:
     """The pieces of `model`, what fills them, and buffers that no name speaks of. All fits; else an error says it."""
     anyones = not family.name
@@ -198,14 +200,14 @@ def _fitting(
         _check_names(model, family)
     try:
         pieces = list(layout(model, family))
-        wanted = {piece.theirs: piece.shape(model.get_parameter(piece.ours)) for piece in pieces}
+        shapes = {piece.theirs: piece.shape(model.get_parameter(piece.ours)) for piece in pieces}
     except RuntimeError as error:
         raise InputError("by_head is for one matrix of q, k and v, of which there are as many heads each") from error
-    passed_over = there.buffers - wanted.keys() if anyones or family is own.FAMILY else frozenset()
+    passed_over = source.buffers - shapes.keys() if anyones or family is interp_format.FAMILY else frozenset()
     stored = {name: each for name, each in stored.items() if name not in passed_over}
-    check_fit(model, stored, pieces, family, there.called)
-    check_copies(stored, copies(model, family, pieces), lambda name: stored[name].tensor, there.called)
-    check_computed(stored, family, there.called)
+    check_fit(model, stored, pieces, family, source.called)
+    check_copies(stored, copies(model, family, pieces), lambda name: stored[name].tensor, source.called)
+    check_computed(stored, family, source.called)
     return pieces, stored, tuple(sorted(passed_over))
 
 

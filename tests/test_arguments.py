@@ -27,9 +27,9 @@ import models
 from analyses import corpora
 from analyses.figures import Drawn
 from analyses.runs import RunFolder
-from interp import InputError, Pairs, Phase, Plan, generate, logit_difference, run, sweep
+from interp import InputError, Pairs, Phase, Plan, TransformerConfig, generate, logit_difference, run, sweep
 from interp.attribution import direct_logit_attribution, logit_lens
-from interp.config import Experts, Gated, LayerNorm, Local, Plain, RMSNorm, Rotary, Sinusoidal, Transform
+from interp.config import Gated, LayerNorm, Plain, RMSNorm, Rotary, Sinusoidal, Transform
 from interp.display import Shown
 from interp.edits import SelectiveEdit
 from interp.patching import (
@@ -102,6 +102,9 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "rows": lambda: [[1, 2], [3]],
     "value": lambda: torch.zeros(()),
     "factor": lambda: 1.0,
+    "interp.config.Transform.norm": LayerNorm,
+    "analyses.measures.declared.behaviour": lambda: "position",
+    "analyses.measures.declared.name": lambda: "entropy",
     "interp.change.function": lambda: lambda value: value,
     "interp.stream.model": lambda: models.load("default"),
     "interp.patching.Sweep.rows.metric": lambda: "logit_difference",
@@ -110,7 +113,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "keys": lambda: [[True]],
     "shared": lambda: False,
     **dict.fromkeys(["types", "interp.probes.control_labels.labels"], lambda: [0, 1]),
-    **{f"interp.StackConfig.{each.name}": partial(getattr, GPT2, each.name) for each in fields(GPT2)},
+    **{f"interp.config.StackConfig.{each.name}": partial(getattr, GPT2, each.name) for each in fields(GPT2)},
     "phases": lambda: (Phase(1, 2, 8),),
     "plan": lambda: Plan((Phase(1, 2, 8),), warmup=0),
     "sources": lambda: {"ids": Windows(torch.arange(29))},
@@ -156,13 +159,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "fname": lambda: "figure.png",
 }
 BESIDE = {"interp.attribution.LogitLens.table": {"right": 1, "wrong": 2}}  # without which a seed is not used
-PARTS = {  # of configurations: their words are refused where they are put together
-    type(part): part
-    for part in (
-        *(RMSNorm(), Sinusoidal(), Rotary(), Plain("gelu"), Gated("silu"), Transform("gelu", LayerNorm())),
-        *(Experts(3, 2, Gated("silu")), Local((0,), 1, Rotary())),
-    )
-}
+FIELDS = {RMSNorm: "norm", Sinusoidal: "positions", Rotary: "positions", Plain: "mlp", Gated: "mlp"}
 
 
 # The walk.
@@ -194,6 +191,10 @@ class Public(NamedTuple):
         needed = [each.name for each in parameters if each.default is each.empty and each.name not in given]
         values = {name: self.value(name) for name in needed}
         made = self.call(*([values.pop("self")] if "self" in values else []), **values, **given)
+        if type(made) in FIELDS:  # words are refused where the parts of a configuration are put together
+            return replace(GPT2, **{FIELDS[type(made)]: made})
+        if isinstance(made, Transform):
+            return TransformerConfig(decoder=GPT2, transform=made)
         if isinstance(made, Receiver):
             return path_patch(decoder(), pairs(), logit_difference(), [made])
         if isinstance(made, SelectiveEdit):
@@ -222,7 +223,7 @@ def walked() -> Iterator[types.ModuleType]:
     yield from (module for module in (interp, models, analyses, *modules) if hasattr(module, "__all__"))
     for page in sorted((ROOT / "docs/api").glob("*.md")):
         yield from map(importlib.import_module, re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE))
-    yield from map(importlib.import_module, QUESTIONS)
+    yield from map(importlib.import_module, ["interp.config", *QUESTIONS])
 
 
 RETURNED = Shown, dict, pd.DataFrame, Drawn  # classes that calls return, and nobody calls
@@ -254,32 +255,22 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if isinstance(kind, types.UnionType) or get_origin(kind) is Union else (kind,)
 
 
-def wrong_values(kind: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What makes a value that is none of an annotation's, by where the word stands in a part of a configuration."""
+def wrong_value(kind: Any) -> Any:
+    """What is none of an annotation's words; None where it has no words."""
     for part in alternatives(kind):
         if get_origin(part) is Literal:
-            yield "", lambda: WRONG
-        elif get_origin(part) in {Sequence, Collection} and get_origin(get_args(part)[0]) is Literal:
-            yield "", lambda: [WRONG]
-        elif inspect.isclass(part) and part in PARTS:
-            for field, own in get_type_hints(part).items():
-                for place, make in wrong_values(own):
-                    yield f" {part.__name__}.{field}{place}", partial(with_field, part, field, make)
+            return WRONG
+        if get_origin(part) in {Sequence, Collection} and get_origin(get_args(part)[0]) is Literal:
+            return [WRONG]
+    return None
 
 
-def with_field(part: type, field: str, make: Callable[[], Any]) -> Any:
-    return replace(PARTS[part], **{field: make()})
-
-
-def literal_arguments() -> Iterator[Any]:
-    for function in PUBLIC:
-        for name, kind in function.hints().items():
-            for place, make in wrong_values(kind):
-                if not place or function.name.startswith("interp."):
-                    yield pytest.param(function, name, make, id=f"{function.name}-{name}{place}")
-
-
-LITERALS = [*literal_arguments()]
+LITERALS = [
+    pytest.param(function, name, wrong_value(kind), id=f"{function.name}-{name}")
+    for function in PUBLIC
+    for name, kind in function.hints().items()
+    if wrong_value(kind)
+]
 
 
 def test_the_walk_finds_what_is_public():
@@ -289,10 +280,10 @@ def test_the_walk_finds_what_is_public():
     assert {sweep, ablate, generate, models.load, analyses.view, corpora.read, Pairs.from_columns} <= calls
 
 
-@pytest.mark.parametrize(("function", "name", "make"), LITERALS)
-def test_a_word_that_is_none_of_an_arguments_is_refused(function, name, make):
+@pytest.mark.parametrize(("function", "name", "wrong"), LITERALS)
+def test_a_word_that_is_none_of_an_arguments_is_refused(function, name, wrong):
     with pytest.raises(InputError, match=rf"^[^\n]*{WRONG}[^\n]*$"):
-        function(**{name: make()})
+        function(**{name: wrong})
 
 
 @pytest.mark.parametrize("function", WITH_KEYWORDS, ids=lambda each: each.name)

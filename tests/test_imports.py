@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections import Counter
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -24,15 +25,15 @@ HEAVY = {
 
 
 @cache
-def tree(file: Path) -> ast.Module:
-    """A file, parsed once."""
-    return ast.parse(file.read_text())
+def nodes(file: Path) -> list[ast.AST]:
+    """All parts of a file's syntax, parsed once."""
+    return [*ast.walk(ast.parse(file.read_text()))]
 
 
 def imported(file: Path) -> set[str]:
     """Dotted names that a file imports, at its top or inside a function."""
     names: set[str] = set()
-    for node in ast.walk(tree(file)):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -68,7 +69,7 @@ def arrows() -> dict[str, set[str]]:
     known, found = modules(), {}
     for name, file in known.items():
         found[name] = set()
-        for each in ast.walk(tree(file)):
+        for each in nodes(file):
             if isinstance(each, ast.ImportFrom):
                 named = {f"{each.module}.{alias.name}" for alias in each.names}
                 named = {one if one in known else str(each.module) for one in named}
@@ -85,30 +86,8 @@ def packages(name: str) -> set[str]:
     return {".".join(parts[:end]) for end in range(1, len(parts))}
 
 
-def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in turn, the first again at the end; none if there is no circle."""
-    done: set[str] = set()
-
-    def follow(path: list[str]) -> list[str]:
-        for name in sorted(graph[path[-1]] - done):
-            if name in path:
-                return [*path[path.index(name) :], name]
-            if found := follow([*path, name]):
-                return found
-        done.add(path[-1])
-        return []
-
-    return next((found for name in graph if name not in done and (found := follow([name]))), [])
-
-
 def test_no_module_imports_itself_in_a_circle():
-    found = circle(arrows())
-    assert not found, " -> ".join(found)
-
-
-def test_circles_are_found_and_named():
-    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
-    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    TopologicalSorter(arrows()).prepare()  # its error names the circle
 
 
 def test_no_two_modules_share_a_file_name():
@@ -129,10 +108,10 @@ def test_questions_import_none_of_each_other():
 def words_of(file: Path) -> set[str]:
     """Names and strings of a file's code; not its docstrings and comments, which may cite."""
     with_docs = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    bodies = (node.body for node in ast.walk(tree(file)) if isinstance(node, with_docs))
+    bodies = (node.body for node in nodes(file) if isinstance(node, with_docs))
     docs = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
     found: set[str] = set()
-    for node in ast.walk(tree(file)):
+    for node in nodes(file):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             found |= {*re.findall(r"\w+", node.value.lower())}
         for name in ("id", "attr", "name", "arg"):
@@ -156,7 +135,7 @@ def wanted(folder: str) -> set[str]:
     names: set[str] = set()
     for file in (ROOT / folder).rglob("*.py"):
         names |= imported(file)
-        for node in ast.walk(tree(file)):
+        for node in nodes(file):
             if isinstance(node, ast.Call) and {getattr(node.func, name, "") for name in ("attr", "id")} & calls:
                 names |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
     ours = {
@@ -188,21 +167,12 @@ def test_the_package_depends_on_what_it_imports_and_on_nothing_else():
     assert test - others == {"pytest-xdist", "beartype", "ruff", "pyright", "ipykernel", "pre-commit"}
 
 
-def loaded_by(statement: str) -> set[str]:
-    code = f"import sys; {statement}; print(*sys.modules)"
+def test_importing_is_light_and_loading_a_model_does_not_bring_in_torchs_compiler():
+    code = "import sys, models; print(*sys.modules); models.load('default'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
-
-
-@pytest.mark.parametrize("statement", ["import interp", "import models"])
-def test_importing_is_light(statement):
-    loaded = loaded_by(statement)
-    assert "torch" in loaded
-    assert not loaded & HEAVY
-
-
-def test_loading_a_model_does_not_bring_in_torchs_compiler():
-    loaded = loaded_by("import models; models.load('default')")
+    imported, loaded = (set(line.split()) for line in done.stdout.splitlines())
+    assert {"torch", "interp"} <= imported
+    assert not imported & HEAVY
     assert not {name for name in loaded if name.startswith(("torch._dynamo", "sympy"))}
 
 

@@ -14,9 +14,10 @@ from interp import sites
 from models import load
 
 DOCS = ROOT / "docs"
-SLOW = {"README.md", "docs/training.md", "docs/patching.md", "docs/measures/probes.md", "docs/measures/explanations.md"}
+SLOW = {"README.md", "docs/own_models.md", *(f"docs/{name}.md" for name in ("training", "patching"))}
+SLOW |= {"docs/measures/probes.md", "docs/measures/explanations.md"}
 LESS = {  # what is put in the place of what takes long: the only changes that are made to a page's code
-    "README.md": {'"stories:100"': '"stories:4"'},
+    "README.md": {'"stories:100"': '"stories:4"', "probes=False)": "probes=False, experiments=False, pairs=4)"},
     "docs/training.md": {"steps=200, rows=12, row=128": "steps=30, rows=1, row=16"},
     "docs/patching.md": {"stories:20": "stories:2"},
 }
@@ -25,12 +26,13 @@ ELSEWHERE = {  # pages whose code runs in a test of their own
     "docs/headlines.md": "analyses/headlines/test_headlines_page.py",
     "docs/own_corpora.md": "analyses/corpora/test_own_corpora.py",
     "docs/own_measures.md": "analyses/test_own_measures.py",
-    "docs/own_models.md": "models/test_own_models_page.py",
     "docs/paper_figures.md": "analyses/figures/test_paper_figures.py",
     "docs/recipes.md": "analyses/test_pandas_recipes.py",
 }
 HERE = [page for page in PAGES if blocks(page, "python") and page not in ELSEWHERE]
-MARKS = {page: [pytest.mark.slow] for page in SLOW} | {"README.md": [pytest.mark.slow, pytest.mark.smoke]}
+MARKS = {page: [pytest.mark.slow] for page in SLOW}
+MARKS["README.md"].append(pytest.mark.smoke)
+MARKS["docs/own_models.md"].append(pytest.mark.filterwarnings("ignore"))  # what transformers warns of
 
 
 def run_page(page: str) -> dict[str, Any]:
@@ -113,6 +115,10 @@ def test_its_code_runs(page, capsys, tmp_path, monkeypatch):
         assert " she " in last
     if page == "README.md":
         assert f"# '{names['negated'].head(20).name}'" in (ROOT / page).read_text()
+    if page == "docs/own_models.md":
+        assert "shared 258 kB of 258 kB (100.0%), copied 0 B (0.0%)" in printed.splitlines()
+        comment = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("    # the")]
+        assert " ".join(line.strip().removeprefix("# ") for line in comment) in printed.splitlines()
     if page == "docs/patching.md":
         losses = names["without"].table()["effect"]
         assert losses.min() < -0.01 < losses.max()

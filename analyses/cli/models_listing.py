@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from analyses.cli.command_frame import COLUMNS
+from analyses.cli.options import COLUMNS
 from models import catalogue
 
 _NAME = 12  # letters of a name that stands beside what is said of it; longer ones have a line of their own
@@ -17,13 +17,13 @@ class Listing:
     """What can be loaded: families with their parts, and the models on this machine."""
 
     families: Mapping[str, catalogue.Parts | None]
-    shipped: Sequence[catalogue.Found]
-    cached: Sequence[catalogue.Found]
+    shipped: Sequence[catalogue.LocalModel]
+    cached: Sequence[catalogue.LocalModel]
 
 
 def listed() -> Listing:
     """What is on this machine now."""
-    return Listing(catalogue.families(), [*catalogue.shipped()], [*catalogue.look(catalogue.cached())])
+    return Listing(catalogue.families(), [*catalogue.shipped()], [*catalogue.local_models(catalogue.cached())])
 
 
 def lines(listing: Listing) -> Iterator[str]:
@@ -49,7 +49,7 @@ def lines(listing: Listing) -> Iterator[str]:
     yield "Other architectures: --model lens:DIRECTORY_OR_NAME, what TransformerLens wraps"
 
 
-def _models(models: Sequence[catalogue.Found]) -> Iterator[str]:
+def _models(models: Sequence[catalogue.LocalModel]) -> Iterator[str]:
     for each in models:
         size = f"{_size(each.n_bytes)}B on disk"
         if each.parts is None:

@@ -11,13 +11,13 @@ from models.families import (
     gpt_neo,
     gpt_neox,
     gptj,
+    interp_format,
     llama,
     marian,
     mistral,
     modernbert,
     olmo2,
     opt,
-    own,
     phi,
     phi3,
     qwen,
@@ -37,6 +37,6 @@ FAMILIES: dict[str, Family] = {
         *(gemma.GEMMA3, gpt2.FAMILY, gpt_neo.FAMILY, gpt_neox.FAMILY, gptj.FAMILY, llama.FAMILY, marian.FAMILY),
         *(mistral.MISTRAL, mistral.MIXTRAL, modernbert.FAMILY, olmo2.FAMILY, opt.FAMILY, phi.FAMILY, phi3.FAMILY),
         *(qwen.QWEN2, qwen.QWEN3, roberta.FAMILY, smollm3.FAMILY, stablelm.FAMILY, t5.FAMILY),
-        own.FAMILY,  # last, as it can say everything
+        interp_format.FAMILY,  # last, as it can say everything
     )
 }

@@ -96,8 +96,8 @@ def digest_as_read(states: Collection[FileState]) -> str | None:
 
 
 def _state(file: Path) -> tuple[int, ...]:
-    known = file.stat()
-    return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
+    stat = file.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def files_digest(files: Iterable[Path]) -> str:

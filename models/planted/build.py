@@ -64,11 +64,11 @@ class Planted:
         normed = not isinstance(self.norm, NoNorm)
         slots = Slots(words, self.n_ctx, self.causal, self.directions, normed, self.marks)
         around = replace(slots, causal=False)
-        own = _Planned.of(self.layers, slots, self.n_kv_heads)
-        across = _Planned.of(self.crossing, around, self.n_kv_heads, own.n_heads)
-        before = _Planned.of(self.encoding or [[]] * bool(self.crossing), around, self.n_kv_heads)
-        last = self._stack(slots, [own, across], causal=self.causal)
-        encoder = self._stack(around, [before], causal=False) if self.crossing else None
+        self_heads = _Planned.of(self.layers, slots, self.n_kv_heads)
+        cross_heads = _Planned.of(self.crossing, around, self.n_kv_heads, self_heads.n_heads)
+        encoder_heads = _Planned.of(self.encoding or [[]] * bool(self.crossing), around, self.n_kv_heads)
+        last = self._stack(slots, [self_heads, cross_heads], causal=self.causal)
+        encoder = self._stack(around, [encoder_heads], causal=False) if self.crossing else None
         config = TransformerConfig(
             decoder=last if self.causal else None,
             encoder=encoder if self.causal else last,
@@ -79,11 +79,11 @@ class Planted:
         model = Transformer(config, tokenizer, tokenizer.around((), ()) if self.crossing else None)
         with torch.no_grad():
             _set_stream(model, slots)
-            own.set([block.attn for block in model.last.blocks], slots)
+            self_heads.set([block.attn for block in model.last.blocks], slots)
             if self.crossing:
-                before.set([block.attn for block in model.stack("encoder").blocks], around)
+                encoder_heads.set([block.attn for block in model.stack("encoder").blocks], around)
                 crossing = [block.cross_attn for block in model.last.blocks if block.cross_attn is not None]
-                across.set(crossing, around)
+                cross_heads.set(crossing, around)
         return model
 
     def _stack(self, slots: Slots, planned: "Sequence[_Planned]", *, causal: bool) -> StackConfig:

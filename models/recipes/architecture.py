@@ -1,6 +1,5 @@
 """The `[model]` table: which stacks, of which sizes and parts."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -81,14 +80,14 @@ def architecture(table: Mapping[str, Any], reader: Reader) -> Architecture:
     if "kind" not in table:
         raise InputError(f"{reader.source}: {place} lacks kind: expected one of {', '.join(STACKS)}")
     kind = reader.fitting(table["kind"], Kind, f"{place}.kind")
-    own = STACKS[kind] if len(STACKS[kind]) > 1 else ()
-    reader.known(table, {"kind", "initial", *_OF_STACK, *_OF_WHOLE, *own}, place)
+    stacks_of_kind = STACKS[kind] if len(STACKS[kind]) > 1 else ()
+    reader.known(table, {"kind", "initial", *_OF_STACK, *_OF_WHOLE, *stacks_of_kind}, place)
     common = _fitting(table, _OF_STACK, reader, place)
     whole = _fitting(table, _OF_WHOLE, reader, place)
     stacks = {}
     for name in STACKS[kind]:
         inner = f"[model.{name}]"
-        table_of = reader.fitting(table.get(name, {}), dict, inner) if name in own else {}
+        table_of = reader.fitting(table.get(name, {}), dict, inner) if name in stacks_of_kind else {}
         reader.known(table_of, _OF_STACK, inner)
         stacks[name] = _whole_heads({**common, **_fitting(table_of, _OF_STACK, reader, inner)}, reader)
     initial = reader.fitting(table.get("initial", "normal"), Initial, f"{place}.initial")
@@ -100,10 +99,7 @@ def _fitting(table: Mapping[str, Any], hints: Mapping[str, Any], reader: Reader,
 
 
 def _whole_heads(fields: dict[str, Any], reader: Reader) -> dict[str, Any]:
-    needed = [field.name for field in dataclasses.fields(StackConfig) if field.default is dataclasses.MISSING]
-    given = {*fields, *_FOLLOWS, "d_head", "d_vocab"}
-    if lacking := [name for name in needed if name not in given]:
-        raise InputError(f"{reader.source}: [model] lacks {', '.join(lacking)}")
+    reader.complete(StackConfig, {*fields, *_FOLLOWS, "d_head", "d_vocab"}, "[model]")
     if "d_head" not in fields:
         if fields["n_heads"] < 1 or fields["d_model"] % fields["n_heads"]:
             raise InputError(

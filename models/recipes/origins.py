@@ -54,8 +54,8 @@ class Fresh:
             raise InputError(f'{source}: [model].output is "none": a model without an output layer foretells nothing')
         sizes = {}
         for stack, vocabulary in zip(stacks, (self.tokenizer, self.target_tokenizer or self.tokenizer), strict=False):
-            if (found := vocabulary.ready()) is not None:
-                sizes[stack] = found.d_vocab
+            if (tokenizer := vocabulary.ready()) is not None:
+                sizes[stack] = tokenizer.d_vocab
             elif vocabulary.d_vocab is not None:
                 sizes[stack] = vocabulary.d_vocab
         with inside(f"{source}: [model]"):
@@ -88,21 +88,21 @@ class Fresh:
         paired, mask = self.kind == "encoder-decoder", self.kind == "encoder"
         apart = self.target_tokenizer is not None
 
-        def made(vocabulary: Vocabulary, *sides: int, mask: bool = False) -> Tokenizer:
+        def make(vocabulary: Vocabulary, *sides: int, mask: bool = False) -> Tokenizer:
             chosen = {name: kind for name, kind in data.items() if name in (vocabulary.texts or data)}
-            of = {name: digests[name] for name in chosen}
+            chosen_digests = {name: digests[name] for name in chosen}
 
             def texts() -> Iterator[str]:
                 return (text for side in sides for text in read_texts(chosen, digests, cache, side))
 
-            return vocabulary.made(texts, f"{digest_of(of)} {sides}", cache, mask=mask, paired=paired)
+            return vocabulary.make(texts, f"{digest_of(chosen_digests)} {sides}", cache, mask=mask, paired=paired)
 
         with inside("[tokenizer]"):
-            read = made(self.tokenizer, *((0, 1) if paired and not apart else (0,)), mask=mask)
+            read = make(self.tokenizer, *((0, 1) if paired and not apart else (0,)), mask=mask)
         if self.target_tokenizer is None:
             return read, read if paired else None
         with inside("[target_tokenizer]"):
-            return read, made(self.target_tokenizer, 1)
+            return read, make(self.target_tokenizer, 1)
 
     def facts(self) -> dict[str, Any]:
         """None: configuration and tokenizers say all."""

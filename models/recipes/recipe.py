@@ -90,16 +90,16 @@ class Recipe:
                 except OSError as error:
                     raise InputError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
             begun = self._begun(out, resume=resume)
-            known = digests(self.data)
+            data_digests = digests(self.data)
             self._write(out)  # which tells that the directory is ours
             cache = cache or out / "data"
             say("making the tokenizer", 0)
-            model = self.origin.model(self.data, known, cache, self.plan.seed)
+            model = self.origin.model(self.data, data_digests, cache, self.plan.seed)
             assert model.tokenizer is not None
             preparation = Preparation(
                 self.plan,
                 cache,
-                known,
+                data_digests,
                 model.tokenizer,
                 target=model.target_tokenizer if len(model.config.stacks) > 1 else None,
                 start=model.config.target_start,

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from interp.errors import InputError, inside
 from interp.training import Phase, Plan
-from models.families.own import KINDS as PARTS
+from models.families.interp_format import KINDS as PARTS
 from models.plain_tables import Reader
 from models.recipes import toml_tables as files
 from models.recipes.architecture import architecture
@@ -39,11 +39,11 @@ def read(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
     """
     file = files.file_of(name)
     tables = files.load(file)
-    before, given = files.steps_of(tables), overrides or {}
-    for key, value in given.items():
+    before, overrides = files.steps_of(tables), overrides or {}
+    for key, value in overrides.items():
         files.put(tables, key, value)
-    steps_set = any(key.startswith("phases.") and key.endswith(".steps") for key in given)
-    fitted = files.fit_steps(tables, before, given) if steps_set else []
+    steps_set = any(key.startswith("phases.") and key.endswith(".steps") for key in overrides)
+    fitted = files.fit_steps(tables, before, overrides) if steps_set else []
     return replace(named(file.name if file == Path(name) else str(name), tables), fitted=tuple(fitted))
 
 
@@ -53,23 +53,23 @@ def named(name: str, tables: Mapping[str, Any]) -> Recipe:
     Raises:
         InputError: as `read`.
     """
-    parts, own = Reader(name, PARTS, "a table"), Reader(name, KINDS, "a table")
-    own.known(tables, _TABLES, "the recipe")
+    parts, reader = Reader(name, PARTS, "a table"), Reader(name, KINDS, "a table")
+    reader.known(tables, _TABLES, "the recipe")
     loaded = isinstance(tables.get("model"), Mapping) and "start" in tables["model"]
     for each in _NEEDED_TO_GO_ON if loaded else _NEEDED:
         if not tables.get(each):
             raise InputError(f"{name}: expected a table [{each}]{'' if each != 'phases' else ', [[phases]]'}")
     for each in set(tables) - {"phases"}:
-        own.fitting(tables[each], dict, f"[{each}]")
-    origin = _loaded(own, tables) if loaded else _fresh(parts, own, tables)
+        reader.fitting(tables[each], dict, f"[{each}]")
+    origin = _loaded(reader, tables) if loaded else _fresh(parts, reader, tables)
     for each in tables["data"]:
         if not _NAME.fullmatch(each):
             raise InputError(
                 f"{name}: [data.{each!r}]: files are called by this name: expected at most 64 letters, digits, spaces "
                 "and _ . + -, beginning with a letter or digit"
             )
-    data = {each: _data(own, each, table) for each, table in tables["data"].items()}
-    plan, hidden = _training(own, tables)
+    data = {each: _data(reader, each, table) for each, table in tables["data"].items()}
+    plan, hidden = _training(reader, tables)
     recipe = Recipe(name, origin, data, plan, hidden)
     _check(recipe)
     return recipe
@@ -104,9 +104,9 @@ def _data(reader: Reader, name: str, table: Any) -> Kind:
 
 
 def _training(reader: Reader, tables: Mapping[str, Any]) -> tuple[Plan, float]:
-    given = tables.get("training", {})
-    reader.known(given, {*_PLAN, "hidden"}, "[training]")
-    values = {key: reader.fitting(each, _PLAN.get(key, float), f"[training].{key}") for key, each in given.items()}
+    table = tables.get("training", {})
+    reader.known(table, {*_PLAN, "hidden"}, "[training]")
+    values = {key: reader.fitting(each, _PLAN.get(key, float), f"[training].{key}") for key, each in table.items()}
     hidden = values.pop("hidden", 0.15)
     listed = tables["phases"]
     if not isinstance(listed, list):

@@ -34,9 +34,9 @@ class Vocabulary:
     texts: tuple[str, ...] = ()  # sources that count as the training text; none named: all
 
     def __post_init__(self) -> None:
-        given = [name for name in ("d_vocab", "file", "level") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise InputError(f"expected one of d_vocab, file and level, got {' and '.join(given) or 'none of them'}")
+        settings = [name for name in ("d_vocab", "file", "level") if getattr(self, name) is not None]
+        if len(settings) != 1:
+            raise InputError(f"expected one of d_vocab, file and level, got {' and '.join(settings) or 'none of them'}")
         if self.file is not None and self.texts:
             raise InputError("a tokenizer that is read from a file is made of no texts: leave texts out, or file")
 
@@ -54,7 +54,7 @@ class Vocabulary:
             raise InputError(f"no tokenizer at {path}: expected a tokenizer.json")
         return tokenizer
 
-    def made(
+    def make(
         self, read: Callable[[], Iterable[str]], digest: str, cache: Path, *, mask: bool = False, paired: bool = False
     ) -> Tokenizer:
         """The tokenizer: from its file, from the cache, or made of the texts.
@@ -73,7 +73,7 @@ class Vocabulary:
             return tokenizer
         place = cache / f"tokenizer-{digest_of([self.d_vocab, self.level, mask, paired, digest])[:16]}.json"
         if not place.is_file():
-            backend = self._of(read(), mask=mask, paired=paired)
+            backend = self._train(read(), mask=mask, paired=paired)
             try:
                 with replacing(place) as part:
                     part.write_text(backend.to_str(), "utf-8")
@@ -86,7 +86,7 @@ class Vocabulary:
         except InputError as error:
             raise InputError(f"{place} is damaged ({error}): remove it, and it is made again") from error
 
-    def _of(self, read: Iterable[str], *, mask: bool, paired: bool) -> Backend:
+    def _train(self, read: Iterable[str], *, mask: bool, paired: bool) -> Backend:
         if self.d_vocab is not None:
             backend = texts.train_tokenizer(read, self.d_vocab - paired, mask=mask).backend
             if paired:

@@ -1,7 +1,6 @@
 """Draws of pairs: how far they agree."""
 
 import pandas as pd
-import pytest
 
 from benchmarks import draws
 from tests.analyses.headlines.hand_made_tables import effect_row, hand_made
@@ -14,11 +13,6 @@ def draw(*heads: int, refused: str | None = None) -> dict[str, pd.DataFrame]:
         "effects": pd.DataFrame([*rows, effect_row(1, 7, "repeat", "noise", 0.0, -0.1)]),
         "tasks": pd.DataFrame([task]),
     }
-
-
-def test_sets_agree_in_what_both_have_of_what_either_has():
-    assert draws.agreement([{1, 2}, {1, 2}, {1, 3}]) == pytest.approx((1 + 1 / 3 + 1 / 3) / 3)
-    assert draws.agreement([set(), set()]) == 1
 
 
 def test_a_row_says_how_often_a_task_was_refused_and_how_far_draws_agree():

@@ -51,7 +51,7 @@ def texts() -> Corpus:
     rng = random.Random(0)
 
     def made():
-        for number in range(40):
+        for number in range(24):
             some = rng.sample(WORDS, 12)
             yield AnnotatedText.plain(" ".join(rng.sample(2 * some, 24)), f"d{number}")
 
@@ -62,7 +62,7 @@ def texts() -> Corpus:
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_planted_heads_are_first_by_their_measures(stand_in: Transformer):
-    found = look_up(stand_in, texts(), [Known(name, *at) for name, at in AT.items()], pairs=40)
+    found = look_up(stand_in, texts(), [Known(name, *at) for name, at in AT.items()], pairs=20)
     assert dict(zip(found["measure"], found["rank"], strict=True)) == dict.fromkeys(AT, 1)
     assert (found["of"] == 8).all()
     by_name = found.set_index("measure")
@@ -82,37 +82,26 @@ def test_another_head_has_a_later_rank(stand_in: Transformer):
 
 
 def test_prompts_name_the_giver_first_or_second_alike():
-    found = prompts(40)
-    giver_first = [
-        text.split(" and ")[0].endswith(wrong) for text, wrong in zip(found["clean"], found["wrong"], strict=True)
-    ]
-    assert sum(giver_first) == 20
-    for row in found.to_dict("records"):
+    table = prompts(40)
+    first = [clean.split(" and ")[0].endswith(wrong) for clean, wrong in table[["clean", "wrong"]].to_numpy()]
+    assert sum(first) == 20
+    for row in table.to_dict("records"):
         named = [name for name in row["clean"].split() if name in NAMES]
         assert sorted(map(named.count, named)) == [1, 2, 2]
         assert row["answer"].strip() in named
         assert not {*named} & {*row["corrupt"].split()}
 
 
-def test_another_shape_is_refused_in_one_line(stand_in: Transformer):
+def test_what_cannot_be_looked_up_is_refused_in_one_line(stand_in: Transformer, tmp_path: Path):
     assert all(each.layer < 12 and each.head < 12 for each in GPT2_SMALL)
     with pytest.raises(InputError, match=r"this.*expected a decoder with 12 n_layers.*got 2 n_layers.*--heads FILE"):
         check_shape(stand_in, "this")
-
-
-def test_heads_are_read_from_a_file(tmp_path: Path):
+    for known, message in ((Known("kindness", 0, 0), "no measure"), (Known("induction", 2, 0), "no head")):
+        with pytest.raises(InputError, match=message):
+            look_up(stand_in, texts(), [known])
     file = tmp_path / "heads.csv"
     file.write_text("measure,layer,head\ninduction,1,0\n")
     assert read_heads(file) == [Known("induction", 1, 0)]
     file.write_text("measure,layer\ninduction,1\n")
     with pytest.raises(InputError, match="expected columns measure, layer, head"):
         read_heads(file)
-
-
-UNKNOWN = [(Known("kindness", 0, 0), "no measure"), (Known("induction", 2, 0), "no head")]
-
-
-@pytest.mark.parametrize(("known", "says"), UNKNOWN)
-def test_what_cannot_be_looked_up_is_refused(stand_in: Transformer, known: Known, says: str):
-    with pytest.raises(InputError, match=says):
-        look_up(stand_in, texts(), [known])

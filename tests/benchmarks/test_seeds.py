@@ -3,10 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from benchmarks.seeds import table
-from interp import InputError
 
 
 def write(folder: Path, *lines: dict[str, float]) -> Path:
@@ -25,8 +22,3 @@ def test_a_row_has_the_last_of_each_number_and_the_best_head_of_each_measure(tmp
         "| a | 70 | 2.000 | 3.500 | 0.750 (L0.H1) | 0.125 (L1.H2) |  | 0.250 |",
         "| b | 50 | 3.000 | 3.500 | 0.750 (L0.H1) | 0.125 (L1.H2) |  | 0.250 |",
     ]
-
-
-def test_a_directory_without_a_record_is_no_run(tmp_path):
-    with pytest.raises(InputError, match="no training run"):
-        table([tmp_path])

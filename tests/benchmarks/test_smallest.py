@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.labels import KINDS, table
+from benchmarks.labels import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
@@ -65,16 +65,3 @@ def test_no_benchmark_is_forgotten():
     asked = {command.split()[0] for command in COMMANDS}
     files = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def main()" in path.read_text()} - {"size"}
     assert asked == files | {"faults"}
-
-
-def test_what_was_counted_becomes_rows_of_the_page():
-    lines = [
-        {"name": "untrained", "any": 0.025, "models": 200},
-        {"name": "words", "named": 0.0, "heads": 32, "meaning": {}},
-        {"name": "shuffled", "named": 0.0156, "heads": 64, "copies": 2, "sentences": ["default 0: L1.H2 looks up."]},
-    ]
-    rows = table(lines).splitlines()
-    assert "| 2.5% of 200 |" in rows[2]
-    assert rows[3].split(" | ")[1:] == ["0.0% of 32: none", "at most 3% |"]
-    assert "| 1.6% of 64, in 2 copies |" in rows[4]
-    assert "| default 0: L1.H2 looks up. |" in rows[5]

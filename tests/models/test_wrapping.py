@@ -33,17 +33,6 @@ def build(family: str, dtype: torch.dtype = torch.float32, **changes: object):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_are_those_of_load(family, tmp_path):
-    theirs = build(family)
-    theirs.save_pretrained(tmp_path)
-    expected = run(load(tmp_path), IDS).logits
-    assert torch.equal(run(wrap(theirs, copy=True), IDS).logits, expected)
-    assert_close(run(wrap(theirs), IDS).logits, expected, atol=1e-6 * float(expected.abs().max()), rtol=0)
-    with torch.no_grad():
-        assert_close(theirs(IDS).logits, expected, atol=1e-5 * float(expected.abs().max()), rtol=0)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_shared_and_what_was_copied_is_told(family):
     wrapped = wrap(build(family))
     own = wrapped.shares
@@ -68,19 +57,6 @@ def test_what_is_shared_and_what_was_copied_is_told(family):
             "bert": ", ".join(f"encoder.layer.1.attention.self.{part}.weight" for part in ("query", "key", "value")),
         }[family]
     )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_change_there_shows_here_where_shared_and_only_there(family):
-    theirs = build(family)
-    wrapped, before = wrap(theirs), {}
-    before = {name: weight.detach().clone() for name, weight in wrapped.named_parameters()}
-    with torch.no_grad():
-        for weight in theirs.parameters():
-            weight.add_(1)
-    for share in wrapped.shares.parameters:
-        moved = wrapped.get_parameter(share.parameter) - before[share.parameter]
-        assert_close(moved, torch.full_like(moved, float(share.shared)), atol=1e-5, rtol=0)
 
 
 def test_a_view_of_a_head_here_edits_their_model():
@@ -162,14 +138,10 @@ def test_a_wrapped_model_is_saved_as_its_family_and_is_a_transformer(tmp_path):
     assert isinstance(wrapped, Wrapped)
     assert isinstance(wrapped, Transformer)
     save(wrapped, tmp_path / "saved")
-    assert load(tmp_path / "saved").family == "llama"
-    assert torch.equal(
-        run(load(tmp_path / "saved"), IDS).logits, run(wrap(wrapped_as_theirs(tmp_path), copy=True), IDS).logits
-    )
-
-
-def wrapped_as_theirs(directory):
-    return transformers.LlamaForCausalLM.from_pretrained(directory / "saved")
+    again = load(tmp_path / "saved")
+    assert again.family == "llama"
+    for name, weight in again.named_parameters():
+        assert torch.equal(weight, wrapped.get_parameter(name))
 
 
 def words() -> Backend:

@@ -14,7 +14,7 @@ from analyses.cli import models_listing as page
 from interp.errors import InputWarning
 from models import catalogue as listing
 from models import load, save
-from models.catalogue import Found, Parts
+from models.catalogue import LocalModel, Parts
 from models.families import FAMILIES
 
 
@@ -68,7 +68,7 @@ def test_the_newest_of_each_cached_model_has_its_size_or_says_why_it_cannot_be_l
     found = listing.cached(cache)
     assert [*found] == ["another/pickled", "somebody/tiny"]
     assert found["somebody/tiny"].name == "new"
-    pickled, tiny = listing.look(found)
+    pickled, tiny = listing.local_models(found)
     assert (pickled.name, pickled.parts) == ("another/pickled", None)
     assert "pytorch_model.bin" in pickled.about
     assert "never read" in pickled.about
@@ -90,7 +90,7 @@ def test_directories_that_are_no_models(tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text('{"model_type": "llama"}')
     save_file({"a": torch.ones(1)}, tmp_path / "broken" / "model.safetensors")
-    empty, broken = listing.look({name: tmp_path / name for name in ("empty", "broken")})
+    empty, broken = listing.local_models({name: tmp_path / name for name in ("empty", "broken")})
     assert "no config.json" in empty.about
     assert "config.json lacks" in broken.about
     assert (empty.parts, broken.parts) == (None, None)
@@ -113,8 +113,10 @@ def test_the_command_prints_all_of_it(cache, monkeypatch, capsys):
 def test_no_line_is_longer_than_a_terminal_is_wide_and_sizes_have_three_figures():
     """Also of models with longer names, and of more parts, than there are."""
     parts = listing.Parts("encoder-decoder", "causal, grouped queries, some windows, score cap, sinks", "a", "b", "c")
-    models = [Found("somebody/a-model-with-a-rather-long-name", "llama", "9 layers x 9 heads", 10**9, 10**9, parts)]
-    unread = [Found("a/b", "", "why", 0, size, None) for size in (999, 1234, 2_500_000, 2_471 * 10**6)]
+    models = [
+        LocalModel("somebody/a-model-with-a-rather-long-name", "llama", "9 layers x 9 heads", 10**9, 10**9, parts)
+    ]
+    unread = [LocalModel("a/b", "", "why", 0, size, None) for size in (999, 1234, 2_500_000, 2_471 * 10**6)]
     found = page.Listing({**listing.families(), "strange": parts}, models, unread)
     lines = "\n".join(page.lines(found)).splitlines()
     assert max(map(len, lines)) <= 80

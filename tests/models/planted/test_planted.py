@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech, position
-from analyses.reading.collectors import measured
 from benchmarks.planted import compose
 from benchmarks.planted import planted_texts as texts
-from interp import AnnotatedText, Mention, TokenBatch, run, zero
+from interp import AnnotatedText, Mention
 from interp.config import NoNorm
-from interp.errors import InputWarning
 from interp.patching import Pairs, logit_difference, sweep
 from models import planted
 from models.planted import Planted
@@ -45,7 +43,7 @@ def positional_model():
 
 @pytest.fixture(scope="module")
 def positions(positional_model):
-    return position.measure(positional_model, plain_texts(30))
+    return position.measure(positional_model, plain_texts(12))
 
 
 class TestPositions:
@@ -78,13 +76,6 @@ class TestPositions:
 class TestInduction:
     """Truth 3: copies on random repeats."""
 
-    def test_two_layer_composition_is_found_as_induction(self, positions):
-        row = only(positions, layer=1, head=1, measure="induction")
-        assert row.value == pytest.approx(1.0, abs=1e-6)
-        assert row.ci_low > 0.9
-        others = positions[(positions.measure == "induction") & ~((positions.layer == 1) & (positions["head"] == 1))]
-        assert others.value.max() < 0.1
-
     def test_both_heads_of_the_composition_carry_the_copy_and_no_other(self, positional_model):
         tested = position.effects(positional_model)
         effects, (task,) = tested.table, tested.tasks
@@ -94,16 +85,6 @@ class TestInduction:
         for _, row in effects.iterrows():
             expected = 1.0 if (row.layer, row["head"]) in carrying else 0.0
             assert row.effect == pytest.approx(expected, abs=1e-5), row
-
-    def test_without_the_previous_token_head_copying_is_chance(self, positional_model):
-        ids = position.repeated(positional_model, 20, 20, seed=1)[:, :-1]
-        whole = run(positional_model, ids).logits
-        ablated = run(positional_model, ids, edit={"decoder.0.attn.z": zero(head=0)}).logits
-        right = position.repeated(positional_model, 20, 20, seed=1)[:, 22:]
-        asked = slice(21, None)  # the second copy, each token asked for the next
-        assert (whole[:, asked].argmax(-1) == right).all()
-        # the induction head then looks at all it sees alike: one token of twenty at most is right by chance
-        assert (ablated[:, asked].argmax(-1) == right).float().mean() <= 1 / 20
 
 
 MASCULINE, FEMININE = list(MASCULINE_NAMES), list(FEMININE_NAMES)
@@ -137,24 +118,6 @@ def meeting(first: str, second: str, pronoun: str, antecedent: int, number: int)
 class TestAntecedent:
     """Truth 4: reference by gender."""
 
-    def test_selects_every_antecedent_where_nearest_and_first_find_half(self, reference_model):
-        rng = random.Random(0)
-        texts = []
-        for number in range(80):
-            he, she, antecedent = rng.choice(MASCULINE), rng.choice(FEMININE), number % 2
-            pronoun = ["He", "She"][number // 2 % 2]
-            mine, other = (he, she) if pronoun == "He" else (she, he)
-            texts.append(meeting(*((mine, other) if antecedent == 0 else (other, mine)), pronoun, antecedent, number))
-        found = measured(coreference.Collector(reference_model), reference_model, texts)
-        table, baselines = found.heads, found.baselines
-        row = only(table, layer=1, head=0, measure="antecedent", sink="kept")
-        assert (row.value, row.n) == (1.0, 80)
-        assert row.q < 1e-6
-        for name in ("nearest", "first"):
-            assert only(baselines, baseline_name=name, measure="antecedent", sink="kept").value == 0.5
-        silent = only(table, layer=0, head=0, measure="antecedent", sink="kept")
-        assert silent.gain <= 0
-
     def test_cannot_choose_between_names_of_one_gender(self, reference_model):
         texts = [meeting(*random.Random(n).sample(MASCULINE, 2), "He", n % 2, n) for n in range(40)]
         row = only(coreference.measure(reference_model, texts), layer=1, head=0, measure="antecedent-mass", sink="kept")
@@ -174,87 +137,6 @@ class TestAntecedent:
         assert task["neutral"] == pytest.approx(0, abs=1e-4)
         assert "a copy of it whose heads look elsewhere" in task["refused"]
 
-    def test_names_of_one_gender_make_no_difference_and_shares_are_refused(self, reference_model):
-        from interp.patching import sweep_by_forward
-
-        pairs = Pairs.from_texts(reference_model, ["Tim was sad because"], ["Tom was sad because"], [" he"], [" she"])
-        found = sweep_by_forward(reference_model, pairs, logit_difference())
-        assert found.difference().abs().max() == 0
-        with pytest.warns(InputWarning, match="too little"):
-            assert found.recovered().isnan().all()
-
-
-# Grammar: every noun has one adjective, somewhere before it.
-
-NOUNS, ADJECTIVES, ADVERBS = ["cat", "dog", "hat-box", "cup"], ["big", "red-dish", "old"], ["very", "quite"]
-
-
-def phrase(rng: random.Random, adverb: bool) -> tuple[list[str], list[str], list[int], list[str]]:
-    """ "the big [very] cat ran": words, tags, heads and relations; the adverb stands between adjective and noun."""
-    adjective, noun = rng.choice(ADJECTIVES), rng.choice(NOUNS)
-    between = [rng.choice(ADVERBS)] if adverb else []
-    words = ["the", adjective, *between, noun, "ran"]
-    at = 2 + len(between)
-    tags = ["DET", "ADJ", *["ADV"] * len(between), "NOUN", "VERB"]
-    relations = ["det", "amod", *["advmod"] * len(between), "nsubj", "root"]
-    return words, tags, [at, at, *[1] * len(between), at + 1, -1], relations
-
-
-def grammar(count: int, adverbs: bool, phrases: int = 6) -> list[AnnotatedText]:
-    rng = random.Random(0)
-    texts = []
-    for number in range(count):
-        words, tags, heads, relations = [], [], [], []
-        for which in range(phrases):
-            found = phrase(rng, adverbs and which % 2 == 0)
-            heads += [head + len(words) if head >= 0 else head for head in found[2]]
-            words += found[0]
-            tags += found[1]
-            relations += found[3]
-        texts.append(
-            AnnotatedText(
-                tuple(words),
-                (True,) * len(words),
-                f"document {number}",
-                tags=tuple(tags),
-                heads=tuple(heads),
-                relations=tuple(relations),
-            )
-        )
-    return texts
-
-
-def grammar_model(*, causal: bool):
-    noun_pieces = [piece for noun in NOUNS for piece in ([noun] if "-" not in noun else [*noun.split("-"), "-"])]
-    adjective_pieces = [piece for word in ADJECTIVES for piece in word.replace("-", " - ").split()]
-    vocabulary = dict.fromkeys(["the", "ran", *noun_pieces, *adjective_pieces, *ADVERBS, "-"])
-    nouns = [piece for piece in noun_pieces if piece != "-"]
-    adjectives = [piece for piece in adjective_pieces if piece != "-"]
-    layers = [[planted.word_to_word([*nouns, "-"], adjectives), planted.uniform, planted.offset(-1)]]
-    return Planted(list(vocabulary), layers, n_ctx=64, causal=causal, start="<s>").build()
-
-
-AMOD = "relation:amod:head->dependent"
-
-
-class TestGrammar:
-    """Truth 8: tags and relations, with words of several pieces."""
-
-    def test_with_adverbs_between_half_of_them_the_offset_falls_and_the_head_stays(self):
-        table = part_of_speech.measure(grammar_model(causal=True), grammar(25, adverbs=True))
-        row = only(table, head=0, measure=AMOD, sink="kept")
-        assert (row.value, row.baseline) == (1.0, 0.5)
-        assert row.ci_low > 0.4
-        assert only(table, head=2, measure=AMOD, sink="kept").gain <= 0
-
-    @pytest.mark.parametrize("causal", [True, False])
-    def test_uniform_head_and_offset_head_have_lift_one(self, causal):
-        table = part_of_speech.measure(grammar_model(causal=causal), grammar(40, adverbs=True))
-        lifts = table[table.measure.str.startswith("tag:") & (table.sink == "kept") & (table["head"] == 1)]
-        assert len(lifts) > 4
-        assert (lifts.value - 1).abs().max() < 1e-4
-        assert (lifts.ci_low.abs() < 1e-3).all()
-
 
 OFFSETS = ("previous-token", "offset:-2", "offset:-3", "offset:-4")
 
@@ -265,13 +147,11 @@ def offset_heads(request):
     return compose(3, form=request.param, n_layers=1, n_heads=4, norm=NoNorm(), behaviours=OFFSETS)
 
 
-@pytest.mark.parametrize("text", ["adjacent", "apart", "meetings", "episodes", "shuffled"])
+@pytest.mark.parametrize("text", ["apart", "episodes", "shuffled"])
 def test_a_head_at_a_fixed_offset_prefers_no_tag(offset_heads, text):
     lexicon = offset_heads.lexicon
     corpus = {
-        "adjacent": lambda: texts.sentences(lexicon, 30, apart=False),
         "apart": lambda: texts.sentences(lexicon, 60, apart=True),
-        "meetings": lambda: texts.meetings(lexicon, 80),
         "episodes": lambda: texts.meetings(lexicon, 40, episodes=4),
         "shuffled": lambda: texts.shuffled(lexicon, 200),
     }[text]()
@@ -283,28 +163,3 @@ def test_a_head_at_a_fixed_offset_prefers_no_tag(offset_heads, text):
     assert len(lifts) >= 12
     off = lifts[(lifts["value"] - 1).abs() > 0.03]
     assert ((off["ci_low"] <= 0) & (off["ci_high"] >= 0)).all(), off[["measure", "sink", "head", "value"]].to_string()
-
-
-class TestWordsAndPadding:
-    """Truth 10: pieces of words, and padding."""
-
-    def test_pooled_rows_still_add_up_to_one(self):
-        from interp.patterns import membership, pool
-
-        generator = torch.Generator().manual_seed(0)
-        pattern = torch.rand(2, 3, 12, 12, generator=generator).softmax(-1)
-        words = membership([[0, 0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 5]] * 2, 6, 12)
-        torch.testing.assert_close(pool(pattern, words, words).sum(-1), torch.ones(2, 3, 6), atol=1e-6, rtol=0)
-
-    @pytest.mark.parametrize("side", ["left", "right"])
-    def test_padding_on_either_side_changes_nothing_and_gets_no_attention(self, positional_model, side):
-        rows = [list(range(2, 30)), list(range(30, 40))]
-        batch = TokenBatch.from_rows(rows, side=side)
-        out = run(positional_model, batch, capture="decoder.*.attn.pattern")
-        for number, row in enumerate(rows):
-            alone = run(positional_model, torch.tensor([row])).logits
-            torch.testing.assert_close(out.logits[number][batch.mask[number]], alone[0], atol=1e-6, rtol=0)
-            for pattern in out.activations.values():
-                real = batch.mask[number]
-                to_padding = pattern[number][:, real][..., ~real]
-                assert to_padding.sum() == 0

