@@ -7,7 +7,7 @@ the list of parts that `interp.parts` and `interp.positions` build from it.
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from operator import attrgetter
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from interp.display import DataFrame, Shown
 from interp.errors import InputError, one_of
@@ -34,8 +34,8 @@ class Configured(Shown):
     most = 60
 
     def __repr__(self) -> str:
-        settings = [(each, getattr(self, each.name)) for each in fields(self)]  # pyright: ignore[reportArgumentType]
-        chosen = (f"{each.name}={value!r}" for each, value in settings if value != each.default)
+        settings = [(setting, getattr(self, setting.name)) for setting in fields(cast(Any, self))]
+        chosen = (f"{setting.name}={value!r}" for setting, value in settings if value != setting.default)
         return f"{type(self).__name__}({', '.join(chosen)})"
 
     def facts(self) -> tuple[str, dict[str, str]]:
@@ -59,31 +59,33 @@ def _settings(config: Any, before: str = "") -> Iterator[tuple[str, Any, bool]]:
             yield name, value, setting.default is not MISSING and value == setting.default
 
 
-class _Norm:
-    """Refuses an eps that is no small number: an infinite one makes every stream 0, and what follows undefined."""
-
-    eps: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.eps <= 1:
-            raise InputError(f"a norm's eps must be a number from 0 to 1, got {self.eps}")
+def _check_eps(eps: float) -> None:
+    """Refuse what is no small number: an infinite one would make every stream 0 and every later number undefined."""
+    if not 0 <= eps <= 1:
+        raise InputError(f"a norm's eps must be a number from 0 to 1, got {eps}")
 
 
 @dataclass(frozen=True)
-class LayerNorm(_Norm):
+class LayerNorm:
     """Subtract the mean, divide by the standard deviation, scale and shift (Ba 2016)."""
 
     eps: float = 1e-5
     bias: bool = True  # whether it shifts
 
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
+
 
 @dataclass(frozen=True)
-class RMSNorm(_Norm):
+class RMSNorm:
     """Divide by the root mean square and scale (Zhang & Sennrich 2019)."""
 
     eps: float = 1e-5
     offset: float = 0.0  # added to the stored weight: 1 where training decayed weights towards no change
     in_float32: Literal["all", "length"] = "all"  # at every precision: the normalised stream, or only its length
+
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
 
 
 @dataclass(frozen=True)
