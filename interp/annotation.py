@@ -6,6 +6,7 @@ A word is addressed by its index in `words`.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from interp.errors import InputError
 
@@ -115,12 +116,8 @@ class AnnotatedText:
     @cached_property
     def word_spans(self) -> tuple[tuple[int, int], ...]:
         """Where each word starts and ends in `text`, in characters."""
-        spans: list[tuple[int, int]] = []
-        start = 0
-        for word, space in zip(self.words, self.space_after, strict=True):
-            spans.append((start, start + len(word)))
-            start += len(word) + space
-        return tuple(spans)
+        lengths = (len(word) + space for word, space in zip(self.words, self.space_after, strict=True))
+        return tuple((start, start + len(word)) for start, word in zip(accumulate(lengths, initial=0), self.words))  # noqa: B905
 
     @cached_property
     def text(self) -> str:

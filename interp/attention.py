@@ -6,6 +6,7 @@ and rotation of queries and keys), `scores` (scale, cap, what positions add, mas
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,23 @@ from interp.visibility import Source, Visibility, for_all
 
 Stream = Float[Tensor, "... position d_model"]  # an edit inside may add leading axes
 Heads = Float[Tensor, "*batch position head d_head"]
+
+
+def _view(part: str, meaning: str, *, bias: bool = False) -> Any:
+    """A property that views the heads of `part` in the fused weight, or in its bias."""
+
+    def view(attn: "Attention") -> Tensor:
+        whole = _there(attn.qkv.bias, "queries, keys and values") if bias else attn.qkv.weight
+        heads = whole.unflatten(0, (-1, attn.config.d_head))[attn.heads[part]]
+        return heads if bias else heads.transpose(1, 2)
+
+    return property(view, doc=meaning)
+
+
+def _there(bias: Tensor | None, what: str) -> Tensor:
+    if bias is None:
+        raise InputError(f"this model has no bias on {what}")
+    return bias
 
 
 class Attention(nn.Module):
@@ -177,21 +195,12 @@ class Attention(nn.Module):
         return z.view(*batch, *z.shape[-3:])
 
     # Per-head views of the fused weights: editing a view edits the model.
-
-    @property
-    def W_Q(self) -> Float[Tensor, "head d_model d_head"]:
-        """What each head asks with."""
-        return self._weight("q")
-
-    @property
-    def W_K(self) -> Float[Tensor, "kv_head d_model d_head"]:
-        """What each key/value head answers with."""
-        return self._weight("k")
-
-    @property
-    def W_V(self) -> Float[Tensor, "kv_head d_model d_head"]:
-        """What each key/value head reads from the positions it attends to."""
-        return self._weight("v")
+    W_Q = _view("q", "What each head asks with, `head d_model d_head`.")
+    W_K = _view("k", "What each key/value head answers with, `kv_head d_model d_head`.")
+    W_V = _view("v", "What each key/value head reads from the positions it attends to, `kv_head d_model d_head`.")
+    b_Q = _view("q", "The bias of each head's queries, `head d_head`.", bias=True)  # noqa: N815
+    b_K = _view("k", "The bias of each key/value head's keys, `kv_head d_head`.", bias=True)  # noqa: N815
+    b_V = _view("v", "The bias of each key/value head's values, `kv_head d_head`.", bias=True)  # noqa: N815
 
     @property
     def W_O(self) -> Float[Tensor, "head d_head d_model"]:
@@ -199,37 +208,9 @@ class Attention(nn.Module):
         return self.out.weight.unflatten(1, (self.config.n_heads, self.config.d_head)).permute(1, 2, 0)
 
     @property
-    def b_Q(self) -> Float[Tensor, "head d_head"]:
-        """The bias of each head's queries."""
-        return self._bias("q")
-
-    @property
-    def b_K(self) -> Float[Tensor, "kv_head d_head"]:
-        """The bias of each key/value head's keys."""
-        return self._bias("k")
-
-    @property
-    def b_V(self) -> Float[Tensor, "kv_head d_head"]:
-        """The bias of each key/value head's values."""
-        return self._bias("v")
-
-    @property
     def b_O(self) -> Float[Tensor, " d_model"]:
         """The bias of what all heads write together."""
         return _there(self.out.bias, "what attention writes")
-
-    def _weight(self, part: str) -> Tensor:
-        return self.qkv.weight.unflatten(0, (-1, self.config.d_head))[self.heads[part]].transpose(1, 2)
-
-    def _bias(self, part: str) -> Tensor:
-        bias = _there(self.qkv.bias, "queries, keys and values")
-        return bias.unflatten(0, (-1, self.config.d_head))[self.heads[part]]
-
-
-def _there(bias: Tensor | None, what: str) -> Tensor:
-    if bias is None:
-        raise InputError(f"this model has no bias on {what}")
-    return bias
 
 
 def _head_norm(config: StackConfig, n_heads: int) -> nn.Module:

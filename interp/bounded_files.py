@@ -68,7 +68,7 @@ def whole(path: Path, most: int = LARGEST_WHOLE) -> str:
     """
     content = bytearray()
     with _opened(path) as file:
-        while len(content) <= most and (piece := file.read(_PIECE)):  # asked for all, it takes room for the most
+        while len(content) <= most and (piece := file.read1(_PIECE)):  # asked for all, it takes room for the most
             content += piece
     if len(content) > most:
         raise InputError(f"{path} is longer than {most:,} bytes, the most that is read as a whole: split it")
@@ -85,16 +85,9 @@ class _Unpacking(gzip.GzipFile):
         super().__init__(fileobj=file, mode="rb")
         self._path, self._most = path, max(UNCHECKED, EXPANDS * os.fstat(file.fileno()).st_size)
 
-    def read(self, size: int | None = -1) -> bytes:
-        """As of any stream, but no more than is looked for."""
-        room = self._most + 1 - self.tell()
-        return self._checked(super().read(room if size is None or size < 0 else min(size, room)))
-
     def read1(self, size: int = -1) -> bytes:
-        """The same from one step of unpacking."""
-        return self._checked(super().read1(size))
-
-    def _checked(self, content: bytes) -> bytes:
+        """As of any stream, by which alone it is read here."""
+        content = super().read1(size)
         if self.tell() > self._most:
             raise InputError(
                 f"{self._path} unpacks to more than {self._most:,} bytes, {EXPANDS} times its size or more"

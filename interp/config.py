@@ -6,22 +6,15 @@ the list of parts that `interp.parts` and `interp.positions` build from it.
 
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from html import escape
 from operator import attrgetter
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from interp.display import DataFrame
+from interp.display import DataFrame, Shown
 from interp.errors import InputError, one_of
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 LARGEST_SIZE = 1 << 24  # of a vocabulary, a context, a width: beyond it sizes of tensors overflow
 LARGEST_NUMBER = 1e18  # of a base or factor: its square is finite in float32
-
-
-def _check_eps(eps: float) -> None:
-    """Refuse what is no small number: an infinite one would make every stream 0 and every later number undefined."""
-    if not 0 <= eps <= 1:
-        raise InputError(f"a norm's eps must be a number from 0 to 1, got {eps}")
 
 
 def _check_literals(config: Any) -> None:
@@ -35,20 +28,19 @@ def _check_literals(config: Any) -> None:
             _check_literals(value)
 
 
-class Configured:
+class Configured(Shown):
     """A configuration that shows what differs from its defaults, as the call that makes it."""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _chosen(self))})"
+    most = 60
 
-    def _repr_html_(self) -> str:
-        """The same for a notebook, a line a setting."""
-        cells = [(escape(name), escape(repr(value))) for name, value, default in _settings(self) if not default]
-        rows = [
-            f'<tr><th style="text-align:left">{name}</th><td style="text-align:left">{value}</td></tr>'
-            for name, value in cells
-        ]
-        return f"<div><strong>{type(self).__name__}</strong><table>{''.join(rows)}</table></div>"
+    def __repr__(self) -> str:
+        settings = [(each, getattr(self, each.name)) for each in fields(self)]  # pyright: ignore[reportArgumentType]
+        chosen = (f"{each.name}={value!r}" for each, value in settings if value != each.default)
+        return f"{type(self).__name__}({', '.join(chosen)})"
+
+    def facts(self) -> tuple[str, dict[str, str]]:
+        """The same, a line a setting."""
+        return type(self).__name__, {name: repr(value) for name, value, default in _settings(self) if not default}
 
     def table(self) -> DataFrame:
         """One row a setting, defaults too: `setting` (`decoder.n_layers`), `value`, and whether it is the `default`."""
@@ -57,42 +49,41 @@ class Configured:
         return pd.DataFrame([*_settings(self)], columns=["setting", "value", "default"])
 
 
-def _chosen(config: Any) -> list[tuple[str, Any]]:
-    """The settings that differ from their defaults, or have none."""
-    return [(each.name, value) for each in fields(config) if (value := getattr(config, each.name)) != each.default]
-
-
 def _settings(config: Any, before: str = "") -> Iterator[tuple[str, Any, bool]]:
     """Every setting by its full name, with its value and whether that is the default."""
     for setting in fields(config):
         name, value = f"{before}{setting.name}", getattr(config, setting.name)
-        if isinstance(value, Configured) and is_dataclass(value):
+        if isinstance(value, Configured):
             yield from _settings(value, f"{name}.")
         else:
             yield name, value, setting.default is not MISSING and value == setting.default
 
 
+class _Norm:
+    """Refuses an eps that is no small number: an infinite one makes every stream 0, and what follows undefined."""
+
+    eps: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps <= 1:
+            raise InputError(f"a norm's eps must be a number from 0 to 1, got {self.eps}")
+
+
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(_Norm):
     """Subtract the mean, divide by the standard deviation, scale and shift (Ba 2016)."""
 
     eps: float = 1e-5
     bias: bool = True  # whether it shifts
 
-    def __post_init__(self) -> None:
-        _check_eps(self.eps)
-
 
 @dataclass(frozen=True)
-class RMSNorm:
+class RMSNorm(_Norm):
     """Divide by the root mean square and scale (Zhang & Sennrich 2019)."""
 
     eps: float = 1e-5
     offset: float = 0.0  # added to the stored weight: 1 where training decayed weights towards no change
     in_float32: Literal["all", "length"] = "all"  # at every precision: the normalised stream, or only its length
-
-    def __post_init__(self) -> None:
-        _check_eps(self.eps)
 
 
 @dataclass(frozen=True)

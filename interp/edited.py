@@ -49,16 +49,19 @@ class Edited:
             batch, target = as_batches(self, batch, target)
         assert target is None or isinstance(target, TokenBatch)
         edits = bound(self.model, self.edits, batch, target)
-        in_turn = {**tap.edit, **{name: _in_turn(edit, tap.edit.get(name)) for name, edit in edits.items()}}
-        inner = replace(tap, edit=in_turn, fired=set())
+        both = {**tap.edit, **{name: in_turn(edit, tap.edit.get(name)) for name, edit in edits.items()}}
+        inner = replace(tap, edit=both, fired=set())
         try:
             return self.model(batch, inner, target)
         finally:
             tap.fired.update(inner.fired & tap.edit.keys())
 
 
-def _in_turn(first: Edit, then: Edit | None) -> Edit:
-    return first if then is None else lambda value: then(first(value))
+def in_turn(first: Edit | None, then: Edit | None) -> Edit:
+    """Both edits of a site, where there are two."""
+    if first is None or then is None:
+        return first or then or (lambda value: value)
+    return lambda value: then(first(value))
 
 
 def edited(model: Model, edit: Edits) -> Edited:

@@ -32,7 +32,10 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
         nan = value.isnan()
         if bool((nan | infinite).any()):
             kind = "NaN" if bool(nan.any()) else "infinite numbers"
-            raise InputError(f"{_weight(model)}{site} holds {kind}, computed in {model.dtype}: {_advice(model)}")
+            low = model.dtype in {torch.float16, torch.bfloat16}
+            more = "what would be measured is undefined; check the weights and config.json"
+            advice = "load it as torch.float32" if low else more
+            raise InputError(f"{_weight(model)}{site} holds {kind}, computed in {model.dtype}: {advice}")
 
 
 def _random(d_vocab: int, n_ctx: int) -> Tensor:
@@ -45,9 +48,3 @@ def _weight(model: Model) -> str:
     names = (name for name, weight in named if weight.is_floating_point() and not bool(weight.isfinite().all()))
     name = next(names, None)
     return f"the weight {name} is not finite, so " if name else ""
-
-
-def _advice(model: Model) -> str:
-    if model.dtype in {torch.float16, torch.bfloat16}:
-        return "load it as torch.float32"
-    return "what would be measured is undefined; check the weights and config.json"

@@ -29,8 +29,7 @@ def initialise(model: Transformer, seed: int, initial: Initial = "normal") -> No
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
-                std = _spread(name, weight, initial) * (1.0 if initial == "glorot" else _depth(name, model))
-                weight.copy_(torch.randn(weight.shape, generator=generator) * std)
+                weight.copy_(torch.randn(weight.shape, generator=generator) * _spread(name, weight, initial, model))
         for module in model.modules():
             if isinstance(module, RootMeanSquare):
                 nn.init.constant_(module.weight, 1 - module.config.offset)
@@ -40,21 +39,13 @@ def initialise(model: Transformer, seed: int, initial: Initial = "normal") -> No
                 nn.init.zeros_(module.bias)
 
 
-def _spread(name: str, weight: Tensor, initial: Initial) -> float:
-    outputs, inputs = weight.shape[-2:]
-    embeds = ".embed." in name
-    match initial:
-        case "normal":
-            return 0.02
-        case "unit":
-            return 1.0 if embeds else (3 * inputs) ** -0.5
-        case "glorot":
-            return inputs**-0.5 if embeds else (2 / (inputs + outputs)) ** 0.5
-
-
-def _depth(name: str, model: Transformer) -> float:
-    """What layers add to the stream is added 2 n_layers times."""
-    return (2 * model.config.n_layers) ** -0.5 if name.endswith(("attn.out.weight", "down.weight")) else 1.0
+def _spread(name: str, weight: Tensor, initial: Initial, model: Transformer) -> float:
+    """The standard deviation of a matrix; what layers add to the stream is added 2 n_layers times."""
+    (outputs, inputs), embeds = weight.shape[-2:], ".embed." in name
+    if initial == "glorot":
+        return inputs**-0.5 if embeds else (2 / (inputs + outputs)) ** 0.5
+    std = 0.02 if initial == "normal" else 1.0 if embeds else (3 * inputs) ** -0.5
+    return std * ((2 * model.config.n_layers) ** -0.5 if name.endswith(("attn.out.weight", "down.weight")) else 1.0)
 
 
 def untrained(model: Model, seed: int) -> Transformer:

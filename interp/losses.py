@@ -9,7 +9,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.model import Model
 from interp.model_inputs import Tokens, as_batch, texts_of
-from interp.tokens import TokenBatch, Tokenizer
+from interp.tokens import TokenBatch
 
 _Window = tuple[list[int], int, int]  # its ids, the first that is scored, and which text's it is
 
@@ -73,17 +73,13 @@ def _texts(model: Model, text: Tokens) -> tuple[list[int], list[list[int]]]:
     """What stands before every window, and each text's own ids."""
     if isinstance(text, TokenBatch | Tensor):
         batch = text if isinstance(text, TokenBatch) else TokenBatch.from_ids(text)
-        return [], [ids[real].tolist() for ids, real in zip(batch.ids, batch.mask, strict=True)]
+        return [], batch.id_lists()
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
-    texts = texts_of(text)
-    return [*model.tokenizer.prefix], [_own(model.tokenizer, each) for each in texts]
-
-
-def _own(tokenizer: Tokenizer, text: str | tuple[str, str]) -> list[int]:
-    if not isinstance(text, str):
+    tokenizer, texts = model.tokenizer, [each for each in texts_of(text) if isinstance(each, str)]
+    if len(texts) < len(texts_of(text)):
         raise InputError("a decoder reads single texts: expected no pair of texts")
-    return [*tokenizer.pieces(text).ids, *tokenizer.suffix]
+    return [*tokenizer.prefix], [[*tokenizer.pieces(each).ids, *tokenizer.suffix] for each in texts]
 
 
 def _windows(ids: Sequence[int], room: int, stride: int) -> Iterator[tuple[list[int], int]]:

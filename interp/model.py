@@ -40,10 +40,8 @@ class Sites(dict[str, Site], Shown):
 
         rows = []
         for name, site in self.items():
-            parts = name.split(".")
-            layer = int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else None
+            stack, layer, _ = split_name(name)
             sizes = " ".join("any" if size is None else str(size) for size in site.sizes)
-            stack = parts[0] if len(parts) > 1 else None
             rows.append([name, stack, layer, " ".join(site.axes), sizes, site.meaning])
         columns = ["site", "stack", "layer", "axes", "sizes", "meaning"]
         return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
@@ -52,16 +50,22 @@ class Sites(dict[str, Site], Shown):
         """Each site once, with its axes and meaning, and how many layers have it."""
         alike: dict[str, list[Site]] = {}
         for name, site in self.items():
-            parts = name.split(".")
-            layered = len(parts) > 2 and parts[1].isdigit()
-            alike.setdefault(".".join([parts[0], "*", *parts[2:]]) if layered else name, []).append(site)
+            stack, layer, rest = split_name(name)
+            alike.setdefault(name if layer is None else f"{stack}.*.{rest}", []).append(site)
         facts = {}
-        for name, layer_sites in alike.items():
-            sizes = zip(layer_sites[0].axes, layer_sites[0].sizes, strict=True)
+        for name, (site, *others) in alike.items():
+            sizes = zip(site.axes, site.sizes, strict=True)
             axes = " ".join(axis if size is None else f"{axis}:{size}" for axis, size in sizes)
-            layers = f"{so_many(len(layer_sites), 'layer')}, " * (len(layer_sites) > 1)
-            facts[name] = f"{layers}{axes} ({layer_sites[0].meaning})"
+            layers = f"{so_many(1 + len(others), 'layer')}, " * bool(others)
+            facts[name] = f"{layers}{axes} ({site.meaning})"
         return f"{so_many(len(self), 'site')}; axes come after the prompt's", facts
+
+
+def split_name(name: str) -> tuple[str | None, int | None, str]:
+    """The stack and the layer of a site by its name, where it has them, and the rest."""
+    stack, _, rest = name.rpartition(".") if name.count(".") < 2 else name.partition(".")
+    layer, _, within = rest.partition(".")
+    return (stack or None, int(layer), within) if layer.isdigit() else (stack or None, None, rest)
 
 
 @runtime_checkable

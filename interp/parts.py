@@ -72,7 +72,8 @@ class Embedding(nn.Module):
         width = config.d_embedding or config.d_model
         self.config = config
         self.token = Lookup(config.d_vocab, width)
-        self.position = _position_table(config, width)
+        first = config.positions.first if isinstance(config.positions, Learned) else None
+        self.position = None if first is None else Lookup(first + config.n_ctx, width)
         self.token_type = Lookup(config.n_token_types, width) if config.n_token_types else None
         self.norm = build_norm(config.norm, width) if config.embedding_norm else nn.Identity()
         self.project = Linear(width, config.d_model) if config.d_embedding else nn.Identity()
@@ -96,12 +97,6 @@ class Embedding(nn.Module):
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if segments is None else self.token_type(segments))
         return self.project(self.norm(x))
-
-
-def _position_table(config: StackConfig, width: int) -> Lookup | None:
-    if not isinstance(config.positions, Learned):
-        return None
-    return Lookup(config.positions.first + config.n_ctx, width)
 
 
 class Linear(nn.Linear):

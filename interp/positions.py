@@ -88,23 +88,21 @@ def frequencies(rotary: Rotary, dims: int, device: torch.device) -> tuple[Float[
 
 
 class Slopes(nn.Module):
-    """-slope * distance on the scores; slopes fall geometrically from head to head (Press 2022, section 3)."""
+    """-slope * distance on the scores; slopes fall geometrically from head to head (Press 2022, section 3).
+
+    They are 2**(-8/n), 2**(-16/n), ... for n a power of 2; else the power below's, then every other of the one above's.
+    """
 
     def __init__(self, n_heads: int):
         super().__init__()
-        self.n_heads = n_heads
+        power = 2 ** math.floor(math.log2(n_heads))
+        self.slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+        self.slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
 
     def forward(self, visibility: Visibility) -> Float[Tensor, "rows head query key"]:
         """What is added to the scores of each head."""
-        return slopes(self.n_heads, visibility.columns.device)[:, None, None] * -visibility.distance().abs()[:, None]
-
-
-def slopes(n_heads: int, device: torch.device | None = None) -> Float[Tensor, " head"]:
-    """2**(-8/n), 2**(-16/n), ... for n a power of 2; else the power below's, then every other of the one above's."""
-    power = 2 ** math.floor(math.log2(n_heads))
-    values = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    values += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
-    return torch.tensor(values, device=device)
+        slopes = torch.tensor(self.slopes, device=visibility.columns.device)
+        return slopes[:, None, None] * -visibility.distance().abs()[:, None]
 
 
 class BucketBias(nn.Module):

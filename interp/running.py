@@ -14,7 +14,7 @@ from torch import Tensor
 from interp.display import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
-from interp.model import Model
+from interp.model import Model, split_name
 from interp.model_inputs import Tokens, as_batch, as_batches, as_target, check_model, target_tokenizer, texts_of  # noqa: F401
 from interp.sites import matching
 from interp.tap import AllSeen, Edit, Tap
@@ -71,7 +71,7 @@ class Run(Shown):
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
-        batch, causal = self._read
+        batch = self.tokens if self.target is None else self.target
         prompt, column = (each.cpu() for each in batch.mask.nonzero(as_tuple=True))
         ids = batch.ids.cpu()[prompt, column]
         table = {"prompt": prompt.numpy(), "position": batch.positions.cpu()[prompt, column].numpy()}
@@ -88,7 +88,7 @@ class Run(Shown):
         table_rows["predicted_id"] = best.indices.numpy()
         table_rows["predicted"] = self._labels(best.indices.tolist(), batch)
         table_rows["probability"] = best.values.exp().numpy()
-        if causal:
+        if self.model is not None and self.model.config.last.causal:
             given_before = logs[prompt, (column - 1).clamp(min=0), ids].numpy()
             table_rows["log_probability"] = np.where(table_rows["position"] == 0, np.nan, given_before)
         return table_rows
@@ -106,12 +106,16 @@ class Run(Shown):
         """
         self._check_prompt(prompt)
         site = site or next((name for name in self.activations if name.endswith(".pattern")), None)
-        if site is not None:
-            return self._drawn_pattern(site, prompt, **how)
-        table = self.table()
-        if "log_probability" not in table:
-            raise InputError("nothing to draw: capture a pattern (capture='*.attn.pattern'), or run a causal model")
-        return drawn("token_bars", table.loc[table["prompt"] == prompt], **how)
+        if site is None:
+            table = self.table()
+            if "log_probability" not in table:
+                raise InputError("nothing to draw: capture a pattern (capture='*.attn.pattern'), or run a causal model")
+            return drawn("token_bars", table.loc[table["prompt"] == prompt], **how)
+        shown, (stack, layer, _) = self.shown_pattern(site, prompt), split_name(site)
+        where = "cross-attention " if ".cross_attn." in site else f"{stack} " if self.target is not None else ""
+        heads = {f"{where}L{layer}.H{at}": each for at, each in enumerate(shown.pattern)}
+        labels = {"label": "attention", "axes_labels": ("from", "to"), "asks": "Where does each head look?"}
+        return drawn("best_heads", heads, queries=shown.queries, keys=shown.keys, **{**labels, **how})
 
     def shown_pattern(self, site: str, prompt: int = 0) -> ShownPattern:
         """The captured pattern of one prompt, padding left out, and the tokens that its rows and columns stand for.
@@ -123,30 +127,19 @@ class Run(Shown):
             raise InputError(f"{site!r} is no attention pattern of single prompts: expected one of `attn.pattern`")
         self._check_prompt(prompt)
         pattern = self[site][prompt].detach().float().cpu().numpy()
-        first = site.startswith("encoder.")
-        read = self.target if self.target is not None and not first else self.tokens
-        names = [self._names(batch, prompt) for batch in (read, self.tokens if ".cross_attn." in site else read)]
-        rows, columns = ([at for at, _ in each] for each in names)
-        return ShownPattern(pattern[:, rows][:, :, columns], *(tuple(name for _, name in each) for each in names))
-
-    def _drawn_pattern(self, site: str, prompt: int, **how: Any) -> Figure:
-        shown = self.shown_pattern(site, prompt)
-        stack, layer, *_ = site.split(".")
-        where = "cross-attention " if ".cross_attn." in site else f"{stack} " if self.target is not None else ""
-        heads = {f"{where}L{layer}.H{at}": each for at, each in enumerate(shown.pattern)}
-        labels = {"label": "attention", "axes_labels": ("from", "to"), "asks": "Where does each head look?"}
-        return drawn("best_heads", heads, queries=shown.queries, keys=shown.keys, **{**labels, **how})
+        read = self.tokens if self.target is None or site.startswith("encoder.") else self.target
+        batches = read, self.tokens if ".cross_attn." in site else read
+        rows, columns = (batch.mask[prompt].cpu().numpy() for batch in batches)
+        return ShownPattern(pattern[:, rows][:, :, columns], *(self._names(batch, prompt) for batch in batches))
 
     def _check_prompt(self, prompt: int) -> None:
         if not 0 <= prompt < len(self.tokens.ids):
             raise InputError(f"no prompt {prompt}: this run has prompts 0-{len(self.tokens.ids) - 1}")
 
-    def _names(self, batch: TokenBatch, prompt: int) -> list[tuple[int, str]]:
-        """The columns of a prompt's tokens, and what each says."""
-        columns = batch.mask[prompt].nonzero()[:, 0].tolist()
-        ids = batch.ids[prompt, columns].tolist()
-        names = self._labels(ids, batch)
-        return [(at, str(id) if name is None else name) for at, id, name in zip(columns, ids, names, strict=True)]
+    def _names(self, batch: TokenBatch, prompt: int) -> tuple[str, ...]:
+        """What each token of a prompt says, or its id."""
+        ids = batch.ids[prompt, batch.mask[prompt]].tolist()
+        return tuple(str(id) if name is None else name for id, name in zip(ids, self._labels(ids, batch), strict=True))
 
     def _labels(self, ids: Sequence[int], batch: TokenBatch) -> Sequence[str | None]:
         """Tokens of one of the texts as a person reads them; None without a tokenizer."""
@@ -154,12 +147,6 @@ class Run(Shown):
         if self.model is not None:
             tokenizer = self.model.target_tokenizer if batch is self.target else self.model.tokenizer
         return [None] * len(ids) if tokenizer is None else tokenizer.labels(ids)
-
-    @property
-    def _read(self) -> tuple[TokenBatch, bool]:
-        """The text that the logits are of, and whether each token is foretold from those before it."""
-        causal = self.model is not None and self.model.config.last.causal
-        return (self.tokens if self.target is None else self.target), causal
 
     def _repr_html_(self) -> str:
         """Its lines, and where patterns were captured where each token looks."""

@@ -1,7 +1,6 @@
 """What people's fingers know: a model's weights by the field's names (`W_Q[layer, head]`), and its tokens."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -24,15 +23,14 @@ class LayerWeights:
     in memory, so several of them (`W_Q[:]`, `W_Q[:, 5]`) are a copy, which refuses to be written to.
     """
 
-    def __init__(self, name: str, axes: str, n_layers: int, of_layer: Callable[[int], Tensor]):
-        self.name, self.axes = name, axes
-        self._n_layers, self._of_layer = n_layers, of_layer
+    def __init__(self, name: str, axes: str, layers: Sequence[Attention]):
+        self.name, self.axes, self._layers = name, axes, layers
 
     def __len__(self) -> int:
-        return self._n_layers
+        return len(self._layers)
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[layer] for layer in range(len(self)))
+        return (getattr(layer, self.name) for layer in self._layers)
 
     @property
     def shape(self) -> torch.Size:
@@ -44,10 +42,11 @@ class LayerWeights:
 
     def __getitem__(self, index: Any) -> Tensor:
         layer, *rest = index if isinstance(index, tuple) else (index,)
-        with self._within(index):
-            if isinstance(layer, int):
-                return self._layer(layer)[(*rest,)] if rest else self._layer(layer)
-            return self._together()[index]
+        try:
+            return getattr(self._layers[layer], self.name)[(*rest,)] if isinstance(layer, int) else self._copy()[index]
+        except IndexError as error:
+            typed = ", ".join(map(str, index)) if isinstance(index, tuple) else index
+            raise InputError(f"no {self.name}[{typed}]; {self!r}, each counted from 0") from error
 
     def __setitem__(self, index: Any, value: Tensor | float) -> None:
         layer, *rest = index if isinstance(index, tuple) else (index,)
@@ -56,26 +55,14 @@ class LayerWeights:
                 f"several layers of {self.name} are a copy, and writing to it would change nothing: write to one layer "
                 f"at a time, model.{self.name}[layer]"
             )
-        with torch.no_grad(), self._within(index):
-            self._layer(layer)[(*rest,)] = value
+        _ = self[index]  # which says so where there is no such part
+        with torch.no_grad():
+            self[layer][(*rest,)] = value
 
-    @contextmanager
-    def _within(self, index: Any) -> Iterator[None]:
-        try:
-            yield
-        except IndexError as error:
-            typed = ", ".join(map(str, index)) if isinstance(index, tuple) else index
-            raise InputError(f"no {self.name}[{typed}]; {self!r}, each counted from 0") from error
-
-    def _layer(self, layer: int) -> Tensor:
-        if not -len(self) <= layer < len(self):
-            raise InputError(f"no layer {layer} of {self.name}: this stack has layers 0-{len(self) - 1}")
-        return self._of_layer(layer % len(self))
-
-    def _together(self) -> Tensor:
+    def _copy(self) -> Tensor:
         """A copy of all layers that torch lets nobody write to: a leaf with gradients, or else for inference."""
         if torch.is_grad_enabled():
-            return torch.stack([each.detach() for each in self]).requires_grad_()
+            return torch.stack([weight.detach() for weight in self]).requires_grad_()
         with torch.inference_mode():
             return torch.stack([*self])
 
@@ -84,7 +71,7 @@ def _of_layers(name: str, axes: str, meaning: str) -> Any:
     def weights(stack: "Weights") -> LayerWeights:
         layers = stack.weighted()[1]
         getattr(layers[0], name)  # says so where there is no such weight
-        return LayerWeights(name, axes, len(layers), lambda layer: getattr(layers[layer], name))
+        return LayerWeights(name, axes, layers)
 
     return property(weights, doc=meaning)
 
@@ -179,6 +166,6 @@ class Shortcuts(Weights):
         if self.tokenizer is None:
             raise InputError("this model has no tokenizer: its tokens have no text")
         batch = as_batch(cast(Model, self), text)
-        rows = [self.tokenizer.labels(ids[real].tolist()) for ids, real in zip(batch.ids, batch.mask, strict=True)]
+        rows = [self.tokenizer.labels(ids) for ids in batch.id_lists()]
         one = isinstance(text, str) or (isinstance(text, Tensor) and text.ndim == 1)
         return rows[0] if one else rows

@@ -12,9 +12,9 @@ from interp.config import Experts, NoMLP, Rotary, StackConfig, TransformerConfig
 from interp.errors import InputError
 from interp.model import Model, Site, Sites
 
-_STREAM = ("position", "d_model")
-_HEADS = ("position", "head", "d_head")
-_ROWS = ("head", "query", "key")
+Row = tuple[str, str, str]  # a site's name in its block, its axes and its meaning
+_STREAM, _HEADS, _ROWS = "position d_model", "position head d_head", "head query key"
+_OF_KEYS = (".k", ".v", ".rot_k")  # their heads are key/value heads
 
 
 def sites(model: Model) -> Sites:
@@ -31,65 +31,56 @@ def sites_of(config: TransformerConfig) -> Mapping[str, Site]:
     return {site.name: site for site in sites}
 
 
-def _stack_sites(name: str, config: StackConfig) -> Iterable[Site]:
-    stream = (None, config.d_model)
-    yield Site(f"{name}.embed", _STREAM, stream, "what enters the first block")
+def _stack_sites(stack: str, config: StackConfig) -> Iterable[Site]:
+    sizes = {"d_model": config.d_model, "d_head": config.d_head, "d_mlp": config.d_mlp}
+    sizes |= {"expert": config.mlp.n_experts} if isinstance(config.mlp, Experts) else {}
+    rows = [("embed", _STREAM, "what enters the first block")]
     for layer in range(config.n_layers):
-        for site in _block_sites(config, layer):
-            yield Site(f"{name}.{layer}.{site.name}", site.axes, site.sizes, site.meaning)
-    yield Site(f"{name}.resid_final", _STREAM, stream, "the stream after the last norm")
+        rows += [(f"{layer}.{name}", axes, meaning) for name, axes, meaning in _block_sites(config, layer)]
+    for name, axes, meaning in [*rows, ("resid_final", _STREAM, "the stream after the last norm")]:
+        sizes["head"] = config.kv_heads if name.endswith(_OF_KEYS) else config.n_heads
+        yield Site(f"{stack}.{name}", (*axes.split(),), (*map(sizes.get, axes.split()),), meaning)
 
 
-def _block_sites(config: StackConfig, layer: int) -> Iterable[Site]:
-    stream = (None, config.d_model)
-    yield Site("resid_pre", _STREAM, stream, "the stream into the block")
-    yield from _normed_input("attn", config, exists=layer > 0 or config.first_norm)
-    yield from _attention_sites("attn", config, turned=isinstance(config.positions_in(layer), Rotary))
-    yield Site("attn_out", _STREAM, stream, "what attention adds to the stream")
+def _block_sites(config: StackConfig, layer: int) -> Iterable[Row]:
+    def normed_input(name: str) -> Iterable[Row]:
+        if config.norms_inputs:
+            yield f"{name}.normalized", _STREAM, "the stream as the layer reads it: normalised, scaled and shifted"
+
+    yield "resid_pre", _STREAM, "the stream into the block"
+    if layer or config.first_norm:
+        yield from normed_input("attn")
+    yield from _attention_sites("attn", "the stream", turned=isinstance(config.positions_in(layer), Rotary))
+    yield "attn_out", _STREAM, "what attention adds to the stream"
     if not config.parallel:
-        yield Site("resid_mid", _STREAM, stream, "the stream after attention")
+        yield "resid_mid", _STREAM, "the stream after attention"
     if config.cross_attention:
-        yield from _normed_input("cross_attn", config)
-        yield from _attention_sites("cross_attn", config, turned=False)
-        yield Site("cross_attn_out", _STREAM, stream, "what cross-attention adds to the stream")
-        yield Site("resid_cross", _STREAM, stream, "the stream after cross-attention")
+        yield from normed_input("cross_attn")
+        yield from _attention_sites("cross_attn", "the encoder's last stream", turned=False)
+        yield "cross_attn_out", _STREAM, "what cross-attention adds to the stream"
+        yield "resid_cross", _STREAM, "the stream after cross-attention"
     if not isinstance(config.mlp, NoMLP):
-        yield from _normed_input("mlp", config)
-        yield from _mlp_sites(config)
-        yield Site("mlp_out", _STREAM, stream, "what the feed-forward adds to the stream")
-    yield Site("resid_post", _STREAM, stream, "the stream out of the block")
+        yield from normed_input("mlp")
+        if isinstance(config.mlp, Experts):
+            yield "mlp.router", "position expert", "weights of the experts; 0 for those not chosen"
+            yield "mlp.experts", "position expert d_model", "what each expert adds"
+        else:
+            yield "mlp.pre", "position d_mlp", "what the activation reads"
+            yield "mlp.post", "position d_mlp", "what the output matrix of the feed-forward reads"
+        yield "mlp_out", _STREAM, "what the feed-forward adds to the stream"
+    yield "resid_post", _STREAM, "the stream out of the block"
 
 
-def _normed_input(name: str, config: StackConfig, *, exists: bool = True) -> Iterable[Site]:
-    if exists and config.norms_inputs:
-        meaning = "the stream as the layer reads it: normalised, scaled and shifted"
-        yield Site(f"{name}.normalized", _STREAM, (None, config.d_model), meaning)
-
-
-def _attention_sites(name: str, config: StackConfig, *, turned: bool) -> Iterable[Site]:
-    rows, heads = (config.n_heads, None, None), (None, config.n_heads, config.d_head)
-    shared = (None, config.kv_heads, config.d_head)
-    keys = "the encoder's last stream" if name == "cross_attn" else "the stream"
-    yield Site(f"{name}.q", _HEADS, heads, "queries, after the bias, before norm and rotation")
-    yield Site(f"{name}.k", _HEADS, shared, f"keys of {keys}, one a key/value head, before norm and rotation")
-    yield Site(f"{name}.v", _HEADS, shared, f"values of {keys}, one a key/value head")
+def _attention_sites(name: str, keys: str, *, turned: bool) -> Iterable[Row]:
+    yield f"{name}.q", _HEADS, "queries, after the bias, before norm and rotation"
+    yield f"{name}.k", _HEADS, f"keys of {keys}, one a key/value head, before norm and rotation"
+    yield f"{name}.v", _HEADS, f"values of {keys}, one a key/value head"
     if turned:
-        yield Site(f"{name}.rot_q", _HEADS, heads, "queries as they enter the scores, after norm and rotation")
-        yield Site(f"{name}.rot_k", _HEADS, shared, "keys as they enter the scores, after norm and rotation")
-    yield Site(f"{name}.scores", _ROWS, rows, "scaled q·k, masked keys at -inf")
-    yield Site(f"{name}.pattern", _ROWS, rows, "softmax of the scores; rows sum to 1")
-    yield Site(f"{name}.z", _HEADS, heads, "the pattern's mix of values")
-
-
-def _mlp_sites(config: StackConfig) -> Iterable[Site]:
-    if isinstance(config.mlp, Experts):
-        n, d_model = config.mlp.n_experts, config.d_model
-        yield Site("mlp.router", ("position", "expert"), (None, n), "weights of the experts; 0 for those not chosen")
-        yield Site("mlp.experts", ("position", "expert", "d_model"), (None, n, d_model), "what each expert adds")
-        return
-    hidden = (None, config.d_mlp)
-    yield Site("mlp.pre", ("position", "d_mlp"), hidden, "what the activation reads")
-    yield Site("mlp.post", ("position", "d_mlp"), hidden, "what the output matrix of the feed-forward reads")
+        yield f"{name}.rot_q", _HEADS, "queries as they enter the scores, after norm and rotation"
+        yield f"{name}.rot_k", _HEADS, "keys as they enter the scores, after norm and rotation"
+    yield f"{name}.scores", _ROWS, "scaled q·k, masked keys at -inf"
+    yield f"{name}.pattern", _ROWS, "softmax of the scores; rows sum to 1"
+    yield f"{name}.z", _HEADS, "the pattern's mix of values"
 
 
 def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ Everything starts from totals a group of documents: documents, never tokens, are
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 from scipy import special
@@ -73,14 +73,22 @@ def estimate(
     signs = (1, -1)[: 1 + len(beside) // 2]
     full = np.stack(np.broadcast_arrays(totals, weights, *beside)).astype(float)
     observed = full[1] != 0 if present is None else np.broadcast_to(present.T, full.shape[:0:-1]).T
+    ratios, gain, low, high, p, p_below, n_groups = _tested(full, signs, observed, seed)
+    baseline = ratios[1] if beside else np.zeros_like(gain)
+    return Estimate(ratios[0], baseline, gain, low, high, p, p_below, n_groups)
+
+
+def _tested(full: Array, signs: Sequence[int], observed: Array, seed: int) -> tuple[Array, ...]:
+    """Ratios of totals and weights, which alternate in `full`; their signed sum, its bounds, p for more and for less.
+
+    Last comes how many groups were observed, a column.
+    """
     full, n_groups = full[:, observed.any(1)], observed.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios, influence, error = _to_first_order(full, signs, n_groups)
-        gain = _signed(signs, ratios)
-        quantiles = _studentised_quantiles(full, signs, gain, error, n_groups, seed)
-        low, high, p, p_below = _sure(gain, error, influence, quantiles, n_groups)
-    baseline = ratios[1] if beside else np.zeros_like(gain)
-    return Estimate(ratios[0], baseline, gain, low, high, p, p_below, n_groups)
+        value = _signed(signs, ratios)
+        quantiles = _studentised_quantiles(full, signs, value, error, n_groups, seed)
+        return ratios, value, *_sure(value, error, influence, quantiles, n_groups), n_groups
 
 
 def ratio(totals: Array, weights: Array) -> tuple[Array, Array, Array]:
@@ -112,7 +120,9 @@ def _sure(
     """Bounds of a value at 95%, and its p on either side, for more than 0 and for less."""
     t, degrees = value / error, n_groups - 1
     g = _unskewed(t, influence)
-    above, below = (np.maximum(_t_tail(sign * t, degrees), _t_tail(sign * g, degrees)) for sign in (1, -1))
+    above, below = (
+        np.maximum(special.stdtr(degrees, -sign * t), special.stdtr(degrees, -sign * g)) for sign in (1, -1)
+    )
     low, high = value - quantiles[1] * error, value - quantiles[0] * error
     same = (error <= _SAME * np.abs(value)) & (n_groups > 1)
     agreed = 0.5 - np.sign(value) * (0.5 - 0.5**n_groups)
@@ -126,11 +136,6 @@ def _sure(
     return np.where(few, np.nan, low), np.where(few, np.nan, high), above, below
 
 
-def _t_tail(t: np.ndarray, degrees: np.ndarray | int) -> np.ndarray:
-    """P(T > t) of Student's t."""
-    return special.stdtr(degrees, -t)
-
-
 def _unskewed(t: Array, influence: Array) -> Array:
     """Hall's transformation of t (1992): g = t + k t² / 3 + k² t³ / 27 + k / 6, whose law is less skewed than t's.
 
@@ -142,8 +147,8 @@ def _unskewed(t: Array, influence: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Shares:
-    """The share of a whole difference in each column, over `n` pairs; 1 is the whole. Fields have one value a column.
+class Contrast:
+    """A signed sum of ratios; every field has one value a column.
 
     `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
     """
@@ -152,6 +157,12 @@ class Shares:
     low: Array
     high: Array
     p: Array
+
+
+@dataclass(frozen=True)
+class Shares(Contrast):
+    """The share of a whole difference in each column, over `n` pairs; 1 is the whole."""
+
     n: Array
 
 
@@ -181,7 +192,7 @@ def shares(effects: Array, wholes: Array, *, clusters: Sequence[Sequence[object]
             degrees = min(len({*each}) for each in crossed) - 1
             apart = special.stdtrit(degrees, 0.975) * error
             varies = error > 1e-12
-            p = np.where(varies, 2 * _t_tail(np.abs(value) / error, degrees), p)
+            p = np.where(varies, 2 * special.stdtr(degrees, -np.abs(value) / error), p)
         low, high = np.where(varies, value - apart, low), np.where(varies, value + apart, high)
     return Shares(value, low, high, p, there.sum(0))
 
@@ -216,19 +227,6 @@ def _over_pairs(effects: Array, wholes: Array) -> tuple[Array, Array, Array]:
     return np.where(there, effects, 0.0), np.where(there, wholes[:, None], 0.0), there
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """A signed sum of ratios; every field has one value a column.
-
-    `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
-    """
-
-    value: Array
-    low: Array
-    high: Array
-    p: Array
-
-
 def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int = 0) -> Contrast:
     """Signed sum of the ratios sum(totals) / sum(weights), on the same groups: a difference of gains is one of four.
 
@@ -244,22 +242,12 @@ def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int =
     full = np.stack(np.broadcast_arrays(totals, weights), 1).astype(float)  # ratio 2 group column
     full = full.reshape(-1, *full.shape[2:])
     observed = (full[1::2] != 0).any(0)
-    full, n_groups = full[:, observed.any(1)], observed.sum(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios, influence, error = _to_first_order(full, signs, n_groups)
-        value = _signed(signs, ratios)
-        quantiles = _studentised_quantiles(full, signs, value, error, n_groups, seed)
-        low, high, above, below = _sure(value, error, influence, quantiles, n_groups)
+    _, value, low, high, above, below, _ = _tested(full, signs, observed, seed)
     return Contrast(value, low, high, np.minimum(2 * np.minimum(above, below), 1.0))
 
 
-def _products(u: Array) -> Array:
-    """All products of two of the quantities, a group: pair x group x column."""
-    return np.stack([u[i] * u[j] for i, j in _pairs(len(u))])
-
-
 def _pairs(count: int) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(count) for j in range(i, count)]
+    return [*combinations_with_replacement(range(count), 2)]
 
 
 def _ratios(sums: Array, squares: Array, signs: Sequence[int], n_groups: Array) -> tuple[Array, Array]:
@@ -308,25 +296,19 @@ def _studentised_quantiles(
             continue
         block = full[:, :, columns]
         sums = np.einsum("rg,kgc->krc", draws, block, optimize=True)
-        squares = np.einsum("rg,kgc->krc", draws, _products(block), optimize=True)
+        products = np.stack([block[i] * block[j] for i, j in _pairs(len(block))])  # pair group column
+        squares = np.einsum("rg,kgc->krc", draws, products, optimize=True)
         ratios, error = _ratios(sums, squares, signs, n_groups[columns])
         t = (_signed(signs, ratios) - value[columns]) / error
         # a replicate that drew hardly any group with a difference in it has no error to be measured by
         t = np.where(error <= 1e-3 * plain_error[columns], 0.0, t)
-        drawn = _quantiles(t)
+        usable = ~np.isnan(t).all(0)  # else a column has nothing to resample
+        drawn = np.full((2, t.shape[1]), np.nan)
+        if usable.any():
+            drawn[:, usable] = np.nanquantile(t[:, usable], [0.025, 0.975], axis=0)
         low[columns], high[columns] = (
-            np.where(enough, drawn[0], low[columns]),
-            np.where(enough, drawn[1], high[columns]),
+            np.where(enough, of_drawn, bounds[columns]) for of_drawn, bounds in zip(drawn, (low, high), strict=True)
         )
-    return low, high
-
-
-def _quantiles(t: Array) -> tuple[Array, Array]:
-    """2.5% and 97.5% of each column; NaN where a column has nothing to resample."""
-    usable = ~np.isnan(t).all(0)
-    low, high = np.full(t.shape[1], np.nan), np.full(t.shape[1], np.nan)
-    if usable.any():
-        low[usable], high[usable] = np.nanquantile(t[:, usable], [0.025, 0.975], axis=0)
     return low, high
 
 
@@ -335,8 +317,8 @@ def mean_interval(values: Array, *, seed: int = 0) -> tuple[float, float, float,
     values = np.asarray(values, dtype=float)[:, None]
     estimates = estimate(values, np.ones_like(values), seed=seed)
     columns = estimates.value, estimates.low, estimates.high, estimates.two_sided
-    value, low, high, p = (float(column[0]) for column in columns)
-    return value, low, high, p
+    mean, low, high, p = (float(column[0]) for column in columns)
+    return mean, low, high, p
 
 
 def benjamini_hochberg(p: Array) -> Array:

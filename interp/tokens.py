@@ -256,6 +256,10 @@ class TokenBatch(Shown):
         facts = {"ids": " ".join(map(str, self.ids[0, :16].tolist())) + " …" * (self.ids.shape[1] > 16)}
         return f"TokenBatch: {said_of(self)}", facts | ({} if self.segments is None else {"segments": "0 and 1"})
 
+    def id_lists(self) -> list[list[int]]:
+        """Each text's ids, without padding."""
+        return [ids[real].tolist() for ids, real in zip(self.ids, self.mask, strict=True)]
+
     @cached_property
     def padded(self) -> bool:
         """Whether any row has padding."""

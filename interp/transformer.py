@@ -11,9 +11,9 @@ Axes, in the order in which they appear; leading axes are free ("..."), so that 
 Sites (`tap(name, value)`) mean the same in every architecture; `interp.sites` lists them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from interp.attention import Attention, CrossAttention, Stream
 from interp.cache import Growing
-from interp.config import StackConfig, TransformerConfig
+from interp.config import StackConfig, TransformerConfig, Wiring
 from interp.errors import InputError
 from interp.model import Model, Site
 from interp.model_inputs import Tokens, as_batches
@@ -35,13 +35,24 @@ from interp.visibility import Source, Visibility
 
 
 class Sublayer:
-    """A norm, a layer and how they meet the stream: x + layer(norm(x)) (Radford 2019), or as a subclass says."""
+    """A layer, and how it meets the stream: norm_sum(x + norm_after(layer(norm_before(x)))); `wiring` says which stand.
 
-    adds = True  # whether the stream after it is the stream before it and what it writes
+    `pre` has the norm before the layer (Radford 2019), `post` after the sum (Vaswani 2017), `after` after the layer
+    (Walsh 2025), `sandwich` one before it and one after it (Ding 2021). Of the others nothing changes the stream.
+    """
 
-    def __init__(self, name: str, norm: nn.Module, layer: nn.Module | None, after: str = ""):
-        self.name, self.norm, self.layer = name, norm, layer
-        self.after = after  # the site of the stream that it leaves
+    def __init__(self, name: str, norm: nn.Module, layer: nn.Module | None, after: str = "", wiring: Wiring = "pre"):
+        self.name, self.layer, self.after = name, layer, after  # the last: the site of the stream that it leaves
+        self.norm_before = self.norm_after = self.norm_sum = _NO_NORM
+        match wiring:
+            case "post":
+                self.norm_sum = norm
+            case "after":
+                self.norm_after = norm
+            case "sandwich":
+                self.norm_before, self.norm_after = cast(Around, norm).before, cast(Around, norm).after
+            case _:
+                self.norm_before = norm
 
     def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *beside: Any) -> Stream:
         """The stream after it."""
@@ -55,16 +66,6 @@ class Sublayer:
             f"{self.name}_out", self.write(self.layer(within("normalized", self.read(residual)), within, *beside))
         )
 
-    @property
-    def norm_before(self) -> nn.Module:
-        """The norm between the stream and the layer."""
-        return self.norm
-
-    @property
-    def norm_after(self) -> nn.Module:
-        """The norm between the layer and the stream."""
-        return _NO_NORM
-
     def read(self, residual: Stream) -> Stream:
         """What the layer reads of the stream."""
         return self.norm_before(residual)
@@ -75,50 +76,7 @@ class Sublayer:
 
     def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
         """The stream with what was written."""
-        return tap(self.after, residual + out)
-
-
-class PostNorm(Sublayer):
-    """norm(x + layer(x)), as in Vaswani 2017."""
-
-    adds = False
-
-    @property
-    def norm_before(self) -> nn.Module:
-        """None."""
-        return _NO_NORM
-
-    def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """The stream with what was written, normalised."""
-        return tap(self.after, self.norm(residual + out))
-
-
-class AfterNorm(Sublayer):
-    """x + norm(layer(x)): what a layer writes is normalised, what it reads is not (Walsh 2025)."""
-
-    @property
-    def norm_before(self) -> nn.Module:
-        """None."""
-        return _NO_NORM
-
-    @property
-    def norm_after(self) -> nn.Module:
-        """The norm between the layer and the stream."""
-        return self.norm
-
-
-class Sandwich(Sublayer):
-    """x + norm(layer(norm(x))): what a layer reads and what it writes is normalised (Ding 2021)."""
-
-    @property
-    def norm_before(self) -> nn.Module:
-        """The first of its two norms."""
-        return cast(Around, self.norm).before
-
-    @property
-    def norm_after(self) -> nn.Module:
-        """The second."""
-        return cast(Around, self.norm).after
+        return tap(self.after, self.norm_sum(residual + out))
 
 
 class Beside(Sublayer):
@@ -142,7 +100,6 @@ class Done(Sublayer):
 
 
 _NO_NORM = nn.Identity()
-WIRINGS = {"pre": Sublayer, "post": PostNorm, "after": AfterNorm, "sandwich": Sandwich}
 
 
 class Block(nn.Module):
@@ -150,7 +107,7 @@ class Block(nn.Module):
 
     def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
         super().__init__()
-        self.config, self.wiring = config, WIRINGS.get(config.wiring, Sublayer)
+        self.config = config
         self.attn = Attention(config, layer, bias)
         self.norm_attn = self._norm() if layer or config.first_norm else nn.Identity()
         self.cross_attn = CrossAttention(config) if config.cross_attention else None
@@ -161,7 +118,7 @@ class Block(nn.Module):
             self.norm_mlp = self.norm_attn
 
     def _norm(self) -> nn.Module:
-        shape = Around if self.wiring is Sandwich else build_norm
+        shape = Around if self.config.wiring == "sandwich" else build_norm
         return shape(self.config.norm, self.config.d_model)
 
     @property
@@ -169,20 +126,20 @@ class Block(nn.Module):
         """The first sublayer; in parallel blocks it adds the feed-forward too."""
         if self.config.parallel:
             return Beside("attn", self.norm_attn, self.attn, self.feed_forward)
-        return self.wiring("attn", self.norm_attn, self.attn, "resid_mid")
+        return Sublayer("attn", self.norm_attn, self.attn, "resid_mid", self.config.wiring)
 
     @property
     def cross(self) -> Sublayer:
         """The sublayer that reads a source."""
         if self.cross_attn is None:
             raise InputError("this decoder has no cross-attention: expected no source")
-        return self.wiring("cross_attn", self.norm_cross, self.cross_attn, "resid_cross")
+        return Sublayer("cross_attn", self.norm_cross, self.cross_attn, "resid_cross", self.config.wiring)
 
     @property
     def feed_forward(self) -> Sublayer:
         """The last sublayer."""
-        kind = Done if self.mlp is None or self.config.parallel else self.wiring
-        return kind("mlp", self.norm_mlp, self.mlp, "resid_post")
+        kind = Done if self.mlp is None or self.config.parallel else Sublayer
+        return kind("mlp", self.norm_mlp, self.mlp, "resid_post", self.config.wiring)
 
     def forward(
         self,
@@ -199,16 +156,6 @@ class Block(nn.Module):
         return self.feed_forward(x, tap)
 
 
-class Blocks(nn.ModuleList):
-    """A stack's blocks, first to last; a list of modules that says of what kind they are."""
-
-    if TYPE_CHECKING:
-
-        def __getitem__(self, layer: int) -> Block: ...  # pyright: ignore[reportIncompatibleMethodOverride]
-
-        def __iter__(self) -> Iterator[Block]: ...
-
-
 class Stack(Weights, nn.Module):
     """Blocks that carry one residual stream, from token embeddings to the final norm."""
 
@@ -217,7 +164,8 @@ class Stack(Weights, nn.Module):
         self.config = config
         self.embed = Embedding(config)
         bias = build_bias(config)
-        self.blocks = Blocks(Block(config, layer, bias) for layer in range(config.n_layers))
+        blocks = nn.ModuleList(Block(config, layer, bias) for layer in range(config.n_layers))
+        self.blocks = cast(list[Block], blocks)  # says of what kind they are
         # where norms follow the sums, the last block has normalised already
         self.norm = nn.Identity() if config.wiring == "post" else build_norm(config.norm, config.d_model)
 
@@ -329,12 +277,12 @@ def with_parts(model: Model, what: str) -> Transformer:
     """`model` as one whose blocks, norms and weights `what` can call one at a time."""
     if isinstance(model, Transformer):
         return model
-    if hasattr(model, "edits"):
-        raise InputError(
-            f"{what} calls a model's parts one at a time, which would pass by the edits bound to this one: capture and "
-            "edit with run(), or take a plain way (sweep_by_forward, knock_out_by_forward)"
-        )
+    reason = (
+        "which would pass by the edits bound to this one"
+        if hasattr(model, "edits")
+        else "and another library runs this model as a whole"
+    )
     raise InputError(
-        f"{what} calls a model's parts one at a time, and another library runs this model as a whole: capture and edit "
-        "with run(), or take a plain way (sweep_by_forward, knock_out_by_forward)"
+        f"{what} calls a model's parts one at a time, {reason}: capture and edit with run(), or take a plain way "
+        "(sweep_by_forward, knock_out_by_forward)"
     )

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from analyses.cli.options import Dtype, declared
+from analyses.cli.options import COLUMNS, Dtype, declared
 
 if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
 
-COLUMNS = 80  # of a terminal
 USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from analyses.cli.command_frame import COLUMNS
+from analyses.cli.options import COLUMNS
 from models import catalogue
 
 _NAME = 12  # letters of a name that stands beside what is said of it; longer ones have a line of their own

@@ -11,6 +11,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
+COLUMNS = 80  # of a terminal
+
 # What can be typed for an option: each value is its name in small letters.
 Metric = StrEnum("Metric", "LOGIT_DIFFERENCE LOG_PROBABILITY PROBABILITY RANK KL_DIVERGENCE LOSS")
 Stack = StrEnum("Stack", "ENCODER DECODER")

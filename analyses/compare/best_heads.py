@@ -35,23 +35,12 @@ class Best:
     n: int
     unit: str
 
-    @property
-    def layer(self) -> int:
-        """Its layer, from 0."""
-        return self.index // self.heads.n_heads
-
     def columns(self) -> dict[str, Any]:
         """Where it stands, for a table."""
-        return {
-            "stack": self.heads.stack,
-            "attention": self.heads.attention,
-            "layer": self.layer,
-            "head": self.index % self.heads.n_heads,
-            "depth": depth(self.layer, self.heads.n_layers),
-            "baseline_name": self.baseline_name,
-            "n": self.n,
-            "unit": self.unit,
-        }
+        layer, head = divmod(self.index, self.heads.n_heads)
+        place = {"stack": self.heads.stack, "attention": self.heads.attention, "layer": layer, "head": head}
+        columns = {"depth": depth(layer, self.heads.n_layers), "baseline_name": self.baseline_name}
+        return {**place, **columns, "n": self.n, "unit": self.unit}
 
 
 def depth(layer: Any, n_layers: int) -> Any:

@@ -145,7 +145,8 @@ def compare(
     reads = [_read(name, model, used, left_out, seed, say) for name, model in models.items()]
     measured = [{*read.collected} for read in reads]
     if not any(one & other for at, one in enumerate(measured) for other in measured[:at]):
-        raise InputError(f"no behaviour could be measured in two of the models. {_reasons(reads)}")
+        why = dict.fromkeys(f"{read.name}: {reason}" for read in reads for reason in read.left_out.values())
+        raise InputError(f"no behaviour could be measured in two of the models. {'; '.join(why)}")
     say("comparing", 0)
     heads = pd.concat([read.heads for read in reads], ignore_index=True)
     unused = [corpus for corpus in corpora if corpus.name not in {each.corpus.name for each in used}]
@@ -197,12 +198,6 @@ def _collect(name: str, model: Model, used: Used, seed: int, say: Say) -> Iterab
     return zip(used.asked, totals, strict=True)
 
 
-def _reasons(reads: Sequence[Read]) -> str:
-    """Why nothing can be compared, each reason once."""
-    why = dict.fromkeys((read.name, reason) for read in reads for reason in read.left_out.values())
-    return "; ".join(f"{name}: {reason}" for name, reason in why)
-
-
 def _heads(name: str, collected: Mapping[str, Collected], seed: int) -> pd.DataFrame:
     """All heads of one model; `shows` says which rows are findings on the whole text."""
     if not collected:
@@ -233,7 +228,8 @@ def _rows(behaviour: str, reads: Sequence[Read], bests: Sequence[Mapping[str, Be
     measures = dict.fromkeys(measure for each in bests for measure in each)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for read, best in zip(reads, bests, strict=True):
-        showing = _showing(read.heads)
+        shows = read.heads.loc[read.heads["shows"].astype(bool)].groupby("measure")["depth"]
+        showing = {str(name): {"n_heads": len(depths), "mean_depth": float(depths.mean())} for name, depths in shows}
         for corpus in dict.fromkeys(head.corpus for head in best.values()):  # whose groups are the same
             names = [measure for measure, head in best.items() if head.corpus == corpus]
             gains = gain_columns([best[name] for name in names], seed=seed)
@@ -246,12 +242,3 @@ def _rows(behaviour: str, reads: Sequence[Read], bests: Sequence[Mapping[str, Be
             for name, difference in zip(common, differences, strict=True):
                 rows[name, read.name] |= difference
     return [rows[name, read.name] for name in measures for read in reads if (name, read.name) in rows]
-
-
-def _showing(heads: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """By measure, how many heads of a model show it, and their mean relative depth; only measures that any shows."""
-    rows = heads.loc[heads["shows"].astype(bool)]
-    return {
-        str(measure): {"n_heads": len(some), "mean_depth": float(some["depth"].mean())}
-        for measure, some in rows.groupby("measure")
-    }

@@ -3,10 +3,11 @@
 What is beyond a limit is refused before it costs the memory and hours that it would.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TypeVar
 
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
@@ -14,6 +15,7 @@ from interp.errors import InputError
 MOST_WORDS = 1_000_000  # of a text; the longest novels have 600,000
 MOST_ROWS = 20_000  # of a sentence
 LONGEST_WORD = 10_000  # characters
+_T = TypeVar("_T")
 
 
 class Lines(Iterator[str]):
@@ -32,6 +34,11 @@ class Lines(Iterator[str]):
             self.number = last
             raise
         return line
+
+    def last(self, rows: Sequence[_T]) -> Iterator[_T]:
+        """What was made of the last lines, one by one, each with its line as the one at fault."""
+        for self.number, row in enumerate(rows, start=self.number - len(rows) + 1):  # noqa: B020
+            yield row
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ class Answers:
         return self.right / self.n
 
     @property
+    def sign(self) -> str:
+        """Whether the difference has the `right` sign or the `wrong` one."""
+        return "right" if self.difference > 0 else "wrong"
+
+    @property
     def unsaid(self) -> str | None:
         """Why nothing is a share, where `said` does not tell it already: it tells of a wrong sign."""
         return None if self.refused is None or self.refused.startswith(_WRONG_SIGN) else self.refused
@@ -44,20 +49,16 @@ class Answers:
     @property
     def said(self) -> str:
         """In a sentence."""
-        sign = "right" if self.difference > 0 else "wrong"
-        prefers = (
-            f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.share:.0%}) and the "
-            f"wrong one on {self.wrong} of the corrupted"
-        )
         if self.n == 1:
-            clean, corrupted = ("right", "wrong")[1 - self.right], ("right", "wrong")[self.wrong]
+            clean, corrupt = ("right", "wrong")[1 - self.right], ("right", "wrong")[self.wrong]
+            prefers = f"the {clean} answer to the clean prompt and the {corrupt} one to the corrupted"
+        else:
             prefers = (
-                f"The model prefers the {clean} answer to the clean prompt and the {corrupted} one to the corrupted"
+                f"the right answer on {self.right} of {self.n} clean prompts ({self.share:.0%}) and the wrong one "
             )
+            prefers += f"on {self.wrong} of the corrupted"
+        difference = f"{self.difference:+.3g}".replace("-", "−")
         return (
-            f"{prefers}; clean less corrupted, the logit difference is {_signed(self.difference)}, of the {sign} sign."
+            f"The model prefers {prefers}; clean less corrupted, the logit difference is {difference}, of the "
+            f"{self.sign} sign."
         )
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", "−")

@@ -1,59 +1,19 @@
 """Runs the probes on one corpus, task by task."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
-import pandas as pd
-
-from analyses.probe.fitted import Scores, Splits, probe, right_alone
+from analyses.probe.fitted import Splits, probe, right_alone
 from analyses.probe.items import SPLITS, Items, choose, probed_stack
-from analyses.probe.probe_tables import depth_table, layer_table
+from analyses.probe.probe_tables import Probed
 from analyses.probe.probe_tasks import COREFERENCE, TAG, TASKS, TaskItems, split_of, with_control
 from analyses.probe.vectors import read
 from analyses.reading.collectors import refuse_unread
-from interp import AnnotatedText, InputError, Model, StackConfig
+from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.initialisation import untrained
 from interp.probes import PENALTY
 
 Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
-
-
-@dataclass(frozen=True)
-class Probed:
-    """What the probes of one corpus found, task by task, and what was read for it."""
-
-    stack: str
-    config: StackConfig
-    seed: int
-    scores: Mapping[str, Scores]
-    left_out: Mapping[str, str]  # tasks that have no items, and why
-    counts: Mapping[str, int]
-    documents: int
-
-    @cached_property
-    def layers(self) -> pd.DataFrame:
-        """A row a task and layer's stream or head: the rows of `tables/layers`.
-
-        `depth` counts the blocks passed: 0 is the stream into the first. `ci_low` and `ci_high` bound the selectivity.
-        `gain` is accuracy less `baseline`: the most frequent label of the type, for edges the strictest rule (nearest
-        mention and the like). `learnt` is accuracy less `untrained_accuracy`, that of the same probe on the model with
-        fresh weights. `ambiguous_*` are tags of the types that training shows both as noun and as verb. Intervals are
-        over test documents, for the probes as trained, one draw of the control task and one untrained model.
-        """
-        return layer_table(self.stack, self.config, self.scores, seed=self.seed)
-
-    @cached_property
-    def depths(self) -> pd.DataFrame:
-        """How deep each task is read: `stack, task, measure, value, ci_low, ci_high, n`, the rows of `tables/depths`.
-
-        The expected layer is missing where all layers together read the task no better than the embedding alone; its
-        interval is a bootstrap over test documents, of the probes as trained. That of the centre of gravity comes from
-        probes fitted again to halves of the training documents. A task `a - b` is the difference of two, on the same
-        documents.
-        """
-        return depth_table(self.stack, self.scores, seed=self.seed)
 
 
 def measure(

@@ -1,22 +1,17 @@
 """How is what probes found said? Plain sentences, each number with its interval and what it is compared with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analyses.probe.probe_runs import Probed
 from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, EXPECTED, GRAVITY, RULE, UNTRAINED, Beside
-from analyses.probe.probe_tasks import TASKS, Task
+from analyses.probe.probe_tasks import TASKS, WORDS, Task
 from analyses.wording.formats import counted, interval, number, percent
 from analyses.wording.head_names import head_name
 
 _MEASURES = (EXPECTED, GRAVITY)
-_BESIDE = {
-    RULE: "the rule that reads no sentence",
-    UNTRAINED: "the same probe of the untrained model",
-    CONTROL: "the control task, which only knowing types by heart solves",
-}
+_BESIDE = dict(zip((RULE, UNTRAINED, CONTROL), WORDS["beside"], strict=True))
 UNSURE = "it cannot be told"
 Row = Mapping[Any, Any]
 
@@ -27,28 +22,21 @@ def best_stream(rows: pd.DataFrame) -> Row:
     return streams.loc[streams["accuracy"].idxmax()].to_dict()
 
 
-def in_short(probed: Probed, task: Task) -> str:
+def in_short(rows: pd.DataFrame, task: Task, deepest: int) -> str:
     """One task in one breath: where it is read best, how well, and what the simplest rivals get."""
-    rows, deepest = probed.layers.loc[probed.layers["task"] == task.name], probed.config.n_layers
-    best = best_stream(rows)
-    rivals = " and ".join(f"{_BESIDE[each]} gets {_right(best, each)}" for each in (RULE, UNTRAINED))
-    return (
-        f"Read best {_where(best, deepest)}: {percent(best['accuracy'])} of {number(best['n'])} {task.items} right; "
-        f"{rivals}."
-    )
-
-
-def _right(best: Row, rival: Beside) -> str:
-    """What a rival gets, and whether a probe may be no better."""
-    nothing = "" if direction(best[rival.low], best[rival.high]) == "more" else " (the probe is not surely better)"
-    return percent(best[rival.beside]) + nothing
+    best, rivals = best_stream(rows), []
+    for rival in (RULE, UNTRAINED):
+        doubt = "" if direction(best[rival.low], best[rival.high]) == "more" else " (the probe is not surely better)"
+        rivals.append(f"{_BESIDE[rival]} gets {percent(best[rival.beside])}{doubt}")
+    right = f"{percent(best['accuracy'])} of {number(best['n'])} {task.items} right"
+    return f"Read best {_where(best, deepest)}: {right}; {' and '.join(rivals)}."
 
 
 def read_best(rows: pd.DataFrame, deepest: int) -> str:
     """Where one task is read best, and how well."""
     best = best_stream(rows)
     items = TASKS[best["task"]].items
-    return f"Read best {_where(best, deepest)}, {number(best['accuracy'])} of {number(best['n'])} {items} right"
+    return f"Read best {_where(best, deepest)}, {number(best['accuracy'])} of {number(best['n'])} {items} right."
 
 
 def _where(best: Row, deepest: int) -> str:
@@ -69,9 +57,9 @@ def depths(table: pd.DataFrame) -> str:
     """What the dots of all tasks show, for one who cannot see them."""
     said = []
     for task, rows in table.groupby("task", sort=False):
-        known = rows.dropna(subset=["value"]).to_dict("records")
-        each = [f"{row['measure']} {number(row['value'])}" for row in known]
-        said.append(f"{task}: {', '.join(each) or 'neither measured'}")
+        measured = rows.dropna(subset=["value"]).to_dict("records")
+        values = [f"{row['measure']} {number(row['value'])}" for row in measured]
+        said.append(f"{task}: {', '.join(values) or 'neither measured'}")
     return f"{'; '.join(said)}."
 
 
@@ -82,52 +70,44 @@ def direction(low: float, high: float) -> str | None:
 
 def compared(rows: pd.DataFrame) -> list[str]:
     """What the best layer's probe has over each thing that stands beside it."""
-    best = best_stream(rows)
-    lines = []
+    best, lines = best_stream(rows), []
     for beside, what in _BESIDE.items():
         which = f"{best['baseline_name']}: " if beside is RULE else ""
         lines.append(f"Over {what} ({which}{number(best[beside.beside])}): {_difference(best, beside)}.")
     if best["ambiguous_n"] > 0:
-        lines.append(
-            f"Words seen both as noun and as verb in training ({number(int(best['ambiguous_n']))}): "
-            f"{number(best[AMBIGUOUS.value])} right, against {number(best[AMBIGUOUS.beside])} for their most "
-            f"frequent tag, {_difference(best, AMBIGUOUS)}."
-        )
+        right, rule = number(best[AMBIGUOUS.value]), number(best[AMBIGUOUS.beside])
+        said = WORDS["ambiguous"].format(number(int(best["ambiguous_n"])), right, rule, _difference(best, AMBIGUOUS))
+        lines.append(said)
     return lines
 
 
 def _difference(row: Row, beside: Beside) -> str:
-    low, high = row[beside.low], row[beside.high]
-    says = f"{number(row[beside.difference], sign=True)} (95% {interval(low, high, sign=True)}"
-    return says + (")" if direction(low, high) else "; that may be nothing)")
+    doubt = "" if direction(row[beside.low], row[beside.high]) else "; that may be nothing"
+    return _signed(row, (beside.difference, beside.low, beside.high), doubt)
+
+
+def _signed(row: Row, columns: Sequence[str] = ("value", "ci_low", "ci_high"), doubt: str = "") -> str:
+    value, low, high = (row[name] for name in columns)
+    return f"{number(value, sign=True)} (95% {interval(low, high, sign=True)}{doubt})"
 
 
 def of_heads(rows: pd.DataFrame) -> str:
     """Which head's output alone is read best."""
     heads = rows.loc[rows["head"].notna()]
     best = heads.loc[heads["accuracy"].idxmax()].to_dict()
-    return (
-        f"Of single heads’ outputs, that of {head_name(best['layer'], best['head'])} is read best: "
-        f"{number(best['accuracy'])}, selectivity {number(best['selectivity'], sign=True)} "
-        f"(95% {interval(best['ci_low'], best['ci_high'], sign=True)})."
-    )
+    name, selectivity = head_name(best["layer"], best["head"]), _signed(best, CONTROL[2:])
+    right = number(best["accuracy"])
+    return f"Of single heads’ outputs, that of {name} is read best: {right}, selectivity {selectivity}."
 
 
 def depth(depths: pd.DataFrame, task: str, deepest: int) -> str:
     """Both measures of how deep one task is read."""
     rows = depths.loc[depths["task"] == task].set_index("measure").to_dict("index")
-    expected, gravity = rows[EXPECTED], rows[GRAVITY]
-    first = (
-        f"Expected layer {_value(expected)}"
-        if pd.notna(expected["value"])
-        else "No expected layer: all layers together read it no better, surely, than the embedding alone"
-    )
-    return f"{first}; centre of gravity {_value(gravity)} of {deepest}."
-
-
-def _value(row: Row, *, sign: bool = False) -> str:
-    bounds = interval(row["ci_low"], row["ci_high"], sign=sign)
-    return f"{number(row['value'], sign=sign)} (95% {bounds})"
+    values = {
+        name: f"{number(row['value'])} (95% {interval(row['ci_low'], row['ci_high'])})" for name, row in rows.items()
+    }
+    expected = f"Expected layer {values[EXPECTED]}" if pd.notna(rows[EXPECTED]["value"]) else WORDS["no layer"]
+    return f"{expected}; centre of gravity {values[GRAVITY]} of {deepest}."
 
 
 def differences(depths: pd.DataFrame) -> list[str]:
@@ -137,9 +117,8 @@ def differences(depths: pd.DataFrame) -> list[str]:
         one, other = pair.split(" - ")
         rows = depths.loc[depths["task"] == pair].set_index("measure").to_dict("index")
         says = " ".join(f"By the {name}, {_higher(rows[name])}." for name in _MEASURES)
-        lines.append(
-            f"Is {TASKS[one].subject} read higher than {TASKS[other].subject}? {says}".replace("Is dep", "Are dep")
-        )
+        is_ = "Are" if one == "relation" else "Is"
+        lines.append(f"{is_} {TASKS[one].subject} read higher than {TASKS[other].subject}? {says}")
     return lines
 
 
@@ -147,7 +126,7 @@ def _higher(row: Row) -> str:
     if pd.isna(row["value"]):
         return f"{UNSURE}: one of them has none"
     says = {"more": "yes", "less": "no, lower", None: UNSURE}[direction(row["ci_low"], row["ci_high"])]
-    return f"{says}: {_value(row, sign=True)} blocks"
+    return f"{says}: {_signed(row)} blocks"
 
 
 def question(depths: pd.DataFrame) -> str:
@@ -163,12 +142,11 @@ def verdict(depths: pd.DataFrame) -> str | None:
     pairs = [task for task in depths["task"].unique() if str(task).startswith("coreference - ")]
     if not pairs:
         return None
-    says = {}
+    says = []
     for name in _MEASURES:
         rows = depths.loc[depths["task"].isin(pairs) & (depths["measure"] == name)]
-        each = [direction(low, high) for low, high in zip(rows["ci_low"], rows["ci_high"], strict=True)]
-        says[name] = "no" if "less" in each else UNSURE if None in each else "yes"
-    first, second = says.values()
-    if first == second:
-        return {"yes": "Yes, by both measures.", "no": "No, by both measures.", UNSURE: "It cannot be told."}[first]
-    return f"By the {EXPECTED}: {first}. By the {GRAVITY}: {second}."
+        ways = [direction(low, high) for low, high in zip(rows["ci_low"], rows["ci_high"], strict=True)]
+        says.append("no" if "less" in ways else UNSURE if None in ways else "yes")
+    if says[0] == says[1]:
+        return "It cannot be told." if says[0] == UNSURE else f"{says[0].capitalize()}, by both measures."
+    return f"By the {EXPECTED}: {says[0]}. By the {GRAVITY}: {says[1]}."

@@ -1,6 +1,8 @@
 """From what probes got right to tables: a row a layer and head, and how deep each task is read."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -43,17 +45,56 @@ Interval = tuple[float, float, float]  # the value and its two bounds
 _NOTHING: Interval = (np.nan, np.nan, np.nan)
 
 
-def layer_table(stack: str, config: StackConfig, scores: Mapping[str, Scores], *, seed: int) -> pd.DataFrame:
-    """The rows of `tables/layers`, task by task; `Probed.layers` says what the columns mean."""
-    n_layers, n_heads = config.n_layers, config.n_heads
-    places = [
-        (layer, None, depth, "resid_post" if depth else "resid_pre")
-        for depth, layer in enumerate([0, *range(n_layers)])
-    ]
-    places += [(layer, head, layer + 1, "attn.z") for layer in range(n_layers) for head in range(n_heads)]
-    sites = pd.DataFrame(places, columns=["layer", "head", "depth", "site"]).astype({"head": "Int64"})
-    tables = [sites.assign(stack=stack, task=task, **_columns(each, seed)) for task, each in scores.items()]
-    return pd.concat(tables, ignore_index=True).reindex(columns=LAYER_COLUMNS)
+@dataclass(frozen=True)
+class Probed:
+    """What the probes of one corpus found, task by task, and what was read for it."""
+
+    stack: str
+    config: StackConfig
+    seed: int
+    scores: Mapping[str, Scores]
+    left_out: Mapping[str, str]  # tasks that have no items, and why
+    counts: Mapping[str, int]
+    documents: int
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """A row a task and layer's stream or head: the rows of `tables/layers`.
+
+        `depth` counts the blocks passed: 0 is the stream into the first. `ci_low` and `ci_high` bound the selectivity.
+        `gain` is accuracy less `baseline`: the most frequent label of the type, for edges the strictest rule (nearest
+        mention and the like). `learnt` is accuracy less `untrained_accuracy`, that of the same probe on the model with
+        fresh weights. `ambiguous_*` are tags of the types that training shows both as noun and as verb. Intervals are
+        over test documents, for the probes as trained, one draw of the control task and one untrained model.
+        """
+        n_layers, n_heads = self.config.n_layers, self.config.n_heads
+        places: list[tuple[int, int | None, int, str]] = [(0, None, 0, "resid_pre")]
+        places += [(layer, None, layer + 1, "resid_post") for layer in range(n_layers)]
+        places += [(layer, head, layer + 1, "attn.z") for layer in range(n_layers) for head in range(n_heads)]
+        sites = pd.DataFrame(places, columns=["layer", "head", "depth", "site"]).astype({"head": "Int64"})
+        columns = {task: _columns(scores, self.seed) for task, scores in self.scores.items()}
+        tables = [sites.assign(stack=self.stack, task=task, **values) for task, values in columns.items()]
+        return pd.concat(tables, ignore_index=True).reindex(columns=LAYER_COLUMNS)
+
+    @cached_property
+    def depths(self) -> pd.DataFrame:
+        """How deep each task is read: `stack, task, measure, value, ci_low, ci_high, n`, the rows of `tables/depths`.
+
+        The expected layer is missing where all layers together read the task no better than the embedding alone; its
+        interval is a bootstrap over test documents, of the probes as trained. That of the centre of gravity comes from
+        probes fitted again to halves of the training documents. A task `a - b` is the difference of two, on the same
+        documents: first each task, then of each two the later of `TASKS` less the earlier.
+        """
+        pairs = [(one, None) for one in self.scores]
+        pairs += [(one, base) for base, one in combinations([task for task in TASKS if task in self.scores], 2)]
+        rows = []
+        for task, base in pairs:
+            one, other = self.scores[task], self.scores[base] if base else None
+            n = min(len(scores.groups) for scores in (one, other) if scores is not None)
+            name = f"{task} - {base}" if base else task
+            expected, centre = expected_with_interval(one, other, self.seed), centre_with_interval(one, other)
+            rows += [(self.stack, name, EXPECTED, *expected, n), (self.stack, name, GRAVITY, *centre, n)]
+        return pd.DataFrame(rows, columns=DEPTH_COLUMNS)
 
 
 def _columns(scores: Scores, seed: int) -> dict[str, Any]:
@@ -93,20 +134,6 @@ def _sums(groups: Int[Tensor, " item"], values: Float[Tensor, "*column item"]) -
     """Sums over each group of documents: group x column."""
     columns = values.double().reshape(-1, len(groups)).T
     return torch.zeros(N_GROUPS, columns.shape[1], dtype=torch.float64).index_add_(0, groups, columns).numpy()
-
-
-def depth_table(stack: str, scores: Mapping[str, Scores], *, seed: int) -> pd.DataFrame:
-    """The rows of `tables/depths`: each task, then of each two the later of `TASKS` less the earlier."""
-    pairs = [(one, None) for one in scores]
-    pairs += [(one, base) for base, one in combinations([task for task in TASKS if task in scores], 2)]
-    rows = []
-    for task, base in pairs:
-        one, other = scores[task], scores[base] if base else None
-        n = min(len(each.groups) for each in (one, other) if each is not None)
-        measures = {EXPECTED: expected_with_interval(one, other, seed), GRAVITY: centre_with_interval(one, other)}
-        for name, (value, low, high) in measures.items():
-            rows.append((stack, f"{task} - {base}" if base else task, name, value, low, high, n))
-    return pd.DataFrame(rows, columns=DEPTH_COLUMNS)
 
 
 def expected_with_interval(one: Scores, other: Scores | None, seed: int) -> Interval:

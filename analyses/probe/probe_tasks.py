@@ -1,7 +1,10 @@
 """Which tasks do probes solve, what are the classes of each, and what does a rule that reads no sentence get?"""
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,21 +17,14 @@ from interp.patterns import group_of
 from interp.probes import commonest_labels, control_labels
 
 _AMBIGUOUS = ("NOUN", "VERB")
+WORDS: dict[str, Any] = tomllib.loads(files("analyses.probe").joinpath("words.toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
 class Task:
-    """What probes are items.
+    """What probes are items: a name in tables, and what `words.toml` says of it.
 
-    Args:
-        name: in tables.
-        title: on pages.
-        question: what is asked of an item.
-        needs: what a corpus must annotate, of `Corpus.annotates`.
-        annotation: the same in words.
-        lacking: what a corpus without an item has not.
-        most: items at most to train on; half as many are tested.
-        label: the class of a word, None where its text has none; without it pairs of words are asked about.
+    `label` is the class of a word, None where its text has none; without it pairs of words are asked about.
     """
 
     name: str
@@ -51,44 +47,13 @@ class Task:
         return self.title.lower()
 
 
-def _relation(text: AnnotatedText, word: int) -> str | None:
-    """Without its subtype: `nmod:poss` is `nmod`."""
-    return None if text.relations is None else text.relations[word].split(":")[0]
-
-
-TAG = Task(
-    name="tag",
-    title="Parts of speech",
-    question="What part of speech is a word?",
-    needs="tags",
-    annotation="tags",
-    lacking="tags",
-    most=20_000,
-    label=lambda text, word: None if text.tags is None else text.tags[word],
-)
-RELATION = Task(
-    name="relation",
-    title="Dependency relations",
-    question="Which dependency relation does a word have to its head?",
-    needs="relations",
-    annotation="dependency relations",
-    lacking="dependency relations",
-    most=TAG.most,
-    label=_relation,
-)
-COREFERENCE = Task(
-    name="coreference",
-    title="Coreference",
-    question=(
-        "Are a pronoun and a mention before it of one chain? Of each pronoun the nearest mention of its chain and the "
-        "nearest of another are asked, so that chance is half."
-    ),
-    needs="chains",
-    annotation="coreference chains",
-    lacking="chains with pronouns that refer back",
-    most=6_000,
-)
-TASKS = {task.name: task for task in (TAG, RELATION, COREFERENCE)}
+_LABELS: dict[str, Callable[[AnnotatedText, int], str | None]] = {
+    "tag": lambda text, word: None if text.tags is None else text.tags[word],
+    # without its subtype: `nmod:poss` is `nmod`
+    "relation": lambda text, word: None if text.relations is None else text.relations[word].split(":")[0],
+}
+TASKS = {name: Task(name=name, label=_LABELS.get(name), **said) for name, said in WORDS["tasks"].items()}
+TAG, COREFERENCE = TASKS["tag"], TASKS["coreference"]
 
 
 @dataclass(frozen=True)

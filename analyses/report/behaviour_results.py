@@ -69,7 +69,7 @@ def measure(
     for each, table, by_norm in zip(sums, made[::2], made[1::2], strict=True):
         name, about = each.behaviour.name, (each.behaviour, each.kind, each.used.corpus, each.used.stands_in)
         if isinstance(table, Measured) and isinstance(each.own, Collected):
-            heads = table.heads if by_norm is None else beside_norms(table.heads, by_norm)
+            heads = beside_norms(table.heads, by_norm) if isinstance(by_norm, pd.DataFrame) else table.heads
             followed = partial(each.own.rules, seed=run.seed) if each.own.rules else pd.DataFrame
             measured = replace(table, heads=heads, followed=followed)
             results[name, each.kind] = Result(*about, measured, effects[name][0], collected=each.own)
@@ -174,8 +174,9 @@ def _own_table(sums: Sums, seed: int) -> Measured | str:
 
 
 def _table_by_norm(sums: Sums, seed: int) -> pd.DataFrame | None:
-    known = isinstance(sums.own, Collected) and isinstance(sums.by_norm, Collected)
-    return sums.by_norm.table(seed=seed) if known else None
+    if isinstance(sums.own, Collected) and isinstance(sums.by_norm, Collected):
+        return sums.by_norm.table(seed=seed)
+    return None
 
 
 def _not_measured(behaviour: Behaviour, kind: Heads, corpus: Corpus, stands_in: bool = False, *, why: str) -> Result:

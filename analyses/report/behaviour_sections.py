@@ -119,7 +119,7 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
     )
     few = ", ".join(f"{measure_name(str(name))} {n}" for name, n in fewest.items() if n < FEW_ITEMS)
     untold = several and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates
-    known = {"no targets": untold, "on generated": result.generated}
+    known: dict[str, object] = {"no targets": untold, "on generated": result.generated}
     if not result.left_out:
         known["few documents"] = (result.measured.documents or FEW_DOCUMENTS) < FEW_DOCUMENTS
         known |= {"unknown tokens": unknown > UNKNOWN * tokens, "no item": absent, "few items": few}

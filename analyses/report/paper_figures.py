@@ -220,8 +220,11 @@ def _of_other_tables(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
         yield Drawing("compare-gains", partial(figures.compared_gains, shown))
         measures = list(dict.fromkeys(shown["measure"]))
         yield Drawing("compare-depth", partial(figures.gains_by_depth, tables["heads"], measures))
-    cells, beside = tables.get("cells"), [tables[name] for name in ("estimates", "correlations") if name in tables]
-    for metric in dict.fromkeys(map(str, cells["metric"])) if cells is not None else ():
+    cells, beside = (
+        tables.get("cells", pd.DataFrame({"metric": []})),
+        [tables[name] for name in ("estimates", "correlations") if name in tables],
+    )
+    for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
         if len(beside) > 1:

@@ -111,10 +111,11 @@ def shares(parts: Mapping[str, pd.DataFrame]) -> str:
     """Of bars made of groups of rules, layer x head: what each has on average, and the head that it has most of."""
     said = {}
     for group, part in parts.items():
-        values = part.stack().dropna()
-        if len(values):
-            layer, head = values.idxmax()
-            said[group] = f"{number(float(values.mean()))} on average, most in {head_name(int(layer), int(head))}"
+        values = part.to_numpy(dtype=float)
+        if np.isfinite(values).any():
+            row, column = np.unravel_index(np.nanargmax(values), values.shape)
+            where = head_name(int(part.index.to_numpy()[row]), int(part.columns.to_numpy()[column]))
+            said[group] = f"{number(float(np.nanmean(values)))} on average, most in {where}"
     return _panels(said) if said else "No head's attention is told apart from uniform."
 
 

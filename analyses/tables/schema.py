@@ -51,6 +51,7 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "share": ("r", percent),
     "shares": ("r", lambda low, high: f"{percent(low)} to {percent(high)}".replace("– to –", "–")),
     "answers": ("r", lambda flips, n: f"{whole(flips)} of {whole(n)} answers" if whole(flips) != "–" else "–"),
+    "steps": ("r", lambda first, last: "–" if first is None else f"{whole(first)} to {whole(last)}"),
     "rate": ("r", false_discovery_rate),
     "between": ("r", partial(interval, sign=True)),
     "bounds": ("r", interval),

@@ -59,7 +59,8 @@ def head_named(model: Model, name: str) -> HeadName:
     """
     ends = []
     for heads in Heads.every(model):
-        places = [(heads.stack, heads.attention, *cell) for cell in np.ndindex(heads.n_layers, heads.n_heads)]
+        cells = np.ndindex(heads.n_layers, heads.n_heads)
+        places = [Place(heads.stack, heads.attention, layer, head) for layer, head in cells]
         named = {address(model, place): place for place in places}
         if name in named:
             return named[name]

@@ -10,7 +10,6 @@ from torch import Tensor
 from interp.attribution.composition import wide
 from interp.config import StackConfig
 from interp.errors import InputError
-from interp.parts import Output
 from interp.patching.pairs import Inputs, answers_in
 from interp.patching.patch_sites import last_stack
 from interp.running import Tokens, as_batches
@@ -51,7 +50,7 @@ class Reading:
             raise InputError("expected either answers (right, and wrong to compare with) or a direction")
         inputs = as_batches(model, tokens, target)
         n_prompts, bias = len(inputs[0].ids), None
-        if direction is None:
+        if right is not None:
             if model.output is None:
                 raise InputError("this model has no output layer, so answers have no logits: give a direction")
             if model.config.transform is not None:
@@ -59,12 +58,14 @@ class Reading:
                     "this model transforms its final stream before the output layer, so that no logit is a sum of what "
                     "its layers write: give a direction of that stream, or patch or ablate instead"
                 )
-            assert right is not None
-            read, bias = _answer_direction(model.output, answer_ids(model, right, n_prompts))
-            if wrong is not None:
-                less, less_bias = _answer_direction(model.output, answer_ids(model, wrong, n_prompts))
-                read, bias = read - less, None if bias is None or less_bias is None else bias - less_bias
+            ids = [answer_ids(model, answer, n_prompts) for answer in (right, wrong) if answer is not None]
+            read, *less = (wide(model.output.weight)[answers] * model.output.scale for answers in ids)
+            read = read - less[0] if less else read
+            if model.output.bias is not None:
+                bias, *less = (wide(model.output.bias)[answers] for answers in ids)
+                bias = bias - less[0] if less else bias
         else:
+            assert direction is not None
             read = wide(direction.to(model.device))
             if read.shape not in {(config.d_model,), (n_prompts, config.d_model)}:
                 raise InputError(
@@ -86,13 +87,6 @@ class Reading:
     ) -> Float[Tensor, " prompt"]:
         """How far a site lies along `e`."""
         return (self.take(site) * e).sum(-1)
-
-
-def _answer_direction(
-    output: Output, answers: Int[Tensor, " prompt"]
-) -> tuple[Float[Tensor, "prompt d_model"], Float[Tensor, " prompt"] | None]:
-    """How the output layer reads one token a prompt, before any cap: a direction, and what it adds."""
-    return wide(output.weight)[answers] * output.scale, None if output.bias is None else wide(output.bias)[answers]
 
 
 def answer_ids(model: Transformer, answer: Answer, n_prompts: int) -> Int[Tensor, " prompt"]:

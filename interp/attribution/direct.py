@@ -16,7 +16,7 @@ from interp.attribution.composition import gain, wide
 from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.errors import InputError, one_of
 from interp.indices import is_number
-from interp.model import Model
+from interp.model import Model, split_name
 from interp.parts import RootMeanSquare
 from interp.patching.cell_tables import cell_rows, dust, long_table
 from interp.patching.patch_sites import Attending, last_stack
@@ -110,11 +110,9 @@ class DirectAttribution(Shown):
 
         whole = None if unreliable(self.total) else self.total
         rows = cell_rows(("term",), self.values, dust(self.total), whole, seed=seed)
-        places = [_place(self.names[column]) for column in rows["term"].tolist()]
         rows["term"] = [self.names[column] for column in rows["term"].tolist()]
-        rows["part"] = [part for part, _, _ in places]
-        for column, axis in enumerate(("layer", "head"), 1):
-            rows[axis] = pd.array([place[column] for place in places], dtype="Int64")
+        places = pd.DataFrame([*map(_place, rows["term"])], columns=["part", "layer", "head"], index=rows.index)
+        rows[["part", "layer", "head"]] = places.astype({"layer": "Int64", "head": "Int64"})
         return long_table({"stack": self.reading.stack}, [rows], ("term", "part", "layer", "head"))
 
     def figure(self, kind: Drawing = "map", attention: Attending = "self", **how: Any) -> Figure:
@@ -128,15 +126,13 @@ class DirectAttribution(Shown):
         Raises:
             InputError: no such kind or attention.
         """
-        one_of("kind", kind, Drawing)
         table = self.table().assign(metric="logit_difference", direction="on the direct path", site="z")
-        if kind == "top":
-            return drawn("top_cells", table, "logit_difference", asks="Which terms write the answer?", **how)
-        self.by_head(attention)  # which says where there is none
-        heads = table.loc[table["part"] == f"{_PREFIX[attention]}head"]
-        return drawn(
-            "cell_map", heads, "logit_difference", asks="Which heads write the answer, on the direct path?", **how
-        )
+        draw, title = "top_cells", "Which terms write the answer?"
+        if one_of("kind", kind, Drawing) == "map":
+            self.by_head(attention)  # which says where there is none
+            table = table.loc[table["part"] == f"{_PREFIX[attention]}head"]
+            draw, title = "cell_map", "Which heads write the answer, on the direct path?"
+        return drawn(draw, table, "logit_difference", asks=title, **how)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """The whole, and the terms that add most."""
@@ -150,11 +146,11 @@ class DirectAttribution(Shown):
 
 def _place(name: str) -> tuple[str, int | None, int | None]:
     """The part of a term by its name, its layer and its head: `decoder.0.head.3` is head, 0, 3."""
-    parts = name.split(".")
-    if not (len(parts) > 2 and parts[1].isdigit()):
+    _, layer, within = split_name(name)
+    part, _, head = within.rpartition(".")
+    if layer is None:
         return name, None, None
-    head = int(parts[-1]) if parts[-1].isdigit() else None
-    return ".".join(parts[2:] if head is None else parts[2:-1]), int(parts[1]), head
+    return (part, layer, int(head)) if head.isdigit() else (within, layer, None)
 
 
 @torch.no_grad()

@@ -19,8 +19,6 @@ from interp.running import Tokens, as_batches, run
 from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer, with_parts
 
-_EACH = ((-1, 1, 1, 1), (-1, 1, 1), (-1, 1), (-1,))  # shapes of the places along each axis of a table
-
 
 @dataclass(frozen=True, repr=False)
 class LogitLens(Shown):
@@ -75,8 +73,7 @@ class LogitLens(Shown):
             raise InputError("expected both answers, whose logits are compared, or neither")
         logits, ids = (each.cpu() for each in self.top(k))
         chances = (logits.double() - self.logits.double().logsumexp(-1, keepdim=True).cpu()).exp()
-        sizes = [torch.arange(size).view(*shape) for size, shape in zip(ids.shape, _EACH, strict=True)]
-        layer, prompt, index, rank = (each.expand(ids.shape).flatten() for each in sizes)
+        layer, prompt, index, rank = torch.cartesian_prod(*map(torch.arange, ids.shape)).T
         positions, read = self.tokens.positions.cpu(), self.tokens.ids.cpu()
         column = self.columns.cpu()[prompt, index]
         return pd.DataFrame(

@@ -4,10 +4,10 @@ Where there is an encoder, it reads the prompts once, and each layer of the deco
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from interp.cache import Growing, growing_cache
@@ -15,7 +15,7 @@ from interp.continued import Continued, places
 from interp.edited import Edited
 from interp.errors import InputError, whole_number
 from interp.finite import check_finite
-from interp.generation.sampling import check_sampling, choose, penalised, streams, without
+from interp.generation.sampling import check_sampling, choose, penalised, streams
 from interp.generation.while_writing import Watch
 from interp.generation.written import Written, text_behind
 from interp.model import Model
@@ -97,7 +97,9 @@ def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: 
     shown = [""] * len(writer.ids)
     for _ in writer.tokens():
         whole = writer.behind()
-        ready = [text.rstrip("\ufffd") if not done else text for text, done in zip(whole, writer.ended, strict=True)]
+        ready = [
+            text.rstrip("\ufffd") if not done else text for text, done in zip(whole, writer.ended.tolist(), strict=True)
+        ]
         yield [text[len(old) :] for text, old in zip(ready, shown, strict=True)]
         shown = ready
 
@@ -146,39 +148,81 @@ class Writer:
         texts = [each for each in (self.source, self.begun) if each is not None]
         self.streams = streams(whole_number("seed", seed), *texts)
         self.ids, self.mask = self.begun.ids, self.begun.mask
-        self._ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)
+        self.ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)  # which texts have
         self._ends = self.begun.lengths  # tokens of each text when it ended, or so far
-
-    @property
-    def ended(self) -> list[bool]:
-        """Which texts have ended."""
-        return self._ended.tolist()
+        self._cache: list[Growing] = []
+        self._done, self._encoded = 0, cast(Source | None, None)  # columns that were read; the encoder's stream
 
     def tokens(self) -> Iterator[Int[Tensor, " prompt"]]:
         """Write, until all texts have ended: each step's tokens, after they were added."""
         n_ctx = self.model.config.n_ctx
         if self.source is not None:
-            self._ended |= self.begun.lengths >= n_ctx
-        reader = _OnCache(self) if isinstance(self.model, Transformer) else _ByForward(self)
-        logits = reader.read(self.ids, self.mask)
+            self.ended |= self.begun.lengths >= n_ctx
+        read = self._read_on_cache if isinstance(self.model, Transformer) else self._read_anew
+        logits = read()
         for step in range(self.room):
-            new = torch.where(self._ended, self.ids[:, -1], self._next(logits, ends_here=step + 1 == self.room))
-            self._ends = self._ends + (~self._ended).long()
+            new = torch.where(self.ended, self.ids[:, -1], self._next(logits, ends_here=step + 1 == self.room))
+            self._ends = self._ends + (~self.ended).long()
             self.ids = torch.cat([self.ids, new[:, None]], 1)
             self.mask = torch.cat([self.mask, self.mask.new_ones(len(new), 1)], 1)
-            self._ended = self._ended | torch.isin(new, self.stops) | self._said_stops()
+            self.ended = self.ended | torch.isin(new, self.stops)
+            if self.stop_texts:
+                stopped = [any(stop in text for stop in self.stop_texts) for text in self.behind()]
+                self.ended = self.ended | torch.tensor(stopped, device=self.ids.device)
             if self.source is not None:
-                self._ended = self._ended | (self._ends >= n_ctx)
+                self.ended = self.ended | (self._ends >= n_ctx)
             yield new
-            if step + 1 == self.room or bool(self._ended.all()):
+            if step + 1 == self.room or bool(self.ended.all()):
                 return
-            logits = reader.read(self.ids, self.mask)
+            logits = read()
+
+    @torch.no_grad()
+    def _read_on_cache(self) -> Tensor:
+        """Logits after the last column, on the keys and values of what was read before."""
+        assert isinstance(self.model, Transformer)
+        stop, stack = self.ids.shape[1], self.model.last
+        start = max(0, stop - self.model.config.n_ctx)
+        if start or not self._cache:  # the oldest token has left: every position is another
+            self._cache, self._done = growing_cache(stack.config), start
+        tap = self.watch.tap(start, self._done, stop)
+        if self.source is not None and self._encoded is None:
+            encoded = self.model.stack("encoder")(self.source, tap.at("encoder"))
+            self._encoded = Source.of(encoded, self.source)
+        elif self.source is not None:
+            tap.fired.update(site for site in tap.edit if site.startswith("encoder."))
+        window = self._window(start)
+        first, inside = self._done - start, tap.at(next(reversed(self.model.config.stacks)))
+        visibility = Visibility.of(window, causal=True, first=first)
+        residual = inside("embed", stack.embed(window.ids[:, first:], visibility.positions))
+        final = stack.resume(residual, visibility, tap=inside, past=self._cache, source=self._encoded)
+        logits = self.model.read(final if tap.wants("logits") else final[:, -1:], tap)
+        assert logits is not None
+        self.watch.keep(tap, logits, whole=False)
+        self._done = stop
+        return logits[:, -1]
+
+    @torch.no_grad()
+    def _read_anew(self) -> Tensor:
+        """The same of a model that is run as a whole."""
+        start = max(0, self.ids.shape[1] - self.model.config.n_ctx)
+        window, tap = self._window(start), self.watch.tap(start, start, self.ids.shape[1])
+        logits = self.model(window, tap) if self.source is None else self.model(self.source, tap, window)
+        assert logits is not None
+        self.watch.keep(tap, logits, whole=True)
+        return logits[:, -1]
+
+    def _window(self, start: int) -> TokenBatch:
+        if not self.begun.padded:
+            return TokenBatch.from_ids(self.ids[:, start:])
+        return TokenBatch(self.ids[:, start:], self.mask[:, start:], places(self.mask[:, start:]))
 
     def _next(self, logits: Tensor, *, ends_here: bool) -> Int[Tensor, " prompt"]:
         writing = self.model.config.writing
         if bool((logits.isnan() | logits.isposinf()).any()):
             self._refuse()
-        logits = without(penalised(logits, self.ids, self.mask, self.penalty), writing.never)
+        logits = penalised(logits, self.ids, self.mask, self.penalty)
+        if writing.never:
+            logits = logits.index_fill(1, torch.tensor([*writing.never], device=logits.device), -torch.inf)
         new = choose(logits, **self.sampling, streams=self.streams)
         if writing.last is not None:
             last = (self._ends + 1 >= self.model.config.n_ctx) | ends_here
@@ -190,11 +234,6 @@ class Writer:
         texts = [None if each is None else each.ids[:1][each.mask[:1]][None] for each in (self.source, self.begun)]
         check_finite(self.model, *(texts if self.source is not None else texts[1:]))
         raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
-
-    def _said_stops(self) -> Bool[Tensor, " prompt"]:
-        texts = self.behind() if self.stop_texts else [""]
-        stopped = [any(stop in text for stop in self.stop_texts) for text in texts]
-        return torch.tensor(stopped, device=self.ids.device)
 
     def behind(self) -> list[str]:
         """What is written behind each prompt so far."""
@@ -209,8 +248,8 @@ class Writer:
 
     def written(self) -> Written:
         """The texts as they stand."""
-        texts, tokenizer = self._texts(), self.model.target_tokenizer
-        return Written(texts, self.begun.lengths, self.watch.captured(), tokenizer, self.source)
+        captures = self.watch.captured()
+        return Written(self._texts(), self.begun.lengths, captures, self.model.target_tokenizer, self.source)
 
 
 def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch | None, TokenBatch]:
@@ -231,8 +270,7 @@ def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBa
 def _padded_left(batch: TokenBatch) -> TokenBatch:
     if not batch.padded:
         return batch
-    rows = [ids[real].tolist() for ids, real in zip(batch.ids, batch.mask, strict=True)]
-    return TokenBatch.from_rows(rows, side="left").to(batch.ids.device)
+    return TokenBatch.from_rows(batch.id_lists(), side="left").to(batch.ids.device)
 
 
 def _stops(model: Model, stop: Stop) -> tuple[Int[Tensor, " id"], list[str]]:
@@ -245,57 +283,3 @@ def _stops(model: Model, stop: Stop) -> tuple[Int[Tensor, " id"], list[str]]:
         raise InputError(f"this model has no tokenizer, so it writes no {texts[0]!r}: give ids that end a text")
     ids = [each for each in stops if isinstance(each, int)]
     return torch.tensor(ids, dtype=torch.long, device=model.device), texts
-
-
-class _OnCache:
-    """Reads what is new of a text, on the keys and values of what was read before."""
-
-    def __init__(self, writer: Writer):
-        assert isinstance(writer.model, Transformer)
-        self.model, self.batch, self.watch = writer.model, writer.source, writer.watch
-        self.ragged, self.source = writer.begun.padded, None
-        self.cache: list[Growing] = growing_cache(self.model.last.config)
-        self.done = 0
-
-    @torch.no_grad()
-    def read(self, ids: Int[Tensor, "prompt position"], mask: Bool[Tensor, "prompt position"]) -> Tensor:
-        """Logits after the last column."""
-        stop, stack = ids.shape[1], self.model.last
-        start = max(0, stop - self.model.config.n_ctx)
-        if start:  # the oldest token has left: every position is another
-            self.cache, self.done = growing_cache(stack.config), start
-        tap = self.watch.tap(start, self.done, stop)
-        if self.batch is not None and self.source is None:
-            self.source = Source.of(self.model.stack("encoder")(self.batch, tap.at("encoder")), self.batch)
-        elif self.batch is not None:
-            tap.fired.update(site for site in tap.edit if site.startswith("encoder."))
-        window = TokenBatch.from_ids(ids[:, start:])
-        if self.ragged:
-            window = TokenBatch(window.ids, mask[:, start:], places(mask[:, start:]))
-        first, inside = self.done - start, tap.at(next(reversed(self.model.config.stacks)))
-        visibility = Visibility.of(window, causal=True, first=first)
-        residual = inside("embed", stack.embed(window.ids[:, first:], visibility.positions))
-        final = stack.resume(residual, visibility, tap=inside, past=self.cache, source=self.source)
-        logits = self.model.read(final if tap.wants("logits") else final[:, -1:], tap)
-        assert logits is not None
-        self.watch.keep(tap, logits, whole=False)
-        self.done = stop
-        return logits[:, -1]
-
-
-class _ByForward:
-    """The same of a model that is run as a whole: everything is read anew for each token."""
-
-    def __init__(self, writer: Writer):
-        self.model, self.source, self.watch = writer.model, writer.source, writer.watch
-
-    @torch.no_grad()
-    def read(self, ids: Int[Tensor, "prompt position"], mask: Bool[Tensor, "prompt position"]) -> Tensor:
-        """Logits after the last column."""
-        start = max(0, ids.shape[1] - self.model.config.n_ctx)
-        visible = mask[:, start:]
-        window, tap = TokenBatch(ids[:, start:], visible, places(visible)), self.watch.tap(start, start, ids.shape[1])
-        logits = self.model(window, tap) if self.source is None else self.model(self.source, tap, window)
-        assert logits is not None
-        self.watch.keep(tap, logits, whole=True)
-        return logits[:, -1]

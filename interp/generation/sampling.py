@@ -1,6 +1,6 @@
 """Which token comes next: the likeliest, or a draw from a distribution that was tempered and cut."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import torch
@@ -37,13 +37,6 @@ def penalised(
     present = torch.zeros_like(logits).scatter_add(1, ids, mask.to(logits.dtype)) > 0
     most = torch.finfo(logits.dtype).max
     return torch.where(present, torch.where(logits > 0, logits / penalty, logits * penalty).clamp(-most, most), logits)
-
-
-def without(logits: Float[Tensor, "prompt d_vocab"], never: Collection[int]) -> Float[Tensor, "prompt d_vocab"]:
-    """Logits with some tokens impossible."""
-    if not never:
-        return logits
-    return logits.index_fill(1, torch.tensor([*never], device=logits.device), -torch.inf)
 
 
 def streams(seed: int, *texts: TokenBatch) -> list[Random]:

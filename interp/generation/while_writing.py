@@ -5,33 +5,20 @@ put into the whole text's first if it selects positions or steps.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from interp.continued import Continued
+from interp.edited import in_turn
 from interp.edits import Change, SelectiveEdit, on_a_copy, read_along
 from interp.errors import InputError
-from interp.model import Model, Site
+from interp.model import Model
 from interp.running import Edits, counted
 from interp.sites import matching
 from interp.tap import Edit, Tap
 from interp.tokens import TokenBatch
-
-
-@dataclass
-class Columns:
-    """Which columns of the text a pass sees: keys from `start`, queries from `first`, up to `stop`."""
-
-    start: int = 0
-    first: int = 0
-    stop: int = 0
-
-    def along(self, axis: str) -> slice:
-        """Those along an axis of a site."""
-        return slice(self.start if axis == "key" else self.first, self.stop)
 
 
 class Watch:
@@ -45,7 +32,8 @@ class Watch:
         text: Continued,
         source: TokenBatch | None,
     ):
-        self.text, self.now = text, Columns()
+        self.text = text
+        self.now: dict[str, slice] = {}  # along each axis the columns of the text that a pass sees
         self._sites, self._capture = model.sites, frozenset(matching(model, capture))
         self._texts = {
             name: counted(model, name, text if source is None else source, None if source is None else text)
@@ -55,12 +43,12 @@ class Watch:
         for group in edits:
             of_names = {name: edit for pattern, edit in group.items() for name in matching(model, pattern)}
             for name, edit in of_names.items():
-                self._edits[name] = _in_turn(self._edits.get(name), self._in_a_pass(name, edit))
+                self._edits[name] = in_turn(self._edits.get(name), self._in_a_pass(name, edit))
         self._seen: dict[str, list[Tensor]] = {}
 
     def tap(self, start: int, first: int, stop: int) -> Tap:
-        """The tap of a pass that sees these columns, to be handed back to `keep`."""
-        self.now.start, self.now.first, self.now.stop = start, first, stop
+        """The tap of a pass with keys from `start` and queries from `first` to `stop`, to be handed back to `keep`."""
+        self.now = {"key": slice(start, stop)} | dict.fromkeys(("position", "query"), slice(first, stop))
         return Tap(self._capture, self._edits)
 
     def keep(self, tap: Tap, logits: Tensor, *, whole: bool) -> None:
@@ -80,7 +68,7 @@ class Watch:
         return {name: self._joined(name, self._seen[name]) for name in self._sites if name in self._seen}
 
     def _joined(self, name: str, parts: list[Tensor]) -> Tensor:
-        site, width = self._sites[name], self.now.stop
+        site, width = self._sites[name], self.now["key"].stop
         grown = self._written_axes(name)
         read = [axis for axis in grown if axis != "key"]
         if not read:
@@ -107,25 +95,14 @@ class Watch:
         columns = {at for row in edit.selection(site, texts)[read] for at in row} if read in placed else None
 
         def in_a_pass(value: Tensor) -> Tensor:
-            if columns is not None and columns.isdisjoint(range(self.now.first, self.now.stop)):
+            if columns is not None and columns.isdisjoint(range(self.now[read].start, self.now[read].stop)):
                 return value
-            whole, within = _room(value, site, placed, self.text.ids.shape[1], self.now)
-            whole[within] = value
-            return bound(whole)[within]
+            shape, within = [*value.shape], [slice(None)] * value.ndim
+            for axis in placed:
+                index = site.axes.index(axis) - len(site.axes)
+                shape[index], within[index] = self.text.ids.shape[1], self.now[axis]
+            whole = value.new_zeros(shape)  # as wide as the whole text
+            whole[(*within,)] = value
+            return bound(whole)[(*within,)]
 
         return in_a_pass
-
-
-def _room(
-    value: Tensor, site: Site, placed: Sequence[str], width: int, now: Columns
-) -> tuple[Tensor, tuple[slice, ...]]:
-    """Zeros as wide as the whole text along some axes, and where in them a pass's own value lies."""
-    shape, within = [*value.shape], [slice(None)] * value.ndim
-    for axis in placed:
-        index = site.axes.index(axis) - len(site.axes)
-        shape[index], within[index] = width, now.along(axis)
-    return value.new_zeros(shape), (*within,)
-
-
-def _in_turn(first: Edit | None, then: Edit) -> Edit:
-    return then if first is None else lambda value: then(first(value))

@@ -39,7 +39,7 @@ class Written:
         Raises:
             InputError: the model has no tokenizer.
         """
-        return [_with(self.tokenizer).decode(ids) for ids in _rows(self.tokens)]
+        return [_with(self.tokenizer).decode(ids) for ids in self.tokens.id_lists()]
 
     @property
     def continuations(self) -> list[str]:
@@ -58,16 +58,12 @@ class Written:
 def text_behind(tokenizer: Tokenizer, texts: TokenBatch, n_prompt: Int[Tensor, " prompt"]) -> list[str]:
     """What stands behind the first `n_prompt` tokens of each text, as it reads after them."""
     parts = []
-    for ids, begun in zip(_rows(texts), n_prompt.tolist(), strict=True):
+    for ids, begun in zip(texts.id_lists(), n_prompt.tolist(), strict=True):
         before, whole = tokenizer.decode(ids[:begun]), tokenizer.decode(ids)
         if not whole.startswith(before):  # a character that the prompt begins and what is written ends
             before = before.rstrip("\ufffd")
         parts.append(whole[len(before) :])
     return parts
-
-
-def _rows(texts: TokenBatch) -> list[list[int]]:
-    return [ids[real].tolist() for ids, real in zip(texts.ids, texts.mask, strict=True)]
 
 
 def _with(tokenizer: Tokenizer | None) -> Tokenizer:

@@ -166,8 +166,10 @@ def _listed(
     if axis == "step" and len({*cells}) != len(cells):
         raise InputError(f"an order names each cell once: expected {len({*cells})} cells, got {len(cells)}")
     values = setting.measure(units, [cells[: at + 1] if axis == "step" else [cells[at]] for at in range(len(cells))])
-    where = {"stack": patch_site.stack, "attention": patch_site.attention, "units": units}
-    return Cells(site, "noise", (axis,), values, setting.clean, kind=kind, cells=(*cells,), **where)
+    clean, stack, attention = setting.clean, patch_site.stack, patch_site.attention
+    return Cells(
+        site, "noise", (axis,), values, clean, stack=stack, attention=attention, kind=kind, cells=(*cells,), units=units
+    )
 
 
 def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:

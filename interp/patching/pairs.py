@@ -365,7 +365,7 @@ def _made(
     named = dict(zip(places, columns, strict=True))
     other = {} if others is None else {kind: TokenBatch.from_rows(read)}
     answers = torch.tensor(rights), torch.tensor(wrongs)
-    batches = map(TokenBatch.from_rows, prompts)
+    batches = TokenBatch.from_rows(prompts[0]), TokenBatch.from_rows(prompts[1])
     return Pairs(*batches, *answers, left_out, tuple(usable), **other, positions=named).to(model.device)
 
 

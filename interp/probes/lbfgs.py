@@ -59,20 +59,18 @@ def minimise(
 
 def _inverse_times(gradient: Tensor, past: list[tuple[Tensor, Tensor]], precondition: Linear) -> Tensor:
     """L-BFGS's inverse curvature times the gradient, problem by problem; a step that says nothing is passed over."""
+    products = [(moved * turned).sum(-1, keepdim=True) for moved, turned in past]
+    curvatures = [torch.where(product > 1e-12, product, torch.inf) for product in products]
     result, shares = gradient, []
-    for moved, turned in reversed(past):
-        curvature = (moved * turned).sum(-1, keepdim=True)
-        usable = curvature > 1e-12
-        share = torch.where(usable, (moved * result).sum(-1, keepdim=True) / torch.where(usable, curvature, 1.0), 0.0)
-        result = result - share * turned
-        shares.append((share, curvature, usable))
+    for (moved, turned), curvature in zip(reversed(past), reversed(curvatures), strict=True):
+        shares.append((moved * result).sum(-1, keepdim=True) / curvature)
+        result = result - shares[-1] * turned
     result = precondition(result)
     if past:
-        moved, turned = past[-1]
-        curvature = (moved * turned).sum(-1, keepdim=True)
+        turned, curvature = past[-1][1], curvatures[-1]
         against = (turned * precondition(turned)).sum(-1, keepdim=True)
-        result = torch.where((curvature > 1e-12) & (against > 0), curvature / against.clamp(min=1e-30), 1.0) * result
-    for (moved, turned), (share, curvature, usable) in zip(past, reversed(shares), strict=True):
-        back = torch.where(usable, (turned * result).sum(-1, keepdim=True) / torch.where(usable, curvature, 1.0), 0.0)
-        result = result + (share - back) * moved
+        usable = curvature.isfinite() & (against > 0)
+        result = torch.where(usable, curvature / against.clamp(min=1e-30), 1.0) * result
+    for (moved, turned), curvature, share in zip(past, curvatures, reversed(shares), strict=True):
+        result = result + (share - (turned * result).sum(-1, keepdim=True) / curvature) * moved
     return result

@@ -31,6 +31,10 @@ class Scaling:
         size = (vectors - centre).square().mean((1, 2), keepdim=True).sqrt()
         return Scaling(centre, torch.where(size > 0, size, torch.ones_like(size)))
 
+    def part(self, sites: slice) -> "Scaling":
+        """The scaling of some of the sites."""
+        return Scaling(self.centre[sites], self.size[sites])
+
     def __call__(self, vectors: Float[Tensor, "site item feature"]) -> Float[Tensor, "site item feature"]:
         """The vectors, scaled."""
         return (vectors - self.centre) / self.size
@@ -46,11 +50,8 @@ class Probes:
 
     def predict(self, vectors: Float[Tensor, "site item feature"]) -> Int[Tensor, "site task item"]:
         """The most probable class of each item."""
-        logits = [
-            _logits(self.weight[[site]], Scaling(self.scaling.centre[[site]], self.scaling.size[[site]])(rows[None]))
-            for site, rows in enumerate(vectors)
-        ]
-        return torch.cat(logits).argmax(2)
+        sites = [slice(site, site + 1) for site in range(len(vectors))]
+        return torch.cat([_logits(self.weight[at], self.scaling.part(at)(vectors[at])) for at in sites]).argmax(2)
 
 
 def fit(
@@ -74,14 +75,9 @@ def fit(
     scaling = Scaling.of(vectors)
     n_tasks, n_items = labels.shape
     together = max(1, _LOGITS // (n_tasks * n_items * n_classes))
-    weights, losses = [], []
-    for begin in range(0, len(vectors), together):
-        chunk = slice(begin, begin + together)
-        weight, loss = _fit(
-            Scaling(scaling.centre[chunk], scaling.size[chunk])(vectors[chunk]), labels, n_classes, penalty
-        )
-        weights.append(weight)
-        losses.append(loss)
+    chunks = (slice(begin, begin + together) for begin in range(0, len(vectors), together))
+    fits = [_fit(scaling.part(chunk)(vectors[chunk]), labels, n_classes, penalty) for chunk in chunks]
+    weights, losses = zip(*fits, strict=True)
     return Probes(scaling, torch.cat(weights), torch.cat(losses))
 
 

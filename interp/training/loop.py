@@ -15,7 +15,7 @@ from interp.generation.generate import generate
 from interp.training import state
 from interp.training.directory import Directory, Save
 from interp.training.objectives import Examples, Mixed, Source
-from interp.training.parallel import Parallel, Processes, joined, shared_as, whole
+from interp.training.parallel import Parallel, Processes, joined
 from interp.training.plan import Plan
 from interp.training.record import METRICS, Record
 from interp.training.steps import Learner, Step, held_out_losses, summed_loss
@@ -96,32 +96,33 @@ def train(
             model.eval()
             numbers = held_out_losses(losses, held_out or {}, model.device)
             numbers |= {} if measures is None else measures(model)
-            sample = _sample(model, plan)
+            sample = None
+            if plan.sample is not None and model.tokenizer is not None and model.target_tokenizer is not None:
+                sample = generate(model, plan.sample, 40, temperature=0.7, seed=plan.seed).texts[0]
             model.train()
             return numbers, sample
 
         _Run(model, learner, directory, observe, tell).go(last_state)
 
 
+@dataclass
 class _Run:
     """A run from its last state to its end."""
 
-    def __init__(
-        self,
-        model: Transformer,
-        learner: Learner,
-        directory: Directory,
-        observe: Callable[[], tuple[dict[str, float], str | None]],
-        tell: Callable[[Progress], None],
-    ):
-        self.model, self.learner, self.directory, self.observe, self.tell = model, learner, directory, observe, tell
-        self.plan, self.processes = learner.plan, learner.processes
+    model: Transformer
+    learner: Learner
+    directory: Directory
+    observe: Callable[[], tuple[dict[str, float], str | None]]
+    tell: Callable[[Progress], None]
+
+    def __post_init__(self) -> None:
+        self.plan, self.processes = self.learner.plan, self.learner.processes
 
     def go(self, last_state: state.State | None) -> None:
         """Take all steps that are left after the state that was kept, and keep what comes out."""
         begun, facts = 0, {}
         if last_state is not None:
-            state.restore(self.learner.learning, self.learner.optimizer, last_state.tensors, shared_as)
+            state.restore(self.learner.learning, self.learner.optimizer, last_state.tensors)
             begun, facts = int(last_state.facts["step"]), last_state.facts.get("tally") or {}
             if not 0 <= begun <= self.plan.steps:
                 raise InputError(
@@ -133,7 +134,7 @@ class _Run:
         waiting = unstopped() if self.processes.kind is None else nullcontext([])
         with self._record(begun) as record, waiting as interrupted:
             for step in range(begun, self.plan.steps):
-                self.tally.add(step, self.learner.step(step))
+                self.tally.waiting.append((step, self.learner.step(step)))
                 stops = bool(interrupted) and step + 1 < self.plan.steps
                 self._pause(step + 1, record, stops=stops)
                 if stops:
@@ -171,9 +172,10 @@ class _Run:
         if (snapshot or stops) and record is not None:
             self.directory.snapshot(self.model, done)
         if keeps:
-            tensors = state.gather(self.learner.learning, self.learner.optimizer, whole)
+            tensors = state.gather(self.learner.learning, self.learner.optimizer)
             if record is not None:
-                self.directory.write(tensors, done, {"tally": self.tally.facts})
+                counts = {"total": self.tally.total, "n_targets": self.tally.n_targets}
+                self.directory.write(tensors, done, {"tally": counts})  # losses that are still to be reported
         if reports:
             self.tally.since = time.perf_counter()
 
@@ -203,10 +205,6 @@ class Tally:
     def clear(self) -> None:
         """All that was counted has been reported."""
         self.total, self.n_targets, self.n_tokens, self.since = 0.0, 0, 0, time.perf_counter()
-
-    def add(self, number: int, step: Step) -> None:
-        """Count a step."""
-        self.waiting.append((number, step))
 
     def settle(self) -> tuple[int, float] | None:
         """Read what is waiting; the first step whose loss or gradient is not finite, and what that is."""
@@ -239,9 +237,3 @@ class Tally:
     def facts(self) -> dict[str, Any]:
         """What a run that is resumed needs to report the losses that it would have reported."""
         return {"total": self.total, "n_targets": self.n_targets}
-
-
-def _sample(model: Transformer, plan: Plan) -> str | None:
-    if plan.sample is None or model.tokenizer is None or model.target_tokenizer is None:
-        return None
-    return generate(model, plan.sample, 40, temperature=0.7, seed=plan.seed).texts[0]

@@ -5,7 +5,7 @@ Everything random is drawn from the seed and the step, so weights, moments and t
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.training.parallel import shared_as, whole
 from interp.training.whole_files import replacing
 
 FILE = "state.safetensors"
@@ -75,12 +76,8 @@ def _good(out: Path) -> str:
     return f"the model of an earlier step is {models[-1]}: go on with it in another directory (start in [model])"
 
 
-def gather(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-) -> dict[str, Tensor]:
-    """Weights and the optimizer's moments by parameter name; `whole` puts together what lies in several processes."""
+def gather(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and the optimizer's moments by parameter name, put together from all processes."""
     tensors = {f"weights/{name}": whole(weight.detach()) for name, weight in model.named_parameters()}
     for name, weight in model.named_parameters():
         moments = optimizer.state.get(weight, {})
@@ -88,39 +85,26 @@ def gather(
     return tensors
 
 
-def restore(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    tensors: Mapping[str, Tensor],
-    shared_as: Callable[[Tensor, Tensor], Tensor] = lambda value, weight: value,
-) -> None:
-    """Put back what `gather` took; `shared_as` shares a whole tensor out among processes as a weight is."""
+def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `gather` took, shared out among processes as the weights are."""
     weights = {f"weights/{name}": weight for name, weight in model.named_parameters()}
-    names = [*weights, *(name for name in tensors if name.startswith("weights/"))]
-    if differing := [name for name in names if _shape(weights.get(name)) != _shape(tensors.get(name))]:
-        name = differing[0]
-        raise InputError(
-            f"the state is of another architecture: {name.removeprefix('weights/')} is {_shape(weights.get(name))} "
-            f"here and {_shape(tensors.get(name))} there; resume with the configuration that it was begun with"
-        )
+    expected = {name: tuple(weight.shape) for name, weight in weights.items()}
+    there = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("weights/")}
+    for name in {**expected, **there}:
+        if expected.get(name) != there.get(name):
+            raise InputError(
+                f"the state is of another architecture: {name.removeprefix('weights/')} is "
+                f"{expected.get(name, 'absent')} here and {there.get(name, 'absent')} there; resume with the "
+                "configuration that it was begun with"
+            )
     for name, weight in model.named_parameters():
         with torch.no_grad():
             weight.copy_(shared_as(tensors[f"weights/{name}"], weight))
         start = f"moments/{name}/"
         for key, value in tensors.items():
-            if not key.startswith(start):
-                continue
-            if value.ndim and (value.shape, value.dtype) != (weight.shape, weight.dtype):
-                raise InputError(
-                    f"the state is of another model: {key} is {_shape(value)} of {value.dtype}, expected "
-                    f"{_shape(weight)} of {weight.dtype}: start again in another directory"
+            if key.startswith(start):
+                optimizer.state[weight][key.removeprefix(start)] = (
+                    torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
+                    if value.ndim
+                    else value.to(weight.device, copy=True)  # a count of steps, where the optimizer would have made it
                 )
-            optimizer.state[weight][key.removeprefix(start)] = (
-                torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
-                if value.ndim
-                else value.to(weight.device, copy=True)  # a count of steps lies where the optimizer would have made it
-            )
-
-
-def _shape(tensor: Tensor | None) -> tuple[int, ...] | str:
-    return "absent" if tensor is None else tuple(tensor.shape)

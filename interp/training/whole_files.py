@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from interp.errors import InputError
@@ -82,14 +82,13 @@ def beside(path: Path) -> Iterator[Path]:
         OSError: what the system says.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_DRAFT, dir=path.parent))
-        try:
-            lock = _lock(draft)
-            break
-        except (InputError, FileNotFoundError):  # a sweep took it for a dead process's
-            continue
-    with _removing(draft, path.name, lock):
+    with ExitStack() as stack:
+        while True:
+            draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_DRAFT, dir=path.parent))
+            with suppress(InputError, FileNotFoundError):  # a sweep took it for a dead process's
+                stack.enter_context(_locked(draft))
+                break
+        stack.enter_context(_removing(draft, path.name))
         yield draft / path.name
 
 
@@ -101,30 +100,29 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> 
         InputError: another process is writing `path`.
         OSError: what the system says.
     """
-    draft, is_new, lock = path.with_name(f".{path.name}{_DRAFT}"), False, None
-    while not is_new:
-        try:
-            draft.mkdir(mode=0o700)
-            is_new = True
-        except FileExistsError:
-            check_owner(draft)
-        try:
-            lock = _lock(draft, f"is writing {path}")
-        except FileNotFoundError:  # removed in between
-            is_new = False
-            continue
-        if is_new:
-            break
-        if lock is None:
-            raise InputError(
-                f"{draft} is there, of a process that is writing {path} or was killed: remove it if none is at work"
-            )
-        try:
+    draft, is_new = path.with_name(f".{path.name}{_DRAFT}"), False
+    with ExitStack() as stack:
+        while not is_new:
+            try:
+                draft.mkdir(mode=0o700)
+                is_new = True
+            except FileExistsError:
+                check_owner(draft)
+            try:
+                is_locked = stack.enter_context(_locked(draft, f"is writing {path}"))
+            except FileNotFoundError:  # removed in between
+                is_new = False
+                continue
+            if is_new:
+                break
+            if not is_locked:
+                raise InputError(
+                    f"{draft} is there, of a process that is writing {path} or was killed: remove it if none is at work"
+                )
             put_right(draft / path.name)
             shutil.rmtree(draft)
-        finally:
-            os.close(lock)
-    with _removing(draft, path.name, lock):
+            stack.close()
+        stack.enter_context(_removing(draft, path.name))
         yield draft / path.name
 
 
@@ -140,15 +138,13 @@ def holding(directory: Path, what: str) -> Iterator[None]:
     """
     created = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
-    lock = _lock(directory.resolve(), f"{what} {directory}")
-    try:
-        yield
-    finally:
-        for folder in created:
-            with suppress(OSError):  # not empty: all went well
-                folder.rmdir()
-        if lock is not None:
-            os.close(lock)
+    with _locked(directory.resolve(), f"{what} {directory}"):
+        try:
+            yield
+        finally:
+            for folder in created:
+                with suppress(OSError):  # not empty: all went well
+                    folder.rmdir()
 
 
 def sweep_beside(path: Path) -> None:
@@ -162,9 +158,8 @@ def sweep(directory: Path, is_ours: Callable[[str], bool]) -> None:
         if is_ours(name):
             with suppress(OSError, InputError):  # in use, just removed, or another user's
                 check_owner(draft)
-                if (lock := _lock(draft)) is not None:
-                    with _removing(draft, name, lock):
-                        pass
+                with _locked(draft) as is_locked, _removing(draft, name) if is_locked else nullcontext():
+                    pass
 
 
 def is_being_made(path: Path) -> bool:
@@ -172,8 +167,8 @@ def is_being_made(path: Path) -> bool:
     for draft in (draft for draft, name in _drafts(path.parent) if name == path.name):
         try:
             check_owner(draft)
-            if (lock := _lock(draft)) is not None:
-                os.close(lock)
+            with _locked(draft):
+                pass
         except InputError:
             return True
         except OSError:
@@ -193,8 +188,9 @@ def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
             yield draft, match[1]
 
 
-def _lock(folder: Path, doing: str = "is at work") -> int | None:
-    """A lock on a folder, as a descriptor to be closed; None where the file system has no locks.
+@contextmanager
+def _locked(folder: Path, doing: str = "is at work") -> Iterator[bool]:
+    """Hold a lock on a folder; False where the file system has no locks.
 
     Raises:
         InputError: another process holds it.
@@ -203,38 +199,33 @@ def _lock(folder: Path, doing: str = "is at work") -> int | None:
     from filelock import lock_descriptor  # noqa: PLC0415 (slow to import, and only writers want it)
 
     if not hasattr(os, "O_DIRECTORY"):
-        return None
+        yield False
+        return
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        is_free = lock_descriptor(lock, blocking=False)
-        if is_free and os.path.samestat(os.fstat(lock), os.lstat(folder)):
-            return lock
-    except FileNotFoundError:
+        try:
+            has_locks, is_free = True, lock_descriptor(lock, blocking=False)
+        except OSError:
+            has_locks, is_free = False, True
+        if has_locks and is_free and not os.path.samestat(os.fstat(lock), os.lstat(folder)):
+            raise FileNotFoundError(folder)
+        if not is_free:
+            raise InputError(f"another process {doing}: wait until it has ended, or choose another directory")
+        yield has_locks
+    finally:
         os.close(lock)
-        raise
-    except OSError:  # a file system without locks
-        os.close(lock)
-        return None
-    os.close(lock)
-    if is_free:
-        raise FileNotFoundError(folder)
-    raise InputError(f"another process {doing}: wait until it has ended, or choose another directory")
 
 
 @contextmanager
-def _removing(draft: Path, name: str, lock: int | None) -> Iterator[None]:
+def _removing(draft: Path, name: str) -> Iterator[None]:
     """In the end remove a draft, and put back a directory that it replaced if a stop left nothing in its place."""
     try:
         yield
     finally:
-        try:
-            replaced, place = draft / f"{name}{_REPLACED}", draft.with_name(name)
-            if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(place):
-                os.replace(replaced, place)
-            shutil.rmtree(draft, ignore_errors=True)
-        finally:
-            if lock is not None:
-                os.close(lock)
+        replaced, place = draft / f"{name}{_REPLACED}", draft.with_name(name)
+        if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(place):
+            os.replace(replaced, place)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 class Growing:

@@ -32,6 +32,7 @@ def test_numbers_of_another_precision_are_converted(dtype):
 def test_nothing_leaves_the_value_as_it_is_and_a_part_is_changed_alone():
     built, ids, site, shapes = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre", []
     plain, vector = run(built, ids, "*.resid_*"), torch.arange(19.0).double()
+    other = run(built, (ids + 1) % 29, site)[site]
     out = run(built, ids, edit={"decoder.*.attn.z": lambda z: shapes.append(z.shape)})
     assert torch.equal(out.logits, plain.logits)
     assert shapes == [(2, 5, 3, 5)] * 2
@@ -40,6 +41,10 @@ def test_nothing_leaves_the_value_as_it_is_and_a_part_is_changed_alone():
     assert torch.equal(found[site], plain[site] / 2)
     for edit, position, expected in (
         (add(vector, position=[1, -1]), [1, 4], plain[site] + vector),
+        (zero(position=2), [2], plain[site] * 0),
+        (put(vector, position=2), [2], vector.expand(2, 5, 19)),
+        (scale(vector, position=slice(3)), [0, 1, 2], plain[site] * vector),
+        (patch(other, position=[-1, 0]), [4, 0], other),
         (change(lambda part: part.clamp(min=0), position=3), [3], plain[site].clamp(min=0)),
         (change(lambda part: None, position=3), [3], plain[site]),
     ):
@@ -48,50 +53,38 @@ def test_nothing_leaves_the_value_as_it_is_and_a_part_is_changed_alone():
         assert torch.equal(run(built, ids, site, {site: edit})[site], changed)
 
 
-OTHERS: dict[str, tuple[Callable, str]] = {
-    "whole": (lambda x: x.long(), "floating-point numbers, .* got torch.int64"),
-    "true": (lambda x: x > 0, "floating-point numbers, .* got torch.bool"),
-    "complex": (lambda x: x * 1j, "floating-point numbers, .* got torch.complex128"),
-    "sparse": (lambda x: x.to_sparse(), "expected real numbers in a dense tensor, got .*sparse"),
-    "text": (lambda x: "a", "got 'a'"),
-    "number": (lambda x: 3.0, "got 3.0"),
+NO_NUMBERS = {
+    "floating-point numbers, .* got torch.int64": lambda x: x.long(),
+    "floating-point numbers, .* got torch.complex128": lambda x: x * 1j,
+    "expected real numbers in a dense tensor, got .*sparse": lambda x: x.to_sparse(),
+    "got 'a'": lambda x: "a",
+    "got 3.0": lambda x: 3.0,
 }
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_other_values_are_one_line(kind):
-    (function, message), site = OTHERS[kind], "decoder.0.resid_pre"
-    for edit in (function, change(function), change(function, position=[1, 2])):
-        with pytest.raises(InputError, match=f"the edit of {site}: .*{message}"):
-            run(model("gpt2"), token_ids(2, 5), edit={site: edit})
-
-
-NO_NUMBERS = [1j, torch.tensor(1j), np.array([1j] * 19), torch.ones(19).to_sparse(), "a", [[1], [2, 3]]]
+NO_VALUES = {put: "a", scale: torch.tensor(1j), add: np.array([1j] * 19), patch: [[1], [2, 3]]}
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=str)
-def test_other_values_to_put_are_one_line(value):
-    for edit in (put(value), add(value, position=1), scale(value), patch(value, position=1)):
-        with pytest.raises(InputError, match=r"the edit of decoder\.0\.resid_pre: "):
+@pytest.mark.parametrize("message", [*NO_NUMBERS, ""])
+def test_other_values_are_one_line(message):
+    edits = [ready(value, position=1) for ready, value in NO_VALUES.items()]
+    if message:
+        edits = [NO_NUMBERS[message], change(NO_NUMBERS[message]), change(NO_NUMBERS[message], position=[1, 2])]
+    for edit in edits:
+        with pytest.raises(InputError, match=r"the edit of decoder\.0\.resid_pre: .*" + message):
             run(model("gpt2"), token_ids(2, 5), edit={"decoder.0.resid_pre": edit})
 
 
 def test_edits_work_in_inference_mode():
     built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.0.resid_pre"
     edits = [half, lambda x: x.mul_(0.5), lambda x: None, zero(position=[1, -1]), change(half, position=slice(1, 3))]
+    no_number = run(built, ids, site, {"decoder.embed": put(torch.nan), site: lambda value: None})
+    assert no_number[site].isnan().all()  # which may be looked at
     for edit in edits:
         expected = run(built, ids, edit={site: edit}).logits
         with torch.inference_mode():
             assert torch.equal(run(built, ids, edit={site: edit}).logits, expected)
             with pytest.raises(InputError, match="writes over its value and returns nothing"):
                 run(built, ids, edit={site: lambda x: [x.mul_(0.5), None][1]})
-
-
-def test_a_value_that_is_no_number_may_be_looked_at():
-    built, site = model("gpt2"), "decoder.0.resid_pre"
-    out = run(built, token_ids(1, 5), site, {"decoder.embed": put(torch.nan), site: lambda value: None})
-    assert out[site].isnan().all()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "attention only", "post-norm decoder", "bert"])

@@ -9,7 +9,6 @@ from hypothesis import strategies as draw
 from tiny import BERT, GPT2, randomise
 
 from interp import StackConfig, TokenBatch, Transformer, TransformerConfig, run
-from interp.attribution.direct import head_results
 from interp.config import Alibi, Buckets, Gated, LayerNorm, Learned, NoMLP, NoPositions, Plain, Rotary, Sinusoidal
 from interp.patching import Pairs, logit_difference, sweep
 
@@ -66,26 +65,6 @@ def test_a_text_has_its_logits_alone_or_together_in_any_order_and_padding(stack,
         length = len(rows[at])
         own = together[place, -length:] if side == "left" else together[place, :length]
         same(own, run(model, torch.tensor(rows[at])).logits[0])
-
-
-@few
-@given(stacks().filter(lambda stack: stack.wiring not in {"after", "sandwich"}), _SEEDS)  # there a norm comes between
-def test_results_of_heads_and_the_bias_add_up_to_what_attention_adds(stack, seed):
-    model, ids = built(stack, seed), torch.tensor(texts(seed, 7))
-    out = run(model, ids, capture="*")
-    for layer, block in enumerate(model.last.blocks):
-        bias = 0 if block.attn.out.bias is None else block.attn.out.bias
-        added = out[f"{next(iter(model.config.stacks))}.{layer}.attn_out"]
-        same(head_results(model, out, layer).sum(-2) + bias, added)
-
-
-@few
-@given(stacks(), _SEEDS)
-def test_patching_a_run_with_itself_is_nothing(stack, seed):
-    model, ids = built(stack, seed), torch.tensor(texts(seed, 6))
-    plain = run(model, ids, capture="*")
-    for site, value in plain.activations.items():
-        assert torch.equal(run(model, ids, capture="*", edit={site: lambda _, value=value: value}).logits, plain.logits)
 
 
 @few

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from tiny import model, ragged_pairs, rows, token_ids, two_stacks
 from torch.testing import assert_close
 
-from interp import InputError, edited, loss, run, sweep, token_losses, zero
-from interp.patching import ablate, next_token_loss, sweep_by_forward
+from interp import InputError, loss, run, sweep, token_losses
+from interp.patching import next_token_loss, sweep_by_forward
 from models import load
 
 
@@ -56,11 +56,6 @@ def test_the_default_model_foretells_english_better_than_its_words_in_another_or
     assert len(windowed) == len(built.tokenizer.pieces(long).ids) > 256
 
 
-def test_an_edited_model_has_the_loss_of_its_edits():
-    built, ids, edit = model("gpt2"), token_ids(1, 9), {"decoder.0.attn.z": zero(head=1)}
-    assert loss(edited(built, edit), ids) == pytest.approx(float(by_hand(built, ids, edit=edit).mean()))
-
-
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
@@ -92,11 +87,3 @@ def test_the_metric_is_the_loss_of_the_clean_prompts_tokens_in_every_run(directi
         assert_close(found.clean["loss"][at], by_hand(built, clean).mean())
         logits = run(built, pairs.corrupt.ids[at, :length]).logits[0]
         assert_close(found.corrupt["loss"][at], F.cross_entropy(logits[:-1], clean[1:]))
-
-
-def test_an_ablated_head_costs_what_its_edit_costs():
-    built, pairs = model("gpt2"), ragged_pairs()
-    found = ablate(built, pairs, next_token_loss(), kind="zero")
-    at = 2, int(pairs.clean.lengths[2])
-    expected = by_hand(built, pairs.clean.ids[at[0], : at[1]], edit={"decoder.1.attn.z": zero(head=2)}).mean()
-    assert_close(found.values["loss"][1, 2, at[0]], expected)

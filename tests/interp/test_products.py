@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import pairwise
 from torch.nn.functional import linear as plain
 
 from interp import products
@@ -24,9 +25,11 @@ def parts(*batch: int, bias: bool = True, dtype: torch.dtype = torch.float32):
     return x, weight, b if bias else None
 
 
-@pytest.mark.parametrize("batch", [(3, 5, 2), (40,), (16,), (3,), (0,), ()])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("layout", ["output first", "input first", "a part"])
+BATCHES = [(3, 5, 2), (40,), (16,), (3,), (0,), ()]
+LAYOUTS = ["output first", "input first", "a part"]
+
+
+@pytest.mark.parametrize(("batch", "bias", "layout"), pairwise(BATCHES, (True, False), LAYOUTS))
 def test_a_product_is_torchs(batch, bias, layout, used):
     x, weight, b = parts(*batch, bias=bias)
     if layout != "output first":
@@ -83,8 +86,7 @@ def test_no_gradient_of_a_weight_is_made_that_nobody_asks_for(used):
     torch.testing.assert_close(both[1], torch.autograd.grad(plain(x, weight).sum(), [weight])[0])
 
 
-@pytest.mark.parametrize("then", products.ACTIVATIONS)
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("then", "grad"), [*zip(products.ACTIVATIONS, (True, False) * 2, strict=True)])
 def test_an_activation_behind_a_product_is_the_same_within_its_kernel(then, grad, used):
     x, weight, b = parts(40)
     with torch.set_grad_enabled(grad):

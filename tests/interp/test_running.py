@@ -49,15 +49,6 @@ def test_it_has_what_a_whole_pass_has(name, site, grad):
         _ = out.logits
 
 
-def test_nothing_after_it_is_computed():
-    built = model("gpt2")
-    with calls_of(built) as names:
-        run(built, token_ids(2, 5), until="decoder.0.attn.pattern", capture="decoder.embed")
-    assert any(name.startswith("stacks.decoder.blocks.0.") for name in names)
-    assert not any(name.startswith(("stacks.decoder.blocks.1", "stacks.decoder.norm", "output")) for name in names)
-    assert "stacks.decoder.blocks.0.mlp" not in names
-
-
 @pytest.mark.parametrize("name", TWO_STACKS)
 def test_an_encoders_site_ends_it_before_the_decoder(name):
     built = two_stacks(name)
@@ -75,13 +66,6 @@ def test_an_encoders_site_ends_it_before_the_decoder(name):
 def test_logits_are_a_site_like_others():
     built, ids = model("gpt2"), token_ids(2, 5)
     assert torch.equal(run(built, ids, until="logits").logits, run(built, ids).logits)
-
-
-def test_edits_and_captures_before_it_count():
-    built, ids, z = model("gpt2"), token_ids(2, 5), "decoder.0.attn.z"
-    changed = run(built, ids, z, {z: zero(head=1)}, until="decoder.1.resid_pre")
-    assert not changed[z][:, :, 1].any()
-    assert not torch.equal(changed["decoder.1.resid_pre"], run(built, ids, "*.resid_pre")["decoder.1.resid_pre"])
 
 
 @pytest.mark.parametrize(
@@ -111,8 +95,7 @@ def held() -> tuple[int, int, int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files as Linux tells them")
-@pytest.mark.parametrize("times", [30, pytest.param(1_000, marks=pytest.mark.slow)])
-def test_runs_with_captures_and_edits_hold_nothing(times):
+def test_runs_with_captures_and_edits_hold_nothing():
     built, ids = model("gpt2"), token_ids(1, 5)
 
     def calls() -> None:
@@ -123,7 +106,7 @@ def test_runs_with_captures_and_edits_hold_nothing(times):
 
     calls()
     before, logits = held(), run(built, ids).logits.tolist()
-    for _ in range(times):
+    for _ in range(30):
         calls()
     assert held() == before
     assert run(built, ids).logits.tolist() == logits

@@ -1,8 +1,7 @@
 """Every kind of selector means the same alone and in a batch, at every site and for every ready-made edit."""
 
 from dataclasses import replace
-from functools import cache, lru_cache
-from itertools import product
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,17 +12,13 @@ from torch.testing import assert_close
 
 from interp import (
     InputError,
-    Run,
     TokenBatch,
     Transformer,
     TransformerConfig,
-    add,
     change,
     generate,
-    patch,
     put,
     run,
-    scale,
     sites,
     zero,
 )
@@ -57,22 +52,6 @@ SELECTORS = {
 }
 
 
-def mixed(part: Tensor) -> Tensor:
-    """What shows which entries a function gets, and in which order; texts are not mixed."""
-    part, rest = part.nan_to_num(neginf=-3.0), tuple(range(1, part.ndim))
-    return part.flip(rest) * 0.5 - part.mean(rest, keepdim=True) if rest else part * 0.5
-
-
-EDITS = {
-    "zero": lambda other, where: zero(**where),
-    "put": lambda other, where: put(0.4, **where),
-    "scale": lambda other, where: scale(-0.5, **where),
-    "add": lambda other, where: add(0.3, **where),
-    "change": lambda other, where: change(mixed, **where),
-    "patch": lambda other, where: patch(other, **where),
-}
-
-
 @cache
 def built() -> Transformer:
     """An encoder and a decoder of one layer, which have every kind of site between them."""
@@ -88,97 +67,41 @@ def built() -> Transformer:
 def batches(layout: str) -> tuple[TokenBatch, TokenBatch]:
     *lengths, side = LAYOUTS[layout]
     drawn = (rows(each, d_vocab=size, seed=3) for each, size in zip(lengths, (19, 29), strict=True))
-    return tuple(
-        TokenBatch.from_rows([ids[real].tolist() for ids, real in zip(batch.ids, batch.mask, strict=True)], side=side)
-        for batch in drawn
-    )
-
-
-def own(batch: TokenBatch, text: int) -> TokenBatch:
-    return TokenBatch.from_ids(batch.ids[text][batch.mask[text]])
+    return tuple(TokenBatch.from_rows(batch.id_lists(), side=side) for batch in drawn)
 
 
 def reads(axis: str, site: str) -> int:
     """Which of the two texts an axis counts."""
-    keys = axis == "key" or (axis == "position" and site.endswith((".k", ".v")))
+    keys = axis == "key" or (axis == "position" and site.endswith((".k", ".v", ".rot_k")))
     return 0 if site.startswith("encoder") or (".cross_attn." in site and keys) else 1
 
 
-def selected(site: str, kind: str, text: int | None = None) -> dict:
-    """The selector along a site's positions and along its first other axis; of an array the entry of one text."""
-    along, across = SELECTORS[kind]
-    if text is not None and isinstance(along, np.ndarray | Tensor):
-        along = along[text : text + 1]
-    axes = sites(built())[site].axes
-    other = next(axis for axis in axes if axis not in TEXTUAL)
-    return {other: across} | {axis: along for axis in axes if axis in TEXTUAL}
-
-
-@cache
-def other_run(layout: str, text: int | None) -> Run:
-    source, target = texts_of(layout, text)
-    return run(built(), source.reading((source.ids + 1) % 19), "*", target=target.reading((target.ids + 1) % 29))
-
-
-def texts_of(layout: str, text: int | None) -> tuple[TokenBatch, ...]:
-    return tuple(batch if text is None else own(batch, text) for batch in batches(layout))
-
-
-@lru_cache(maxsize=9)
-def edited_run(layout: str, edit: str, kind: str, text: int | None = None) -> Run:
-    """All sites edited at once, and captured; of the whole batch, or of one text alone."""
-    other = other_run(layout, text) if edit == "patch" else {}
-    edits = {site: EDITS[edit](other[site] if other else None, selected(site, kind, text)) for site in sites(built())}
-    source, target = texts_of(layout, text)
-    return run(built(), source, "*", edits, target=target)
-
-
-@cache
-def places(layout: str, site: str, text: int) -> tuple:
-    """Where a text's own entries of a site lie in the batch."""
-    masks = [batches(layout)[reads(axis, site)].mask[text] for axis in sites(built())[site].axes if axis in TEXTUAL]
-    return text, *(mask.nonzero()[:, 0] for mask in masks)
-
-
-def entries_of(site: str, value: Tensor, at: tuple) -> Tensor:
-    text, *columns = at
-    found = value[text]
-    for axis, own_columns in zip([axis for axis in sites(built())[site].axes if axis in TEXTUAL], columns, strict=True):
-        found = found.index_select(sites(built())[site].axes.index(axis), own_columns)
-    return found
-
-
-@pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("kind", SELECTORS)
-def test_a_text_in_a_batch_is_edited_as_alone(kind, edit):
-    for text, lengths in product(range(3), ("equal", "ragged")):
-        layouts = ["equal"] if lengths == "equal" else ["right", "left"]
-        alone = edited_run(layouts[0], edit, kind, text)
-        for layout in layouts:
-            together = edited_run(layout, edit, kind)
-            for site in sites(built()):
-                found = entries_of(site, together[site], places(layout, site, text))
-                assert torch.allclose(found, alone[site][0], rtol=1e-9, atol=1e-9), (site, text, layout)
-
-
-@pytest.mark.parametrize("kind", SELECTORS)
-def test_what_is_selected_is_what_python_selects(kind):
-    """In one text alone, at every site: the crossed entries, and no others."""
-    source, target = texts_of("equal", 1)
-    plain = run(built(), source, "*", target=target)
+@pytest.mark.parametrize(("kind", "layout"), [(kind, layout) for kind in SELECTORS for layout in LAYOUTS])
+def test_what_is_selected_is_what_python_selects_of_each_text(kind, layout):
+    """At every site: the crossed entries of each text's own positions, whatever padding stands there, and no others."""
+    texts, (along, across) = batches(layout), SELECTORS[kind]
+    plain = run(built(), texts[0], "*", target=texts[1])
     for name, site in sites(built()).items():
-        picked = []
-        for axis, size in zip(site.axes, plain[name].shape[1:], strict=True):
-            index = selected(name, kind, 1).get(axis, slice(None))
-            index = index.tolist() if isinstance(index, np.ndarray | Tensor) else index
-            picked.append(np.array(np.arange(size)[index if isinstance(index, slice) else np.array(index)], ndmin=1))
-        expected = torch.zeros(plain[name].shape[1:], dtype=torch.bool)
-        expected[np.ix_(*picked)] = True
-        found = run(built(), source, name, {name: put(77.0, **selected(name, kind, 1))}, target=target)[name][0]
-        seen = ~plain[name][0].isneginf() if name.endswith("scores") else True
-        seen = plain[name][0] > 0 if name.endswith("pattern") else seen
-        assert torch.equal(found == 77, expected & seen), name
-        assert torch.allclose(found[~expected], plain[name][0][~expected], rtol=1e-12, atol=1e-12), name
+        other = next(axis for axis in site.axes if axis not in TEXTUAL)
+        where = {axis: along for axis in site.axes if axis in TEXTUAL} | {other: across}
+        found = run(built(), texts[0], name, {name: put(77.0, **where)}, target=texts[1])[name]
+        for text in range(3):
+            own, picked = [], []
+            for axis, size in zip(site.axes, plain[name].shape[1:], strict=True):
+                mask = texts[reads(axis, name)].mask[text] if axis in TEXTUAL else torch.ones(size, dtype=torch.bool)
+                index = where.get(axis, slice(None))
+                if isinstance(index, np.ndarray | Tensor):  # an array gives each text one position
+                    index = index.tolist()[text] if axis in TEXTUAL else index.tolist()
+                own.append(mask.nonzero()[:, 0].numpy())
+                picked.append(np.atleast_1d(own[-1][index if isinstance(index, slice) else np.array(index)]))
+            expected = np.zeros(plain[name].shape[1:], dtype=bool)
+            expected[np.ix_(*picked)] = True
+            before, after = (value[name][text][np.ix_(*own)] for value in (plain, {name: found}))
+            chosen = torch.from_numpy(expected[np.ix_(*own)])
+            hidden = before.isneginf() if name.endswith("scores") else before == 0
+            seen = ~hidden if name.endswith(("scores", "pattern")) else True
+            assert torch.equal(after == 77, chosen & seen), (name, text)
+            assert torch.allclose(after[~chosen], before[~chosen], rtol=1e-9, atol=1e-9), (name, text)
 
 
 def test_an_edit_gets_what_it_selects_with_its_axes_in_order():

@@ -202,11 +202,11 @@ class _Plan:
 
     def cells(self, tables: Mapping[str, Numbers], clean: Numbers, corrupt: Numbers, **more: Any) -> SiteEstimates:
         """Tables of values by site as cells."""
-        place = {site: (self.patch_sites[site], by, self.direction) for site, by in self.by.items()}
-        ends = {"clean": clean, "corrupt": corrupt, **more}
-        return SiteEstimates(
-            {site: cells_of(self.model, self.pairs, *place[site], values, **ends) for site, values in tables.items()}
-        )
+        made = SiteEstimates()
+        for site, values in tables.items():
+            place = self.patch_sites[site], self.by[site], self.direction
+            made[site] = cells_of(self.model, self.pairs, *place, values, clean, corrupt, **more)
+        return made
 
     def totals(
         self, budget: int, dropped: Sequence[tuple[str, int]] = ()

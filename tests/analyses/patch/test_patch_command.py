@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 import torch
 from commands import command, refusal
-from covering import pairwise
 from matplotlib.collections import QuadMesh
 from pages import outside_addresses, page_of, unlisted
 from worded import ROWS, table, worded
@@ -21,7 +20,7 @@ from analyses import patch as patching
 from analyses.cli import command_frame as frame
 from analyses.cli.options import Metric
 from analyses.patch.cells import cells_of, sweeps
-from interp import InputError, Transformer, TransformerConfig
+from interp import Transformer, TransformerConfig
 from interp.errors import InputWarning
 from interp.patching import Pairs, logit_difference, sweep
 from interp.patching.cell_tables import estimates
@@ -117,11 +116,14 @@ def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
     assert before["p"].isna().all()
 
 
-def test_a_share_of_noise_is_refused_and_said(model):
-    both = patching.make_pairs(model, table([*ROWS, *[(b, a, r, w) for a, b, r, w in ROWS]]))
-    cells = cells_of(model, sweeps(model, both, "z", directions=["noise"], metrics=["logit_difference"]))
-    assert cells.table["share"].isna().all()
-    assert "too little" in cells.share_refused["logit_difference"]
+def test_a_bare_word_gets_its_space_in_front():
+    sad = "Lily was sad"
+    assert [with_space(sad, "she"), with_space(f"{sad} ", "she")] == [" she", "she"]
+    assert [with_space(sad, " she"), with_space(sad, ", she")] == [" she", ", she"]
+
+
+def test_the_command_s_metrics_are_the_table_s():
+    assert [each.value for each in Metric] == list(patching.METRICS)
 
 
 def test_python_gives_no_share_that_the_command_refuses(model):
@@ -133,34 +135,7 @@ def test_python_gives_no_share_that_the_command_refuses(model):
         pd.testing.assert_series_equal(found.table()["share"], refused.table["share"])
 
 
-@pytest.mark.parametrize(
-    ("prompt", "answer", "expected"),
-    [
-        ("Lily was sad because", "she", " she"),
-        ("Lily was sad because ", "she", "she"),
-        ("Lily was sad because", " she", " she"),
-        ("Lily was sad", ", she", ", she"),
-    ],
-)
-def test_a_bare_word_gets_its_space(prompt, answer, expected):
-    assert with_space(prompt, answer) == expected
-
-
 # Figures.
-
-SITES = {("z", False), ("z", True), ("resid_pre", True), ("attn_out", False), ("pattern", True)}
-
-
-@pytest.mark.parametrize(("kind", "count"), pairwise(sorted(SITES), (1, 4)))
-def test_every_sweep_has_its_figures(model, kind, count):
-    site, by_position = kind
-    drawn = figures.sweep_figures(on_rows(model, ROWS[:count], site, by_position=by_position), "logit_difference")
-    assert set(drawn) == ({"top"} if site == "attn_out" else {"cells", "top"})
-    for figure in drawn.values():
-        assert figure.get_suptitle().endswith("?")
-        figure.draw_without_rendering()
-        texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
-        assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
 
 
 def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
@@ -218,15 +193,6 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     assert facts["estimates"]["edges"]["steps"] == 5
 
 
-def test_one_pair_has_its_metrics_and_no_estimates_where_none_are_asked_for(here, patched):
-    cells, facts, shown = patched(*ONE, "--metric", "rank", "--metric", "kl_divergence", "--by-position")
-    assert (set(cells["metric"]), set(cells["direction"])) == ({"rank", "kl_divergence"}, {"denoise", "noise"})
-    assert facts["prompts"]["pairs"] == 1
-    assert not any("estimates" in name for name in facts["files"])
-    assert "figures/cells-kl_divergence.png" in facts["files"]
-    assert "One pair tells nothing of other prompts" in shown
-
-
 def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
     swapped = [(b, a, r, w) for a, b, r, w in ROWS]
     table([*ROWS, *swapped, ("Tim saw", "Sue saw the", "He", "She")]).to_csv("pairs.csv", index=False)
@@ -241,11 +207,15 @@ def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
     assert "moves it by" in shown
 
 
-def test_a_page_escapes_what_a_prompt_says(here, patched, monkeypatch):
+def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_says(here, patched, monkeypatch):
     monkeypatch.setattr(frame, "opened", lambda *_: worded(HOSTILE, IMAGE))
     monkeypatch.setattr(frame, "title", lambda _: f"a {HOSTILE}")
     prompts = ["--clean", f"{HOSTILE} saw", "--corrupt", f"{IMAGE} saw", "--answer", "She", "--wrong", "He"]
-    _, _, shown = patched(*prompts, "--by-position")
+    cells, facts, shown = patched(*prompts, "--by-position", "--metric", "rank", "--metric", "kl_divergence")
+    assert (set(cells["metric"]), set(cells["direction"])) == ({"rank", "kl_divergence"}, {"denoise", "noise"})
+    assert facts["prompts"]["pairs"] == 1
+    assert not any("estimates" in name for name in facts["files"])
+    assert "One pair tells nothing of other prompts" in shown
     page = page_of(here / "patch")
     assert not unlisted(page)
     assert not outside_addresses(page)
@@ -281,7 +251,6 @@ def test_a_file_that_is_no_table_of_pairs_is_one_line(here, capsys, content, say
         ([*ONE, "--wrong", "He"], "no differing piece"),
         ([*ONE, "--site", "zz"], "expected one of resid_pre"),
         ([*ONE, "--metric", "losses"], "losses"),
-        ([*ONE, "--direction", "up"], "up"),
         ([*ONE, "--target", "He"], "reads one text"),
         ([*ONE, "--stack", "encoder"], "no stack 'encoder'"),
         ([*ONE, "--estimates", "--metric", "logit_difference", "--metric", "rank"], "rank has no gradient"),
@@ -299,12 +268,6 @@ def test_a_model_without_output_layer_is_one_line(here, capsys, monkeypatch, min
     monkeypatch.setattr(frame, "opened", lambda *_: encoder)
     assert "no output layer" in refusal(capsys, "patch", *ONE)
     assert not os.listdir(here)
-
-
-def test_the_command_s_metrics_are_the_table_s_and_others_are_refused(model, pairs):
-    assert [each.value for each in Metric] == list(patching.METRICS)
-    with pytest.raises(InputError, match="kl_divergence"):
-        patching.measure(model, pairs, metrics=["losses"])
 
 
 def test_real_pronouns_follow_the_name(tmp_path, stories, capsys):
@@ -358,17 +321,6 @@ def test_pairs_of_an_encoder_decoder_come_from_a_file_with_targets(two, patched)
     cells, *_ = patched("--pairs", "pairs.csv", "--stack", "encoder")
     expected = patching.measure(two, patching.make_pairs(two, rows), stack="encoder")["effect"]
     np.testing.assert_allclose(cells["effect"], expected, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--source", "the dog"], "made of the source, which these pairs share"),
-        (["--attention", "cross"], "no attention 'cross' in this model's encoder"),
-    ],
-)
-def test_what_does_not_fit_the_stacks_is_refused(two, capsys, arguments, says):
-    assert says in refusal(capsys, "patch", *ONE, *arguments, "--stack", "encoder")
 
 
 def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(patched, model, pairs):

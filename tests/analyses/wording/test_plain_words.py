@@ -2,7 +2,6 @@ import pytest
 
 from analyses.behaviours import OURS
 from analyses.headlines.facts import vocabulary
-from analyses.measures import Measure
 from analyses.part_of_speech import TAG_PAIRS, UNIVERSAL_TAGS
 from analyses.rivals.antecedents import PREDICTING_RIVALS
 from analyses.rivals.antecedents import RIVALS as OF_ANTECEDENTS
@@ -16,12 +15,7 @@ from analyses.wording.plain_words import Label
     [
         ("relation:obj:dependent->head", "object to its verb", "goes from an object to its verb"),
         ("relation:obj:head->dependent", "verb to its object", "goes from a verb to its object"),
-        ("relation:advmod:head->dependent", "word to its adverb", "goes from a word to its adverb"),
-        (
-            "relation:vocative:dependent->head",
-            "vocative: dependent to head",
-            "goes from the dependent of vocative to its head",
-        ),
+        ("relation:x:dependent->head", "x: dependent to head", "goes from the dependent of x to its head"),
         ("tag:NOUN->ADJ", "noun to adjective", "looks from nouns to adjectives"),
         ("offset:-3", "token 3 back", "looks at the token 3 back"),
         ("rule:last VERB/AUX", "last verb or auxiliary", "goes to the last verb or auxiliary"),
@@ -33,10 +27,6 @@ from analyses.wording.plain_words import Label
 def test_labels_have_words_and_are_strings_again(label, short, said):
     assert plain_words.worded(label, vocabulary(OURS))[:2] == (short, said)
     assert str(Label.parse(label)) == label
-
-
-def test_a_measure_of_ones_own_is_told_by_its_title():
-    assert Measure("mine", "from a verb to its negation").words.short == "from a verb to its negation"
 
 
 def test_every_label_that_a_head_can_have_is_in_words():
@@ -52,8 +42,3 @@ def test_every_label_that_a_head_can_have_is_in_words():
 def test_every_tag_and_relation_that_is_asked_has_a_word():
     assert plain_words.TAGS.keys() == UNIVERSAL_TAGS
     assert plain_words.RELATIONS.keys() == {*RELATIONS}
-
-
-def test_a_long_word_may_be_broken_where_it_has_parts():
-    assert plain_words.breakable("last preposition") == "last prepo\u00adsition"
-    assert plain_words.breakable("verb to noun") == "verb to noun"

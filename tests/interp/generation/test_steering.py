@@ -8,7 +8,7 @@ from tiny import Whole, model, pairs_of_two, rows, token_ids, two_stacks
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp import InputError, Transformer, add, change, edited, generate, patch, put, run, scale, zero
+from interp import InputError, Transformer, add, change, generate, patch, put, run, scale, zero
 from interp.generation.generate import stream
 from interp.generation.sampling import penalised
 from models import load
@@ -39,24 +39,16 @@ def at(chosen: Callable[[int], list[int]], f: Callable[[Tensor], Tensor], axis: 
     return of_prompt
 
 
-def everywhere(f: Callable[[Tensor], Tensor]):
-    return lambda n_prompt: f
-
-
 STREAM, LATE = "decoder.0.resid_post", range(99)
 # what is said to `generate`, and what it means in a whole pass
 EDITS = {
-    "everywhere": ({STREAM: add(VECTOR)}, {STREAM: everywhere(lambda x: x + VECTOR)}),
-    "a function": ({STREAM: lambda x: x * 0.5}, {STREAM: everywhere(lambda x: x * 0.5)}),
+    "everywhere": ({STREAM: add(VECTOR)}, {STREAM: lambda n: lambda x: x + VECTOR}),
+    "a function": ({STREAM: lambda x: x * 0.5}, {STREAM: lambda n: lambda x: x * 0.5}),
     "the prompt's end": ({STREAM: put(VECTOR, position=-1)}, {STREAM: at(lambda n: [n - 1], lambda x: x * 0 + VECTOR)}),
     "late positions": ({STREAM: zero(position=[0, 6])}, {STREAM: at(lambda n: [0, 6], lambda x: x * 0)}),
     "one a text": (
         {STREAM: add(VECTOR, position=torch.tensor([1, 6, -1]))},
         {STREAM: at(lambda n: [{4: 1, 6: 6, 3: 2}[n]], lambda x: x + VECTOR)},
-    ),
-    "from the prompt's end on": (
-        {STREAM: scale(-2.0, position=slice(-2, None))},
-        {STREAM: at(lambda n: [p for p in LATE if p >= n - 2], lambda x: x * -2)},
     ),
     "the prompts": ({STREAM: zero(step=0)}, {STREAM: at(lambda n: [*range(n)], lambda x: x * 0)}),
     "what is written": (
@@ -67,17 +59,9 @@ EDITS = {
         {STREAM: change(lambda x: x.flip(-1), step=[1, 3])},
         {STREAM: at(lambda n: [n, n + 2], lambda x: x.flip(-1))},
     ),
-    "a head's query": (
-        {"decoder.1.attn.q": scale(3.0, head=1, step=2)},
-        {"decoder.1.attn.q": at(lambda n: [n + 1], lambda x: x * 3, _2=1)},
-    ),
     "a head's key, which stays changed": (
         {"decoder.1.attn.k": scale(3.0, head=0, position=1)},
         {"decoder.1.attn.k": at(lambda n: [1], lambda x: x * 3, _2=0)},
-    ),
-    "a key hidden from all": (
-        {"decoder.*.attn.pattern": zero(key=0)},
-        {f"decoder.{layer}.attn.pattern": at(lambda n: [0], lambda x: x * 0, axis=3) for layer in range(2)},
     ),
     "a key hidden from what is written": (
         {"decoder.1.attn.pattern": zero(key=-1, step=slice(1, None))},
@@ -98,13 +82,6 @@ EDITS = {
             )
         },
     ),
-    "several": (
-        {STREAM: add(VECTOR, step=1), "decoder.1.mlp_out": zero(position=-1)},
-        {
-            STREAM: at(lambda n: [n], lambda x: x + VECTOR),
-            "decoder.1.mlp_out": at(lambda n: [n - 1], lambda x: x * 0),
-        },
-    ),
 }
 
 
@@ -117,8 +94,7 @@ def by_whole_passes(transformer: Transformer, row: Tensor, edit, n_steps: int = 
     return ids, out
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.parametrize("case", EDITS)
+@pytest.mark.parametrize(("case", "name"), [(case, ("gpt2", "llama")[at % 2]) for at, case in enumerate(EDITS)])
 def test_tokens_and_captures_are_those_of_whole_passes_over_each_text_alone(case, name):
     transformer, (said, meant) = model(name), EDITS[case]
     found = generate(transformer, PROMPTS, STEPS, edit=said, capture="*")
@@ -176,13 +152,9 @@ def test_an_encoder_is_edited_and_captured_in_its_own_text(kind):
     for site, value in out.activations.items():
         assert_close(found[site], value, msg=lambda text, site=site: f"{site}: {text}", **CLOSE)
     assert torch.equal(generate(Whole(transformer), source, 6, edit=edit).ids, ids)
-
-
-def test_targets_of_different_lengths_are_continued_each_as_alone():
-    transformer, pairs = two_stacks("modern"), pairs_of_two("source")
-    found = generate(transformer, pairs.clean, 4, target=pairs.target)
-    for row, (source, target) in enumerate(zip(pairs.clean.ids, pairs.target.ids, strict=True)):
-        own = source[pairs.clean.mask[row]], target[pairs.target.mask[row]]
+    found = generate(transformer, source, 4, target=pairs.target)  # of several lengths
+    for row, target in enumerate(pairs.target.ids):
+        own = source.ids[row][source.mask[row]], target[pairs.target.mask[row]]
         alone = generate(transformer, own[0], 4, target=own[1])
         assert torch.equal(found.ids[row][found.tokens.mask[row]], alone.ids[0])
 
@@ -214,18 +186,7 @@ def test_what_another_text_had_is_put_where_it_stands():
     transformer, ids = model("gpt2"), token_ids(2, 6)
     other = generate(transformer, (ids + 1) % 29, 4, capture=STREAM)[STREAM]
     found = generate(transformer, ids, 4, edit={STREAM: patch(other, position=[2, 7])}, capture=STREAM)[STREAM]
-    assert torch.equal(found[:, [2, 7]], other[:, [2, 7]])
-    assert (found[:, 3] != other[:, 3]).any()
-
-
-def test_an_edited_models_edits_come_first():
-    transformer, ids, site = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre"
-    bound = edited(edited(transformer, {site: put(1.0, step=2)}), {site: add(1.0)})
-    found = generate(bound, ids, 4, edit={site: scale(3.0, step=2)}, capture=site)[site]
-    assert (found[:, 6] == 6).all()
-    plain = generate(bound, ids, 4, capture=site)[site]
-    assert (plain[:, 6] == 2).all()
-    assert torch.equal(plain[:, :5], generate(transformer, ids, 4, edit={site: add(1.0)}, capture=site)[site][:, :5])
+    assert (found == other).all(-1).all(0).tolist() == [at in {2, 7} for at in range(9)]
 
 
 @pytest.mark.parametrize(
@@ -277,12 +238,7 @@ def test_strings_end_texts_and_pieces_are_the_continuations():
     assert cut.continuations[0].startswith(before + found)
     assert len(cut.continuations[0]) <= len(before + found) + 12  # no further than the token that completes it
     assert cut.tokens.lengths[0] < whole.tokens.lengths[0]
+    pieces = stream(built, "The old lady", 10**6)  # and may be left
+    assert "".join(next(pieces)[0] for _ in range(6)) == generate(built, "The old lady", 6).continuations[0]
     with pytest.raises(InputError, match="no tokenizer, so what it writes is no text"):
         next(stream(model("gpt2"), PROMPTS))
-
-
-def test_a_stream_may_be_left():
-    built = load("default")
-    pieces = stream(built, "The old lady", 10**6)
-    text = "".join(next(pieces)[0] for _ in range(6))
-    assert text == generate(built, "The old lady", 6).continuations[0]

@@ -83,14 +83,8 @@ class TestFit:
                 accuracy = float((predicted[site, task].numpy() == wanted).mean())
                 assert accuracy == pytest.approx(theirs.score(scaled[site].numpy(), wanted), abs=1e-2)
 
-    def test_sites_fitted_in_parts_are_those_fitted_together(self, monkeypatch):
-        vectors, labels = noisy()
-        together = p.fit(vectors, labels, K).loss
-        monkeypatch.setattr(p.logistic, "_LOGITS", 1)
-        torch.testing.assert_close(p.fit(vectors, labels, K).loss, together, atol=1e-4, rtol=0)
-
     @pytest.mark.parametrize("change", ["order", "rotation", "scale and shift", "items"])
-    def test_no_choice_of_coordinates_changes_a_probe(self, change):
+    def test_no_choice_of_coordinates_changes_a_probe(self, change, monkeypatch):
         vectors, labels = (each.double() if each.is_floating_point() else each for each in noisy())
         size, order = vectors.shape[-1], torch.randperm(vectors.shape[1], generator=generator(4))
         changed = {
@@ -100,7 +94,9 @@ class TestFit:
             "items": vectors[:, order],
         }[change]
         same = labels[:, order] if change == "items" else labels
-        torch.testing.assert_close(p.fit(changed, same, K).loss, p.fit(vectors, labels, K).loss, atol=1e-4, rtol=0)
+        together = p.fit(vectors, labels, K).loss
+        monkeypatch.setattr(p.logistic, "_LOGITS", 1)  # nor does it matter whether sites are fitted together
+        torch.testing.assert_close(p.fit(changed, same, K).loss, together, atol=1e-4, rtol=0)
 
     def test_threads_may_be_set_to_one_and_back(self):
         """MKL's LU of several matrices then fails: curvatures are positive definite, and inverted without it."""
@@ -108,12 +104,8 @@ class TestFit:
             "import torch; torch.set_num_threads(1); torch.set_num_threads(2); from interp.probes import fit; "
             "print(fit(torch.randn(5, 600, 256), torch.arange(600)[None] % 3, 3).loss.isfinite().all().item())"
         )
-        assert _said(code) == "True\n"
-
-    def test_one_class_is_refused(self):
-        vectors, labels = noisy()
-        with pytest.raises(InputError, match="at least two, got 1"):
-            p.fit(vectors, labels * 0, 1)
+        ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+        assert ended.stdout == "True\n"
 
 
 class TestMix:
@@ -126,13 +118,6 @@ class TestMix:
         assert mix.shares.sum() == pytest.approx(1.0, abs=1e-6)
         assert p.centre_of_gravity(mix.shares) == pytest.approx(2.0, abs=0.1)
         assert (mix.predict(scaled) == labels).float().mean() > 0.99
-
-    def test_one_layer_alone_is_the_plain_probe(self):
-        vectors, labels = noisy(1)
-        scaled = p.Scaling.of(vectors)(vectors)
-        mixed = p.fit_mix(scaled, labels[0], K).predict(scaled)
-        plain = p.fit(vectors, labels[:1], K).predict(vectors)[0, 0]
-        assert (mixed == plain).float().mean() > 0.99
 
     def test_expected_layer_by_hand(self):
         right = torch.tensor([[0.0, 0, 0, 1], [1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 1, 0]])
@@ -168,21 +153,8 @@ class TestEdges:
         with_product, without = p.edge_vectors(one, other), torch.cat([one, other], -1)
         assert (p.fit(with_product, same, 2).predict(with_product)[0] == same).float().mean() > 0.99
         assert (p.fit(without, same, 2).predict(without)[0] == same).float().mean() < 0.6
-
-    def test_rotated_vectors_have_the_same_edges(self):
-        vectors = (torch.randn(1, 300, 6, generator=generator()) * torch.arange(1, 7)).double()
-        turned = vectors @ rotation(6)
-        plain, other = (p.Axes.of(each, 4)(each) for each in (vectors, turned))
-        torch.testing.assert_close(plain.square(), other.square(), atol=1e-6, rtol=0)  # an axis has no sign
-
-    def test_what_never_varies_stays_nothing(self):
-        vectors = torch.zeros(1, 50, 5)
-        vectors[..., 0] = torch.arange(50)
-        found = p.Axes.of(vectors, 3)(vectors)
-        assert found.isfinite().all()
-        assert (found.abs().amax((0, 1)) > 0).sum() == 1
-
-
-def _said(code: str) -> str:
-    """What another process prints."""
-    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stdout
+        vectors = torch.zeros(1, 50, 5).index_fill_(2, torch.tensor(0), 1) * torch.arange(50)[:, None]
+        found = p.Axes.of(vectors, 3)(vectors)  # what never varies stays nothing
+        assert (found.abs().amax((0, 1)) > 0).tolist() == [False, False, True]
+        with pytest.raises(InputError, match="at least two, got 1"):
+            p.fit(with_product, same * 0, 1)

@@ -2,17 +2,15 @@
 
 import gzip
 import os
-import signal
 import tracemalloc
 
 import pytest
 import torch
-from learners import ended, process, tokenizer
+from learners import tokenizer
 
 from interp import InputError
 from interp.training import token_arrays as texts
-from interp.training import whole_files
-from interp.training.token_arrays import Document, find, held_out, read, tokenize, train_tokenizer, unwrapped
+from interp.training.token_arrays import Document, find, held_out, read, tokenize, train_tokenizer
 
 
 def test_texts_are_found_below_a_directory_in_the_order_of_their_names(tmp_path):
@@ -27,27 +25,13 @@ def test_texts_are_found_below_a_directory_in_the_order_of_their_names(tmp_path)
             find(tmp_path / absent)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("one\ntwo\n\nthree", "one two\nthree"),
-        ("  a   b\n \n\n\t\nc\n", "a b\nc"),
-        ("\n\n", ""),
-        ("one line", "one line"),
-    ],
-)
-def test_lines_of_a_paragraph_are_joined(text, expected):
-    assert unwrapped(text) == expected
-    assert unwrapped(unwrapped(text).replace("\n", "\n\n")) == expected
-
-
-def test_text_is_read_plain_or_packed(tmp_path):
-    said = "“yes”,\r\nshe said\n\nno"
+def test_text_is_read_plain_or_packed_and_paragraphs_are_joined(tmp_path):
+    said = "“yes”,\r\n she  said\n \n\n\t\nno"
     (tmp_path / "a.txt").write_bytes(said.encode())
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(said.encode()))
     plain, packed = read(find(tmp_path))
     assert (plain.name, packed.name) == ("a", "b")
-    assert plain.text == packed.text == "“yes”,\nshe said\n\nno"
+    assert plain.text == packed.text == said.replace("\r", "")
     assert [each.text for each in read(find(tmp_path), unwrap=True)] == ["“yes”, she said\nno"] * 2
 
 
@@ -70,19 +54,10 @@ def test_a_broken_shard_is_refused_by_name(tmp_path, how):
     assert [*(tmp_path / "made").iterdir()] == []  # nothing half-written to be taken for the whole
 
 
-def test_what_is_left_out_depends_on_the_name_alone():
-    names = [f"book {at}" for at in range(2000)]
-    out = {name for name in names if held_out(name, 0.1)}
-    assert 150 < len(out) < 250
-    assert out <= {name for name in names if held_out(name, 0.2)}  # a larger share keeps what a smaller left out
-    assert not any(held_out(name, 0.0) for name in names)
-    assert all(held_out(name, 1.0) for name in names)
-
-
 @pytest.mark.parametrize(("name", "place"), [("emma", 0.9557), ("dracula", 0.6253), ("ulysses", 0.5165)])
 def test_what_is_left_out_is_so_for_good(name, place):
     """A model's card names the books that it never read. The places are from `sha256sum`: first 48 bits over 2^48."""
-    assert not held_out(name, place - 1e-4)
+    assert not any(held_out(name, share) for share in (0.0, place - 1e-4))
     assert held_out(name, place + 1e-4)
 
 
@@ -95,15 +70,11 @@ def unread():
     yield
 
 
-def test_each_document_follows_the_prefix(tmp_path):
-    stream = tokenize(documents(3), tokenizer(), tmp_path / "tokens", "")
-    assert stream.tokens.tolist() == [0, 3, 0, 3, 4, 0, 3, 4, 4]
-    assert (stream.tokens.dtype, stream.names, stream.n_characters) == (torch.uint16, ["d0", "d1", "d2"], 2 + 5 + 8)
-
-
 def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
     place, ours = tmp_path / "tokens", tokenizer()
     first = tokenize(documents(), ours, place, "five")
+    assert first.tokens.tolist()[:9] == [0, 3, 0, 3, 4, 0, 3, 4, 4]  # each document follows the prefix
+    assert (first.tokens.dtype, first.names[:2], first.n_characters) == (torch.uint16, ["d0", "d1"], 40)
     again = tokenize(unread(), ours, place, "five")
     assert again.tokens.tolist() == first.tokens.tolist()
     assert (again.names, again.n_characters) == (first.names, first.n_characters)
@@ -114,7 +85,7 @@ def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
     assert 0 not in bare.tokens.tolist()
 
 
-@pytest.mark.parametrize("damage", ["array cut", "array other", "note cut", "note gone", "array gone"])
+@pytest.mark.parametrize("damage", ["array cut", "array other", "note cut", "note gone"])
 def test_a_damaged_array_is_made_anew(tmp_path, damage):
     place, note = tmp_path / "tokens", tmp_path / "tokens.json"
     expected = tokenize(documents(), tokenizer(), place, "").tokens.tolist()
@@ -147,25 +118,6 @@ def test_without_text_or_place_there_is_no_array(tmp_path):
         tokenize(documents(), tokenizer(), tmp_path / "file" / "tokens", "")
 
 
-def test_what_a_killed_process_left_is_removed_and_what_others_write_is_not(tmp_path):
-    place = tmp_path / "tokens"
-    assert ended(process(lambda: dying_at(place))) == -signal.SIGKILL
-    (dead,) = tmp_path.iterdir()
-    other, theirs = tmp_path / dead.name.replace("tokens", "others"), tmp_path / ".tokens.mp4.part"
-    other.mkdir()
-    theirs.write_text("half")
-    with whole_files.beside(place) as alive:
-        alive.write_text("half")
-        tokenize(documents(), tokenizer(), place, "")
-        assert [path.exists() for path in (dead, alive, other, theirs)] == [False, True, True, True]
-
-
-def dying_at(place):
-    with whole_files.beside(place) as part:
-        part.write_text("half")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(texts, "_TOGETHER", 40_000)
     n, length = 300, 10_000
@@ -177,7 +129,6 @@ def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
     tracemalloc.stop()
     assert most < n * length / 3  # the text alone is more
     assert len(stream.names) == said[-1] == n
-    assert len(said) > 50
 
 
 def test_a_vocabulary_is_of_the_asked_size_and_loses_no_text():
@@ -188,12 +139,6 @@ def test_a_vocabulary_is_of_the_asked_size_and_loses_no_text():
     assert made.mask_id is not None
     for text in ("the dog saw", "naïve 😀\n\ttabs"):
         assert made.decode(made.encode(text)) == text
-
-
-@pytest.mark.parametrize(
-    ("d_vocab", "message"),
-    [(256, "expected d_vocab of at least 257, got 256"), (5000, "too short for a vocabulary of 5000: it gives 2")],
-)
-def test_a_vocabulary_that_cannot_be_is_refused(d_vocab, message):
-    with pytest.raises(InputError, match=message):
-        train_tokenizer(["a few words"], d_vocab)
+    for d_vocab, message in ((256, "at least 257, got 256"), (5000, "too short for a vocabulary of 5000: it gives 2")):
+        with pytest.raises(InputError, match=message):
+            train_tokenizer(["a few words"], d_vocab)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,13 @@ from safetensors.torch import save_file
 
 from interp import InputError
 from interp.training import Plan, record, state, train
-from interp.training import whole_files as files
 from models import load, save
 
 MOMENT = "moments/stacks.decoder.embed.token.weight/exp_avg"
 SHORT = plan(4, warmup=1, snapshot_at=())
 
 
-def go(out: Path, ours: Plan, *, resume: bool = False, **more) -> dict[str, torch.Tensor]:
+def go(out: Path | str, ours: Plan, *, resume: bool = False, **more) -> dict[str, torch.Tensor]:
     made = model(seed=1 if resume else 0)  # where it goes on, what it began with does not matter
     train(made, sources(), ours, out, resume=resume, **{"save": save, **more})
     return weights(made)
@@ -53,9 +51,7 @@ def goes_on(parts: Path, ours: Plan, **more) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"dropout": 0.2, "accumulate": 2}, {"precision": "bfloat16", "save_every": 7}],
-    ids=["plain", "dropout, micro-batches", "bfloat16"],
+    "changes", [{"dropout": 0.2, "accumulate": 2}, {"precision": "bfloat16", "save_every": 7}], ids=str
 )
 def test_a_run_that_is_resumed_ends_with_the_weights_of_one_that_never_stopped(tmp_path, changes):
     class Stop(Exception):
@@ -103,37 +99,25 @@ def test_an_interruption_keeps_the_step_that_it_ends_and_loses_nothing(tmp_path,
     goes_on(parts, ours)
 
 
-def test_a_second_interruption_ends_a_run_at_once(tmp_path):
-    def twice(progress):
-        signal.raise_signal(signal.SIGINT)  # in this thread: two that wait at once are one
-        signal.raise_signal(signal.SIGINT)
+def test_a_second_interruption_ends_a_run_at_once_and_ignored_ones_none(tmp_path):
+    def interrupt(times: int) -> None:
+        ours = plan(30, save_every=0, snapshot_at=())
+        # in this thread: two that wait at once are one
+        go(tmp_path, ours, tell=lambda _: [signal.raise_signal(signal.SIGINT) for _ in range(times)])
 
     with handling(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
-        go(tmp_path, plan(30, save_every=0, snapshot_at=()), tell=twice)
+        interrupt(2)
     assert not (tmp_path / state.FILE).exists()
-
-
-def test_a_run_that_is_started_to_ignore_interruptions_ignores_them(tmp_path):
     with handling(signal.SIGINT, signal.SIG_IGN):
-        go(tmp_path, plan(5, save_every=0, snapshot_at=()), tell=lambda _: signal.raise_signal(signal.SIGINT))
-    assert step_in(tmp_path) == 5
+        interrupt(1)
+    assert step_in(tmp_path) == 30
 
 
 # --- kills
 
 
-@pytest.mark.parametrize(
-    ("kills", "ours"),
-    [
-        (3, plan(60, save_every=1, snapshot_at=(7, 20, 41))),
-        pytest.param(
-            10,
-            plan(150, save_every=1, snapshot_at=tuple(range(10, 150, 30)), dropout=0.1, accumulate=2),
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_run_killed_at_random_moments_loses_nothing(tmp_path, kills, ours):
+def test_a_run_killed_at_random_moments_loses_nothing(tmp_path):
+    kills, ours = 3, plan(60, save_every=1, snapshot_at=(7, 20, 41), dropout=0.1, accumulate=2)
     out, draw, done = tmp_path / "parts", random.Random(0), 0
     for _ in range(20 * kills):
         child = process(lambda: go(out, ours, resume=(out / state.FILE).exists()))
@@ -149,40 +133,17 @@ def test_a_run_killed_at_random_moments_loses_nothing(tmp_path, kills, ours):
     goes_on(out, ours)
 
 
-def die(*_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def test_a_kill_while_the_third_state_is_written_leaves_the_one_before(tmp_path, monkeypatch):
+    ours, parts, paths, save_file = plan(30, snapshot_at=()), tmp_path / "parts", [], state.save_file
 
+    def third(tensors: dict, path: Path, facts: dict) -> None:
+        paths.append(path)
+        if len(paths) == 3:  # safetensors writes to a file of a name of its own, beside the one that it is to become
+            path.with_name(".tmpQx3f9Z").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        save_file(tensors, path, facts)
 
-@contextmanager
-def dying_as_it_calls(call: str, path: Path) -> Iterator[Path]:
-    with files.replacing(path) as part:
-        yield part
-        setattr(os, call, die)
-
-
-def dying_within(tensors: dict, path: Path, facts: dict) -> None:
-    """safetensors writes to a file of a name of its own, beside the one that it is to become."""
-    path.with_name(".tmpQx3f9Z").write_bytes(b"half")
-    die()
-
-
-@pytest.mark.parametrize(
-    ("name", "deadly"),
-    [
-        ("replacing", partial(dying_as_it_calls, "fsync")),
-        ("replacing", partial(dying_as_it_calls, "replace")),
-        ("save_file", dying_within),
-    ],
-    ids=["as it is put on the disk", "as it is moved", "as tensors are written"],
-)
-def test_a_kill_while_the_third_state_is_written_leaves_the_one_before(tmp_path, monkeypatch, name, deadly):
-    ours, parts, times, lively = plan(30, snapshot_at=()), tmp_path / "parts", [], getattr(state, name)
-
-    def third(*given):
-        times.append(given)
-        return (deadly if len(times) == 3 else lively)(*given)
-
-    monkeypatch.setattr(state, name, third)
+    monkeypatch.setattr(state, "save_file", third)
     assert ended(process(lambda: go(parts, ours))) == -signal.SIGKILL
     monkeypatch.undo()
     assert step_in(parts) == 10
@@ -209,7 +170,15 @@ def test_a_state_that_does_not_fit_leaves_the_one_before(tmp_path, limit):
     with pytest.raises(InputError, match=message):
         go(tmp_path / "parts", ours, tell=lambda progress: limit(size - 100) if progress.step == 10 else None)
     limit(resource.RLIM_INFINITY)
-    assert not leftovers(tmp_path / "parts")
+
+    def full(made, directory):
+        (directory / "config.json").write_text("{")
+        raise OSError(28, "No space left on device")
+
+    snapshots = replace(ours, snapshot_at=(12,))
+    with pytest.raises(InputError, match=r"cannot write .*000012: No space left on device; .*after step 10"):
+        go(tmp_path / "other", snapshots, save=full)
+    assert [*(tmp_path / "other" / "steps").iterdir()] == leftovers(tmp_path / "parts") == []
     goes_on(tmp_path / "parts", ours)
 
 
@@ -230,19 +199,6 @@ def test_metrics_that_do_not_fit_stay_whole(tmp_path, limit):
     goes_on(tmp_path / "parts", ours)
 
 
-def test_a_snapshot_that_does_not_fit_leaves_nothing_of_itself(tmp_path):
-    def full(made, directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "config.json").write_text("{")
-        raise OSError(28, "No space left on device")
-
-    ours = plan(30, snapshot_at=(12,))
-    with pytest.raises(InputError, match=r"cannot write .*000012: No space left on device; .*after step 10"):
-        go(tmp_path / "parts", ours, save=full)
-    assert [*(tmp_path / "parts" / "steps").iterdir()] == []
-    goes_on(tmp_path / "parts", ours)
-
-
 def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(tmp_path):
     def break_it(seen):
         with torch.no_grad():
@@ -260,20 +216,16 @@ def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(tmp_path):
 # --- what is not gone on with
 
 
-def test_directories_are_named_by_texts_and_a_run_that_has_ended_stays_as_it_is(tmp_path):
-    out = tmp_path / "run"
-    train(model(), sources(), SHORT, str(out), save=save)
-    save(load(out), str(tmp_path / "again"))
-    same(weights(load(str(tmp_path / "again"))), weights_in(out))
-    before = (out / "model.safetensors").read_bytes()
-    same(go(out, SHORT, resume=True), weights_in(out))
-    assert (out / "model.safetensors").read_bytes() == before
+def test_a_run_that_has_ended_stays_as_it_is(tmp_path):
+    same(go(str(tmp_path), SHORT), weights_in(tmp_path))  # a directory may be named by a text
+    before = (tmp_path / "model.safetensors").read_bytes()
+    same(go(tmp_path, SHORT, resume=True), weights_in(tmp_path))
+    assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("changes", "facts", "message"),
     [
-        ({"seed": 1}, {"text": "novels"}, r"another plan \(seed was 0, is 1\)"),
         ({"dropout": 0.5}, {"text": "novels"}, r"another plan \(dropout was 0.0, is 0.5"),
         ({}, {"text": "stories"}, r"another data \(text was novels, is stories\)"),
         ({}, None, "another data"),
@@ -303,7 +255,6 @@ def test_a_directory_in_use_is_left_alone_and_another_architecture_refused(tmp_p
     ("damage", "message"),
     [
         (lambda tensors, about: tensors.pop(MOMENT), f"{MOMENT} is missing"),
-        (lambda tensors, about: tensors.update({MOMENT: tensors[MOMENT][:1]}), f"{MOMENT} is not as it was written"),
         (lambda tensors, about: tensors.update({MOMENT: tensors[MOMENT].half()}), f"{MOMENT} is not as it was.*"),
         (
             lambda tensors, about: about.update(facts=about["facts"].replace('"step": 4', '"step": 1000000000')),
@@ -311,7 +262,7 @@ def test_a_directory_in_use_is_left_alone_and_another_architecture_refused(tmp_p
         ),
         (None, ".*"),
     ],
-    ids=["missing", "one row", "another type", "another step", "cut"],
+    ids=["missing", "another type", "another step", "cut"],
 )
 def test_a_damaged_state_is_refused_by_name_with_what_is_good(tmp_path, damage, message):
     ours, place = replace(SHORT, snapshot_at=(2,)), tmp_path / state.FILE
@@ -327,17 +278,9 @@ def test_a_damaged_state_is_refused_by_name_with_what_is_good(tmp_path, damage, 
         go(tmp_path, ours, resume=True)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda kept: {"facts": {**kept.facts, "step": 10**9}}, "after step 1,000,000,000 of a plan of 4 steps"),
-        (lambda kept: {"tensors": {**kept.tensors, MOMENT: kept.tensors[MOMENT][:1]}}, rf"{MOMENT} is \(1, "),
-    ],
-    ids=["a step beyond the plan", "moments of another shape"],
-)
-def test_a_state_of_another_run_is_refused(tmp_path, change, message):
+def test_a_state_beyond_the_plan_is_refused(tmp_path):
     go(tmp_path, SHORT)
     kept = state.read(tmp_path / state.FILE)
-    state.write(tmp_path / state.FILE, replace(kept, **change(kept)))
-    with pytest.raises(InputError, match=message):
+    state.write(tmp_path / state.FILE, replace(kept, facts={**kept.facts, "step": 10**9}))
+    with pytest.raises(InputError, match="after step 1,000,000,000 of a plan of 4 steps"):
         go(tmp_path, SHORT, resume=True)
