@@ -9,9 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator:
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'"
-    )
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[test]'")
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         pytest.skip("no Chromium here: apt-get install chromium")

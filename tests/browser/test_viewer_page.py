@@ -43,6 +43,17 @@ def file(tmp_path_factory):
     return out
 
 
+@pytest.fixture
+def view(browse, tmp_path):
+    """Opens a page with one passage."""
+
+    def show(passage=None, called=CALLED, title=(), scripts=True, **more):
+        write(Viewer((passage or one_stack(),), called, **more), tmp_path / "v.html", *title)
+        return browse(tmp_path / "v.html", scripts=scripts)
+
+    return show
+
+
 def says(shown, expected: str) -> None:
     """The sentence, once it is painted."""
     shown.page.locator(".viewer-says", has_text=expected).wait_for()
@@ -65,17 +76,12 @@ def test_a_token_that_is_pointed_at_shows_where_it_looks(browse, file):
     assert not shown.outside
 
 
-def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(browse, tmp_path):
-    called = {
-        ("decoder", "self", 1, 2): Called("previous token", "position", needed=True),
-        ("decoder", "self", 0, 1): Called("object to verb", "part-of-speech"),
-    }
-    write(Viewer((one_stack(),), called), tmp_path / "v.html")
-    shown = browse(tmp_path / "v.html")
+def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(view):
+    needed = {("decoder", "self", 1, 2): Called("previous token", "position", needed=True)}
+    shown = view(called=CALLED | needed)
     looked_at(shown)
     grid = shown.page.inner_text(".viewer-heads").split("\n")
     assert (grid[0], grid[1], grid[-1]) == ("Layer ↑", "L1", "Head →")  # the last layer first
-    assert "click to hold it" in shown.page.inner_text(".viewer-hint")
     legend = shown.page.inner_text(".viewer-legend")
     assert all(word in legend for word in ("position", "syntax", "Filled: needed", "Grey: no fact is known"))
     assert "coreference" not in legend
@@ -84,8 +90,6 @@ def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(browse, 
     assert cell["1.2"] == ["rgb(217, 235, 246)", "rgb(0, 103, 163)"]  # the wash and the ink of position
     assert cell["0.1"] == ["rgba(0, 0, 0, 0)", "rgb(0, 84, 58)"]  # an edge alone
     assert cell["0.0"][0] == "rgb(245, 247, 249)"  # grey
-    write(Viewer((one_stack(),), {}), tmp_path / "bare.html")
-    assert "interp view --labels" in browse(tmp_path / "bare.html").page.inner_text(".viewer-legend")
 
 
 def test_what_is_held_stays_and_several_are_summed(browse, file):
@@ -105,25 +109,21 @@ def test_what_is_held_stays_and_several_are_summed(browse, file):
 def test_all_of_it_is_done_by_keys(browse, file):
     shown = browse(file)
     says(shown, "ran")
-    page, focused = shown.page, "document.activeElement.textContent"
+    page = shown.page
     for _ in range(6):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.classList.contains('token')"):
             break
-    page.keyboard.press("ArrowLeft")
-    assert page.evaluate(focused) == "it"
-    says(shown, "“it” looks at “and”")
-    page.keyboard.press("Home")
-    assert page.evaluate(focused) == "<s>"
-    page.keyboard.press("End")
-    page.keyboard.press("Enter")
-    says(shown, "“.” looks at “ran”")
-    page.keyboard.press("k")
-    says(shown, "L1.H1: “.” looks at itself (100%)")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "L1.H1"
-    page.keyboard.press("ArrowDown")
-    says(shown, "L0.H1 (object to verb): “.” looks at “ran” (60%)")
+    for keys, sentence in (
+        (["ArrowLeft"], "“it” looks at “and”"),
+        (["Home"], "“<s>” looks at itself"),
+        (["End", "Enter"], "“.” looks at “ran”"),
+        (["k"], "L1.H1: “.” looks at itself (100%)"),
+        (["Tab", "ArrowDown"], "L0.H1 (object to verb): “.” looks at “ran” (60%)"),
+    ):
+        for key in keys:
+            page.keyboard.press(key)
+        says(shown, sentence)
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "L0.H1: object to verb"
 
 
@@ -139,15 +139,14 @@ def test_an_address_tells_what_is_seen(browse, file):
         assert not again.errors, wrong
 
 
-def test_source_and_target_stand_side_by_side(browse, tmp_path):
+def test_source_and_target_stand_side_by_side(view):
     crossing = np.zeros((1, 2, 3, 2), np.uint8)
     crossing[0, 0, :, 1] = 255
     crossing[0, 1, :, 0] = 128
     target, source = ("<s>", " le", " chien"), (" the", " dog")
     encoder = Attention(Heads("encoder", 2, 3, causal=False), source, source, shares(2))
     cross = Attention(Heads("decoder", 1, 2, "cross", causal=False), target, source, crossing)
-    write(Viewer((Passage((encoder, cross)),), {}, linked=True, first=("decoder", "cross", 0, 0)), tmp_path / "v.html")
-    shown = browse(tmp_path / "v.html")
+    shown = view(Passage((encoder, cross)), {}, linked=True, first=("decoder", "cross", 0, 0))
     says(shown, "Cross-attention L0.H0: “le” looks at “dog” (100%)")
     left, right = (each.bounding_box() for each in shown.page.query_selector_all(".viewer-text"))
     assert left["x"] + left["width"] < right["x"]
@@ -159,30 +158,23 @@ def test_source_and_target_stand_side_by_side(browse, tmp_path):
     assert not shown.errors
 
 
-def test_a_head_of_coreference_is_seen_at_a_pronoun_first(browse, tmp_path):
+def test_a_head_of_coreference_is_seen_at_a_pronoun_first(view):
     called = {("decoder", "self", 1, 2): Called("he/she", "coreference")}
     passage = one_stack([" Amy", " saw", " Tim", ".", " She", " ran", " to", " the", " dog"])
-    write(Viewer((passage,), called), tmp_path / "she.html")
-    says(browse(tmp_path / "she.html"), "L1.H2 (he/she): “.” before “She” looks at “Tim” (100%).")
-    told = replace(passage, meant={4: "Amy"})
-    write(Viewer((told,), called), tmp_path / "told.html")
-    shown = browse(tmp_path / "told.html")
+    says(view(passage, called), "L1.H2 (he/she): “.” before “She” looks at “Tim” (100%).")
+    shown = view(replace(passage, meant={4: "Amy"}), called)
     says(shown, "L1.H2 (he/she): “.” before “She” (meaning “Amy”) looks at “Tim” (100%).")
     shown.page.hover(".token >> text=She")
     says(shown, "L1.H2 (he/she): “She” (meaning “Amy”) looks at “.” (100%).")
-    write(Viewer((one_stack(),), called), tmp_path / "it.html")  # no he or she: as of any head
-    says(browse(tmp_path / "it.html"), "L1.H2 (he/she): “ran” looks at “it” (100%).")
+    says(view(called=called), "L1.H2 (he/she): “ran” looks at “it” (100%).")  # no he or she: as of any head
 
 
-def test_a_head_of_a_tag_or_a_relation_is_seen_at_a_word_of_that_kind_first(browse, tmp_path):
-    passage = replace(
-        one_stack([" Amy", " saw", " Tim", ".", " She", " ran"]),
-        asking={"tag:NOUN->VERB": [2], "relation:obj:dependent->head": [5, 2], "tag:VERB->NOUN": [1]},
-    )
+def test_a_head_of_a_tag_or_a_relation_is_seen_at_a_word_of_that_kind_first(view):
+    asking = {"tag:NOUN->VERB": [2], "relation:obj:dependent->head": [5, 2], "tag:VERB->NOUN": [1]}
+    passage = replace(one_stack([" Amy", " saw", " Tim", ".", " She", " ran"]), asking=asking)
     for label, asks in (("tag:VERB->NOUN", "saw"), ("tag:NOUN->VERB", "Tim"), ("relation:obj:dependent->head", "ran")):
-        called = {("decoder", "self", 1, 2): Called("it", "part-of-speech", label)}
-        write(Viewer((passage,), called), tmp_path / "asks.html")
-        says(browse(tmp_path / "asks.html"), f"L1.H2 (it): “{asks}” looks at ")
+        shown = view(passage, {("decoder", "self", 1, 2): Called("it", "part-of-speech", label)})
+        says(shown, f"L1.H2 (it): “{asks}” looks at ")
 
 
 def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
@@ -205,8 +197,7 @@ def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
     assert not shown.errors
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_hostile_words_are_words_and_nothing_overflows_or_bars(browse, tmp_path, width, dark):
     words = [*HOSTILE, *WORDS]
     called = {**CALLED, ("decoder", "self", 0, 0): Called(HOSTILE[0], "position")}
@@ -224,33 +215,30 @@ def test_hostile_words_are_words_and_nothing_overflows_or_bars(browse, tmp_path,
     assert not shown.outside
 
 
-def test_in_a_frame_of_a_notebook_it_runs_and_without_scripts_a_picture_stands_there(browse, tmp_path):
+def test_in_a_frame_of_a_notebook_it_runs_and_without_scripts_a_picture_stands_there(browse, view, tmp_path):
     (tmp_path / "notebook.html").write_text(f"<meta charset=utf-8>{frame(Viewer((one_stack(),), CALLED))}", "utf-8")
     inside = browse(tmp_path / "notebook.html").page.frame_locator("iframe")
     inside.locator(".token", has_text="dog").hover()
     inside.locator(".viewer-says", has_text="“dog” looks at “the” (100%)").wait_for()
-    write(Viewer((one_stack(),), CALLED), tmp_path / "v.html")
-    still = browse(tmp_path / "v.html", scripts=False)
-    assert still.page.is_visible("svg")
-    assert not still.page.is_visible(".viewer-turn")
+    static = view(scripts=False).page
+    assert static.is_visible("svg")
+    assert not static.is_visible(".viewer-turn")
 
 
 @pytest.mark.slow
 def test_144_heads_over_512_tokens_answer_a_hover_within_a_frame_and_a_page_within_its_budget(browse, tmp_path):
-    n = 512
-    generator, at = np.random.default_rng(0), np.arange(n)
+    n, generator = 512, np.random.default_rng(0)
+    distance = np.subtract.outer(np.arange(n), np.arange(n))
     weights = np.zeros((12, 12, n, n), np.uint8)
     for layer, head in np.ndindex(12, 12):
-        scores = generator.normal(size=(n, n)) * 3 - 0.05 * (at[:, None] - at)
-        scores[at[:, None] < at] = -np.inf
-        share = np.exp(scores - scores.max(1, keepdims=True))
-        weights[layer, head] = np.rint(255 * share / share.sum(1, keepdims=True))
+        scores = np.where(distance < 0, -np.inf, generator.normal(size=(n, n)) * 3 - 0.05 * distance)
+        shares = np.exp(scores - scores.max(1, keepdims=True))
+        weights[layer, head] = np.rint(255 * shares / shares.sum(1, keepdims=True))
     weights[weights < 3] = 0
-    words = tuple(f" word{each}" for each in at)
-    out = tmp_path / "large.html"
-    seen = Viewer((Passage((Attention(Heads("decoder", 12, 12), words, words, weights),)),), {})
-    write(seen, out)
-    assert 0 < seen.left_out < 144
+    words, out = tuple(f" word{number}" for number in range(n)), tmp_path / "large.html"
+    viewer = Viewer((Passage((Attention(Heads("decoder", 12, 12), words, words, weights),)),), {})
+    write(viewer, out)
+    assert 0 < viewer.left_out < 144
     assert out.stat().st_size < 500_000
     shown = browse(out)
     looked_at(shown)
