@@ -86,6 +86,15 @@ def formed_at(steps: Sequence[int], values: Sequence[float], baseline: float) ->
     return int(steps[short[-1] + 1 if len(short) else 0])
 
 
+def last_look(curve: pd.DataFrame) -> dict[str, Any]:
+    """Of one head's looks, in order: the last one's `step`, `value`, `baseline` and `gain`, and `formed_at`."""
+    end: dict[str, Any] = curve.iloc[-1].to_dict()
+    baseline = 0.0 if pd.isna(end["baseline"]) else float(end["baseline"])
+    row = {"step": int(end["step"]), "value": float(end["value"]), "baseline": float(end["baseline"])}
+    formed = formed_at(curve["step"].tolist(), curve["value"].tolist(), baseline)
+    return row | {"gain": row["value"] - baseline, "formed_at": formed}
+
+
 def best_curve(heads: pd.DataFrame) -> pd.DataFrame:
     """Of every look the row of the head that has most; `heads` are rows of one run, kind and measure."""
     return heads.loc[heads.groupby("step")["value"].idxmax()].sort_values("step")
@@ -100,28 +109,16 @@ def formed(run: Run) -> pd.DataFrame:
     but one, are left out (`look.DRAWN`).
     """
     rows = []
-    for key, heads in run.heads.loc[run.heads["measure"].isin(DRAWN)].groupby(
-        ["measure", *KIND], sort=False, dropna=False
-    ):
-        measure, *kind = cast(tuple[Any, ...], key)
+    drawn = run.heads.loc[run.heads["measure"].isin(DRAWN)]
+    for key, heads in drawn.groupby(["measure", *KIND], sort=False, dropna=False):
         best = best_curve(heads)
-        end = best.iloc[-1].to_dict()
-        baseline = 0.0 if np.isnan(end["baseline"]) else end["baseline"]
-        gain = end["value"] - baseline
-        own = heads.loc[(heads["layer"] == end["layer"]) & (heads["head"] == end["head"])].sort_values("step")
-        formed_at_all = measure in SHARES and gain >= NOTABLE
-        change = phase_change(best["step"].tolist(), best["value"].tolist()) if formed_at_all else None
-        rows.append(
-            {
-                **{name: end[name] for name in ("layer", "head", "step", "value", "baseline")},
-                **dict(zip(KIND, kind, strict=True)),
-                "run": run.name,
-                "measure": measure,
-                "gain": gain,
-                "half_way": formed_at(own["step"].tolist(), own["value"].tolist(), baseline),
-                **(dict(zip(_RISE, astuple(change), strict=True)) if change else {}),
-            }
-        )
-    whole = {name: "Int64" for name in ("layer", "head", "step", "half_way", "rise_from", "rise_to")}
-    numbers = {name: float for name in ("value", "baseline", "gain", "value_from", "value_to", "times")}
+        layer, head = best[["layer", "head"]].iloc[-1]
+        row = last_look(heads.loc[(heads["layer"] == layer) & (heads["head"] == head)].sort_values("step"))
+        row |= dict(zip(("measure", *KIND), cast(tuple[Any, ...], key), strict=True))
+        row |= {"run": run.name, "layer": layer, "head": head, "half_way": row["formed_at"]}
+        has_formed = row["measure"] in SHARES and row["gain"] >= NOTABLE
+        change = phase_change(best["step"].tolist(), best["value"].tolist()) if has_formed else None
+        rows.append(row | (dict(zip(_RISE, astuple(change), strict=True)) if change else {}))
+    whole = dict.fromkeys(("layer", "head", "step", "half_way", "rise_from", "rise_to"), "Int64")
+    numbers = dict.fromkeys(("value", "baseline", "gain", "value_from", "value_to", "times"), float)
     return pd.DataFrame(rows, columns=FORMED_COLUMNS).astype({**whole, **numbers})

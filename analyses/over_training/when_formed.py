@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from analyses.over_training.phase_changes import formed_at
+from analyses.over_training.phase_changes import last_look
 from analyses.over_training.training_runs import Load, Run, Say, read_run
 from analyses.tables.head_tables import Heads
 from analyses.wording.formats import counted
@@ -109,15 +109,12 @@ def when_formed(curves: pd.DataFrame) -> pd.DataFrame:
         curves: rows of `forming`.
     """
     rows = []
-    for key, own in curves.sort_values("step").groupby([*HEAD, "measure", "run"], sort=False):
-        steps, end = [int(step) for step in own["step"]], own.iloc[-1]
-        if len(steps) < 2:
-            continue
-        baseline = 0.0 if pd.isna(end["baseline"]) else float(end["baseline"])
-        at = formed_at(steps, own["value"].tolist(), baseline)
-        before = dict((later, sooner) for sooner, later in pairwise(steps)).get(at) if at is not None else None
-        last = steps[-1], float(end["value"]), float(end["baseline"]), float(end["value"]) - baseline
-        rows.append((*cast(tuple[Any, ...], key), *last, at, before))
+    for key, curve in curves.sort_values("step").groupby([*HEAD, "measure", "run"], sort=False):
+        row, steps = last_look(curve), [int(step) for step in curve["step"]]
+        if len(steps) > 1:
+            place = dict(zip((*HEAD, "measure", "run"), cast(tuple[Any, ...], key), strict=True))
+            before = {later: sooner for sooner, later in pairwise(steps)}
+            rows.append(place | row | {"before": before.get(row["formed_at"])})
     whole = dict.fromkeys(("layer", "head", "step", "formed_at", "before"), "Int64")
     numbers = dict.fromkeys(("value", "baseline", "gain"), float)
     return pd.DataFrame(rows, columns=COLUMNS).astype({**whole, **numbers})

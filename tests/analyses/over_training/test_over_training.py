@@ -19,7 +19,6 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from analyses import figures, report
 from analyses.figures.style import POSITION
-from analyses.figures.training_curves import _apart
 from analyses.over_training import measures, training_page
 from analyses.over_training.observe import in_context
 from analyses.over_training.phase_changes import LEAST, formed, phase_change
@@ -346,21 +345,6 @@ class TestTheFigure:
         assert [text.get_text() for text in ax.texts] == ["L1.H1"]
         (best,) = [line for line in ax.lines if to_hex(line.get_color()) == POSITION]
         assert np.max(best.get_ydata()) == 0.8
-
-    def test_heads_that_crowd_at_the_top_are_all_named_in_sight(self, tmp_path):
-        table = self.table(tmp_path)
-        heads = table["layer"].notna() & (table["step"] == table["step"].max())
-        figure = figures.forming(table.assign(value=table["value"].mask(heads, 1.0)), {})
-        ax = figure.axes[-1]
-        assert len(ax.texts) == min(3, int(heads[table["run"] == "b"].sum()))
-        assert all(text.xy[1] <= ax.get_ylim()[1] and text.get_annotation_clip() is False for text in ax.texts)
-
-    def test_names_keep_their_distance_and_their_order(self):
-        places = _apart([0.1, 0.11, 0.12, 0.5, 0.9, 0.91], 0.1)
-        assert np.diff(places).min() >= 0.1 - 1e-12
-        assert places == sorted(places)
-        assert places[3] == 0.5
-        assert np.mean(places[:3]) == pytest.approx(0.11)
 
 
 def test_a_terminal_is_told_every_runs_first_sentence_before_any_second():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from commands import command, refusal
 from analyses import over_training as forming
 from analyses.over_training import train as training
 from interp import InputError
-from interp.training import Progress, state
+from interp.training import state
 from interp.training.whole_files import holding
 from models import load, recipes
 
@@ -106,10 +105,6 @@ def test_what_was_interrupted_goes_on_to_the_same_weights(recipe, run, monkeypat
     assert json.loads(Path("cut/run.json").read_text())["resumed_at"] == 2
 
 
-def test_what_was_interrupted_before_a_state_is_begun_again(tmp_path):
-    assert training.interrupted(tmp_path, "interp train x") == "interrupted before a state was saved: start it again"
-
-
 @pytest.fixture
 def trained(recipe, run, tmp_path) -> dict[str, torch.Tensor]:
     """The weights of a run in `run`, beside another text than it learnt."""
@@ -170,51 +165,6 @@ def test_processes_of_torchrun_share_a_run_and_one_of_them_tells(recipe, run):
     assert json.loads(Path("shared/run.json").read_text())["steps"] == 6
 
 
-# Three processes of one that has imported what they need: shapes are checked in this one, and that does not compile.
-KILLED = """
-import sys
-import time
-from multiprocessing import get_context
-from pathlib import Path
-
-import torch._inductor.compile_fx
-
-from analyses.cli import app as cli
-from analyses.over_training import train as training
-
-
-def start(*more):
-    process = get_context("fork").Process(target=cli.main, args=([*sys.argv[1:], *more],))
-    process.start()
-    return process
-
-
-whole = start("--out", "whole")
-whole.join()
-parts = start("--out", "parts")
-while parts.is_alive() and not Path("parts/state.safetensors").exists():
-    time.sleep(0.01)
-parts.kill()
-parts.join()
-resumed = start("--out", "parts", "--resume")
-resumed.join()
-print(whole.exitcode, parts.exitcode, resumed.exitcode)
-"""
-
-
-@pytest.mark.slow
-def test_a_compiled_run_that_was_killed_goes_on_to_the_same_weights(recipe):
-    changes = ("training.compile=true", "phases.0.steps=80", "training.evaluate_every=0")
-    killed = [sys.executable, "-c", KILLED, "train", recipe, "--no-measures", *(f"--set={each}" for each in changes)]
-    # what is compiled is kept for the processes that follow, and compiled where it is used
-    kept = {"TORCHINDUCTOR_CACHE_DIR": str(Path("compiled").resolve()), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    ended = subprocess.run(killed, capture_output=True, text=True, check=True, timeout=300, env={**os.environ, **kept})
-    ends = ended.stdout.splitlines()
-    assert ends[-1] == f"0 {-signal.SIGKILL} 0"
-    assert json.loads(Path("parts/run.json").read_text())["resumed_at"] < 80
-    assert all(torch.equal(one, weights("whole")[name]) for name, one in weights("parts").items())
-
-
 def test_processes_without_torchrun_are_one_line(recipe, capsys):
     assert "start them by torchrun" in refusal(capsys, "train", recipe, "--out", "run", "--parallel", "ddp")
 
@@ -249,12 +199,6 @@ def test_a_disk_that_is_full_at_the_end_says_that_the_model_is_whole(tmp_path):
     assert not [*tmp_path.iterdir()]  # no folder is made that has no model in it
 
 
-def test_a_line_tells_held_out_losses_and_the_best_heads_but_not_every_head():
-    numbers = {"loss": 1.0, "held_out/book": 2.5, MEASURES: 0.25, "model/induction": 0.5}
-    line = training._line(Progress(2_000, 3_000, 1.0, 1e-3, 4_321.0, numbers, "the\ndog"))
-    assert line == "step 2,000 of 3,000: loss 1.000, 4,321 tokens/s; book 2.500, induction 0.500\n  the dog"
-
-
 def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(recipe, trained, capsys):
     Path("run/state.safetensors").unlink()  # a model alone
     Path("run/.film.part").write_text("mine")
@@ -272,13 +216,12 @@ def test_of_two_trainings_in_one_directory_one_says_so(recipe, run, capsys):
     assert run(recipe, "--out", "run", "--no-measures").code == 0
 
 
-def test_a_training_that_was_stopped_before_its_first_state_is_begun_again(recipe, run, monkeypatch):
-    monkeypatch.setattr(forming, "measures", stopping_at(2))
-    assert run(recipe, "--out", "run", "--set", "training.save_every=0").code == 130
-    assert Path("run/recipe.toml").exists()
-    assert run(recipe, "--out", "run", "--no-measures").code == 0
-
-
 def test_a_recipe_that_is_damaged_is_not_gone_on_with(recipe, trained, capsys):
     Path("run/recipe.toml").write_bytes(b"\xff[")
     assert "run/recipe.toml is not readable as TOML" in refusal(capsys, "train", recipe, "--out", "run", "--resume")
+
+
+def test_a_training_that_was_stopped_before_its_first_state_is_begun_again(recipe, run, monkeypatch):
+    monkeypatch.setattr(forming, "measures", stopping_at(2))
+    assert run(recipe, "--out", "run", "--set", "training.save_every=0").code == 130
+    assert run(recipe, "--out", "run", "--no-measures").code == 0
