@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analyses.viewer.notebook import view
+    from analyses.report.notebook import view
 
 __all__ = ["view"]
 
@@ -12,6 +12,6 @@ def __getattr__(name: str) -> Any:
     """`view`, which is loaded when someone asks for it: to import a question is not to import what shows things."""
     if name != "view":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from analyses.viewer.notebook import view  # noqa: PLC0415
+    from analyses.report.notebook import view  # noqa: PLC0415
 
     return view

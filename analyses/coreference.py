@@ -2,7 +2,7 @@
 
 Attention is read on texts with coreference chains: among the mentions before a pronoun, does the head choose one of its
 chain? Nearness and sameness of form solve most of such items, so they are the baselines, through the same scorer. The
-causal test (`analyses.gender_pairs`) swaps two people and asks which heads carry the gender of the right one.
+causal test (`analyses.tasks.gender_pairs`) swaps two people and asks which heads carry the gender of the right one.
 """
 
 from collections import Counter
@@ -17,9 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.gender_pairs import effects
+from analyses.collectors import Readings, ReadsFewRows, Scoring, measured
 from analyses.measures import BEHAVIOURS, Behaviour, Looks, Measure, Rival, declared, pieces_of
-from analyses.reading.collectors import Readings, ReadsFewRows, Scoring, measured
 from analyses.reading.windows import Batch, Progress, Window, by_text
 from analyses.rivals.antecedents import (
     PREDICTING_RIVALS,
@@ -31,6 +30,7 @@ from analyses.rivals.antecedents import (
 )
 from analyses.rivals.rules import ANTECEDENT, NO_CHOICE, Chosen, Records, followed
 from analyses.tables.head_tables import Heads, Scored
+from analyses.tasks.gender_pairs import effects
 from interp import AnnotatedText, Model
 from interp.patterns import nulls, remove_sink, selection
 from interp.patterns.rows import SINKS

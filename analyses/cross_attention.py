@@ -5,8 +5,8 @@ Beside position in the stacks' own attention. Queries and keys stand in differen
 
 import torch
 
+from analyses.collectors import Scoring
 from analyses.measures import BEHAVIOURS, Behaviour, Rival, declared
-from analyses.reading.collectors import Scoring
 from analyses.reading.windows import Batch
 from analyses.tables.head_tables import Heads, Scored
 from interp import InputError, Model

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from analyses.reading.collectors import refuse_unread
+from analyses.collectors import refuse_unread
 from analyses.reading.windows import Batch, Progress, Reading
 from analyses.rivals.named_keys import BEFORE_ALL, BEHIND_ALL, GROUPS, NAMES, TAGS, TOKEN, Pairs
 from analyses.tables.head_tables import Heads

@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from analyses.collectors import Readings, Scoring, measured
 from analyses.measures import Behaviour, Measure, Rival
 from analyses.position import UNIFORM as EVERY_KEY
-from analyses.reading.collectors import Readings, Scoring, measured
 from analyses.reading.windows import Batch, Progress
 from analyses.rivals.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items, pairs_of
 from analyses.tables.head_tables import Heads, Scored

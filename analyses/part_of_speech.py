@@ -14,13 +14,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.causal_tests import PAIRS, Effects, Task, effects_of
+from analyses.collectors import Scoring, measured
 from analyses.measures import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, pieces_of
-from analyses.reading.collectors import Scoring, measured
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Choices, ChoiceTotals, Items, edges, turned
 from analyses.rivals.rules import RELATION, Records, followed
 from analyses.tables.head_tables import Heads, Scored
+from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.annotation import ROOT
 from interp.patching import Pairs

@@ -16,14 +16,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.causal_tests import Effects, Task, effects_of
+from analyses.collectors import Readings, Scoring, measured
 from analyses.execution.side_by_side import side_by_side
 from analyses.measures import BEHAVIOURS, Behaviour, Measure, Rival, declared
-from analyses.reading.collectors import Readings, Scoring, measured
 from analyses.reading.inputs import is_paired
 from analyses.reading.token_ids import by_ids, random_ids
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
 from analyses.tables.head_tables import Heads, Scored
+from analyses.tasks.causal_tests import Effects, Task, effects_of
 from analyses.wording.plain_words import Words
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number

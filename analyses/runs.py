@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from analyses.execution.output import MAKER, RUN, SUMS, UNFINISHED
 from analyses.execution.provenance import SCHEMA, digest
-from analyses.report.output import MAKER, RUN, SUMS, UNFINISHED
 from interp.bounded_files import LARGEST_WHOLE, whole
 from interp.errors import InputError, InputWarning, inside
 from interp.training import record

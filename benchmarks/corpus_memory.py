@@ -39,7 +39,7 @@ def peak_mb() -> float:
 def measure(model_name: str, count: int) -> dict[str, float]:
     """One size."""
     from analyses import coreference, part_of_speech, position
-    from analyses.reading.collectors import collect
+    from analyses.collectors import collect
     from analyses.reading.windows import Reading
     from models import load
 

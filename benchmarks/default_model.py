@@ -41,12 +41,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses import coreference, corpora, gender_pairs, part_of_speech, position
+from analyses import coreference, corpora, part_of_speech, position
+from analyses.collectors import collect, measured
 from analyses.measures import Measure
-from analyses.reading.collectors import collect, measured
 from analyses.reading.windows import Reading
 from analyses.rivals.relations import RELATIONS
 from analyses.tables.head_tables import Collected
+from analyses.tasks import gender_pairs
 from benchmarks.console import arguments, machine, show
 from benchmarks.ngrams import KneserNey
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer

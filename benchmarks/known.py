@@ -26,9 +26,9 @@ import numpy as np
 import pandas as pd
 
 from analyses import position
+from analyses.collectors import collect, refuse_unread
 from analyses.corpora import Corpus, read
 from analyses.labels import label
-from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
 from benchmarks.console import arguments
 from interp import InputError, Model

@@ -53,7 +53,7 @@ import torch
 
 from analyses import coreference, part_of_speech, position
 from analyses.behaviours import OURS, chosen
-from analyses.causal_tests import no_effects
+from analyses.collectors import collect
 from analyses.corpora import read
 from analyses.execution.shards import Shards
 from analyses.headlines import sentences
@@ -62,11 +62,11 @@ from analyses.labels import knockouts, label, null_bars
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT
 from analyses.labels.hiding import FEWEST
 from analyses.labels.null_bars import scrambled
-from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.report import behaviour_results
 from analyses.report.scaffold import Run, Stages
 from analyses.tables.head_tables import Collected, Scored
+from analyses.tasks.causal_tests import no_effects
 from benchmarks.console import arguments, machine, show
 from benchmarks.planted import FORMS, Composed, compose, linked_texts
 from benchmarks.planted import planted_texts as texts

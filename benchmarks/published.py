@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analyses import coreference, corpora, part_of_speech
-from analyses.reading.collectors import collect
-from analyses.reading.coreference_scores import REPORTING, RULES, coreference_scores
+from analyses.collectors import collect
 from analyses.reading.windows import Reading
+from analyses.report.coreference_scores import REPORTING, RULES, coreference_scores
 from analyses.rivals.antecedents import RIVALS
 from analyses.rivals.relations import RELATIONS
 from analyses.tables.head_tables import Collected

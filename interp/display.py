@@ -19,7 +19,7 @@ else:  # neither is loaded before it is asked for
     DataFrame = Figure = Any
 
 FIGURES = "analyses.figures"
-VIEWER = "analyses.viewer.notebook"
+VIEWER = "analyses.report.notebook"
 _LONGEST = 200  # characters of a fact that are shown
 
 __all__ = ["FIGURES", "VIEWER", "DataFrame", "Figure", "Shown", "drawn", "listed", "signed", "so_many", "viewed"]

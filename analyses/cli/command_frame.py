@@ -95,7 +95,7 @@ def _leave(
     """
     from analyses import runs
     from analyses.cli import inspection
-    from analyses.report.output import unused
+    from analyses.execution.output import unused
 
     with progressing(silent=quiet) as progress:
         folder = out or unused(name, typed())
@@ -120,7 +120,7 @@ def tell(
 
 def as_json(value: Mapping[str, Any], *, indent: int | None = 2) -> str:
     """An object as another program reads it; what is undefined is null."""
-    from analyses.report.output import jsonable
+    from analyses.execution.output import jsonable
 
     return dumps(jsonable(value), indent=indent, ensure_ascii=False)
 

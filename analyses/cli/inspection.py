@@ -11,6 +11,7 @@ from pandas.api.types import is_numeric_dtype
 
 from analyses.behaviours import OURS
 from analyses.cli.options import COLUMNS
+from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
@@ -18,9 +19,8 @@ from analyses.headlines import ranking, say
 from analyses.headlines.facts import Fact, answers, vocabulary
 from analyses.headlines.written_reports import WRITTEN, facts_of
 from analyses.measures import RANKED
-from analyses.report.output import jsonable
+from analyses.page.schema import SCHEMAS
 from analyses.runs import RunFolder
-from analyses.tables.schema import SCHEMAS
 from analyses.wording.head_names import Place, places
 from analyses.wording.plain_words import WORDS, Words
 from interp.errors import InputError

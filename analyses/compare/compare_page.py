@@ -13,6 +13,7 @@ from analyses.behaviours import OURS
 from analyses.compare.comparison import HEADLINE, Comparison, Used
 from analyses.figures import measure_name
 from analyses.headlines.facts import vocabulary
+from analyses.page.schema import SCHEMAS
 from analyses.page.sections import (
     UNUSED,
     Block,
@@ -31,7 +32,6 @@ from analyses.page.sections import (
     remark,
 )
 from analyses.tables.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
-from analyses.tables.schema import SCHEMAS
 from analyses.wording.formats import false_discovery_rate, interval, number
 from analyses.wording.head_names import head_name
 from analyses.wording.plain_words import worded

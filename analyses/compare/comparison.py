@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from analyses.behaviours import OURS
+from analyses.collectors import collect, refuse_unread
 from analyses.compare.best_heads import Best, best_heads, depth, difference_columns, gain_columns
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving, unserved
 from analyses.measures import RANKED
-from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.token_ids import by_ids, of_ids, random_ids
 from analyses.reading.windows import Reading
 from analyses.tables.findings import notable

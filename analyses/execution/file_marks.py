@@ -1,7 +1,7 @@
 """Which files may a command replace? Its own, which name their maker where their format has a place for it.
 
-A directory that a command leaves has `run.json` for that (`analyses.report.output`); pages and pictures that lie among
-files of others are marked one by one.
+A directory that a command leaves has `run.json` for that (`analyses.execution.output`); pages and pictures that lie
+among files of others are marked one by one.
 """
 
 from collections.abc import Mapping

@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from analyses.collectors import refuse_unread
 from analyses.experiments.experiment import Outcome, with_interval
 from analyses.experiments.prompts import tokenizer_of
-from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Reading
 from analyses.wording.formats import number
 from interp import AnnotatedText, Model

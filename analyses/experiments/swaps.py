@@ -18,9 +18,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from analyses.causal_tests import NO_OUTPUT
 from analyses.experiments.experiment import Outcome, bounded, by_source, largest, with_interval
 from analyses.experiments.prompts import experiment_data, readable, tokenizer_of
+from analyses.tasks.causal_tests import NO_OUTPUT
 from analyses.wording.head_names import head_name
 from interp import InputError, Model, Pairs, logit_difference, sweep
 from interp.attribution import direct_logit_attribution

@@ -18,9 +18,9 @@ import pandas as pd
 
 from analyses.behaviours import ACROSS
 from analyses.measures import RANKED, Behaviour, Measure
+from analyses.page.schema import SCHEMAS
 from analyses.rivals.rules import called_beside
 from analyses.tables.findings import carriers, notable
-from analyses.tables.schema import SCHEMAS
 from analyses.wording import plain_words
 from analyses.wording.head_names import Place, places
 from analyses.wording.plain_words import Label, Words, worded

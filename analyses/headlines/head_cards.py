@@ -17,9 +17,9 @@ from analyses.headlines.facts import Fact, Size, Tables, answers, facts, vocabul
 from analyses.headlines.formation_curves import Curve, formation
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
+from analyses.page.schema import SCHEMAS, WAYS
 from analyses.page.sections import Block, Section, Table
 from analyses.tables.findings import both_ways
-from analyses.tables.schema import SCHEMAS, WAYS
 from analyses.viewer import Passage, Viewer
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent

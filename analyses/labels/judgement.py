@@ -23,6 +23,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from analyses.behaviours import asked_of, chosen
+from analyses.collectors import collect
 from analyses.corpora.serving import sharing
 from analyses.execution.shards import Shards
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
@@ -32,7 +33,6 @@ from analyses.labels.null_bars import Say, Study
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
 from analyses.measures import Behaviour
-from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.rivals.rules import BEATS, plain_name
 from analyses.tables.findings import DISCOVERY, NOTABLE, beating_reference

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from analyses import coreference, cross_attention, part_of_speech, position
 from analyses.behaviours import ACROSS, OURS
-from analyses.reading.collectors import UNREADABLE, Scoring, collect, refuse_unread
+from analyses.collectors import UNREADABLE, Scoring, collect, refuse_unread
 from analyses.reading.windows import Reading
 from analyses.tables.head_tables import Heads, Scored, values
 from interp import AnnotatedText, InputError, Model, run

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from analyses import over_training as forming
+from analyses.execution.output import RUN, jsonable
 from analyses.execution.provenance import recorded
-from analyses.report.output import RUN, jsonable
 from interp import AnnotatedText, InputError, Model
 from interp.training import Plan, Progress, state
 from interp.training.parallel import Parallel

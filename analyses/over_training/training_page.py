@@ -11,8 +11,8 @@ from analyses import figures
 from analyses.over_training.observe import DRAWN
 from analyses.over_training.phase_changes import CHANGING, FEWEST, LEAST, best_curve, formed
 from analyses.over_training.training_runs import COLUMNS, HELD_OUT, Run
+from analyses.page.schema import SCHEMAS
 from analyses.page.sections import Block, Definitions, Figure, Page, Section, Table, caveat, code
-from analyses.tables.schema import SCHEMAS
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import Place, head_name
 

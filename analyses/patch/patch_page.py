@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analyses import figures
+from analyses.page.schema import SCHEMAS
 from analyses.page.sections import (
     Block,
     Bullets,
@@ -32,7 +33,6 @@ from analyses.page.sections import (
 )
 from analyses.patch.cell_estimates import ATP_STAR, Estimates
 from analyses.patch.patch_run import Patched
-from analyses.tables.schema import SCHEMAS
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, interval, number
 

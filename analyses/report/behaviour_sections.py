@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.causal_tests import Effects
 from analyses.corpora import Corpus
 from analyses.figures import measure_name
 from analyses.headlines import say
 from analyses.headlines.facts import vocabulary
 from analyses.measures import RANKED, UNITS, Behaviour
+from analyses.page.schema import SCHEMAS, WAYS
 from analyses.page.sections import (
     BREAK,
     Block,
@@ -30,7 +30,7 @@ from analyses.page.sections import (
 from analyses.rivals.rules import BEATS, FAILS, OTHERS, RULE_COLUMNS, UNTESTED
 from analyses.tables.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
 from analyses.tables.head_tables import Collected, Heads, Measured
-from analyses.tables.schema import SCHEMAS, WAYS
+from analyses.tasks.causal_tests import Effects
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, head_name
 from analyses.wording.plain_words import TEXTS, worded

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from analyses.corpora import Corpus
+from analyses.page.schema import SCHEMAS
 from analyses.page.sections import Part, Section, bold, caveat, counts_table, link
-from analyses.reading.coreference_scores import PAPERS, REPORTING, coreference_scores
+from analyses.report.coreference_scores import PAPERS, REPORTING, coreference_scores
 from analyses.report.scaffold import Run
 from analyses.tables.head_tables import Heads
-from analyses.tables.schema import SCHEMAS
 from analyses.wording.formats import counted, percent
 from analyses.wording.plain_words import TEXTS, WORDS
 from interp import InputError, Model

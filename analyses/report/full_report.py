@@ -24,6 +24,7 @@ from analyses.measures import Behaviour, Measure
 from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.over_training.when_formed import forming, when_formed
 from analyses.own_measures import as_behaviours
+from analyses.page.schema import meanings
 from analyses.page.sections import (
     UNUSED,
     Definitions,
@@ -50,7 +51,6 @@ from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
 from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
 from analyses.tables.head_tables import Heads
-from analyses.tables.schema import meanings
 from analyses.viewer import Passage, corpus_passages
 from analyses.wording import plain_words
 from analyses.wording.formats import counted

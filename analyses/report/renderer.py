@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analyses.page.page_safety import environment, policy
 from analyses.page.sections import Block, Definitions, Details, Figure, Piece, Section, is_text
 from analyses.viewer import FILTERS
+from analyses.viewer.page_safety import environment, policy
 
 _SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
+from analyses.execution import output
 from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
 from analyses.execution.shards import Shards
 from analyses.page.sections import (
@@ -27,7 +28,6 @@ from analyses.page.sections import (
     plain,
     remark,
 )
-from analyses.report import output
 from analyses.report.renderer import figures, render
 from analyses.wording.formats import counted, number
 from analyses.wording.plain_words import TEXTS

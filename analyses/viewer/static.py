@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from analyses.page.page_safety import environment
+from analyses.viewer.page_safety import environment
 from analyses.viewer.passages import Viewer
 
 _MOST = 40  # tokens of each side that are drawn

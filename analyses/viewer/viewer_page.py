@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from analyses.execution.file_marks import check_free
-from analyses.page.page_safety import environment, policy
+from analyses.viewer.page_safety import environment, policy
 from analyses.viewer.passages import Viewer
 from analyses.viewer.static import static
 from interp import InputError

@@ -17,8 +17,8 @@ from tokenizers import models as backends
 from tokenizers import pre_tokenizers, processors
 
 from analyses import corpora, runs
+from analyses.execution import output
 from analyses.execution.provenance import recorded
-from analyses.report import output
 from interp import AnnotatedText, StackConfig, Tokenizer, Transformer, TransformerConfig
 from interp.config import Gated, RMSNorm, Rotary
 from interp.finite import check_finite

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from analyses import runs
-from analyses.report import output
+from analyses.execution import output
 from benchmarks.faults.read_files import model
 from interp import InputError, Transformer
 from interp.training import Phase, Plan, Windows, state, train

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from analyses import gender_pairs, part_of_speech
-from analyses.causal_tests import _effect_rows, _reporting
+from analyses import part_of_speech
 from analyses.tables.findings import carriers, causes
+from analyses.tasks import gender_pairs
+from analyses.tasks.causal_tests import _effect_rows, _reporting
 from interp import Transformer, TransformerConfig
 from interp.patching import Sweep
 from interp.patching.results import guessed

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from analyses import causal_tests, gender_pairs
-from analyses.gender_pairs import effects
 from analyses.tables.findings import causes
+from analyses.tasks import causal_tests, gender_pairs
+from analyses.tasks.gender_pairs import effects
 from interp.initialisation import initialise
 from interp.statistics import shares
 from models import load

@@ -13,6 +13,7 @@ from pages import page_of
 from worded import worded
 
 from analyses.cli import app as cli
+from analyses.collectors import measured
 from analyses.corpora import read
 from analyses.headlines.facts import facts
 from analyses.headlines.sentences import sentences
@@ -20,7 +21,6 @@ from analyses.labels import label
 from analyses.measures import Measure, Rival
 from analyses.own_measures import OF_WORDS, measure_pairs, own_behaviour, read_file
 from analyses.page.sections import plain
-from analyses.reading.collectors import measured
 from analyses.report.behaviour_sections import attention
 from interp import AnnotatedText, InputError, run
 from interp.patching import knock_out_by_forward

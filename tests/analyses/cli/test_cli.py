@@ -21,8 +21,8 @@ from worded import worded
 
 from analyses import behaviours, report
 from analyses.behaviours import OURS
-from analyses.causal_tests import Effects
 from analyses.cli import command_frame as frame
+from analyses.collectors import collect
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
@@ -30,13 +30,13 @@ from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
 from analyses.measures import Behaviour, Measure, Rival
 from analyses.page import sections
-from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.report import full_report, label_section
 from analyses.report.behaviour_sections import strongest
 from analyses.report.scaffold import write
 from analyses.tables.findings import best, causes, notable, varied
 from analyses.tables.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
+from analyses.tasks.causal_tests import Effects
 from interp import AnnotatedText, InputError, Mention, Transformer
 from interp.patterns import Totals
 from interp.statistics import benjamini_hochberg

@@ -13,7 +13,7 @@ from commands import command, refusal
 
 from analyses.cli import app as cli
 from analyses.cli.command_frame import filled, folded, one_line
-from analyses.report import output
+from analyses.execution import output
 
 
 def test_a_reader_that_goes_away_ends_nothing(capsys, monkeypatch):

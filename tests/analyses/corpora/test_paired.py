@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from analyses import corpora, cross_attention
-from analyses.reading.collectors import collect
+from analyses.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, run

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analyses import corpora
-from analyses.reading.coreference_scores import ALL, REPORTING, CoreferenceScores, coreference_scores
+from analyses.report.coreference_scores import ALL, REPORTING, CoreferenceScores, coreference_scores
 from interp import InputError, Transformer
 from models.planted import Planted, antecedent
 

@@ -7,8 +7,8 @@ import torch
 from worded import WORDS, worded
 
 from analyses import coreference, position
+from analyses.collectors import collect, collected, read
 from analyses.reading import attended
-from analyses.reading.collectors import collect, collected, read
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, InputError, Mention
 from interp.patterns.norm_weighted import NormWeighted

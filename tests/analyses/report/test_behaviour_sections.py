@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from analyses.behaviours import OURS
-from analyses.causal_tests import Effects
 from analyses.headlines.say import beside_rules
 from analyses.page.sections import plain
 from analyses.report.behaviour_sections import attention, cause
 from analyses.rivals.rules import ANTECEDENT, BEATS, FAILS, NO_RULE, OTHERS, UNTESTED
 from analyses.tables.head_tables import Measured
+from analyses.tasks.causal_tests import Effects
 from analyses.wording.formats import percent
 from tests.analyses.headlines.hand_made_tables import effect_row, hand_made, heads_row
 

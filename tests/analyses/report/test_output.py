@@ -14,7 +14,7 @@ import torch
 from learners import ended, process
 from matplotlib.figure import Figure
 
-from analyses.report import output
+from analyses.execution import output
 from interp import InputError
 from interp.training import whole_files
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from analyses import part_of_speech
+from analyses.collectors import measured
 from analyses.part_of_speech import relation_measure, tag_measure
-from analyses.reading.collectors import measured
 from analyses.reading.windows import Reading, Window
 from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, Items, edges
 from analyses.rivals.rules import (

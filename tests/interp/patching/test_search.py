@@ -7,7 +7,8 @@ import pytest
 import torch
 from covering import pairwise
 
-from analyses import gender_pairs, part_of_speech, position
+from analyses import part_of_speech, position
+from analyses.tasks import gender_pairs
 from interp import StackConfig, TokenBatch, Transformer, TransformerConfig
 from interp.initialisation import initialise
 from interp.patching import Pairs, logit_difference, sweep, top_cells

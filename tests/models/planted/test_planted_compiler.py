@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech, position
-from analyses.reading.collectors import measured
+from analyses.collectors import measured
 from analyses.rivals.antecedents import RIVALS
 from analyses.tables.head_tables import Measured
 from benchmarks.planted import BEHAVIOURS, Composed, compose

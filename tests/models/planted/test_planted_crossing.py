@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from analyses import cross_attention, part_of_speech, position
+from analyses.collectors import collect
 from analyses.labels import label
-from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, run

@@ -9,8 +9,8 @@ import torch
 
 from analyses import coreference, part_of_speech
 from analyses.behaviours import OURS
+from analyses.collectors import collect
 from analyses.labels import knockouts
-from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.rivals.antecedents import RIVALS, antecedent_items
 from analyses.tables.head_tables import Collected

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from analyses.causal_tests import PAIRS, Effects, Task, effects_of
 from analyses.measures import DECLARED
+from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import InputError, Model, TokenBatch
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference

@@ -17,12 +17,12 @@ import pandas as pd
 import torch
 from scipy import stats
 
+from analyses.collectors import refuse_unread
 from analyses.coreference import attention_to_candidates
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
 from analyses.corpora.winogender import STATISTICS, share_of_women
 from analyses.measures import DECLARED
-from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Batch, Progress, Reading
 from analyses.tables.head_tables import Heads
 from analyses.wording.head_names import head_name

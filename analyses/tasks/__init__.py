@@ -1,0 +1,1 @@
+"""Minimal pairs that ask one question of a model, and the share of the answer that each head carries."""
