@@ -14,10 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analyses.experiments.experiment import Outcome, bounded, by_source, largest, with_interval
+from analyses.experiments.experiment import Outcome, bounded
 from analyses.experiments.prompts import batch_of, experiment_data, readable, tokenizer_of
 from analyses.experiments.swaps import shares_of
-from analyses.wording.head_names import head_name
 from interp import Model, run
 from interp.attribution import head_results
 from interp.statistics import estimate
@@ -64,10 +63,6 @@ def scenes(seed: int) -> list[Scene]:
 
 def measure(model: Model, *, seed: int = 0) -> Outcome:
     """What each head looks at from nouns, and what it writes there of the adjectives.
-
-    Columns: source, layer, head, attention (share from a noun to its adjectives), uniform, gain, ci_low, ci_high (over
-    sentences), carried, carried_low, carried_high (share of the change in the noun's last stream; in a model whose
-    norms come first all heads and feed-forwards add up to 1), n, n_carried.
 
     Raises:
         InputError: no sentence can be used, or no tokenizer.
@@ -155,20 +150,3 @@ def _carried(model: Model, scene: Scene, other: Scene) -> np.ndarray:
 
 def _change(site: Float[Tensor, "2 position ..."]) -> Float[Tensor, "position ..."]:
     return site[0].double() - site[1].double()
-
-
-@by_source
-def sentence(where: str, rows: pd.DataFrame) -> str:
-    """The head that looks most, and the head that carries most."""
-    looks = largest(rows, "gain")
-    text = (
-        f"{where} ({looks['n']} sentences), nouns look at their adjectives most through "
-        f"{head_name(looks['layer'], looks['head'])}: {with_interval(looks, 'gain')} more than uniform attention"
-    )
-    if np.isnan(rows["carried"].to_numpy()).all():
-        return text
-    best = largest(rows, "carried")
-    return (
-        f"{text}; of what other adjectives change in the noun, {head_name(best['layer'], best['head'])} writes the "
-        f"largest share, {with_interval(best, *_CARRIED)}"
-    )

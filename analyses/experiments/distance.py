@@ -36,8 +36,6 @@ class Distances(Outcome):
 def measure(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Distances:
     """Mean attention distance of every head, in tokens; `head` -1 is the mean of its layer.
 
-    Columns: layer, head, distance, uniform, ci_low, ci_high (of the distance, over documents), n (tokens).
-
     Raises:
         InputError: an empty corpus, one that is unknown to the model's tokenizer, or no tokenizer.
     """

@@ -2,18 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
-from typing import Any, Generic, TypeVar
+from string import Formatter
+from typing import Any
 
 import pandas as pd
 
 from analyses.figures.kinds import Plot, rounded
+from analyses.wording.head_names import head_name
 from interp import InputError
 from interp.statistics import Estimate, Shares
 
 ARTICLES, STORIES = "articles", "stories"  # where prompts come from: the source articles, or the words of our stories
+SUBJECT = "(subject)"  # the token of a place where prompts differ
 _ON = {ARTICLES: "on the articles’ own prompts", STORIES: "on prompts in the stories’ words"}
 Row = Mapping[str, Any]
 
@@ -58,11 +61,8 @@ class Outcome:
         return " ".join(parts)
 
 
-Result = TypeVar("Result", bound=Outcome)
-
-
 @dataclass(frozen=True)
-class Experiment(Generic[Result]):
+class Experiment:
     """A question, and all that answers it.
 
     Args:
@@ -74,6 +74,7 @@ class Experiment(Generic[Result]):
         measure: runs a model (`measure(model, seed=0)`); refuses one that does not fit with an `InputError`.
         sentence: what came out.
         plot: draws the table, and describes the figure to a reader who cannot see it.
+        columns: of its table, and what they mean.
     """
 
     name: str
@@ -81,18 +82,53 @@ class Experiment(Generic[Result]):
     question: str
     command: str
     caption: str
-    measure: Callable[..., Result]
-    sentence: Callable[[Result], str]
+    measure: Callable[..., Any]
+    sentence: Callable[[Any], str]
     plot: Plot
+    columns: str = ""
 
 
-def by_source(say: Callable[[str, pd.DataFrame], str]) -> Callable[[Outcome], str]:
-    """A sentence from what `say` makes of where prompts come from, in words, and the rows of those prompts."""
+class Said(dict[str, Any]):
+    """A row as texts take its columns: `{best:share±}` with its 95% interval, `{best:accuracy%}`, `{best:head}`."""
+
+    def __format__(self, column: str) -> str:
+        name = column.rstrip("±%")
+        if column == "head":
+            return head_name(self["layer"], self["head"])
+        if column.endswith("±"):
+            bounds = [f"{name}_low", f"{name}_high"] if f"{name}_low" in self else ["ci_low", "ci_high"]
+            return with_interval(self, name, *bounds)
+        value = self[name]
+        if value == SUBJECT:
+            return "the subject"
+        return f"{value:.0%}" if column.endswith("%") else rounded(value) if isinstance(value, float) else str(value)
+
+
+def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -> Callable[[Outcome], str]:
+    """A sentence for each place that prompts come from.
+
+    Args:
+        texts: that stand one after the other, filled with rows; one that needs a row that is not there is left out.
+        rows: by name, `where` (a query; `first` is the first row of all) and `largest` (an expression): the row that
+            has most of it, else the first.
+    """
+    needed = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
+
+    def say(where: str, table: pd.DataFrame) -> str:
+        first, found = table.iloc[0], {}
+        for name, row in rows.items():
+            some = table.query(row["where"], local_dict={"first": first}, engine="python") if "where" in row else table
+            if len(some):
+                best = some.eval(row["largest"], engine="python").idxmax() if "largest" in row else some.index[0]
+                found[name] = Said(some.loc[[best]].to_dict("records")[0])
+        return "".join(
+            t.format(where=where, **found) for t, names in zip(texts, needed, strict=True) if names <= {*found}
+        )
 
     def sentence(outcome: Outcome) -> str:
-        groups = outcome.table.groupby("source", sort=False)
-        text = "; ".join(say(_ON[str(source)], rows) for source, rows in groups)
-        return f"{text[:1].upper()}{text[1:]}."
+        table = outcome.table if "source" in outcome.table else outcome.table.assign(source="")
+        said = "; ".join(say(_ON.get(str(source), ""), rows) for source, rows in table.groupby("source", sort=False))
+        return f"{said[:1].upper()}{said[1:]}."
 
     return sentence
 
@@ -109,11 +145,6 @@ def with_interval(row: Row, value: str = "share", low: str = "ci_low", high: str
     if isnan(row[low]):
         return rounded(row[value])
     return f"{rounded(row[value])} (95% {rounded(row[low])} to {rounded(row[high])})"
-
-
-def largest(table: pd.DataFrame, column: str) -> dict[str, Any]:
-    """The row that has the largest value in a column."""
-    return table.loc[[table[column].idxmax()]].to_dict("records")[0]
 
 
 def briefly(sentence: str) -> str:

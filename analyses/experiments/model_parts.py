@@ -21,7 +21,7 @@ import torch
 from scipy import stats
 
 from analyses.collectors import refuse_unread
-from analyses.experiments.experiment import Outcome, bounded, with_interval
+from analyses.experiments.experiment import Outcome, bounded
 from analyses.experiments.prompts import tokenizer_of
 from analyses.experiments.swaps import shares_of
 from analyses.wording.formats import number
@@ -46,11 +46,7 @@ _STORIES = 40
 def measure_cost(
     model: Model, lengths: tuple[int, ...] = LENGTHS, *, repeats: int = _REPEATS, seed: int = 0
 ) -> Outcome:
-    """Seconds and floating-point operations of one block's parts by length.
-
-    Columns: part, tokens, seconds (fastest of `repeats`), flops, exponent, exponent_error (of seconds as a power of
-    the length, its standard error, fitted on the longest four).
-    """
+    """Seconds and floating-point operations of one block's parts by length."""
     generator = torch.Generator().manual_seed(seed)
     stack = with_parts(model, "timing a block").last
     block, config = stack.blocks[0], stack.config
@@ -147,10 +143,6 @@ def _growth(power: float, error: float) -> str:
 def measure_shares(model: Model, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
     """Each part's share of three quantities; the shares of a quantity add up to 1.
 
-    Columns: quantity, part, value, share, ci_low, ci_high (over texts; of the writing alone), tokens (at which
-    multiply-adds are counted), n (texts). Writing is the mean square of what is added to the stream, summed over layers
-    and dimensions, at every token but special ones.
-
     Raises:
         InputError: no tokenizer, or one that knows hardly a word of the stories.
     """
@@ -210,15 +202,3 @@ def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarra
         counts.append(len(ids) - len(tokenizer.prefix))
     refuse_unread({"tokens": sum(counts), "unknown tokens": unknown}, "the generated stories")
     return np.array(written), np.array(counts)
-
-
-def shares_sentence(outcome: Outcome) -> str:
-    """Attention's share of each quantity."""
-    attention = outcome.table.loc[outcome.table["part"] == ATTENTION]
-    rows = {row["quantity"]: row for row in attention.to_dict("records")}
-    writing = rows[WRITING]
-    return (
-        f"Attention holds {rows[PARAMETERS]['share']:.2f} of the parameters, does "
-        f"{rows[ARITHMETIC]['share']:.2f} of the multiply-adds at {writing['tokens']} tokens, and writes "
-        f"{with_interval(writing)} of the squared length that enters the stream ({writing['n']} texts)."
-    )

@@ -11,25 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from analyses.experiments.experiment import Outcome, bounded, by_source, largest, with_interval
+from analyses.experiments.experiment import SUBJECT, Outcome, bounded
 from analyses.experiments.prompts import experiment_data, readable, tokenizer_of
 from analyses.tasks.causal_tests import NO_OUTPUT
-from analyses.wording.head_names import head_name
 from interp import InputError, Model, Pairs, logit_difference, sweep
 from interp.attribution import direct_logit_attribution
 from interp.patching import unreliable
 from interp.statistics import Shares, shares
 
 Cells = NDArray[np.floating]
-CHANCE = 0.5  # of one of two answers
-SUBJECT = "(subject)"  # the token of a place where prompts differ
 _DIRECT = "direct", "direct_low", "direct_high"
 _KNIGHT_COLUMNS = "source layer head share ci_low ci_high direct direct_low direct_high n accuracy accuracy_low example"
 _PROFESSION_COLUMNS = "layer place share ci_low ci_high n accuracy accuracy_low token source site example"
@@ -59,19 +55,11 @@ def swaps_of(experiment: str) -> list[Swap]:
     return swaps
 
 
-class Patched(NamedTuple):
-    """The pairs of one source: effects by site (`*cells pair`, the mean of both directions) and whole effects."""
-
-    pairs: Pairs
-    effects: Mapping[str, Cells]
-    whole: Cells
-
-
 def by_swapping(
     model: Model,
     experiment: str,
     sites: Mapping[str, tuple[str, ...]],
-    tabulate: Callable[[Patched], pd.DataFrame],
+    tabulate: Callable[[Pairs, Mapping[str, Cells], Cells], pd.DataFrame],
     columns: str,
 ) -> Outcome:
     """Patches the pairs of every source that a model can use, and joins what `tabulate` makes of each.
@@ -80,7 +68,8 @@ def by_swapping(
         model: a causal model with an output layer and a tokenizer.
         experiment: whose pairs.
         sites: what is patched, by its axes.
-        tabulate: makes a table of a source's pairs and of the effects of each site.
+        tabulate: makes a table of a source's pairs, of the effects by site (`*cells pair`, the mean of both
+            directions) and of the whole effects.
         columns: of the table, in order; `source`, `accuracy` (of all prompts, with the lower end of its 95% interval as
             `accuracy_low`) and `example` are added to its rows.
 
@@ -110,7 +99,7 @@ def by_swapping(
         accuracy = float((torch.cat([way.clean["logit_difference"] for way in both]) > 0).double().mean())
         used[source] = len(pairs)
         answered = {"accuracy": accuracy, "accuracy_low": _least(accuracy, len(pairs)), "example": example}
-        table = tabulate(Patched(pairs, effects, whole)).assign(source=source, **answered)
+        table = tabulate(pairs, effects, whole).assign(source=source, **answered)
         tables.append(table.filter(columns.split()))
     return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out, refused)
 
@@ -141,19 +130,14 @@ def shares_of(effects: Cells, whole: Cells, seed: int) -> Shares:
 def measure_knight(model: Model, *, seed: int = 0) -> Outcome:
     """Each head's share of the difference between the two answers, patched, and written directly.
 
-    Columns: source, layer, head, share, ci_low, ci_high (patched; over pairs), direct, direct_low, direct_high (the
-    change of its direct logit attribution, over the same whole; missing where norms follow sums), n, accuracy,
-    accuracy_low (the lower end of its 95% interval), example.
-
     Raises:
         InputError: no pair can be used, no output layer, no tokenizer.
     """
 
-    def tabulate(patched: Patched) -> pd.DataFrame:
-        effects = patched.effects["z"]
-        share = shares_of(effects, patched.whole, seed)
-        direct = shares_of(_direct(model, patched.pairs), patched.whole, seed)
-        layer, head = np.unravel_index(np.arange(len(share.n)), effects.shape[:2])
+    def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
+        share = shares_of(effects["z"], whole, seed)
+        direct = shares_of(_direct(model, pairs), whole, seed)
+        layer, head = np.unravel_index(np.arange(len(share.n)), effects["z"].shape[:2])
         return pd.DataFrame({"layer": layer, "head": head, **bounded(share), **bounded(direct, *_DIRECT), "n": share.n})
 
     return by_swapping(model, "knight", {"z": ("layer", "head")}, tabulate, _KNIGHT_COLUMNS)
@@ -172,30 +156,27 @@ def _direct(model: Model, pairs: Pairs) -> np.ndarray:
 def measure_profession(model: Model, *, seed: int = 0) -> Outcome:
     """Share of the difference between the two answers that each layer and position carries.
 
-    Columns: source, site (`resid_pre`, or `z` of all heads), layer, place (0 is the last token, -1 the one before),
-    token, share, ci_low, ci_high (over pairs), n, accuracy (of all prompts), accuracy_low (the lower
-    end of its 95% interval), example.
-
     Raises:
         InputError: no pair can be used, no output layer, no tokenizer.
     """
 
-    def tabulate(patched: Patched) -> pd.DataFrame:
-        tokens = _tokens(model, patched.pairs)
-        return pd.concat([_by_place(patched, site, tokens, seed) for site in patched.effects])
+    def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
+        tokens = _tokens(model, pairs)
+        return pd.concat(
+            [_by_place(pairs, sweep, whole, tokens, seed).assign(site=site) for site, sweep in effects.items()]
+        )
 
     sites = {"resid_pre": ("layer", "position"), "z": ("layer", "position")}
     return by_swapping(model, "profession", sites, tabulate, _PROFESSION_COLUMNS)
 
 
-def _by_place(patched: Patched, site: str, tokens: Mapping[int, str], seed: int) -> pd.DataFrame:
-    pairs, effects = patched.pairs, patched.effects[site]
+def _by_place(pairs: Pairs, effects: Cells, whole: Cells, tokens: Mapping[int, str], seed: int) -> pd.DataFrame:
     from_end = np.full(effects.shape, np.nan)  # layer, tokens before the last, pair
     for pair, last in enumerate(pairs.last.cpu().numpy()):
         from_end[:, : last + 1, pair] = effects[:, last::-1, pair]
-    share = shares_of(from_end, patched.whole, seed)
+    share = shares_of(from_end, whole, seed)
     layer, before = np.unravel_index(np.arange(len(share.n)), from_end.shape[:2])
-    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": share.n, "site": site})
+    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": share.n})
     table["token"] = [tokens[-place] for place in before]
     first = int((pairs.first_changed.cpu() - pairs.last.cpu()).min())
     return table.loc[(table["place"] >= first) & (share.n > 0)]  # nothing before the subject can carry it
@@ -211,46 +192,3 @@ def _tokens(model: Model, pairs: Pairs) -> dict[int, str]:
         ids = {int(id) for batch in (pairs.clean, pairs.corrupt) for id in batch.ids[there, column[there]]}
         names[-before] = model.tokenizer.label(ids.pop()).strip() if len(ids) == 1 else SUBJECT
     return names
-
-
-def _answered(where: str, rows: pd.DataFrame) -> tuple[str, bool]:
-    """How well the model does the task, and whether its accuracy is shown to be above a coin's."""
-    row = rows.to_dict("records")[0]
-    if row["accuracy_low"] > CHANCE:
-        such = f"{row['n']} pairs such as “{row['example']}”, {row['accuracy']:.0%} of prompts answered rightly"
-        return f"{where} ({such}), ", True
-    return (
-        f"{where} the model does not do the task: of the prompts of {row['n']} pairs such as “{row['example']}” it "
-        f"answers {row['accuracy']:.0%} rightly, and a coin 50%; so no share of the difference is quoted"
-    ), False
-
-
-@by_source
-def knight_sentence(where: str, rows: pd.DataFrame) -> str:
-    """The head with the largest share, and what it writes directly."""
-    text, does_task = _answered(where, rows)
-    if not does_task:
-        return text
-    best = largest(rows, "share")
-    return (
-        f"{text}head {head_name(best['layer'], best['head'])} carries the largest share of the difference, "
-        f"{with_interval(best)}, and writes {with_interval(best, *_DIRECT)} directly"
-    )
-
-
-@by_source
-def profession_sentence(where: str, rows: pd.DataFrame) -> str:
-    """Where the subject is carried before the first and into the last layer."""
-    text, does_task = _answered(where, rows)
-    if not does_task:
-        return text
-    stream, heads = (rows.loc[rows["site"] == site] for site in ("resid_pre", "z"))
-    last = stream.loc[stream["layer"] == stream["layer"].max()]
-    best, end = largest(last, "share"), largest(last.loc[last["place"] == 0], "share")
-    moves = largest(heads.loc[heads["place"] == 0], "share")
-    token = "the subject" if best["token"] == SUBJECT else f"“{best['token']}”"
-    return (
-        f"{text}the stream that enters the last layer carries {with_interval(end)} of the difference at the last token "
-        f"and {with_interval(best)} at {token}; heads of layer {moves['layer']} bring {with_interval(moves)} to the "
-        "last token"
-    )

@@ -17,19 +17,14 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from analyses.experiments.experiment import Outcome, by_source, with_interval
+from analyses.experiments.experiment import Outcome
 from analyses.experiments.prompts import experiment_data, readable, streams, tokenizer_of
-from analyses.figures.kinds import rounded
 from interp import Model
 from interp.statistics import mean_interval
 
 
 def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
     """Cosine distances of a word's streams by layer: 0 as embedded, then after each layer.
-
-    Columns: source, word, role (`ambiguous`, `control`: mean over control words, or `excess`: the difference), layer,
-    between (senses; mean over frames), within (a sense), gap (between - within), ci_low, ci_high (of the gain, over
-    frames), n. A word of several pieces is read at its last; its layer 0 is missing, being a piece's.
 
     Raises:
         InputError: no word can be used, or no tokenizer.
@@ -100,27 +95,8 @@ def distances(
     return means
 
 
-@by_source
-def word_sense_sentence(where: str, rows: pd.DataFrame) -> str:
-    """Of the first word: how far apart its senses are after the last layer."""
-    last = rows.loc[(rows["word"] == rows["word"].iloc[0]) & (rows["layer"] == rows["layer"].max())]
-    roles = {row["role"]: row for row in last.to_dict("records")}
-    word = roles["ambiguous"]
-    text = (
-        f"{where}, “{word['word']}” in {word['n']} frames lies {word['between']:.2f} apart between senses after the "
-        f"last layer (cosine distance) and {word['within']:.2f} within one: a gap of {with_interval(word, 'gap')}"
-    )
-    if excess := roles.get("excess"):
-        text += f", beyond that of unambiguous words by {with_interval(excess, 'gap')}"
-    return text
-
-
 def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
     """Cosine of a word's stream with that of one of its kind and of another, by layer: 0 as embedded.
-
-    Columns: source, word, near, far (the words), layer, near_cosine, near_low, near_high, far_cosine, far_low,
-    far_high, gap (near - far), ci_low, ci_high (over frames), n. A triple is used where its words have as many pieces;
-    of several pieces the last is read, and layer 0 is missing.
 
     Raises:
         InputError: no triple can be used, or no tokenizer.
@@ -149,25 +125,13 @@ def _companion_rows(
     near, far = ((x[0] * side).sum(-1) for side in x[1:])  # layer frame
     rows = []
     for layer in range(first, len(near)):
-        row: dict[str, object] = {**triple}
-        row |= zip(("near_cosine", "near_low", "near_high"), mean_interval(near[layer], seed=seed), strict=False)
-        row |= zip(("far_cosine", "far_low", "far_high"), mean_interval(far[layer], seed=seed), strict=False)
-        row["layer"] = layer
-        row |= zip(("gap", "ci_low", "ci_high"), mean_interval(near[layer] - far[layer], seed=seed), strict=False)
+        row: dict[str, object] = {**triple, "layer": layer}
+        cosines = {
+            "near_cosine near_low near_high": near,
+            "far_cosine far_low far_high": far,
+            "gap ci_low ci_high": near - far,
+        }
+        for columns, values in cosines.items():
+            row |= zip(columns.split(), mean_interval(values[layer], seed=seed), strict=False)
         rows.append(row | {"n": len(texts)})
     return rows
-
-
-@by_source
-def companions_sentence(where: str, rows: pd.DataFrame) -> str:
-    """The first triple at its first and last layer."""
-    words = ["word", "near", "far"]
-    triple = rows.loc[(rows[words] == rows[words].iloc[0]).all(axis=1)]
-    first, *_, last = triple.sort_values("layer").to_dict("records")
-    begin = "in the embedding" if first["layer"] == 0 else f"after layer {first['layer']}"
-    return (
-        f"{where} ({first['n']} frames), the cosine of “{first['word']}” with “{first['near']}” and with "
-        f"“{first['far']}” is {rounded(first['near_cosine'])} against {rounded(first['far_cosine'])} {begin} and "
-        f"{rounded(last['near_cosine'])} against {rounded(last['far_cosine'])} after layer "
-        f"{last['layer']}, there a gap of {with_interval(last, 'gap')}"
-    )

@@ -20,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analyses.figures.style import (
@@ -42,6 +41,7 @@ from analyses.figures.style import (
     signed_scale,
     sized,
     styled,
+    with_halo,
 )
 
 Look = Mapping[str, Any]  # Matplotlib's options of a line and its marker
@@ -361,8 +361,7 @@ def _write_beside(ax: Axes, y: float, row: Mapping[str, Any]) -> None:
     if np.isinf(end):
         ax.text(0.02, y, note, transform=ax.get_yaxis_transform(), color="0.35", **options)
         return
-    text = ax.annotate(note, (end, y), (5, 0), textcoords="offset points", color="0.35", **options)
-    text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+    with_halo(ax.annotate(note, (end, y), (5, 0), textcoords="offset points", color="0.35", **options))
 
 
 @dataclass(frozen=True)
@@ -451,8 +450,7 @@ def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str], diagona
             ("left", box[0]) if box[0] >= x else ("right", box[2]) if box[2] <= x else ("center", sum(box[::2]) / 2)
         )
         place: Any = {"transform": ax.transAxes, "ha": align, "va": "center", "fontsize": sized(8)}
-        text = ax.text(anchor, (box[1] + box[3]) / 2, name, **place)
-        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+        with_halo(ax.text(anchor, (box[1] + box[3]) / 2, name, **place))
 
 
 def _free_box(
@@ -486,8 +484,9 @@ def plot_from(
 
 
 @cache
-def _descriptions() -> dict[str, Any]:
-    return tomllib.loads(files("analyses.figures").joinpath("figures.toml").read_text(encoding="utf-8"))
+def described(name: str) -> dict[str, Any]:
+    """What `figures.toml` says under a name."""
+    return tomllib.loads(files("analyses.figures").joinpath("figures.toml").read_text(encoding="utf-8"))[name]
 
 
 def draw(
@@ -501,7 +500,6 @@ def draw(
 ) -> Figure:
     """The figure that `figures.toml` describes under a name, its texts filled with words, some options given here."""
     texts = {
-        key: text.format_map(words or {}) if isinstance(text, str) else text
-        for key, text in _descriptions()[name].items()
+        key: text.format_map(words or {}) if isinstance(text, str) else text for key, text in described(name).items()
     }
     return plot_from(**{**texts, **options}).figure(table, page, note)

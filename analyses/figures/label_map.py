@@ -1,6 +1,5 @@
 """Which head is called what, and do heads that attend also matter?"""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -13,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.textpath import TextPath
 
 from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
@@ -21,6 +19,7 @@ from analyses.figures.style import (
     GREY,
     WIDTH,
     Page,
+    broken,
     caption,
     families,
     fitting,
@@ -86,7 +85,7 @@ def label_map(
     width = max(WIDTH, _SIDE + 1.05 * columns)
     figure, (ax,) = panels(question, **room, width=width, least=min(least), options=page)
     width = figure.get_figwidth()
-    across = (width - _SIDE if is_ours(figure) else ax.get_position().width * width) / columns * 72 - sized(6)  # points
+    across = (width - _SIDE if is_ours(figure) else ax.get_position().width * width) / columns - sized(6) / 72  # inches
     cells: Any = _in_order(labels).groupby(["layer", "head"], sort=False)
     for (layer, head), cell in cells:
         face = to_rgba(family[cell["behaviour"].iloc[0]], _STRENGTH[cell["evidence"].iloc[0]])
@@ -132,31 +131,13 @@ def _in_order(labels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(names: Iterable[str], room: float) -> str:
-    """As many labels as there are lines for, at least the first, and how many more there are."""
-    labels = [_broken(_short(name), room) for name in names]
+    """As many labels as there are lines for, of so many inches, at least the first, and how many more there are."""
+    labels = [broken(_short(name), room, 8).split("\n") for name in names]
     shown = max(1, sum(total <= _LINES for total in accumulate(map(len, labels))))
     if 1 < shown < len(labels) and sum(map(len, labels[:shown])) == _LINES:
         shown -= 1  # the last line says that there are more
     lines = [line for label in labels[:shown] for line in label]
     return "\n".join(lines + ([f"and {len(labels) - shown} more"] if shown < len(labels) else []))
-
-
-def _broken(name: str, room: float) -> list[str]:
-    """A name in lines of so many points, broken at blanks, hyphens, slashes and arrows, and where one word alone is
-    longer."""
-    lines = [""]
-    for word in re.findall(r"[^ /→-]*[ /→-]|[^ /→-]+", name):
-        if not _fits(lines[-1] + word, room):
-            lines.append("")
-        for part in [word] if _fits(word, room) else word:  # letter by letter what is longer than a line
-            lines += [] if _fits(lines[-1] + part, room) else [""]
-            lines[-1] += part
-    return [line.strip() for line in lines if line.strip()]
-
-
-def _fits(text: str, room: float) -> bool:
-    drawn = TextPath((0, 0), text.rstrip(), size=sized(8))
-    return not text.strip() or bool(drawn.get_extents().width <= room)
 
 
 def _short(name: str) -> str:

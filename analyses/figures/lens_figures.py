@@ -20,6 +20,7 @@ from analyses.figures.style import (
     shades,
     sized,
     styled,
+    visible,
 )
 
 _SHOWN = 14  # columns of a lens at most: more have no room for a word
@@ -106,4 +107,4 @@ def token_bars(tokens: pd.DataFrame, **page: Unpack[Page]) -> Figure:
 
 def _cut(token: str) -> str:
     """A token that can be seen, and is no formula."""
-    return literal(token.strip() or token.replace(" ", "␣").replace("\n", "\\n"), _WORD)
+    return literal(visible(token, _WORD))

@@ -17,6 +17,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
+from matplotlib.textpath import TextPath
 
 from interp.errors import InputError, one_of
 
@@ -359,15 +362,20 @@ def colour_of(rows: Any) -> str:
     return BEHAVIOURS.get(str(named[0]), OWN) if len(named) == 1 else INK
 
 
-def broken(text: str, width: int | float) -> str:
-    """A text of 9 points in lines of so many inches, broken at blanks and after colons and hyphens."""
-    letters = max(1, int(width * 72 / (_LETTER * sized(FONT))))
+def broken(text: str, width: int | float, size: int | float = FONT) -> str:
+    """A text in lines of so many inches, broken after blanks, colons, slashes, arrows and hyphens, or in long words."""
+
+    def fits(line: str) -> bool:
+        drawn = TextPath((0, 0), line.rstrip(), size=sized(size))
+        return not line.strip() or bool(drawn.get_extents().width <= 72 * width)
+
     lines = [""]
-    for part in re.findall(r"[^ :-]*[ :-]|[^ :-]+", text):
-        if lines[-1] and len((lines[-1] + part).rstrip()) > letters:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(line.strip() for line in lines)
+    for word in re.findall(r"[^ :/→-]*[ :/→-]|[^ :/→-]+", text):
+        lines += [] if fits(lines[-1] + word) else [""]
+        for part in [word] if fits(word) else word:  # letter by letter what is longer than a line
+            lines += [] if fits(lines[-1] + part) else [""]
+            lines[-1] += part
+    return "\n".join(line.strip() for line in lines if line.strip())
 
 
 def measure_name(measure: str) -> str:
@@ -377,5 +385,18 @@ def measure_name(measure: str) -> str:
 
 def literal(word: str, longest: int = 16) -> str:
     """A word as it is: a dollar sign starts no formula, and a very long word is cut."""
-    shown = word if len(word) <= longest else word[: longest - 1] + "…"
-    return shown.replace("$", r"\$")
+    return _cut(word, longest).replace("$", r"\$")
+
+
+def visible(token: str, longest: int) -> str:
+    """A token that can be seen: without the space before a word, and with signs for what prints nothing."""
+    return _cut(token.strip() or token.replace(" ", "␣").replace("\n", "\\n").replace("\t", "\\t"), longest)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def with_halo(text: Text) -> None:
+    """A white rim, so that a name can be read over lines."""
+    text.set_path_effects([withStroke(linewidth=2, foreground="white")])

@@ -9,21 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from analyses.figures.kinds import draw
+from analyses.figures.kinds import described, draw
 from analyses.figures.row_selection import SOURCES, select_rows
-from analyses.figures.style import WIDTH, Page, caption, drawn_axes, is_ours, literal, signed_scale, styled
+from analyses.figures.style import WIDTH, Page, caption, drawn_axes, is_ours, literal, signed_scale, styled, visible
 from analyses.tables.findings import DISCOVERY, NOTABLE
 from analyses.wording.head_names import head_name
 
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
-_UNITS = {
-    "logit_difference": ("logit difference", "in logits"),
-    "log_probability": ("log-probability", "in nats"),
-    "probability": ("probability", "0 to 1"),
-    "rank": ("rank", "in places"),
-    "kl_divergence": ("KL divergence", "in nats"),
-    "loss": ("loss", "in nats a token"),
-}
 _TICKS = 30  # labels along an axis at most
 _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
@@ -226,7 +218,8 @@ def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
 
 def metric_unit(metric: str) -> tuple[str, str]:
     """What a metric is called in a sentence, and what its numbers count."""
-    return _UNITS.get(metric, (metric, "in its own unit"))
+    name, unit = described("metrics").get(metric, (metric, "in its own unit"))
+    return name, unit
 
 
 def _scale(rows: pd.DataFrame) -> Normalize:
@@ -274,14 +267,8 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
 def _token_name(clean: object, corrupt: object) -> str | None:
     if not isinstance(clean, str):
         return None
-    shown = _visible(clean)
-    return f"{shown}\n{_visible(corrupt)}" if isinstance(corrupt, str) and corrupt != clean else shown
-
-
-def _visible(token: str) -> str:
-    """A token that can be seen: without the space before a word, and with signs for what prints nothing."""
-    shown = token.strip() or token.replace(" ", "␣").replace("\n", "\\n").replace("\t", "\\t")
-    return shown if len(shown) <= _TOKEN else f"{shown[: _TOKEN - 1]}…"
+    is_same = not isinstance(corrupt, str) or corrupt == clean
+    return "\n".join(visible(token, _TOKEN) for token in ([clean] if is_same else [clean, corrupt]))
 
 
 def cell_name(row: Mapping[Any, Any]) -> str:

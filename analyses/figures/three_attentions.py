@@ -18,7 +18,7 @@ _COLOURS = shades()  # so that most of a page stays white, and an outline can be
 _LARGEST = 0.22  # inches: a cell's side at most; less where the texts are long
 _LEFT, _BETWEEN, _RIGHT = 0.6, 0.85, 0.15  # inches beside the maps
 _ABOVE, _MIDDLE, _BELOW = 0.75, 1.05, 0.6  # inches over them, from one to the next, and under them
-_KEY = 1.8, 0.75  # inches that the bar and what is said of outlines need
+_KEY = 1.05  # inches under the encoder's map for the bar and what is said of outlines
 _NARROWEST = 5.0  # inches
 
 
@@ -55,11 +55,8 @@ def three_attentions(
         check_patterns({name: pattern}, queries, keys)
     cell = min(_LARGEST, (page.get("width", WIDTH) - _LEFT - _BETWEEN - _RIGHT) / (2 * len(source)))
     wide, high = len(source) * cell, len(read) * cell
-    beside = wide - high >= _KEY[0]  # whether the decoder's map leaves room to its right
-    under = 2 * high + _MIDDLE - wide >= _BELOW + 2 * _KEY[1]  # or the encoder's under it
-    below = _BELOW if beside or under else _BELOW + _KEY[1]
     width = page.get("width", max(_LEFT + 2 * wide + _BETWEEN + _RIGHT, _NARROWEST))
-    height = _ABOVE + max(wide, 2 * high + _MIDDLE) + below
+    height = _ABOVE + max(wide + _KEY, 2 * high + _MIDDLE) + _BELOW
     figure = begin("What do the three attentions look at while a text is translated?", height, width, page)
     over = _ABOVE + figure.get_figheight() - height  # a title of several lines takes more
     height = figure.get_figheight()
@@ -76,8 +73,7 @@ def three_attentions(
     _map(upper, *cross, written, source, ("source, looked at", "written next"))
     _map(lower, *decoder, read, read, ("read, looked at", "read last"))
     _outline(upper, aligned)
-    left, bottom = (second + high + 0.35) if beside else _LEFT, (_BELOW + 0.3) if beside or under else 0.4
-    _key(figure, left, bottom, beside or under, bool(aligned))
+    _key(figure, bool(aligned))
     said = "Attention of the encoder, of cross-attention and of the decoder; queries run downwards"
     caption(figure, said + (", and outlined is what is known to belong together." if aligned else "."))
     return figure
@@ -99,15 +95,14 @@ def _map(
         spine.set(visible=True, color="0.7", linewidth=0.6)
 
 
-def _key(figure: Figure, left: float, bottom: float, roomy: bool, outlined: bool) -> None:
-    """The bar, and what an outline means over it or, where there is no room, beside it; places are inches."""
+def _key(figure: Figure, outlined: bool) -> None:
+    """The bar under the encoder's map, and over it what an outline means."""
     width, height = figure.get_size_inches()
-    bar = figure.add_axes((left / width, bottom / height, 1.3 / width, 0.1 / height))
+    bar = figure.add_axes((_LEFT / width, 0.4 / height, 1.3 / width, 0.1 / height))
     figure.colorbar(ScalarMappable(Normalize(0, 1), _COLOURS), cax=bar, orientation="horizontal", label="attention")
     if outlined:
-        across, up = (left, bottom + 0.35) if roomy else (left + 1.7, bottom - 0.25)
         said = "outlined: what is\nknown to belong\ntogether"
-        figure.text(across / width, up / height, said, color=INK)
+        figure.text(_LEFT / width, 0.55 / height, said, color=INK, va="bottom")
 
 
 def _shown(token: str) -> str:

@@ -10,18 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.optimize import isotonic_regression
 
+from analyses.figures.kinds import described
 from analyses.figures.row_selection import select_rows
 from analyses.figures.style import (
-    COREFERENCE,
+    BEHAVIOURS,
     GREY,
     INK,
     PALE,
-    POSITION,
-    SYNTAX,
     WIDTH,
     Page,
     begin,
@@ -30,6 +28,7 @@ from analyses.figures.style import (
     literal,
     sized,
     styled,
+    with_halo,
 )
 from analyses.wording.formats import number
 from analyses.wording.head_names import HEAD, Place, kinds
@@ -39,16 +38,7 @@ _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _BEST = _STYLES[:3]  # of the heads with most of a measure in the end
 _CLEAR = 0.05  # the least gain over the baseline that a head is named for
 _HELD_OUT = "held_out/"
-_PANELS: dict[str, tuple[str, str, bool]] = {  # in order, what stands beside them, their colour, whether it is a share
-    "loss": ("loss (nats)", INK, False),
-    "in-context": ("in-context\nscore (nats)", INK, False),
-    "copying": ("copying", INK, True),
-    "previous-token": ("previous\ntoken", POSITION, True),
-    "induction": ("induction", POSITION, True),
-    "antecedent": ("antecedent", COREFERENCE, True),
-    "tag": ("tag lift,\nnoun → adjective", SYNTAX, False),
-    "monotonicity": ("monotonicity", POSITION, False),
-}
+_PANELS: Mapping[str, Any] = described("forming")["panels"]
 _PANEL, _KEY, _NARROW = 1.2, 1.0, 7.0  # inches
 _LETTER = 0.066  # inches: of a name at the right, which does not count as data
 Ends = list[tuple[float, str, str]]  # what is written at the ends of lines: its height, text and colour
@@ -79,20 +69,25 @@ def forming(
     known = measured.mask(measured.str.startswith(_HELD_OUT), "loss")  # losses share a panel
     measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})
     width = page.get("width", WIDTH if len(runs) > 1 else _NARROW)
-    figure = begin("When did the heads form?", _PANEL * len(measures) + _KEY, width, page, least=0.8 + 2.0 * len(runs))
+    figure = begin(
+        described("forming")["question"], _PANEL * len(measures) + _KEY, width, page, least=0.8 + 2.0 * len(runs)
+    )
     axes = figure.subplots(len(measures), len(runs), squeeze=False, sharex=True, sharey="row")
     last = float(table["step"].to_numpy().max())
     ends: dict[Axes, Ends] = {}
     for run, column in zip(runs, axes.T, strict=True):
         for ax, measure in zip(column, measures, strict=True):
             rows = table.loc[(table["run"] == run) & (known == measure)]
-            label, colour, is_share = _PANELS.get(measure, (measure, INK, False))
-            ends[ax] = _losses(ax, rows) if measure == "loss" else _heads(ax, rows, colour)
+            panel = {"label": measure, **_PANELS.get(measure, {})}
+            ends[ax] = (
+                _losses(ax, rows) if measure == "loss" else _heads(ax, rows, BEHAVIOURS.get(panel.get("of", ""), INK))
+            )
             if change := changes.get(run):
                 ax.axvspan(*change, color=PALE, alpha=0.55, lw=0, zorder=0)
             for step in (boundaries or {}).get(run, ()):
                 ax.axvline(step, color="0.6", lw=0.9, ls=":", zorder=1)
-            ax.set(ylabel=label if run == runs[0] else "", ylim=(-0.02, 1.03) if is_share else None)
+            ylim = (-0.02, 1.03) if panel.get("share") else None
+            ax.set(ylabel=panel["label"] if run == runs[0] else "", ylim=ylim)
         column[0].set_title(literal(run, 40), fontweight="bold")
         column[-1].set_xlabel("step")
     longest = max((len(text.replace("\\$", "$")) for names in ends.values() for _, text, _ in names), default=0)
@@ -102,8 +97,7 @@ def forming(
         ax.spines["bottom"].set_bounds(0, last)
         _write_ends(ax, names, last)
     _draw_key(figure, table, any(changes.values()), any(map(len, (boundaries or {}).values())))
-    said = "Losses and measures while the model was trained, a line a head; those with most in the end are named."
-    caption(figure, said)
+    caption(figure, described("forming")["caption"])
     return figure
 
 
@@ -162,8 +156,7 @@ def _write_ends(ax: Axes, ends: Ends, last: float) -> None:
     above = max(places[-1] - high, 0.0) if places else 0.0  # a crowd at the top stands below it, all of it visible
     for (_, name, colour), place in zip(ranked, places, strict=True):
         options: Any = {"textcoords": "offset points", "annotation_clip": False, "va": "center", "fontsize": sized(8)}
-        text = ax.annotate(name, (last, place - above), (4, 0), color=colour, **options)
-        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+        with_halo(ax.annotate(name, (last, place - above), (4, 0), color=colour, **options))
 
 
 def _apart(wished: Sequence[float], least: float) -> list[float]:

@@ -181,7 +181,7 @@ def whole(model, faked, tmp_path_factory) -> Built:
         return build(model, tmp_path_factory.mktemp("whole") / "out", corpus(HOSTILE), **names)
 
 
-def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str | None = None) -> Experiment[Outcome]:
+def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str | None = None) -> Experiment:
     """An experiment that finds 1 of 2, or nothing."""
 
     def measure(model, *, seed):

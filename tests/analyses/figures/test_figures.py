@@ -20,7 +20,6 @@ from analyses.tables.findings import notable
 from tests.analyses.headlines.hand_made_tables import effect_row, heads_row, label_row
 
 LAYERS, HEADS = 3, 5
-ANALYSES = Path(figures.__file__).parents[1]
 
 
 def heads_table(*measures: str, documents: int = 20) -> pd.DataFrame:
@@ -70,13 +69,16 @@ def test_a_grid_shows_every_cell_of_every_measure():
     assert low < high  # layer 0 is at the bottom
 
 
+def dots(figure: Figure) -> set[tuple[int, ...]]:
+    """The cells of the first panel that have a dot."""
+    drawn = [each for each in figure.axes[0].collections if isinstance(each, PathCollection)]
+    return {tuple(np.floor(at).astype(int)) for each in drawn for at in np.asarray(each.get_offsets())}
+
+
 def test_a_dot_marks_gains_of_five_hundredths_whose_interval_excludes_zero():
     table = heads_table("induction")
-    figure = figures.head_grid(table, "induction")
-    dots = next(each for each in figure.axes[0].collections if isinstance(each, PathCollection))
     kept = table[(table["sink"] == "kept") & (table["gain"] >= 0.05) & (table["ci_low"] > 0)]
-    cells = {tuple(np.floor(at).astype(int)) for at in np.asarray(dots.get_offsets())}
-    assert cells == set(zip(kept["head"], kept["layer"], strict=True))
+    assert dots(figures.head_grid(table, "induction")) == set(zip(kept["head"], kept["layer"], strict=True))
     assert 0 < len(kept) < LAYERS * HEADS
 
 
@@ -84,29 +86,27 @@ def test_dots_and_sentences_follow_one_rule():
     """On four documents nothing is a finding; nor is a dot drawn, or told to one who cannot see it."""
     table = heads_table("induction", documents=4)
     assert notable(table).empty
-    figure = figures.head_grid(table, "induction")
-    assert sum(len(each.get_offsets()) for each in figure.axes[0].collections if isinstance(each, PathCollection)) == 0
-    assert "A dot" not in text_alternatives.grid(table, ["induction"], "gain")
-    assert "(none of 15 heads marked)" in text_alternatives.grid(table, ["induction"], "gain")
+    assert not dots(figures.head_grid(table, "induction"))
+    said = text_alternatives.grid(table, ["induction"], "gain")
+    assert ("A dot" in said, "(none of 15 heads marked)" in said) == (False, True)
 
 
-def test_a_gain_of_nothing_is_colourless_and_gains_have_the_colour_of_their_behaviour():
+def test_colours_are_of_the_behaviour_and_begin_at_nothing():
     table = heads_table("induction")
     mesh = meshes(figures.head_grid(table.assign(behaviour="position")))[0]
-    assert mesh.norm(0.0) == 0.0
-    assert to_hex(mesh.cmap(1.0)) == POSITION
+    assert (mesh.norm(0.0), to_hex(mesh.cmap(1.0))) == (0.0, POSITION)
     several = table.assign(behaviour=["position", *["own"] * (len(table) - 1)])
     assert to_hex(meshes(figures.head_grid(several))[0].cmap(1.0)) == INK
+    (empty,) = meshes(figures.head_grid(table.assign(gain=np.nan, value=np.nan), "induction"))
+    assert np.ma.getmaskarray(empty.get_array()).all()
 
 
 def test_both_directions_of_patching_share_one_scale():
     figure = figures.effect_grid(effects_table(), "repeat")
     denoise, noise = meshes(figure)
     assert denoise.norm is noise.norm
-    assert denoise.norm.vmax == pytest.approx(0.9)
-    assert denoise.norm.vmin == pytest.approx(-0.9)
-    assert "denoise" in figure.axes[0].get_title()
-    assert "noise" in figure.axes[1].get_title()
+    assert (denoise.norm.vmin, denoise.norm.vmax) == pytest.approx((-0.9, 0.9))
+    assert [ax.get_title().split(":")[0] for ax in figure.axes[:2]] == ["denoise", "noise"]
 
 
 def test_intervals_are_sorted_and_named():
@@ -121,25 +121,20 @@ def test_lines_go_to_the_words_that_get_a_share():
     assert ends == {(0, 0), (1, 0), (1, 1), (2, 2)}
 
 
-def test_half_and_twice_the_attention_are_equally_far_from_none():
+def test_half_and_twice_the_attention_are_equally_far_from_none_and_lifts_that_hardly_differ_have_names_apart():
     table = heads_table("tag:NOUN->ADJ")
     table["value"] = np.where(table["layer"] == 0, 0.5, 2.0)
     norm = meshes(figures.head_grid(table, "tag:NOUN->ADJ", quantity="lift"))[0].norm
-    assert norm(1.0) == pytest.approx(0.5)
-    assert norm(0.5) == pytest.approx(1 - norm(2.0))
+    assert (norm(1.0), norm(0.5)) == pytest.approx((0.5, 1 - norm(2.0)))
+    bar = figures.head_grid(table.assign(value=1.05), "tag:NOUN->ADJ", quantity="lift").axes[-1]
+    low, high = bar.get_ylim()
+    assert [at for at in bar.get_yticks() if low <= at <= high] == [0.5, 1, 2]
 
 
 def test_a_long_name_of_a_measure_stands_in_lines_that_fit_above_its_panel():
     name = "relation:nmod:poss:head->dependent:transposed"
     (panel, *_) = figures.head_grid(heads_table(name), name, width=2.6).axes
     assert panel.get_title().splitlines() == ["relation:nmod:poss:", "head→dependent:", "transposed"]
-
-
-def test_lifts_that_hardly_differ_still_have_a_scale_with_names_apart():
-    drawn = figures.head_grid(heads_table("tag:NOUN->ADJ").assign(value=1.05), "tag:NOUN->ADJ", quantity="lift")
-    bar = drawn.axes[-1]
-    low, high = bar.get_ylim()
-    assert [at for at in bar.get_yticks() if low <= at <= high] == [0.5, 1, 2]
 
 
 def test_what_a_pronoun_stands_for_has_its_colour():
@@ -149,33 +144,13 @@ def test_what_a_pronoun_stands_for_has_its_colour():
     assert sorted(coloured) == [("Amy", "left"), ("She", "right")]
 
 
-def test_a_measure_that_is_undefined_everywhere_is_grey():
-    table = heads_table("induction").assign(gain=np.nan, value=np.nan)
-    (mesh,) = meshes(figures.head_grid(table, "induction"))
-    assert np.ma.getmaskarray(mesh.get_array()).all()
-
-
-def imports(path: Path) -> set[str]:
-    """What a file imports, by module."""
-    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return names | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
-
-
 def test_figures_run_no_model_and_keep_no_plotting_state():
     for path in sorted(Path(figures.__file__).parent.glob("*.py")):
-        roots = {name.split(".")[0] for name in imports(path) - {"interp.errors", "interp.display"}}
-        assert not roots & {"torch", "interp", "models"}, path.name
-        assert not any(name.startswith("matplotlib.pyplot") for name in imports(path)), path.name
-
-
-@pytest.mark.parametrize(
-    "name", ["position", "part_of_speech", "coreference", "tables/head_tables", "reading/windows", "tables/findings"]
-)
-def test_measures_draw_nothing(name):
-    assert not any(
-        each.startswith(("matplotlib", "seaborn", "analyses.figures")) for each in imports(ANALYSES / f"{name}.py")
-    )
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert not {name.split(".")[0] for name in names - {"interp.errors", "interp.display"}} & {"torch", "interp"}
+        assert not any(name.startswith("matplotlib.pyplot") for name in names), path.name
 
 
 def labels_table() -> pd.DataFrame:
@@ -258,16 +233,10 @@ def test_three_attentions_are_drawn_with_their_tokens_and_cells_of_one_size():
         assert [label.get_text() for label in ax.get_xticklabels()] == columns
         box = ax.get_window_extent()
         cells |= {round(box.width / len(columns)), round(box.height / len(rows))}
-    assert len(maps) == 3
-    assert len(cells) == 1
-
-
-def test_what_belongs_together_is_outlined_in_cross_attention_alone():
-    boxes = {ax.get_title(loc="left"): [*ax.patches] for ax in three().axes if ax.images}
-    (year, day), none, also_none = boxes["cross-attention L0.H2"], boxes["encoder L0.H1"], boxes["decoder L1.H0"]
-    assert not none
-    assert not also_none
-    assert [each.get_bbox().extents.tolist() for each in (year, day)] == [[2.5, -0.5, 4.5, 1.5], [-0.5, 1.5, 0.5, 2.5]]
+    assert (len(maps), len(cells)) == (3, 1)
+    boxes = {name: [each.get_bbox().extents.tolist() for each in ax.patches] for name, ax in maps.items()}
+    assert boxes.pop("cross-attention L0.H2") == [[2.5, -0.5, 4.5, 1.5], [-0.5, 1.5, 0.5, 2.5]]  # what belongs together
+    assert not any(boxes.values())
 
 
 def evidence_of(measures: int) -> pd.DataFrame:

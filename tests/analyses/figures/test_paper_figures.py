@@ -151,39 +151,35 @@ def test_a_narrow_page_has_fewer_panels_in_a_row(table):
     assert across == {1.8: 1, 3.3: 2, 6.9: 3}
 
 
-def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_told_apart(table, drawing, model, pairs):
-    def above(figure: Figure) -> list[str]:
-        return [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right") if ax.get_title(loc)]
+def above(figure: Figure) -> list[str]:
+    return [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right") if ax.get_title(loc)]
 
+
+def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_told_apart(table, drawing, model, pairs):
     for name, draw in drawing.items():
-        panels = [ax for ax in draw(title=None).axes if ax.get_label() != "<colorbar>"]
-        assert len(panels) > 1 or not above(draw(title=None)), name
-    assert figures.head_grid(table, "induction").get_suptitle() == "Which heads show induction?"
+        figure = draw(title=None)
+        panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
+        assert len(panels) > 1 or not above(figure), name
     assert figures.head_grid(table, "induction", title="Mine").get_suptitle() == "Mine"
-    assert above(drawing["sweep"]()) == ["denoise: is it enough?"]
-    assert above(figures.head_grid(table, "induction", title=None)) == []
     assert above(figures.head_grid(table, ["induction", "distance"], title=None)) == ["induction", "distance"]
     entry = sweep(model, pairs, logit_difference(), "pattern", by=("layer", "head", "query", "key")).table()
     alone = figures.entry_maps(entry.loc[(entry["layer"] == 1) & (entry["head"] == 0)], "logit_difference", title=None)
     assert above(alone) == []
     assert alone.caption.endswith("Shown: L1.H0, denoise.")  # pyright: ignore[reportAttributeAccessIssue]
-    left, right = Figure().subplots(1, 2)
-    figures.head_grid(table, "induction", ax=left, title=None)
-    figures.head_grid(table, "induction", ax=right)
-    assert (left.get_title(), right.get_title()) == ("", "induction")
+    for title, expected in ((None, ""), ("?", "induction")):
+        ax = Figure().subplots()
+        figures.head_grid(table, "induction", ax=ax, title=title)
+        assert ax.get_title() == expected
 
 
-def test_a_pdf_holds_true_type_and_no_style_is_changed(table, drawing, tmp_path):
-    before = dict(matplotlib.rcParams)
+def test_a_pdf_holds_true_type_at_its_exact_width(table, drawing, tmp_path):
     for at, figure in enumerate((figures.gain_intervals(table, "induction", width=3.3), drawing["sweep"](width=3.3))):
-        figure.savefig(tmp_path / f"{at}.pdf", metadata={"CreationDate": None})
+        figure.savefig(tmp_path / f"{at}.pdf")
         written = (tmp_path / f"{at}.pdf").read_bytes()
         assert b"/FontFile2" in written  # the key of a TrueType font; type 3 fonts have none
         assert b"/Subtype /Type3" not in written
-        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", written)
-        assert box
-        assert float(box[1]) == pytest.approx(3.3 * 72, abs=0.1)
-    assert dict(matplotlib.rcParams) == before
+        (width,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+)", written)
+        assert float(width) == pytest.approx(3.3 * 72, abs=0.1)
 
 
 def test_a_picture_has_300_dots_an_inch_unless_told_and_a_notebook_shows_it_without_magic(table):
@@ -196,33 +192,31 @@ def test_a_picture_has_300_dots_an_inch_unless_told_and_a_notebook_shows_it_with
     assert size["width"] == 316
 
 
-def test_wrong_options_are_one_line(table, drawing):
-    axes = Figure().subplots(1, 2)
-    with pytest.raises(TypeError, match="no option widht here: expected title, width, font_size, ax"):
-        figures.head_grid(table, "induction", widht=3)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(ValueError, match="expected as many axes in ax=, got 2"):
-        figures.head_grid(table, "induction", ax=axes)
-    with pytest.raises(ValueError, match="give one of the two"):
-        drawing["sweep"](ax=axes[0], width=3)
-    with pytest.raises(ValueError, match="inches"):
-        drawing["sweep"](width=-1)
-    with pytest.raises(ValueError, match=r"inches .* got 'wide'"):
-        drawing["sweep"](width="wide")
-    with pytest.raises(TypeError, match="takes axes of Matplotlib"):
-        drawing["sweep"](ax="left")
-    with pytest.raises(ValueError, match="points"):
-        drawing["sweep"](font_size=0)
-    patterns = dict.fromkeys("abc", np.ones((1, 1)))
-    with pytest.raises(ValueError, match="lays out its own panels"):
-        figures.three_attentions(patterns, source="x", read="x", written="x", ax=axes[0])
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ({"widht": 3}, "no option widht here: expected title, width, font_size, ax"),
+        ({"ax": [*Figure().subplots(1, 2)]}, "expected as many axes in ax=, got 2"),
+        ({"ax": Figure().subplots(), "width": 3}, "give one of the two"),
+        ({"width": -1}, "inches"),
+        ({"width": "wide"}, r"inches .* got 'wide'"),
+        ({"ax": "left"}, "takes axes of Matplotlib"),
+        ({"font_size": 0}, "points"),
+    ],
+)
+def test_wrong_options_are_one_line(table, page, says):
+    with pytest.raises((TypeError, ValueError), match=says):
+        figures.head_grid(table, "induction", **page)
 
 
 def test_panels_that_need_more_room_say_how_much(table):
     rows = table.drop_duplicates("measure")
     rows = rows.assign(model="a", reference="a", difference=0.1, difference_low=0.0, difference_high=0.2)
-    assert figures.compared_gains(rows, width=6.9, title=None).get_figwidth() == 6.9
     with pytest.raises(ValueError, match=r"need 5\.0 inches side by side: got width=3\.3"):
         figures.compared_gains(rows, width=3.3)
+    patterns = dict.fromkeys("abc", np.ones((1, 1)))
+    with pytest.raises(ValueError, match="lays out its own panels"):
+        figures.three_attentions(patterns, source="x", read="x", written="x", ax=Figure().subplots())
 
 
 def test_a_captured_pattern_is_drawn_head_by_head(model):
