@@ -30,7 +30,7 @@ def _parse(sentences: Lines) -> Iterator[AnnotatedText]:
         parts = _ID.fullmatch(row["sentid"])
         if not parts:
             raise InputError(f'expected occupation.participant.answer.gender.txt in column 1, got "{row["sentid"]}"')
-        yield _text(*parts.groups(), row["sentence"])
+        yield _text(parts[1], parts[2], parts[3], parts[4], row["sentence"])
 
 
 def share_of_women(file: Path) -> dict[str, float]:

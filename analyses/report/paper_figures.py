@@ -173,7 +173,8 @@ def _of_heads(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
     stacks = run.facts.get("model", {}).get("stacks", {})
 
     def kinds(table: pd.DataFrame | None) -> Iterator[tuple[str, pd.DataFrame]]:
-        for (stack, attention), rows in () if table is None else table.groupby(_KIND, sort=False):
+        for _, rows in () if table is None else table.groupby(_KIND, sort=False):
+            stack, attention = rows[_KIND].iloc[0]
             yield f"{'cross' if attention == 'cross' else stack}-" if len(stacks) > 1 else "", rows
 
     compares = "model" in tables.get("heads", ())
@@ -198,8 +199,8 @@ def _of_heads(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
         if len(evidence) and len(evidence.dropna(subset=["gain", "effect", "label"])):
             yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=colours))
     explained = tables["explained"].groupby(["corpus", *_KIND], sort=False) if "explained" in tables else ()
-    for number, ((_, stack, _), rows) in enumerate(explained):
-        before = f"{stack}-" if len(stacks) > 1 else ""
+    for number, (_, rows) in enumerate(explained):
+        before = f"{rows['stack'].iloc[0]}-" if len(stacks) > 1 else ""
         yield Drawing(f"{before}explained-{number}", partial(figures.explained_bars, by_group(rows)))
 
 

@@ -38,7 +38,7 @@ def labelled(labels: pd.DataFrame) -> dict[HeadName, Called]:
     """
     if lacking := [column for column in _COLUMNS if column not in labels]:
         raise InputError(f"expected a table of labels (`tables/labels`), got one without {', '.join(lacking)}")
-    rows = labels.assign(rank=labels["evidence"].map(_STRENGTH).fillna(len(_STRENGTH)))
+    rows = labels.assign(rank=labels["evidence"].map(_STRENGTH.get).fillna(len(_STRENGTH)))
     called: dict[HeadName, Called] = {}
     for row in rows.sort_values(["rank", "gain"], ascending=[True, False], kind="stable").to_dict("records"):
         asks, needed = str(row.get("measure", row["label"])), row["evidence"] in {"both", "effect"}

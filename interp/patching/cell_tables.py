@@ -91,7 +91,7 @@ def long_table(
     import pandas as pd  # noqa: PLC0415 (as above)
 
     table, labels = pd.concat(rows, ignore_index=True), labels or {}
-    named: dict[str, Sequence[str | None]] = {}
+    named: dict[str, Sequence[str | None] | np.ndarray] = {}
     for axis in {*axes} & {*labels}:
         table[axis] = named_places([int(each) for each in table[axis]], labels[axis])
     for prefix, axis in [("key_" * (axis == "key"), axis) for axis in axes if axis in POSITIONAL]:

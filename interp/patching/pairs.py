@@ -439,7 +439,7 @@ def _pair(
         prompts, beside = [decoded(text) for text in (clean, corrupt)], tokenizer.encode(source)
     else:
         prompts, beside = [[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in (clean, corrupt)], []
-    answers = [answering.continuation(text) for text in (right, wrong)]
+    answers = answering.continuation(right), answering.continuation(wrong)
     shared = _shared(*answers, f"{right!r} and {wrong!r}")
     if len(prompts[0]) != len(prompts[1]):
         lengths = f"{len(prompts[0])} and {len(prompts[1])}"

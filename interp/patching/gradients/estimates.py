@@ -204,8 +204,10 @@ class _Plan:
         """Tables of values by site as cells."""
         made = SiteEstimates()
         for site, values in tables.items():
-            place = self.patch_sites[site], self.by[site], self.direction
-            made[site] = cells_of(self.model, self.pairs, *place, values, clean, corrupt, **more)
+            place, direction = self.patch_sites[site], self.direction
+            made[site] = cells_of(
+                self.model, self.pairs, place, self.by[site], direction, values, clean, corrupt, **more
+            )
         return made
 
     def totals(
