@@ -366,8 +366,9 @@ def broken(text: str, width: int | float, size: int | float = FONT) -> str:
     """A text in lines of so many inches, broken after blanks, colons, slashes, arrows and hyphens, or in long words."""
 
     def fits(line: str) -> bool:
-        drawn = TextPath((0, 0), line.rstrip(), size=sized(size))
-        return not line.strip() or bool(drawn.get_extents().width <= 72 * width)
+        if not line.strip():
+            return True
+        return bool(TextPath((0, 0), line.rstrip(), size=sized(size)).get_extents().width <= 72 * width)
 
     lines = [""]
     for word in re.findall(r"[^ :/→-]*[ :/→-]|[^ :/→-]+", text):

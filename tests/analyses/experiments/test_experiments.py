@@ -60,12 +60,11 @@ def test_of_a_model_that_is_as_good_as_a_coin_no_share_is_quoted(knightly):
     found = swaps.measure_knight(knightly)
     assert (found.table["accuracy_low"] > 0.8).all()
     guessing = replace(found, table=found.table.assign(accuracy=0.55, accuracy_low=0.4))
-    for sentence in (EXPERIMENTS["knight"].sentence, EXPERIMENTS["profession"].sentence):
-        said = sentence(guessing)
-        assert "the model does not do the task" in said
-        assert "55% rightly, and a coin 50%" in said
-        assert "carries" not in said
-        assert not re.search(r"\d\.\d\d", said)
+    said = EXPERIMENTS["knight"].sentence(guessing)
+    assert "the model does not do the task" in said
+    assert "55% rightly, and a coin 50%" in said
+    assert "carries" not in said
+    assert not re.search(r"\d\.\d\d", said)
 
 
 def test_prompts_that_cannot_be_read_are_counted_and_said(knightly):
