@@ -114,7 +114,10 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
     heads, headline = result.measured.heads, result.behaviour.headline
     tokens, unknown = result.counts.get("tokens", 0), result.counts.get("unknown tokens", 0)
     absent = ", ".join(measure_name(name) for name in headline if name in result.measured.absent)
-    fewest = {} if heads.empty else _headline(heads, headline).groupby("measure", sort=False)["n"].max().to_dict()
+    rows = _headline(heads, headline).to_dict("records") if len(heads) else []
+    fewest = {
+        name: max(row["n"] for row in rows if row["measure"] == name) for name in (row["measure"] for row in rows)
+    }
     few = ", ".join(f"{measure_name(str(name))} {n}" for name, n in fewest.items() if n < FEW_ITEMS)
     untold = several and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates
     known: dict[str, object] = {"no targets": untold, "on generated": result.generated}
@@ -176,7 +179,7 @@ def _against_rules(measured: Measured) -> list[Text]:
     shown = beside_rules(measured)
     said: list[Text] = []
     for of_tags, rows in shown.groupby(shown["rival"] == OTHERS):
-        numbers = [number(int((rows["verdict"] == verdict).sum())) for verdict in (BEATS, FAILS, UNTESTED)]
+        numbers = [number([*rows["verdict"]].count(verdict)) for verdict in (BEATS, FAILS, UNTESTED)]
         said.append(TEXTS["against tags" if of_tags else "against rules"].format(number(len(rows)), *numbers))
     return said
 

@@ -186,7 +186,8 @@ class _Plan:
     ):
         if not isinstance(sites, Mapping) or not sites:
             raise InputError(f'expected the axes of each site, {{"z": ("layer", "head")}}; got {sites!r}')
-        self.model, self.pairs, self.direction = model, pairs, checked_direction(direction)
+        self.model, self.pairs = model, pairs
+        self.direction: Direction = checked_direction(direction)
         self.by = {site: tuple(by) for site, by in sites.items()}
         self.patch_sites = {site: PatchSite.of(model, site, by, stack, attention) for site, by in self.by.items()}
         for site, patch_site in self.patch_sites.items():
