@@ -31,8 +31,8 @@ from interp.patterns.shuffled import Shuffled, Streams
 COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
 N_COPIES = 40
 UNTRAINED = 3  # models of the same shape
-_ENDS = {"share": (0, 1), "correlation": (-1, 1)}  # of measures' units
-_LEAST_SHARE = 0.01  # smaller ones, and those nearer 1, have the log-odds of this one
+_END_AT_ONE = ("share", "correlation")  # units of measures
+_LEAST_LEFT = 0.01  # of what ends at 1: nearer values count as this near
 LEVEL = 0.05  # of models whose heads have learnt nothing, how many may have one above any bar
 _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
 _OF = ": "  # between a behaviour and its measure, in the name of what is kept
@@ -111,8 +111,8 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
 
     A bar is the largest gain of any of them, or the gain that the best head of a whole copy exceeds with a probability
     of `LEVEL` over the number of measures (Bonferroni), by a Gumbel distribution with the mean and variance of the
-    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes). Shares and correlations are fitted as
-    log-odds, as they end at 1.
+    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes). Of shares and
+    correlations, which end at 1, the logarithm of what is left to 1 is fitted.
     """
     reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
     for kind in dict.fromkeys(each.heads for each in collected):
@@ -138,25 +138,25 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
     bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
     for (kind, name, measure), best in reached.items():
         largest = max(float(gained[0].max()) for lots in best.values() for gained in lots)
-        ends = _ENDS.get(asked_of(kind, study.behaviours)[name][measure].unit)
-        bars[kind, name][measure] = max(0.0, largest, _surpassed(best.get(COPIES, []), level, ends))
+        unit = asked_of(kind, study.behaviours)[name][measure].unit
+        bar = _surpassed(best.get(COPIES, []), level, ends=unit in _END_AT_ONE)
+        bars[kind, name][measure] = max(0.0, largest, bar)
     return [*bars.values()]
 
 
-def _surpassed(lots: Sequence[Tensor], probability: float, ends: tuple[int, int] | None) -> float:
+def _surpassed(lots: Sequence[Tensor], probability: float, *, ends: bool) -> float:
     """The gain that the next copy's best head surpasses with this probability; 0 without copies to tell it from.
 
-    What has `ends` (a share: 0 and 1) is fitted as the log-odds of its place between them.
+    Of what `ends` at 1 the logarithm of what is left to 1 is fitted.
     """
     gained, baseline = torch.cat([*lots], 1) if lots else torch.empty(2, 0)
     gained, baseline = gained[gained.isfinite()], float(baseline.mean())
     if len(gained) < 2:
         return 0.0
-    if ends is None:
+    if not ends:
         return _gumbel(gained, probability)
-    low, width = ends[0], ends[1] - ends[0]
-    between = (gained + baseline - low) / width
-    return low + width / (1 + math.exp(-_gumbel(between.logit(_LEAST_SHARE), probability))) - baseline
+    left = (1 - baseline - gained).clamp(min=_LEAST_LEFT)
+    return 1 - baseline - math.exp(-_gumbel(-left.log(), probability))
 
 
 def _gumbel(values: Tensor, probability: float) -> float:

@@ -32,13 +32,10 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
 
 @pytest.mark.parametrize("share", [False, True])
 def test_a_bar_is_surpassed_by_one_copy_in_as_many_as_are_said(share):
-    """Also of shares whose log-odds are drawn so: the bar of a baseline of .5 leaves room for a head that is right."""
-    drawn = torch.from_numpy(np.random.default_rng(0).gumbel(-0.6, 0.4, (4000, 41)))
-    gains = drawn.sigmoid() - 0.5 if share else drawn
-    bars = [
-        null_bars._surpassed([torch.stack([each, each * 0 + 0.5])], 0.01, (0, 1) if share else None)
-        for each in gains[:, :40]
-    ]
+    """Also of shares: the bar above a baseline of .5 leaves room for a head that is always right."""
+    drawn = torch.from_numpy(np.random.default_rng(0).gumbel(0.6, 0.1, (4000, 41)))
+    gains = 0.5 - (-drawn).exp() if share else drawn
+    bars = [null_bars._surpassed([torch.stack([each, each * 0 + 0.5])], 0.01, ends=share) for each in gains[:, :40]]
     above = gains[:, 40] > torch.tensor(bars)
     assert above.double().mean().item() == pytest.approx(0.012, abs=0.005)  # moments of 40 vary
     assert not share or max(bars) < 0.5
@@ -59,7 +56,7 @@ def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
         return null_bars.bars_of(Study(null.model(), {"position": []}, OURS), [collected])[0]
 
     one, ten = (max(bars(measures).values()) for measures in (1, 10))
-    assert one == pytest.approx(null_bars._surpassed([best], 0.05, (0, 1)))
+    assert one == pytest.approx(null_bars._surpassed([best], 0.05, ends=True))
     assert 0.3 < one < ten
 
 
