@@ -3,7 +3,6 @@
 Any function from tensor to tensor is an edit too; these know the axes of the site they are used at.
 """
 
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -159,16 +158,20 @@ def put(value: Tensor | float, **where: Index) -> SelectiveEdit:
 
 def scale(factor: Tensor | float, **where: Index) -> SelectiveEdit:
     """Multiply what is at `where` by `factor`."""
-    return SelectiveEdit(partial(_combined, operator.mul, factor), where)
+    return SelectiveEdit(partial(_product, factor), where)
 
 
 def add(value: Tensor | float, **where: Index) -> SelectiveEdit:
     """Add `value` at `where`, as steering does with a direction; it broadcasts to the part that it is added to."""
-    return SelectiveEdit(partial(_combined, operator.add, value), where)
+    return SelectiveEdit(partial(_sum, value), where)
 
 
-def _combined(operation: Callable[[Tensor, Tensor], Tensor], value: Tensor | float, part: Tensor) -> Tensor:
-    return operation(part, _like(value, part))
+def _product(factor: Tensor | float, part: Tensor) -> Tensor:
+    return part * _like(factor, part)
+
+
+def _sum(value: Tensor | float, part: Tensor) -> Tensor:
+    return part + _like(value, part)
 
 
 def change(function: Change, **where: Index) -> SelectiveEdit:

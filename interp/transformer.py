@@ -138,8 +138,9 @@ class Block(nn.Module):
     @property
     def feed_forward(self) -> Sublayer:
         """The last sublayer."""
-        kind = Done if self.mlp is None or self.config.parallel else Sublayer
-        return kind("mlp", self.norm_mlp, self.mlp, "resid_post", self.config.wiring)
+        if self.mlp is None or self.config.parallel:
+            return Done("mlp", self.norm_mlp, self.mlp, "resid_post")
+        return Sublayer("mlp", self.norm_mlp, self.mlp, "resid_post", self.config.wiring)
 
     def forward(
         self,

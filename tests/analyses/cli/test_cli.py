@@ -22,7 +22,7 @@ from worded import worded
 from analyses import behaviours, report
 from analyses.behaviours import OURS
 from analyses.cli import command_frame as frame
-from analyses.collectors import collect
+from analyses.collectors import Scoring, collect
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
@@ -94,8 +94,9 @@ def fake(
         def measured(self, *, seed=0):
             return Measured(rows(self.corpus, self.documents), pd.DataFrame([*baselines]), self.counts, self.documents)
 
-    class Collector:
+    class Collector(Scoring):
         def __init__(self, model, *, seed=0, heads=None):
+            super().__init__(model, behaviour, heads)
             self.texts = 0
 
         def add(self, batch):
