@@ -103,6 +103,8 @@ def fake(
             self.texts += len(batch.windows)
 
         def collected(self, reading):
+            if isinstance(error, InputError):
+                return error
             if error is not None:
                 raise error
             read = counts or {"texts": self.texts, f"words {HOSTILE}": 2}
