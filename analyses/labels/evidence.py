@@ -14,8 +14,9 @@ import pandas as pd
 from analyses.behaviours import asked_of
 from analyses.labels import knockouts
 from analyses.labels.hiding import FEWEST
-from analyses.labels.null_bars import Bars, Study, bars_of
+from analyses.labels.null_bars import Bars, bars_of
 from analyses.labels.screen import Screen, Screened
+from analyses.labels.study import Study
 from analyses.measures import Behaviour
 from analyses.reading.samples import Sample
 from analyses.tables.findings import DISCOVERY, notable

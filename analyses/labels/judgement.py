@@ -29,9 +29,9 @@ from analyses.execution.shards import Shards
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
 from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
-from analyses.labels.null_bars import Say, Study
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
+from analyses.labels.study import Say, Study
 from analyses.measures import Behaviour
 from analyses.reading.windows import Reading
 from analyses.rivals.rules import BEATS, plain_name

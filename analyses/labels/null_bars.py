@@ -7,19 +7,20 @@ of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from analyses.behaviours import OURS, asked_of
+from analyses.behaviours import asked_of
 from analyses.collectors import collect
 from analyses.corpora.serving import sharing
 from analyses.execution.fingerprints import hash_of
-from analyses.execution.shards import Kept, Shards
+from analyses.execution.shards import Kept
+from analyses.labels.study import Study
 from analyses.measures import Behaviour
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
@@ -38,7 +39,6 @@ _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processo
 _OF = ": "  # between a behaviour and its measure, in the name of what is kept
 _DOCUMENTS, _WORDS = 32, 120  # what each of them reads, of more documents where these hold few items
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
-Say = Callable[[str, int], object]  # what is being done, and how often it was
 
 
 Bars = dict[str, float]
@@ -46,30 +46,6 @@ Bars = dict[str, float]
 
 Of a measure of few items the best of a thousand heads is luck too: a finding of few items must be all the larger.
 """
-
-
-@dataclass(frozen=True)
-class Study:
-    """What labels are read from, and how; the fields are the arguments of `analyses.labels.label`.
-
-    `corpora` and `behaviours` are by name of the behaviour, and `say` is told what is being done.
-    """
-
-    model: Model
-    corpora: Mapping[str, Iterable[AnnotatedText]]
-    behaviours: Mapping[str, Behaviour]
-    seed: int = 0
-    shards: Shards = field(default_factory=Shards)
-    say: Say = lambda stage, count: None
-    documents: int | None = None
-    words: int | None = None
-    exact: bool = False
-
-    def kept(self, *names: str) -> Shards:
-        """Shards of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
-        digest = getattr(self.corpora[names[0]], "digest", None)
-        kept = digest is not None and all(name in OURS for name in names)
-        return self.shards.within(digest, names) if kept else Shards()
 
 
 @dataclass(frozen=True)
@@ -111,13 +87,13 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
 
     A bar is the largest gain of any of them, or the gain that the best head of a whole copy exceeds with a probability
     of `LEVEL` over the number of measures (Bonferroni), by a Gumbel distribution with the mean and variance of the
-    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes). Of shares and
-    correlations, which end at 1, the logarithm of what is left to 1 is fitted.
+    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes). Of shares and correlations, which end at 1,
+    the logarithm of what is left to 1 is fitted.
     """
     reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
-    for kind in dict.fromkeys(each.heads for each in collected):
+    asked = {heads: asked_of(heads, study.behaviours) for heads in dict.fromkeys(each.heads for each in collected)}
+    for kind, measured in asked.items():
         of_kind = [each for each in collected if each.heads == kind]
-        measured = asked_of(kind, study.behaviours)
         for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):
             sample = [*Sample(corpus, 0, documents_of([each for each in of_kind if each.behaviour in names]), _WORDS)]
             seed, nulls, texts = study.seed, [*_nulls(study.model, kind, study.seed)], hash_of(sample)
@@ -138,8 +114,7 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
     bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
     for (kind, name, measure), best in reached.items():
         largest = max(float(gained[0].max()) for lots in best.values() for gained in lots)
-        unit = asked_of(kind, study.behaviours)[name][measure].unit
-        bar = _surpassed(best.get(COPIES, []), level, ends=unit in _END_AT_ONE)
+        bar = _surpassed(best.get(COPIES, []), level, ends=asked[kind][name][measure].unit in _END_AT_ONE)
         bars[kind, name][measure] = max(0.0, largest, bar)
     return [*bars.values()]
 

@@ -66,8 +66,7 @@ class Chosen:
     @staticmethod
     def joined(parts: "Sequence[Chosen]") -> "Chosen":
         """The items of all parts, as numpy has them."""
-        columns = zip(*(vars(part).values() for part in parts), strict=True)
-        return Chosen(*(torch.cat(column).numpy() for column in columns))
+        return Chosen(*(torch.cat([getattr(part, each.name) for part in parts]).numpy() for each in fields(Chosen)))
 
     def of(self, which: np.ndarray) -> "Chosen":
         """Some of the items."""
