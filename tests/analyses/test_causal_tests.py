@@ -7,9 +7,9 @@ import torch
 from analyses import part_of_speech
 from analyses.tables.findings import carriers, causes
 from analyses.tasks import gender_pairs
-from analyses.tasks.causal_tests import _effect_rows, _reporting
+from analyses.tasks.causal_tests import _effect_rows, _reporting, _right_answers
 from interp import Transformer, TransformerConfig
-from interp.patching import Sweep
+from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
 from interp.patterns.shuffled import shuffled_copy
 from models import load
@@ -58,6 +58,15 @@ def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads
     assert (mine["accuracy"], mine["refused"]) == (1.0, None)
     assert copied["accuracy"] > 0.9
     assert "a copy of it whose heads look elsewhere" in copied["refused"]
+
+
+def test_right_answers_are_those_of_whole_runs_and_are_counted_while_the_bound_is_in_reach(model):
+    pairs = part_of_speech._agreement(model, 60, 0, "agreement", "").pairs
+    right = int((unpatched(model, pairs, logit_difference())[0]["logit_difference"] > 0).sum())
+    assert 0 < right < len(pairs)
+    assert [_right_answers(model, pairs, needed) for needed in (0.0, right - 0.5, float(right))] == [right] * 3
+    assert _right_answers(model, pairs, float(len(pairs))) < right  # the first wrong answers end it
+    assert _right_answers(model, pairs, right + 1.0) <= right
 
 
 def test_a_shuffled_copy_shares_all_but_queries_and_keys(model):

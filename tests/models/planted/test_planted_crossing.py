@@ -11,7 +11,7 @@ from analyses.labels import label
 from analyses.reading.windows import Reading
 from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, run
-from interp.config import LayerNorm, NoNorm
+from interp.config import LayerNorm, NoNorm, RMSNorm
 from models import planted
 from models.planted import Planted
 
@@ -34,7 +34,8 @@ def texts(count: int = 24, seed: int = 0) -> list[AnnotatedText]:
     return made
 
 
-def build(norm: LayerNorm | NoNorm):
+@pytest.fixture(scope="module", params=[NoNorm(), LayerNorm(), RMSNorm()], ids=["no norm", "LayerNorm", "RMSNorm"])
+def model(request):
     return Planted(
         WORDS,
         layers=[[planted.offset(-1), planted.offset(-2)]],
@@ -42,13 +43,8 @@ def build(norm: LayerNorm | NoNorm):
         crossing=[[planted.offset(0), planted.first_token, planted.uniform]],
         n_ctx=32,
         start="<s>",
-        norm=norm,
+        norm=request.param,
     ).build()
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build(LayerNorm())
 
 
 def table(model, heads: Heads, module=position, **how: object):
@@ -103,8 +99,8 @@ def test_a_text_is_its_own_target_and_positions_agree(model):
     assert torch.equal(out.target.ids, out.tokens.ids)
 
 
-def test_labels_say_in_which_attention_a_head_stands():
-    found = label(build(NoNorm()), {"position": texts(40)})
+def test_labels_say_in_which_attention_a_head_stands(model):
+    found = label(model, {"position": texts(40)})
     where = found.labels[["stack", "attention", "head", "label"]].itertuples(index=False, name=None)
     assert {
         ("encoder", "self", 0, "next-token"),

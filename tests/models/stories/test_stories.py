@@ -28,7 +28,7 @@ from models.stories.lexicon import (
 from models.stories.references import Teller
 from models.stories.scripts import Script
 
-MANY = 250
+MANY = 500
 EITHER = {"friend", "neighbour", *(noun.singular for noun in (*MASCULINE_HELPERS, *FEMININE_HELPERS))}  # of no gender
 Generator = Callable[..., Iterator[AnnotatedText]]
 RULES = {rival.name: rival.looks for rival in RIVALS}
@@ -169,8 +169,8 @@ def test_be_agrees_with_its_subject_across_a_distractor(many: list[AnnotatedText
         assert (text.words[be[0]] in ("were", "are")) == plural, text.text
         between = [text.words[j] in plurals for j in range(i + 1, be[0]) if text.tags[j] == "NOUN"]
         across[plural, bool(between) and between[-1] != plural] += 1
-    assert across[True, True] > 10  # "the dogs near the cat were"
-    assert across[False, True] > 10  # "the dog near the cats was"
+    assert across[True, True] > 20  # "the dogs near the cat were"
+    assert across[False, True] > 20  # "the dog near the cats was"
 
 
 def test_third_person_pronouns_are_mentions_with_an_antecedent(told: list[AnnotatedText]) -> None:
@@ -209,7 +209,7 @@ def test_reflexives_refer_to_their_subject(many: list[AnnotatedText]) -> None:
                 subject = next(j for j, head in enumerate(text.heads) if head == verb and text.relations[j] == "nsubj")
                 assert chain_at[subject] == chain_at[i]
                 seen += 1
-    assert seen > 25
+    assert seen > 50
 
 
 @pytest.mark.parametrize("baseline", ["nearest", "first", "same form", "same gender"])
