@@ -44,7 +44,8 @@ from analyses.labels.screen import Screen
 from analyses.reading.samples import Sample
 from benchmarks.console import arguments
 from interp import TokenBatch, Transformer
-from interp.patching.knockout import Claim, knock_out_by_forward
+from interp.patching.claimed_texts import Claim
+from interp.patching.knockout import knock_out_by_forward
 from models import load
 
 MODELS, CORPUS = ("default", "minilm"), "tales:100"

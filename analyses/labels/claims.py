@@ -17,7 +17,7 @@ import torch
 from analyses.measures import Looks
 from analyses.reading.windows import Window
 from interp import AnnotatedText
-from interp.patching.knockout import Claim, How, Read
+from interp.patching.claimed_texts import Claim, How, Read
 
 _DRAWS = 20  # until one falls inside the text
 Keys = Mapping[int, Collection[int]]  # by row, in order; of keys that are exchanged, each is mapped to another

@@ -27,8 +27,9 @@ from analyses.measures import Looks, Measure
 from analyses.reading.windows import Progress, Window
 from analyses.tables.findings import DISCOVERY
 from interp import TokenBatch, Transformer
+from interp.patching.claimed_texts import Claim, How, Read
 from interp.patching.gradients.claimed_keys import estimated_knock_out
-from interp.patching.knockout import Claim, How, Read, knock_out, knock_out_together
+from interp.patching.knockout import knock_out, knock_out_together
 from interp.patching.patch_sites import last_stack
 from interp.patterns import N_GROUPS
 from interp.patterns.captured import read_patterns

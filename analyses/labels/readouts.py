@@ -21,7 +21,7 @@ from analyses.measures import Behaviour
 from analyses.reading.windows import Window, windows
 from analyses.rivals.antecedents import AntecedentItem, antecedent_items
 from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
-from interp.patching.knockout import Read, log_probabilities
+from interp.patching.claimed_texts import Read, log_probabilities
 from interp.probes import Axes, Probes, edge_vectors, fit
 
 MASKED = 0.15  # of a text's tokens are masked at most, as models that fill masks were trained on (Devlin 2019)

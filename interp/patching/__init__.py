@@ -2,17 +2,11 @@
 
 from interp.patching.ablation import ablate, ablate_cells, ablate_in_order
 from interp.patching.by_forward import path_patch_by_forward, sweep_by_forward
+from interp.patching.claimed_texts import Claim, Read, log_probabilities
 from interp.patching.gradients.claimed_keys import Estimated, estimated_knock_out
 from interp.patching.gradients.edges import edge_attribution
 from interp.patching.gradients.estimates import SiteEstimates, atp_star, attribution_patching
-from interp.patching.knockout import (
-    Claim,
-    Read,
-    knock_out,
-    knock_out_by_forward,
-    knock_out_together,
-    log_probabilities,
-)
+from interp.patching.knockout import knock_out, knock_out_by_forward, knock_out_together
 from interp.patching.metrics import (
     Metric,
     function,

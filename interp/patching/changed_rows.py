@@ -52,9 +52,8 @@ class Suffix:
     ):
         self.base, self.first, self.onward = base, first, onward
         visibility = Visibility.of(base.batch, causal=model.config.stacks[base.stack].causal, first=first)
-        self.visibility = (
-            replace(visibility, padding=None) if visibility.causal else visibility
-        )  # padding is on the right: unseen
+        # padding is on the right: no causal query sees it
+        self.visibility = replace(visibility, padding=None) if visibility.causal else visibility
         self.shape = (len(base.batch.ids), base.batch.ids.shape[1] - first)  # prompts, positions
         self._each = [*reads]
         self._places: dict[tuple[int | None, ...], Place] = {}

@@ -15,7 +15,7 @@ from interp.patching.changed_rows import ChangedRows, Place, Suffix, after
 from interp.patching.claimed_texts import Claim, ClaimedTexts, Read, moved
 from interp.patching.engine import resume
 from interp.patching.patch_sites import last_stack
-from interp.patching.plain import PlainRun, after_attention, sight_of
+from interp.patching.plain import PlainRun, after_attention, visibility_of
 from interp.tap import Tap
 from interp.transformer import Block, Sublayer, Transformer
 
@@ -38,7 +38,7 @@ class ChangedKeys:
         device, sizes = model.device, torch.tensor([len(claim.queries) for claim in claims])
         self.rows = torch.cat([claim.queries for claim in claims]).to(device)
         self.claim = torch.arange(len(claims)).repeat_interleave(sizes).to(device)  # of each row
-        self.visibility = sight_of(model, self.base, patch_site.attention, self.rows)
+        self.visibility = visibility_of(model, self.base, patch_site.attention, self.rows)
         length = self.visibility.n_keys
         claimed = torch.cat([claim.keys[:, :length] for claim in claims]).to(device)
         hides = torch.tensor([claim.how == "hide" for claim in claims])
@@ -76,7 +76,7 @@ class HiddenKeys:
         stack, rows, claim = changed.patch_site.stack, changed.rows, changed.claim
         n_heads = model.config.stacks[stack].n_heads
         first, looking = int(rows.min()), [read.positions[None].to(device) for read in reads]
-        self.values = [read.value for read in (reads if cells is None else [reads[at] for at, _ in cells])]
+        self.value_of = [read.value for read in (reads if cells is None else [reads[at] for at, _ in cells])]
         if cells is None:
             self.picked = None
             cell = claim * n_heads + torch.arange(n_heads, device=device)[:, None]  # head row
@@ -94,20 +94,18 @@ class HiddenKeys:
         place = (cell * self.suffix.shape[1] + rows - self.suffix.first).flatten()
         self.place = Place(self.suffix, n_cells, place, lead, changed.base.batch.positions[:, rows])
         self.read = self.suffix.onward or self.suffix
-        self.final = changed.whole.resid[-1][0, self.read.wanted[0]]  # what is read where nothing is hidden
+        self.n_read = self.read.wanted.shape[1]
 
-    def drops(self, layers: range, output: nn.Linear) -> Iterator[Float[Tensor, "layer cell"]]:
-        """How much lower values are with keys hidden from each head of some layers: claim by claim, or cell by cell."""
+    def values(self, layers: range, output: nn.Linear) -> Iterator[Float[Tensor, "layer cell"]]:
+        """What is read with keys hidden from each head of some layers: claim by claim, or cell by cell."""
         arrived = resume(self.model, [self.enter(layer) for layer in layers])[self.read][:, 0]  # cell read d_model
         norm, readers = self.model.last.norm, self.read.readers
-        parts = [[] for _ in self.values]
-        for cells in arrived.split(max(1, _LOGITS // (len(self.final) * output.out_features))):
+        parts = [[] for _ in self.value_of]
+        for cells in arrived.split(max(1, _LOGITS // (self.n_read * output.out_features))):
             logits = output(norm(cells))
-            for part, value, reader in zip(parts, self.values, readers, strict=True):
+            for part, value, reader in zip(parts, self.value_of, readers, strict=True):
                 part.append(value(logits[:, reader]))
-        plain = output(norm(self.final))
-        for part, value, reader in zip(parts, self.values, readers, strict=True):
-            yield (value(plain[reader]) - torch.cat(part)).view(len(layers), -1)
+        yield from (torch.cat(part).view(len(layers), -1) for part in parts)
 
     def enter(self, layer: int) -> ChangedRows:
         """The claimed rows after the attention of a layer, each head in turn with its claimed keys changed."""

@@ -19,7 +19,7 @@ from interp.config import StackConfig
 from interp.errors import InputError
 from interp.indices import is_number
 from interp.model import Model
-from interp.patching.claimed_texts import Claim, ClaimedTexts, Heads, How, Read, checked, edits_of, log_probabilities
+from interp.patching.claimed_texts import Claim, ClaimedTexts, Heads, Read, checked, edits_of
 from interp.patching.hidden_keys import ChangedKeys, HiddenKeys
 from interp.patching.memory import fitting, rows_at_once
 from interp.patching.patch_sites import Attending, StackName, last_stack
@@ -31,16 +31,6 @@ from interp.transformer import Transformer
 # Claims on a text that share a pass, the layers whose heads their keys are hidden from, and which heads: None are all,
 # else those of one layer, each with the claim (of the first list) that it is measured for.
 _Party = tuple[list[int], range, list[tuple[int, int]] | None]
-__all__ = [
-    "Claim",
-    "How",
-    "Read",
-    "knock_out",
-    "knock_out_by_forward",
-    "knock_out_together",
-    "knock_out_together_by_forward",
-    "log_probabilities",
-]
 
 
 @torch.no_grad()
@@ -84,19 +74,17 @@ def knock_out(
     assert output is not None
     config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
     drops = base.resid[0].new_full(_shape(config, claims, cells), 0.0 if cells is None else torch.nan)
-    stretches = _stretches(texts, claims)
+    every_read = [*map(texts.read_of, claims)]
+    plain, stretches = _plain_values(claims, every_read, base, output), _stretches(texts, claims)
     for some, layers, heads in _parties(texts, claims, stretches, cells):
-        reads = [texts.read_of(claims[at]) for at in some]
+        reads = [every_read[at] for at in some]
         last = max(1 + int(read.positions.max()) for read in reads)
         if texts.patch_site.stack == last_stack(model):
             last = max(stretches[at].stop for at in some)
         hidden = HiddenKeys(ChangedKeys(texts, base, [claims[at] for at in some], last), reads, heads)
-        if heads is None:
-            for at, drop in zip(some, hidden.drops(layers, output), strict=True):
-                drops[at, layers.start : layers.stop] = drop
-        else:
-            for (at, head), drop in zip(heads, hidden.drops(layers, output), strict=True):
-                drops[some[at], layers.start, head] = drop[0, 0]
+        measured = [(at, slice(None)) for at in some] if heads is None else [(some[at], head) for at, head in heads]
+        for (at, head), value in zip(measured, hidden.values(layers, output), strict=True):
+            drops[at, layers.start : layers.stop, head] = plain[at] - value
     return drops
 
 
@@ -128,7 +116,7 @@ def knock_out_together(
     whole = [*enumerate(texts.rows.lengths[[claim.prompt for claim in claims]].tolist())]
     widths = [1 + int(reads[at].positions.max()) if texts.patch_site.causal else length for at, length in whole]
     first = [min(layer for layer, _ in named) for named in heads]
-    drops = base.final.new_empty(len(claims))
+    drops, plain = base.final.new_empty(len(claims)), _plain_values(claims, reads, base, output)
     order = sorted(range(len(claims)), key=lambda at: (first[at], widths[at]))
     for some in fitting(order, widths.__getitem__, rows_at_once(model, 3), first.__getitem__):
         prompts = torch.tensor([claims[at].prompt for at in some], device=model.device)
@@ -136,9 +124,7 @@ def knock_out_together(
         edits = edits_of(texts.patch_site, [(row, claims[at], heads[at]) for row, at in enumerate(some)])
         after = resumed(model, own, texts.patch_site, edits, first[some[0]])
         for row, at in enumerate(some):
-            logits = (output(final[row, reads[at].positions]) for final in (own.final, after))
-            plain, hidden = map(reads[at].value, logits)
-            drops[at] = plain - hidden
+            drops[at] = plain[at] - reads[at].value(output(after[row, reads[at].positions]))
     return drops
 
 
@@ -211,6 +197,18 @@ def _shape(
     if cells is not None and cells.shape != shape:
         raise InputError(f"cells are claim x layer x head: expected {shape}, got {tuple(cells.shape)}")
     return shape
+
+
+def _plain_values(
+    claims: Sequence[Claim], reads: Sequence[Read], base: PlainRun, output: nn.Linear
+) -> list[Float[Tensor, ""]]:
+    """What each claim reads where nothing changes; claims that share a `Read` share the output layer's work."""
+    values: dict[tuple[int, int], Tensor] = {}
+    names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
+    for name, read in zip(names, reads, strict=True):
+        if name not in values:
+            values[name] = read.value(output(base.final[name[0], read.positions]))
+    return [values[name] for name in names]
 
 
 def _stretches(texts: ClaimedTexts, claims: Sequence[Claim]) -> list[range]:

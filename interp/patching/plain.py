@@ -177,7 +177,7 @@ def after_attention(
     return sublayer.add(plain[read][layer][rows], wrote + more)
 
 
-def sight_of(
+def visibility_of(
     model: Transformer, base: PlainRun, attention: str = "self", rows: slice | Int[Tensor, " row"] | None = None
 ) -> Visibility:
     """What `rows` (None: all) of a stack's texts see of their own text, or of the source.

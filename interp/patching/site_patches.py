@@ -18,7 +18,7 @@ from interp.attention import Attention
 from interp.parts import MLP
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix, after
 from interp.patching.patch_sites import PatchSite
-from interp.patching.plain import PlainRun, after_attention, sight_of
+from interp.patching.plain import PlainRun, after_attention, visibility_of
 from interp.patching.resumption import observed
 from interp.tap import UNTAPPED, Edit, Tap
 from interp.transformer import Block, Transformer
@@ -122,7 +122,7 @@ class SitePatches:
         self, attn: Attention, parts: dict[str, Tensor], rows: slice | Tensor, tap: Tap = UNTAPPED
     ) -> Float[Tensor, "*cell prompt row head d_head"]:
         """z at `rows` from queries, keys and values as they meet, on any leading axis."""
-        visibility = sight_of(self.model, self.base, self.patch_site.attention, rows)
+        visibility = visibility_of(self.model, self.base, self.patch_site.attention, rows)
         return attn.mix(parts["q"][..., rows, :, :], parts["k"], parts["v"], visibility, tap)
 
     def _fed(self, layer: int, where: Where, neurons: list[int], at: At) -> Stream:

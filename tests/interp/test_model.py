@@ -10,7 +10,8 @@ from interp.attribution import composition_scores, direct_logit_attribution, hea
 from interp.initialisation import untrained
 from interp.patching import Receiver, attribution_patching, path_patch, top_cells
 from interp.patching.ablation import ablate
-from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward
+from interp.patching.claimed_texts import Claim, Read
+from interp.patching.knockout import knock_out, knock_out_by_forward
 from interp.patterns.captured import read_patterns
 
 

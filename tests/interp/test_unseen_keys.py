@@ -19,7 +19,8 @@ from interp import (
     scale,
     zero,
 )
-from interp.patching.knockout import Claim, knock_out, knock_out_by_forward
+from interp.patching.claimed_texts import Claim
+from interp.patching.knockout import knock_out, knock_out_by_forward
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 LENGTHS = (4, 7, 5)

@@ -10,15 +10,12 @@ import torch
 
 from interp import InputError, TokenBatch, Transformer, run
 from interp.patching import hidden_keys, knockout, memory
+from interp.patching.claimed_texts import Claim, How, Read, log_probabilities
 from interp.patching.knockout import (
-    Claim,
-    How,
-    Read,
     knock_out,
     knock_out_by_forward,
     knock_out_together,
     knock_out_together_by_forward,
-    log_probabilities,
 )
 from tests.interp.patching.settings import random_claims
 from tests.tiny import model as tiny_model
