@@ -46,12 +46,10 @@ class Processes:
 
     def check(self, plan: Plan) -> None:
         """Every process has as many rows of each micro-batch as the others."""
+        shares = plan.accumulate * self.size
         for phase in plan.phases:
-            if phase.rows % (plan.accumulate * self.size):
-                raise InputError(
-                    f"{phase.rows} rows a step cannot be shared out evenly among {self.size} processes in "
-                    f"{plan.accumulate} micro-batches each: expected a multiple of {plan.accumulate * self.size}"
-                )
+            if phase.rows % shares:
+                raise InputError(f"{phase.rows} rows a step: expected a multiple of {shares}, for all micro-batches")
 
     def learning(self, model: Transformer) -> Transformer:
         """What learns in place of `model`: itself, or a copy that is shared out among the processes."""
@@ -133,9 +131,7 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
     started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if parallel is None:
         if started > 1:
-            raise InputError(
-                f'{started} processes were started, and each would train for itself: choose parallel "ddp" or "fsdp"'
-            )
+            raise InputError(f'each of {started} processes would train for itself: choose parallel "ddp" or "fsdp"')
         yield Processes()
         return
     one_of("parallel", parallel, Parallel)
