@@ -51,10 +51,7 @@ class LayerWeights:
     def __setitem__(self, index: Any, value: Tensor | float) -> None:
         layer, *rest = index if isinstance(index, tuple) else (index,)
         if not isinstance(layer, int):
-            raise InputError(
-                f"several layers of {self.name} are a copy, and writing to it would change nothing: write to one layer "
-                f"at a time, model.{self.name}[layer]"
-            )
+            raise InputError(f"several layers of {self.name} are a copy: write to one at a time, {self.name}[layer]")
         _ = self[index]  # which says so where there is no such part
         with torch.no_grad():
             self[layer][(*rest,)] = value
@@ -151,10 +148,7 @@ class Shortcuts(Weights):
         """
         batch = as_batch(cast(Model, self), text)
         if batch.padded:
-            raise InputError(
-                f"texts of {batch.lengths.tolist()} tokens fill no one tensor of ids: give the list itself to run(), "
-                "or make a TokenBatch.from_texts(texts, model.tokenizer), which knows what is padding"
-            )
+            raise InputError(f"texts of {batch.lengths.tolist()} tokens are no one tensor: give run() the list itself")
         return batch.ids
 
     def to_str_tokens(self, text: Tokens) -> list[str] | list[list[str]]:
