@@ -43,7 +43,13 @@ class LayerWeights:
     def __getitem__(self, index: Any) -> Tensor:
         layer, *rest = index if isinstance(index, tuple) else (index,)
         try:
-            return getattr(self._layers[layer], self.name)[(*rest,)] if isinstance(layer, int) else self._copy()[index]
+            if isinstance(layer, int):
+                return getattr(self._layers[layer], self.name)[(*rest,)]
+            # a copy that torch lets nobody write to: a leaf with gradients, or else for inference
+            if torch.is_grad_enabled():
+                return torch.stack([weight.detach() for weight in self]).requires_grad_()[index]
+            with torch.inference_mode():
+                return torch.stack([*self])[index]
         except IndexError as error:
             typed = ", ".join(map(str, index)) if isinstance(index, tuple) else index
             raise InputError(f"no {self.name}[{typed}]; {self!r}, each counted from 0") from error
@@ -55,13 +61,6 @@ class LayerWeights:
         _ = self[index]  # which says so where there is no such part
         with torch.no_grad():
             self[layer][(*rest,)] = value
-
-    def _copy(self) -> Tensor:
-        """A copy of all layers that torch lets nobody write to: a leaf with gradients, or else for inference."""
-        if torch.is_grad_enabled():
-            return torch.stack([weight.detach() for weight in self]).requires_grad_()
-        with torch.inference_mode():
-            return torch.stack([*self])
 
 
 def _of_layers(name: str, axes: str, meaning: str) -> Any:

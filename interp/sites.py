@@ -79,13 +79,9 @@ def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:
             raise InputError(f"expected the name of a site, got {pattern!r}: interp.sites(model) lists them")
         hits = [pattern] if pattern in sites else [name for name in sites if fnmatchcase(name, pattern)]
         if not hits:
-            raise InputError(_no_site(pattern, model.config, sites))
+            layers = ", ".join(f"{name} layers 0-{stack.n_layers - 1}" for name, stack in model.config.stacks.items())
+            near = get_close_matches(pattern, [*sites], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"no site {pattern!r}: this model has {layers}; interp.sites(model) lists them{hint}")
         names.update(dict.fromkeys(hits))
     return list(names)
-
-
-def _no_site(pattern: str, config: TransformerConfig, sites: Iterable[str]) -> str:
-    layers = ", ".join(f"{name} layers 0-{stack.n_layers - 1}" for name, stack in config.stacks.items())
-    near = get_close_matches(pattern, [*sites], n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"no site {pattern!r}: this model has {layers}; interp.sites(model) lists them{hint}"

@@ -31,5 +31,5 @@ def commonest_labels(types: Sequence[str], labels: Sequence[int]) -> tuple[dict[
     counts: dict[str, Counter[int]] = {}
     for name, label in zip(types, labels, strict=True):
         counts.setdefault(name, Counter())[label] += 1
-    *each, whole = (max(sorted(count), key=count.__getitem__) for count in (*counts.values(), Counter(labels)))
-    return dict(zip(counts, each, strict=True)), whole
+    *by_type, overall = (max(sorted(count), key=count.__getitem__) for count in (*counts.values(), Counter(labels)))
+    return dict(zip(counts, by_type, strict=True)), overall

@@ -137,7 +137,13 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
     one_of("parallel", parallel, Parallel)
     begun = not dist.is_initialized()
     if begun:
-        _begin(model)
+        if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
+            raise InputError(f"no processes share the work ({missing[0]} is not set): start them by torchrun")
+        if model.device.type == "cuda":
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
+            model.to(device)
+        dist.init_process_group("nccl" if model.device.type == "cuda" else "gloo")
     try:
         yield Processes(parallel, dist.get_rank(), dist.get_world_size())
         if begun:
@@ -145,13 +151,3 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
     finally:
         if begun:
             dist.destroy_process_group()
-
-
-def _begin(model: Transformer) -> None:
-    if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
-        raise InputError(f"there are no processes to share the work ({missing[0]} is not set): start them by torchrun")
-    if model.device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        model.to(device)
-    dist.init_process_group("nccl" if model.device.type == "cuda" else "gloo")

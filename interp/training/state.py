@@ -88,9 +88,9 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
     expected = {name: tuple(weight.shape) for name, weight in weights.items()}
     there = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("weights/")}
     for name in {**expected, **there}:
-        here, kept = expected.get(name, "absent"), there.get(name, "absent")
-        if here != kept:
-            raise InputError(f"the state is of another architecture: {name} is {kept}, not {here}")
+        shape, wanted = there.get(name, "absent"), expected.get(name, "absent")
+        if shape != wanted:
+            raise InputError(f"the state is of another architecture: {name} is {shape}, not {wanted}")
     for name, weight in model.named_parameters():
         with torch.no_grad():
             weight.copy_(shared_as(tensors[f"weights/{name}"], weight))
@@ -120,10 +120,16 @@ class Directory:
 
     def read(self) -> State:
         """Where the run stopped."""
-        kept_state = read(self._state)
-        _check_same(kept_state.facts["made_of"], self._made_of)
-        self._saved = int(kept_state.facts["step"])
-        return kept_state
+        last = read(self._state)
+        stored, now = last.facts["made_of"], json.loads(json.dumps(self._made_of))
+        for part in [part for part in {**now, **stored} if now.get(part) != stored.get(part)]:
+            here, there, changed = now.get(part), stored.get(part), ""
+            if isinstance(here, dict) and isinstance(there, dict):
+                keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
+                changed = f" ({', '.join(f'{key} was {there.get(key)}, is {here.get(key)}' for key in keys)})"
+            raise InputError(f"the run was begun with another {part}{changed}: resume with the same, or start anew")
+        self._saved = int(last.facts["step"])
+        return last
 
     def sweep(self) -> None:
         """Remove what a run that was killed had not finished writing."""
@@ -173,16 +179,3 @@ class Directory:
     @property
     def _steps(self) -> Path:
         return self.out / "steps"
-
-
-def _check_same(stored: Mapping[str, Any], made_of: Mapping[str, Any]) -> None:
-    now = json.loads(json.dumps(made_of))
-    for part in {**now, **stored}:
-        here, there = now.get(part), stored.get(part)
-        if here == there:
-            continue
-        changed = ""
-        if isinstance(here, dict) and isinstance(there, dict):
-            keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
-            changed = f" ({', '.join(f'{key} was {there.get(key)}, is {here.get(key)}' for key in keys)})"
-        raise InputError(f"the run was begun with another {part}{changed}: resume with the same, or start elsewhere")
