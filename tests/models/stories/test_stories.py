@@ -43,11 +43,6 @@ def many() -> list[AnnotatedText]:
     return texts(stories)
 
 
-@pytest.fixture
-def people() -> list[AnnotatedText]:
-    return texts(portraits)
-
-
 @pytest.fixture(params=[stories, portraits, tales], ids=lambda generator: generator.__name__)
 def told(request: pytest.FixtureRequest) -> list[AnnotatedText]:
     return texts(request.param)
@@ -202,9 +197,9 @@ def test_no_shortcut_finds_the_antecedent(many: list[AnnotatedText], baseline: s
     assert 0.2 < share_right(named, baseline) < 0.8
 
 
-def test_a_portrait_tells_of_one_person_in_every_sentence_and_not_what_the_test_of_gender_asks(people) -> None:
+def test_a_portrait_tells_of_one_person_in_every_sentence_and_not_what_the_test_of_gender_asks() -> None:
     begun, having = Counter(), 0
-    for text in people:
+    for text in texts(portraits):
         chain = {mention.head: mention.chain for mention in text.mentions}
         subjects = [i for i, name in enumerate(text.relations) if name == "nsubj" and text.heads[text.heads[i]] == ROOT]
         assert len({chain[i] for i in subjects}) == 1, text.text
