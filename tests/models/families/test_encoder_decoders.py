@@ -24,7 +24,7 @@ def test_distances_have_no_bucket_where_theirs_have_none(distance, source, targe
     batches = [TokenBatch.from_rows(pair.texts(length)) for length in (source, target)]
     with pytest.raises(IndexError):
         pair.ask_theirs(*batches)
-    with pytest.raises(InputError, match="some distances of this text have no bucket"):
+    with pytest.raises(InputError, match="the text is too long: max_distance must be above"):
         pair.ask_ours(*batches)
 
 

@@ -32,7 +32,7 @@ def test_the_default_is_the_base_model_of_the_paper():
         assert (stack.n_layers, stack.n_heads, stack.d_model, stack.d_head, stack.d_mlp) == (6, 8, 512, 64, 2048)
         assert stack.embedding_scale == 512**0.5
         assert (stack.positions, stack.wiring, stack.mlp) == (Sinusoidal(), "post", Plain("relu"))
-        assert (stack.attention_bias, stack.has_out_bias, stack.embedding_norm) == (False, False, False)
+        assert (stack.attention_bias, bool(stack.out_bias), stack.embedding_norm) == (False, False, False)
     assert (config.output, config.shared_embedding) == ("tied", True)
 
 
@@ -133,7 +133,7 @@ def test_absent_fields_have_their_default():
         ("decoder.wiring", "across", "transformer.decoder.wiring must be"),
         ("decoder.mystery", 1, "a StackConfig, has no mystery"),
         ("decoder.mlp", {"kind": "Plain"}, "a Plain, lacks activation"),
-        ("decoder.n_layers", 0, "n_layers must be at least 1"),
+        ("decoder.n_layers", 0, "n_layers must be a number from 1 to"),
         ("writing.ends", ["2"], "transformer.writing.ends must be int"),
     ],
 )
