@@ -18,12 +18,12 @@ import torch
 from scipy import stats
 
 from analyses.collectors import refuse_unread
-from analyses.coreference import attention_to_candidates
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
 from analyses.corpora.winogender import STATISTICS, share_of_women
 from analyses.measures import DECLARED
 from analyses.reading.windows import Batch, Progress, Reading
+from analyses.rivals.choices import Choices, Items
 from analyses.tables.head_tables import Heads
 from analyses.wording.head_names import head_name
 from interp import AnnotatedText, InputError, Model
@@ -198,10 +198,14 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
     names, pronoun = np.array([item.names for item in items]), np.array([[item.pronoun] for item in items])
     visible = np.array([[window.shows(name) for name in item.names] for _, window, item in questions])
     visible &= (names < pronoun) | (not causal)
-    shown = torch.from_numpy(np.where(visible, names - start, _ABSENT)).to(batch.device)
-    prompt = torch.tensor([prompt for prompt, _, _ in questions], device=shown.device)
-    word = torch.from_numpy((pronoun - start)[:, 0]).to(shown.device)
-    attention = attention_to_candidates(batch, prompt, word, shown)[0].cpu().numpy()
+    prompt = torch.tensor([prompt for prompt, _, _ in questions], device=batch.device)
+    words = torch.from_numpy(np.where(visible, names - start, 0)).to(batch.device)
+    word, shown = (torch.from_numpy(each).to(batch.device) for each in ((pronoun - start)[:, 0], visible))
+    named = torch.zeros(len(items), batch.pieces.shape[1], dtype=torch.bool, device=batch.device)
+    named = named.scatter(1, words, shown) | named.scatter(1, words.flip(1), shown.flip(1))
+    on_words = Choices(Items(batch, prompt, word, torch.zeros_like(word), named, named)).on_words()
+    attention = on_words.gather(2, words[:, None].expand(-1, on_words.shape[1], -1)) * shown[:, None]
+    attention = attention.cpu().numpy()
     conditions = np.empty(len(items), dtype=object)
     conditions[:] = [item.conditions for item in items]
     return _Choices(
@@ -212,9 +216,6 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
         conditions=conditions,
         chosen=np.stack([*_larger(attention).T, *(_larger(rule) for rule in _rules(names, pronoun, visible))], 1),
     )
-
-
-_ABSENT = -2  # no word: NO_WORD is -1
 
 
 def _rules(names: np.ndarray, pronoun: np.ndarray, visible: np.ndarray) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.patterns.rows import REAL, Pattern, argmax, entropies, remove_sink
+from interp.patterns.rows import REAL, SINK_FLOOR, Pattern, argmax, entropies
 
 MEASURES = ("first-token", "entropy", "diagonal", "monotonicity")
 _FEWEST = 3  # rows of a text below which a rank correlation says nothing
@@ -53,7 +53,8 @@ def score(
 ) -> tuple[Float[Tensor, "prompt head measure"], Float[Tensor, "prompt head measure"]]:
     """Sums over eligible rows, and how many rows (for monotonicity: texts) they are.
 
-    With `sink_removed` the source's first position is taken off and the rest renormalised, as in `remove_sink`.
+    With `sink_removed` the source's first position is taken off and the rest renormalised; rows that keep less than
+    0.01 of their mass are left out.
     """
     source, rows = crossing.source, crossing.scored[:, None].expand(pattern.shape[:-1])
     first = source.to(torch.int8).argmax(-1)  # padding may stand before it
@@ -77,9 +78,10 @@ def score(
 def _without(pattern: Pattern, first: Tensor) -> tuple[Pattern, Bool[Tensor, "prompt head query"]]:
     """The pattern without each source's first position, renormalised, and the rows that keep enough of it."""
     index = first[:, None, None, None].expand(*pattern.shape[:-1], 1)
-    moved = torch.cat([pattern.gather(-1, index), pattern.scatter(-1, index, 0.0)], -1)
-    rest, enough = remove_sink(moved)
-    return rest[..., 1:], enough
+    rest = pattern.scatter(-1, index, 0.0)
+    mass = rest.sum(-1)
+    enough = mass >= SINK_FLOOR
+    return rest / torch.where(enough, mass, torch.inf)[..., None], enough
 
 
 def _rank_correlation(

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tiny import TWO_STACKS, VARIANTS, rows, two_stacks, variant
 
-from interp.patterns.captured import read_patterns
 from interp.patterns.few_rows import FewRows
 from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.one_attention import read_patterns
 from interp.patterns.rows import rows_at
 
 LENGTHS = (6, 3, 5)

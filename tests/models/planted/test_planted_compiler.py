@@ -118,8 +118,8 @@ class TestPositions:
         second = torch.zeros_like(ids, dtype=torch.bool)
         second[:, 21:] = True
         rows = Rows(ids, ids > 1, second, Visibility.of(out.tokens, causal=causal).mask()[:, 0].expand(4, -1, -1))
-        scores, counts = positional.score(pattern[:, [where.head]], rows, causal=causal)
-        values = dict(zip(positional.measures(causal), (scores / counts)[0, 0].tolist(), strict=True))
+        sums = positional.Questions(rows, causal=causal).read(pattern[:, [where.head]])["kept"]
+        values = dict(zip(positional.measures(causal), (sums.scores / sums.counts)[0, 0].tolist(), strict=True))
         assert values["self"] == pytest.approx(0.5, abs=SHARED)
         assert values["duplicate-token"] == pytest.approx(0.5, abs=SHARED)
 
