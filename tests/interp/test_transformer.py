@@ -21,7 +21,7 @@ from interp.config import Rotary, Sinusoidal
 from interp.positions import rotate, sinusoids
 
 TWO = ("original", "buckets", "modern")
-MODELS = [*STACKS, "after", *TWO]
+MODELS, ALL = [*STACKS, "after", *TWO], [*STACKS, *VARIANTS, *TWO]
 EVERYWHERE = pytest.mark.parametrize("name", MODELS)
 SOURCES, TARGETS = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8]], [[2, 7], [2, 1, 8, 2, 8], [2, 4, 6]]
 BATCHES = {
@@ -70,7 +70,7 @@ def test_sinusoids_are_those_of_the_paper():
 # --- everything adds up
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("name", ALL)
 def test_sites_are_exactly_what_a_run_passes_in_order(name):
     built = build(name)
     out, known = ask(built), sites(built)
@@ -166,9 +166,7 @@ def test_the_pattern_is_made_only_when_someone_looks(monkeypatch):
 # --- who sees whom
 
 
-@pytest.mark.parametrize(
-    ("name", "source_side", "target_side"), pairwise([*STACKS, *VARIANTS, *TWO], ("left", "right"), ("left", "right"))
-)
+@pytest.mark.parametrize(("name", "source_side", "target_side"), pairwise(ALL, ("left", "right"), ("left", "right")))
 def test_a_text_among_others_is_what_it_is_alone(name, source_side, target_side):
     built = build(name)
     batches = [
