@@ -170,6 +170,15 @@ def test_what_is_left_can_be_loaded_and_the_curve_read(tmp_path):
     assert not made.training
 
 
+def test_a_report_is_of_the_steps_since_the_last(tmp_path):
+    losses = {}
+    for every in (1, 4):
+        ours = Plan((Phase(8, 4, 9),), warmup=1, evaluate_every=every)
+        train(model(), {"text": WINDOWS}, ours, tmp_path / str(every), save=save)
+        losses[every] = [line["loss"] for line in record.read(tmp_path / str(every))]
+    assert losses[4] == pytest.approx([sum(losses[1][:4]) / 4, sum(losses[1][4:]) / 4])
+
+
 def test_same_seed_same_weights_another_seed_others_and_the_callers_random_state_stays(tmp_path):
     models = [model() for _ in range(3)]
     before = torch.get_rng_state()

@@ -259,6 +259,7 @@ def test_a_damaged_state_is_refused_by_name_with_what_is_good(tmp_path):
     for changed, facts, message in (
         ({name: value for name, value in tensors.items() if name != MOMENT}, about, f"{MOMENT} is not as it was"),
         ({**tensors, MOMENT: tensors[MOMENT].half()}, about, f"{MOMENT} is not as it was"),
+        ({**tensors, MOMENT: tensors[MOMENT] + 1}, about, f"{MOMENT} is not as it was"),
         (tensors, {**about, "facts": another_step}, "its record is not as it was"),
         (None, about, ""),
     ):
