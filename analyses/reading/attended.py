@@ -11,9 +11,9 @@ from analyses.reading.head_kinds import Heads
 from analyses.reading.inputs import least_target
 from interp import InputError, Model, TokenBatch, Transformer
 from interp.finite import check_finite
-from interp.patterns.captured import read_patterns
 from interp.patterns.few_rows import FewRows
 from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.one_attention import read_patterns
 from interp.patterns.rows import Pattern, rows_at
 
 
