@@ -166,7 +166,7 @@ def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
     """
     cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
     named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}
-    columns = by_norm[[*cell, *named]].rename(columns=named)
+    columns = by_norm.loc[:, [*cell, *named]].rename(columns=named)
     return heads.drop(columns=[*named.values()]).merge(columns, on=cell, how="left").reindex(columns=HEAD_COLUMNS)
 
 
