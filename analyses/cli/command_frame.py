@@ -79,19 +79,7 @@ def made(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., 
     return command
 
 
-def _leave(
-    name: str,
-    body: Callable[..., Iterable[str] | None],
-    *,
-    model: str,
-    out: Path | None,
-    seed: int,
-    device: str,
-    dtype: Dtype,
-    quiet: bool,
-    json: bool,
-    **options: Any,
-) -> None:
+def _leave(name: str, body: Any, *, model, out, seed, device, dtype, quiet, json, **options: Any) -> None:
     """Call `body`, and say what it returned, or a report's sentences, and what was written."""
     from analyses import runs
     from analyses.cli import inspection
