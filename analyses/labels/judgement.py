@@ -244,8 +244,7 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """
     held = _held(pd.concat([_as_itself(candidates), _plainer(candidates)], ignore_index=True))
     plain = held["plain"].to_numpy(dtype=bool)
-    itself = {*held.loc[~plain, CELL].itertuples(index=False, name=None)}
-    beaten = plain & np.array([row not in itself for row in held[CELL].itertuples(index=False, name=None)], dtype=bool)
+    beaten = held.groupby(CELL)["plain"].transform("all").to_numpy(dtype=bool)
     named = beaten & held["label"].notna().to_numpy()
     labels = held.loc[~plain | named].sort_values("gain", ascending=False, kind="stable")
     labels = labels.drop_duplicates([*HEAD, "behaviour", "label"])

@@ -60,7 +60,7 @@ def measure(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
     *,
-    training: Iterable[AnnotatedText] | None = None,
+    training: Iterable[AnnotatedText] = (),
     behaviours: Sequence[str | Behaviour] | None = None,
     texts: int = _TEXTS,
     armed: Collection[str] | None = None,
@@ -88,7 +88,7 @@ def measure(
         model: a transformer of one stack with a tokenizer.
         corpus: texts; each measure reads those that have the annotation it needs.
         training: texts for the probes of a model without output layer; texts of documents that are measured are passed
-            over. None: half of the corpus's documents, by a hash of their names, train, and the others are measured.
+            over.
         behaviours: whose measures; all of ours by default.
         texts: how many to measure.
         armed: names of the measures whose keys are exchanged and removed too; all by default.
@@ -119,7 +119,7 @@ def measure_together(
     corpus: Iterable[AnnotatedText],
     heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
     *,
-    training: Iterable[AnnotatedText] | None = None,
+    training: Iterable[AnnotatedText] = (),
     behaviours: Sequence[str | Behaviour] | None = None,
     texts: int = _TEXTS,
     seed: int = 0,
@@ -176,7 +176,7 @@ def _hidden_measures(
 def _work(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
-    training: Iterable[AnnotatedText] | None,
+    training: Iterable[AnnotatedText],
     measures: Sequence[tuple[Behaviour, Measure]],
     texts: int,
     armed: Collection[str],
@@ -187,9 +187,10 @@ def _work(
     """The claims on all texts, and what each behaviour is read by."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
-    read, others = _split(model, corpus, training, texts, counts)
+    read = [*islice(corpus, texts)]
     if not read:
         raise InputError("the corpus holds no text to measure: expected at least one")
+    others = _training(training, read, counts) if model.output is None else []
     read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], others, counts)
     hidden = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
     columns, causal = [(behaviour.name, measure) for behaviour, measure in measures], model.config.last.causal
@@ -218,31 +219,21 @@ def _work(
     return work
 
 
-def _split(
-    model: Transformer,
-    corpus: Iterable[AnnotatedText],
-    training: Iterable[AnnotatedText] | None,
-    texts: int,
-    counts: Counter[str],
-) -> tuple[list[AnnotatedText], list[AnnotatedText]]:
-    """Texts to measure, and texts of other documents for probes where they are needed."""
-    if model.output is not None:
-        return [*islice(corpus, texts)], []
-    split = training is None  # the lowest bit of a document's group tells apart the halves of `labels`
-    measured = [] if split else [*islice(corpus, texts)]
-    documents, others, words = {text.document for text in measured}, list[AnnotatedText](), 0
-    for text in corpus if training is None else training:
-        if words >= _TRAINING_WORDS and (not split or len(measured) == texts):
+def _training(
+    training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText], counts: Counter[str]
+) -> list[AnnotatedText]:
+    """Texts for probes: none of a document that is measured."""
+    documents, texts, words = {text.document for text in measured}, list[AnnotatedText](), 0
+    for text in training:
+        if words >= _TRAINING_WORDS:
             break
-        if split and group_of(text.document) // 2 % 2:
-            measured += [text] if len(measured) < texts else []
-        elif text.document in documents:
+        if text.document in documents:
             counts["training texts left out: their document is measured"] += 1
-        elif words < _TRAINING_WORDS:
-            others.append(text)
+        else:
+            texts.append(text)
             words += len(text.words)
-    counts["texts that probes were trained on"] = len(others)
-    return measured, others
+    counts["texts that probes were trained on"] = len(texts)
+    return texts
 
 
 def _repeats(model: Transformer, measure: Measure, readout: Readout, seed: int, counts: Counter[str]) -> list[Window]:

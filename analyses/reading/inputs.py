@@ -13,8 +13,8 @@ from torch import Tensor
 from analyses.reading.head_kinds import Heads
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.finite import check_finite
-from interp.patterns.captured import read_patterns
 from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.one_attention import read_patterns
 from interp.patterns.rows import Pattern
 from interp.running import Tokens, target_tokenizer
 

@@ -17,12 +17,12 @@ import torch
 from scipy import stats
 
 from analyses.collectors import refuse_unread
-from analyses.coreference import attention_to_candidates
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
 from analyses.corpora.winogender import STATISTICS, share_of_women
 from analyses.measures import DECLARED
 from analyses.reading.windows import Batch, Progress, Reading
+from analyses.rivals.choices import Choices, Items
 from analyses.tables.head_tables import Heads
 from analyses.wording.head_names import head_name
 from interp import AnnotatedText, InputError, Model
@@ -36,7 +36,6 @@ COLUMNS = [
 RULES = ("nearest", "first")
 ALL, REPORTING = "all", "reporting"
 _NONE = -1  # neither name is chosen
-_ABSENT = -2  # a name that the model cannot see: NO_WORD is -1
 _FORMS = {MASCULINE: "he", FEMININE: "she", PLURAL: "they"}
 
 
@@ -156,12 +155,15 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
     start = np.array([window.start for window in shown])
     visible = np.array([[*map(window.shows, both)] for window, both in zip(shown, names.tolist(), strict=True)])
     visible &= (names < pronoun[:, None]) | (not causal)
-    columns = np.array(prompts), pronoun - start, np.where(visible, names - start[:, None], _ABSENT)
-    on_device = (torch.from_numpy(column).to(batch.device) for column in columns)
-    attention = attention_to_candidates(batch, *on_device)[0].cpu().numpy()
+    columns = np.array(prompts), pronoun - start, np.where(visible, names - start[:, None], 0), visible
+    prompt, word, words, seen = (torch.from_numpy(column).to(batch.device) for column in columns)
+    named = torch.zeros(len(word), batch.pieces.shape[1], dtype=torch.bool, device=batch.device)
+    named = named.scatter(1, words, seen) | named.scatter(1, words.flip(1), seen.flip(1))  # what is not seen is word 0
+    on_words = Choices(Items(batch, prompt, word, torch.zeros_like(word), named, named)).on_words()
+    attention = on_words.gather(2, words[:, None].expand(-1, on_words.shape[1], -1)) * seen[:, None]
     nearness = 1 / (1 + np.abs(names - pronoun[:, None]) + 0.5 * (names > pronoun[:, None]))  # ties: the one before
     rules = [nearness * visible, np.array([2.0, 1.0]) * visible]  # see no more than the model does
-    chosen = np.stack([*_larger(attention).T, *map(_larger, rules)], 1)
+    chosen = np.stack([*_larger(attention.cpu().numpy()).T, *map(_larger, rules)], 1)
     return _Choices(pronoun, names, *fields, visible, chosen)
 
 

@@ -100,7 +100,8 @@ class Records:
     def __init__(self, heads: Heads, measures: Sequence[Measure], tiers: Sequence[Sequence[Rival]], itself: str):
         self.heads, self.measures, self.itself, self.n = heads, measures, itself, 0
         self.unseen = np.full(len(measures), np.nan)  # by measure, items that the model does not show; NaN: not counted
-        self.names = np.array([rule.name for tier in tiers for rule in tier], dtype=object)
+        self.rules = [rule for tier in tiers for rule in tier]
+        self.names = np.array([rule.name for rule in self.rules], dtype=object)
         self.ends = np.cumsum([len(tier) for tier in tiers])
         self.parts: list[Chosen] = []
 

@@ -15,7 +15,7 @@ from analyses.measures import Measure
 from analyses.reading.head_kinds import Heads
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.rows import SINKS
-from interp.patterns.totals import Finishing
+from interp.patterns.tags import TagTotals
 from interp.statistics import benjamini_hochberg, estimate
 
 HEAD_COLUMNS = [
@@ -43,7 +43,7 @@ class Scored:
     what the heads' sums come to under permuted keys.
     """
 
-    totals: Finishing
+    totals: Totals | TagTotals
     measures: Sequence[Measure]
     sink: Literal["kept", "removed"]
     corpus: str | None = None

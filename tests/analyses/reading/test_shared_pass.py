@@ -41,7 +41,7 @@ def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):
     def sums() -> list[torch.Tensor]:
         own, by_norm = coreference.Collector(model), coreference.Collector(weighted)
         read(Reading(model, texts, weighted=weighted), [own], [by_norm])
-        return [reader.sums.totals[sink].scores for each in (own, by_norm) for reader in each.readers for sink in SINKS]
+        return [reader.totals[sink].scores for each in (own, by_norm) for reader in each.scorers for sink in SINKS]
 
     with monkeypatch.context() as patched:
         patched.setattr(attended, "makes_rows", lambda *_: False)
