@@ -190,7 +190,7 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
         words = np.array(item.candidates) - start[row]
         masks[0, row, words], masks[1, row, words] = True, item.correct
     picks = {
-        rival.name: [item.candidates[int(np.argmax(rival(item)))] for item in items] - start
+        rival.name: [item.candidates[(scores := rival(item)).index(max(scores))] for item in items] - start
         for rival in rivals
         if rival is not RANDOM
     }

@@ -22,13 +22,15 @@ def makes_rows(model: Model, heads: Heads) -> bool:
 class Pass:
     """Texts that a model reads when something is first asked of their patterns.
 
-    As long as only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory.
-    Whoever asks for whole patterns has them read, once; where that comes first, rows are taken from them.
+    Where only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory. Whole
+    patterns are read once, and rows are taken from them.
     """
 
-    def __init__(self, model: Model, heads: Heads, given: Given, norms: NormWeighted | None = None):
-        """`norms` are what weighs the same by the norm of what is written."""
-        self.model, self.heads, self.given, self.norms = model, heads, given, norms
+    def __init__(
+        self, model: Model, heads: Heads, given: Given, norms: NormWeighted | None = None, *, few_rows: bool = False
+    ):
+        """`norms` weigh the same by the norm of what is written; with `few_rows` nobody asks for whole patterns."""
+        self.model, self.heads, self.given, self.norms, self.few_rows = model, heads, given, norms, few_rows
 
     @cached_property
     def whole(self) -> tuple[Pattern, Pattern | None]:
@@ -40,7 +42,7 @@ class Pass:
     @cached_property
     def few(self) -> FewRows | None:
         """What rows are made of; None where whole patterns were read first, or there is no other way."""
-        if "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
+        if not self.few_rows or "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
             return None
         assert isinstance(self.model, Transformer)
         given = self.given.read, self.heads.stack, self.given.target

@@ -263,7 +263,7 @@ class Reading:
             self.model = by_ids(self.model)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (read_batch(self.model, self.read, windows, self.weighted) for windows in self.shown())
+        return (read_batch(self.model, self.read, each, self.weighted, few_rows=self.few_rows) for each in self.shown())
 
     def shown(self) -> Iterator[list[Window]]:
         """The windows that the model reads together, batch by batch."""
@@ -328,11 +328,13 @@ class Reading:
         return self.read.count * size * length**2 <= _PATTERN_ELEMENTS
 
 
-def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None) -> Batch:
+def read_batch(
+    model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None, *, few_rows: bool = False
+) -> Batch:
     """Windows with the attention of some heads, of one pass of the model; with `norms` also as they weigh it."""
     sources = [window.source for window in shown if window.source is not None]
     inputs = given(model, [window.ids for window in shown], sources or None)
-    tokens, source, reading = inputs.tokens, inputs.source, Pass(model, heads, inputs, norms)
+    tokens, source, reading = inputs.tokens, inputs.source, Pass(model, heads, inputs, norms, few_rows=few_rows)
     width, device = tokens.ids.shape[1], model.device
     content, scored = (torch.zeros(len(shown), width, dtype=torch.bool) for _ in range(2))
     for row, window in enumerate(shown):
