@@ -75,32 +75,26 @@ class Model(Protocol):
     @property
     def config(self) -> TransformerConfig:
         """Its stacks and their sizes."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """What makes ids of the text that the first stack reads; None where it works on ids."""
-        ...
 
     @property
     def target_tokenizer(self) -> Tokenizer | None:
         """The same of what the last stack reads."""
-        ...
 
     @property
     def sites(self) -> Mapping[str, Site]:
         """What can be read or changed, by name, in the order in which a call passes it."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where it runs."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and activations."""
-        ...
 
     def __call__(
         self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None
@@ -110,4 +104,3 @@ class Model(Protocol):
         On its way it passes the value of each site through `tap(name, value)`, and goes on with what comes back. A
         third argument, a function of an edited value, restores what no edit may change, such as the mask.
         """
-        ...

@@ -65,7 +65,7 @@ class Inspected:
             yield from ("", title) if facts else ()
             for fact in facts:
                 sentence, numbers = say.fact(fact, self.name, self.words), "; ".join(say.numbers(fact))
-                yield from wrap(f"- {sentence}", COLUMNS, subsequent_indent="  ")
+                yield from wrap(f"- {sentence}.", COLUMNS, subsequent_indent="  ")
                 yield from wrap(numbers, COLUMNS, initial_indent="    ", subsequent_indent="    ")
         if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
             yield from ("", "Nothing that was asked of this head holds.")

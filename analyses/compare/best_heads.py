@@ -4,43 +4,31 @@ A head is chosen on the documents of one half and reported on those of the other
 not look better than it is. Differences are paired: both models' totals are of the same groups of documents.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analyses.measures import UNITS
-from analyses.tables.head_tables import Collected, Heads, Scored, gains, strictest
+from analyses.tables.head_tables import Collected, Scored, gains, strictest
 from interp.statistics import contrast, estimate
 
 _GAIN_DIFFERENCE = (1, -1, -1, 1)  # value and baseline of one, each beside its counterpart in the other
 _VALUE_DIFFERENCE = (1, -1)
 
 
-@dataclass(frozen=True)
-class Best:
+class Best(NamedTuple):
     """The head of one model with the largest gain in one measure on one half of the text, as the other half shows it.
 
-    `value` and `baseline` are totals and weights by group of documents (totals|weights group).
+    `columns` are its place and what it was read on, for a table; `value` and `baseline` totals and weights by group of
+    documents (totals|weights group).
     """
 
-    heads: Heads
-    index: int  # among the heads, layer by layer
     corpus: str
+    columns: Mapping[str, Any]
     value: np.ndarray
     baseline: np.ndarray
-    baseline_name: str
-    n: int
-    unit: str
-
-    def columns(self) -> dict[str, Any]:
-        """Where it stands, for a table."""
-        layer, head = divmod(self.index, self.heads.n_heads)
-        place = {"stack": self.heads.stack, "attention": self.heads.attention, "layer": layer, "head": head}
-        columns = {"depth": depth(layer, self.heads.n_layers), "baseline_name": self.baseline_name}
-        return {**place, **columns, "n": self.n, "unit": self.unit}
 
 
 def depth(layer: Any, n_layers: int) -> Any:
@@ -74,20 +62,17 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
     for column, measure in enumerate(choosing.measures):
         if not UNITS[measure.unit].ranked or np.isnan(gained[:, column]).all():
             continue
-        head = int(np.nanargmax(gained[:, column]))
-        if not n[head][column]:
+        index = int(np.nanargmax(gained[:, column]))
+        if not n[index][column]:
             continue
-        read = weights[:, head, column] != 0  # a baseline that is a number is there in groups that were not
-        bests[measure.name] = Best(
-            heads=heads,
-            index=head,
-            corpus=reporting.corpus or collected.corpus,
-            value=np.stack([scores[:, head, column], weights[:, head, column]]),
-            baseline=np.stack([against[:, column], against_weights[:, column]]) * read,
-            baseline_name=rules[column],
-            n=n[head][column],
-            unit=measure.unit,
-        )
+        layer, head = divmod(index, heads.n_heads)
+        columns = {"stack": heads.stack, "attention": heads.attention, "layer": layer, "head": head}
+        columns |= {"depth": depth(layer, heads.n_layers), "baseline_name": rules[column]}
+        columns |= {"n": n[index][column], "unit": measure.unit}
+        value = np.stack([scores[:, index, column], weights[:, index, column]])
+        is_read = value[1] != 0  # a baseline that is a number is there in groups that were not
+        baseline = np.stack([against[:, column], against_weights[:, column]]) * is_read
+        bests[measure.name] = Best(reporting.corpus or collected.corpus, columns, value, baseline)
     return bests
 
 

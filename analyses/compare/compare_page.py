@@ -1,6 +1,5 @@
 """What does the comparison say? Turns its tables into sections."""
 
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -17,7 +16,6 @@ from analyses.page.schema import SCHEMAS
 from analyses.page.sections import (
     UNUSED,
     Block,
-    Bullets,
     Definitions,
     Details,
     Figure,
@@ -26,19 +24,16 @@ from analyses.page.sections import (
     Source,
     Table,
     Text,
-    bold,
     caveat,
     counts_table,
-    remark,
 )
 from analyses.tables.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
-from analyses.wording.formats import false_discovery_rate, interval, number
-from analyses.wording.head_names import head_name
-from analyses.wording.plain_words import worded
+from analyses.wording.formats import counted, number
+from analyses.wording.plain_words import listed, worded
 
 _NAMED = 4  # measures in a sentence
 _WORDS = vocabulary(OURS)
-_COLUMNS = "model head depth value baseline gain difference q value_difference n"
+_COLUMNS = "model head depth value baseline gain_estimate difference q value_difference n"
 _TEXTS: dict[str, Any] = tomllib.loads(files("analyses.compare").joinpath("words.toml").read_text("utf-8"))
 _SAYS: Mapping[str, str] = _TEXTS["sentences"]
 
@@ -61,7 +56,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
         Figure("compare-depth", depths, _TEXTS["depth"], depth_alt(showing)),
     ]
     return Page(
-        title=f"How do the heads of {_listed(names)} compare?",
+        title=f"How do the heads of {listed(names)} compare?",
         summary=[
             Definitions([(f"{name}, beside {reference}", *summary(comparison.table, name)) for name in names[1:]]),
             *map(caveat, comparability(read)),
@@ -99,11 +94,6 @@ def headline(table: pd.DataFrame) -> pd.DataFrame:
     return table.loc[table["measure"].isin([measure for names in HEADLINE.values() for measure in names])]
 
 
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def told_apart(row: Mapping[str, Any]) -> bool:
     """Whether a difference is more than chance: its interval excludes 0 and its q is below 0.05."""
     low, high = row["difference_low"], row["difference_high"]
@@ -138,28 +128,24 @@ def summary(table: pd.DataFrame, name: str) -> list[str]:
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
     """In how many measures a best head gains less or more than the reference's, by at least 0.05 and beyond chance."""
     clear = [row for row in rows if told_apart(row) and abs(row["difference"]) >= NOTABLE]
-    ways = {"less": [row for row in clear if row["difference"] < 0], "more": [r for r in clear if r["difference"] > 0]}
-    small = f"differs by less than {NOTABLE}, or by no more than chance explains"
-    if not clear:
-        every = "the one measure" if len(rows) == 1 else f"all {len(rows)} measures"
-        return f"In {every} that heads of either show, its best head {small}."
-    if len(rows) == 1:
-        way = "less" if ways["less"] else "more"
-        return f"In the one measure that heads of either show, its best head gains clearly {way} ({_largest(clear)})."
-    said = [f"gains clearly {way} in {len(some)} ({_largest(some)})" for way, some in ways.items() if some]
-    said += [f"{small}, in {len(rows) - len(clear)}"] if len(rows) > len(clear) else []
-    return f"Of {len(rows)} measures that heads of either show, its best head {'; '.join(said)}."
+    clear = sorted(clear, key=lambda row: -abs(row["difference"]))
+    said = []
+    for way in ("less", "more"):
+        names = [
+            f"{_words(row['measure'])} {number(row['difference'], sign=True)}"
+            for row in clear
+            if (row["difference"] < 0) == (way == "less")
+        ]
+        listing = ", ".join([*names[:_NAMED], *(["…"] if len(names) > _NAMED else [])])
+        said += [f"gains clearly {way} in {len(names)} ({listing})"] if names else []
+    if len(rows) > len(clear):
+        said.append(f"differs by less than {NOTABLE}, or by no more than chance explains, in {len(rows) - len(clear)}")
+    return f"Of {counted(len(rows), 'measure')} that heads of either show, its best head {'; '.join(said)}."
 
 
 def _words(measure: str) -> str:
     """A measure as the first sentences tell it, without notation."""
     return worded(measure, _WORDS).short
-
-
-def _largest(rows: Sequence[Mapping[str, Any]]) -> str:
-    ranked = sorted(rows, key=lambda row: -abs(row["difference"]))
-    some = [f"{_words(row['measure'])} {number(row['difference'], sign=True)}" for row in ranked[:_NAMED]]
-    return ", ".join([*some, *(["…"] if len(ranked) > _NAMED else [])])
 
 
 def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -173,35 +159,28 @@ def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     kinds = {"same": same, "tokenizer": unlike["tokenizer"], "windows": windows}
     kinds["before" if first["causal"] else "after"] = unlike["causal"]
     return [
-        f"{_listed(names)}: {_TEXTS['unlike'][kind].format(first['name'])}." for kind, names in kinds.items() if names
+        f"{listed(names)}: {_TEXTS['unlike'][kind].format(first['name'])}." for kind, names in kinds.items() if names
     ]
 
 
 def _behaviour(comparison: Comparison, used: Used, behaviour: str) -> Section:
-    """One behaviour: a list and a table of the best heads, measure by measure."""
+    """One behaviour: a table of the best heads, measure by measure."""
     reads, total = comparison.reads, len(used.documents)
     names, schema = [read.name for read in reads], SCHEMAS["compare"]
     rows = comparison.table.loc[comparison.table["behaviour"] == behaviour]
-    n_heads = {read.name: collected.heads.count for read in reads for collected in read.collected.values()}
     text = _SAYS["text"].format(
         used.corpus.title, number(total), number(total - used.reporting), number(used.reporting)
     )
     blocks: list[Block] = [text, *map(caveat, _caveats(comparison, used, behaviour))]
     cells: list[Sequence[Text] | str] = []
     for measure in HEADLINE[behaviour]:
-        group = rows.loc[rows["measure"] == measure].to_dict("records")
-        if not group:
-            continue
-        sentences = [(bold(row["model"]), f": {_sentence(row, n_heads[row['model']])}") for row in group]
-        missing = [name for name in names if name not in {row["model"] for row in group}]
-        lacks = [remark(f"No such number for {', '.join(missing)}.")] if missing else []
-        blocks.append(Section(measure_name(measure), [Bullets(sentences), *lacks]))
-        cells += [measure_name(measure), *schema.page(group, _COLUMNS).rows]
+        if group := rows.loc[rows["measure"] == measure].to_dict("records"):
+            cells += [measure_name(measure), *schema.page(group, _COLUMNS).rows]
     if cells:
         head = schema.page([], _COLUMNS)
         blocks.append(Table(head.columns, cells, head.align, _SAYS["table"].format(names[0])))
-    if counted := counts_table([read.counts.get(behaviour, {}) for read in reads], names):
-        blocks.append(Details("What was read and what was left out", counted))
+    if counts := counts_table([read.counts.get(behaviour, {}) for read in reads], names):
+        blocks.append(Details("What was read and what was left out", counts))
     return Section(OURS[behaviour].title, blocks, behaviour)
 
 
@@ -215,41 +194,6 @@ def _caveats(comparison: Comparison, used: Used, behaviour: str) -> list[str]:
             said.append(f"{unknown / tokens:.0%} of the tokens of this text are unknown to {read.name}.")
     lacking = [read for read in comparison.reads if behaviour in read.left_out]
     return said + [f"Not measured in {read.name}: {read.left_out[behaviour]}." for read in lacking]
-
-
-def _sentence(row: Mapping[str, Any], n_heads: int) -> str:
-    """One model's best head in one measure: its gain, how many heads show it, and how it differs from the reference."""
-    is_below = row["gain"] <= -0.0005
-    bounds = (-row["ci_high"], -row["ci_low"]) if is_below else (row["ci_low"], row["ci_high"])
-    gain = _SAYS["below" if is_below else "gains"].format(
-        head=head_name(row["layer"], row["head"]),
-        size=number(abs(row["gain"])) + " in lift" * (row["unit"] == "lift"),
-        rule=measure_name(str(row["baseline_name"])),
-        bounds=interval(*bounds),
-    )
-    count = row["n_heads"]
-    shows = f"{count or 'none'} of its {n_heads} heads show{'s' if count < 2 else ''} it"
-    return f"{gain}; {shows}. {_difference(row)}".strip()
-
-
-def _difference(row: Mapping[str, Any]) -> str:
-    """The second sentence, of a model that is not the reference."""
-    names = ("difference", "difference_low", "difference_high", "reference", "q")
-    difference, low, high, reference, q = (row[name] for name in names)
-    if row["model"] == reference:
-        return ""
-    kind, size, bounds = "chance", number(difference, sign=True), interval(low, high, sign=True)
-    why = f", q {number(q)}" if low > 0 or high < 0 else ""
-    if math.isnan(difference):
-        kind = "no number"
-    elif difference == low == high == 0:
-        kind = "alike"
-    elif math.isnan(low):
-        kind = "no interval"
-    elif told_apart(row):
-        kind, size = "more" if difference > 0 else "less", number(abs(difference))
-        bounds = interval(low, high) if difference > 0 else interval(-high, -low)
-    return _SAYS[kind].format(reference=reference, size=size, bounds=bounds, why=why, q=false_discovery_rate(q))
 
 
 def _showing(comparison: Comparison) -> dict[str, dict[str, str]]:

@@ -1,6 +1,6 @@
 """How good are several models' heads at the same things? Each reads the same text; their best heads are compared."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -172,30 +172,27 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
 
 
 def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, str], seed: int, say: Say) -> Read:
+    """One reading of each corpus for all the behaviours that it serves."""
     collected: dict[str, Collected] = {}
     left_out = dict(unserved)
-    for each in used:
-        for behaviour, totals in _collect(name, model, each, seed, say):
-            if isinstance(totals, InputError):
-                left_out[behaviour] = str(totals)
+    for source in used:
+        corpus = source.corpus
+        reading = Reading(model, corpus, lambda texts, corpus=corpus: say(f"{name}: reading {corpus.name}", texts))
+        collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in source.asked]
+        try:
+            totals = collect(reading, collectors)
+            refuse_unread(reading.counts, corpus.name)
+        except InputError as error:
+            for _ in corpus:  # raises where the text is at fault, and not what this model can see of it
+                pass
+            totals = [error] * len(collectors)
+        source.documents.update(reading.documents)
+        for behaviour, total in zip(source.asked, totals, strict=True):
+            if isinstance(total, InputError):
+                left_out[behaviour] = str(total)
             else:
-                collected[behaviour] = totals
+                collected[behaviour] = total
     return Read(name, collected, left_out, _heads(name, collected, seed))
-
-
-def _collect(name: str, model: Model, used: Used, seed: int, say: Say) -> Iterable[tuple[str, Collected | InputError]]:
-    """One reading of one corpus for all the behaviours that it serves."""
-    reading = Reading(model, used.corpus, lambda texts: say(f"{name}: reading {used.corpus.name}", texts))
-    collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in used.asked]
-    try:
-        totals = collect(reading, collectors)
-        refuse_unread(reading.counts, used.corpus.name)
-    except InputError as error:
-        for _ in used.corpus:  # raises where the text is at fault, and not what this model can see of it
-            pass
-        totals = [error] * len(collectors)
-    used.documents.update(reading.documents)
-    return zip(used.asked, totals, strict=True)
 
 
 def _heads(name: str, collected: Mapping[str, Collected], seed: int) -> pd.DataFrame:
@@ -237,7 +234,7 @@ def _rows(behaviour: str, reads: Sequence[Read], bests: Sequence[Mapping[str, Be
             differences = difference_columns([(best[name], bests[0][name]) for name in common], seed=seed)
             for name, gain in zip(names, gains, strict=True):
                 about = {"behaviour": behaviour, "measure": name, "corpus": corpus, "model": read.name}
-                rows[name, read.name] = {**about, **best[name].columns(), **gain, **showing.get(name, _NO_HEAD)}
+                rows[name, read.name] = {**about, **best[name].columns, **gain, **showing.get(name, _NO_HEAD)}
                 rows[name, read.name]["reference"] = reads[0].name
             for name, difference in zip(common, differences, strict=True):
                 rows[name, read.name] |= difference

@@ -12,7 +12,7 @@ from torch import nn
 from analyses.corpora import Corpus
 from analyses.execution.fingerprints import fingerprint, tokenizer_hash
 from interp import InputError, Model
-from interp.edited import Edited
+from interp.running import Edited
 from models.huggingface.model_files import digest_as_read
 from models.quantization import Int8
 

@@ -6,7 +6,8 @@ the adjectives are swapped for others, which share of the change in the noun's f
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,39 +26,17 @@ from interp.tokens import align
 _NOUNS = {3: (1, 2), 7: (6,)}  # nouns of a scene with their adjectives, as places among its words
 _ADJECTIVES = (1, 2, 6)
 _CARRIED = "carried", "carried_low", "carried_high"
+Words = list[str]
 _TRIES = 100  # other adjectives that are tried until they have as many pieces
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A sentence of the article's form: two adjectives and a noun, a verb, one adjective and a noun."""
-
-    source: str
-    words: list[str]
-
-    @property
-    def text(self) -> str:
-        """The sentence."""
-        return " ".join(self.words)
-
-    def with_adjectives(self, adjectives: list[str]) -> "Scene":
-        """The same with other adjectives."""
-        other: dict[int, str] = dict(zip(_ADJECTIVES, adjectives, strict=True))
-        return Scene(self.source, [other.get(place, word) for place, word in enumerate(self.words)])
-
-
-def scenes(seed: int) -> list[Scene]:
-    """The article's sentence and some of its form, and as many in the stories' words."""
-    rng, drawn = random.Random(seed), []
-    for group in experiment_data("adjectives")["prompts"]:
-        if first := group.get("first"):
-            drawn.append(Scene(group["source"], first))
-        for _ in range(group["count"]):
-            one, two, three = rng.sample(group["adjectives"], 3)
-            word = {slot: rng.choice(words) for slot, words in group["slots"].items()}
-            drawn.append(
-                Scene(group["source"], ["A", one, two, word["noun"], word["verb"], "the", three, word["place"]])
-            )
+def scenes(group: Mapping[str, Any], rng: random.Random) -> list[Words]:
+    """A group's sentences: two adjectives and a noun, a verb, one adjective and a noun, as the article's."""
+    drawn = [group["first"]] if "first" in group else []
+    for _ in range(group["count"]):
+        one, two, three = rng.sample(group["adjectives"], 3)
+        word = {slot: rng.choice(words) for slot, words in group["slots"].items()}
+        drawn.append(["A", one, two, word["noun"], word["verb"], "the", three, word["place"]])
     return drawn
 
 
@@ -67,25 +46,23 @@ def measure(model: Model, *, seed: int = 0) -> Outcome:
     Raises:
         InputError: no sentence can be used, or no tokenizer.
     """
-    left_out, used, tables = Counter[str](), {}, [pd.DataFrame()]
+    left_out, used, tables, rng = Counter[str](), {}, [pd.DataFrame()], random.Random(seed)
     for group in experiment_data("adjectives")["prompts"]:
-        source = group["source"]
-        offered = [scene for scene in scenes(seed) if scene.source == source]
-        usable = readable(model, offered, source, left_out, lambda scene: [scene.text], "sentences")
+        source, offered = group["source"], scenes(group, rng)
+        usable = readable(model, offered, source, left_out, lambda scene: [" ".join(scene)], "sentences")
         if usable:
             used[source] = len(usable)
             tables.append(_rows(model, usable, group["adjectives"], left_out, seed).assign(source=source))
     return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out)
 
 
-def _rows(model: Model, usable: list[Scene], adjectives: list[str], left_out: Counter[str], seed: int) -> pd.DataFrame:
+def _rows(model: Model, usable: list[Words], adjectives: list[str], left_out: Counter[str], seed: int) -> pd.DataFrame:
     attention = np.stack([_attention(model, scene) for scene in usable])  # sentence, head or uniform, cell
     others = [_with_others(model, scene, adjectives, seed) for scene in usable]
     left_out["sentences without other adjectives of as many pieces"] += others.count(None)
-    carried = np.full((len(usable), attention.shape[-1]), np.nan)
-    for row, scene, other in zip(carried, usable, others, strict=True):
-        if other is not None:
-            row[:] = _carried(model, scene, other)
+    unknown = np.full(attention.shape[-1], np.nan)
+    pairs = zip(usable, others, strict=True)
+    carried = np.stack([unknown if other is None else _carried(model, scene, other) for scene, other in pairs])
     ones = np.ones_like(attention[:, 0])
     gain = estimate(attention[:, 0], ones, attention[:, 1], ones, seed=seed)
     share = shares_of(carried.T, np.ones(len(carried)), seed)
@@ -95,24 +72,24 @@ def _rows(model: Model, usable: list[Scene], adjectives: list[str], left_out: Co
     return pd.DataFrame({**columns, **bounded(share, *_CARRIED), "n": len(usable), "n_carried": share.n})
 
 
-def _places(model: Model, scene: Scene) -> list[list[int]]:
+def _places(model: Model, scene: Words) -> list[list[int]]:
     """The tokens of each word."""
-    tokenizer, text = tokenizer_of(model), scene.text
-    ends = np.cumsum([len(word) + 1 for word in scene.words]) - 1
-    spans = [(int(end) - len(word), int(end)) for end, word in zip(ends, scene.words, strict=True)]
+    tokenizer, text = tokenizer_of(model), " ".join(scene)
+    ends = np.cumsum([len(word) + 1 for word in scene]) - 1
+    spans = [(int(end) - len(word), int(end)) for end, word in zip(ends, scene, strict=True)]
     owners = align(tokenizer.pieces(text).spans, spans, text)
     shift = len(tokenizer.prefix)
-    return [[shift + token for token, owner in enumerate(owners) if owner == word] for word in range(len(scene.words))]
+    return [[shift + token for token, owner in enumerate(owners) if owner == word] for word in range(len(scene))]
 
 
-def _attention(model: Model, scene: Scene) -> np.ndarray:
+def _attention(model: Model, scene: Words) -> np.ndarray:
     """Mean over nouns of the attention to their adjectives, all heads' and uniform: 2 x cell.
 
     To a word it adds up over pieces, from a word it is averaged over them (Clark 2019).
     """
     (stack,) = model.config.stacks
     places = _places(model, scene)
-    out = run(model, batch_of(model, [scene.text]), capture=f"{stack}.*.attn.pattern")
+    out = run(model, batch_of(model, [" ".join(scene)]), capture=f"{stack}.*.attn.pattern")
     pattern = torch.cat([value[0] for value in out.activations.values()]).double().cpu()  # cell query key
     by_noun = []
     for noun, adjectives in _NOUNS.items():
@@ -123,24 +100,25 @@ def _attention(model: Model, scene: Scene) -> np.ndarray:
     return torch.stack(by_noun).mean(0).numpy()
 
 
-def _with_others(model: Model, scene: Scene, adjectives: list[str], seed: int) -> Scene | None:
+def _with_others(model: Model, scene: Words, adjectives: list[str], seed: int) -> Words | None:
     """The scene with other adjectives, every word of which has as many pieces; None if there are none."""
-    rng = random.Random(f"{seed} {scene.words}")
-    choices = [word for word in adjectives if word not in scene.words]
+    rng = random.Random(f"{seed} {scene}")
+    choices = [word for word in adjectives if word not in scene]
     for _ in range(_TRIES):
-        other = scene.with_adjectives(rng.sample(choices, 3))
+        changed = dict(zip(_ADJECTIVES, rng.sample(choices, 3), strict=True))
+        other = [changed.get(place, word) for place, word in enumerate(scene)]
         if _places(model, other) == _places(model, scene):
             return other
     return None
 
 
-def _carried(model: Model, scene: Scene, other: Scene) -> np.ndarray:
+def _carried(model: Model, scene: Words, other: Words) -> np.ndarray:
     """Mean over nouns of the share of the change between two scenes that each head writes."""
     (stack,) = model.config.stacks
     layers = range(model.config.n_layers)
     last = f"{stack}.{layers[-1]}.resid_post"
     sites = [last, *(f"{stack}.{layer}.attn.z" for layer in layers)]
-    out = run(model, batch_of(model, [scene.text, other.text]), capture=sites)
+    out = run(model, batch_of(model, [" ".join(words) for words in (scene, other)]), capture=sites)
     nouns = [_places(model, scene)[noun][-1] for noun in _NOUNS]
     change = _change(out[last])[nouns]  # noun d_model
     written = torch.cat([_change(head_results(model, out, layer))[nouns] for layer in layers], 1)  # noun cell d_model

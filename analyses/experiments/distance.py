@@ -3,13 +3,12 @@
 The mean distance between a token and what it attends to, beside that of uniform attention over the same tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from analyses.collectors import refuse_unread
 from analyses.experiments.experiment import Outcome, with_interval
@@ -22,15 +21,14 @@ from interp.statistics import estimate
 from models.stories import stories
 
 _STORIES = 60
-Sums = NDArray[np.float64]
 LAYER = -1  # the head of rows that hold a layer's mean
 
 
 @dataclass(frozen=True)
 class Distances(Outcome):
-    """With the last layer's distance less the first's, and its interval; None in a single layer."""
+    """With the last layer's distance less the first's, and its interval, as columns; None in a single layer."""
 
-    contrast: tuple[float, float, float] | None = None
+    contrast: Mapping[str, float] | None = None
 
 
 def measure(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Distances:
@@ -54,6 +52,7 @@ def measure(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed
     by_layer = [sums[:, :-1].reshape(-1, layers, heads).sum(-1) for sums in (scores, rows)]
     columns = (np.hstack([sums, layer]) for sums, layer in zip((scores[:, :-1], rows[:, :-1]), by_layer, strict=True))
     result = estimate(*columns, seed=seed)
+    ends = estimate(*(sums[:, [layer]] for layer in (-1, 0) for sums in by_layer), seed=seed) if layers > 1 else None
     layer, head = np.unravel_index(np.arange(layers * heads), (layers, heads))
     table = {
         "layer": [*layer, *range(layers)],
@@ -68,15 +67,8 @@ def measure(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed
         pd.DataFrame(table),
         used={"stories" if corpus is None else "corpus": len(reading.documents)},
         left_out={name: count for name, count in reading.counts.items() if "left out" in name},
-        contrast=_contrast(by_layer, seed),
+        contrast=ends and {"gain": float(ends.gain[0]), "ci_low": float(ends.low[0]), "ci_high": float(ends.high[0])},
     )
-
-
-def _contrast(by_layer: Sequence[Sums], seed: int) -> tuple[float, float, float] | None:
-    if by_layer[0].shape[1] == 1:
-        return None
-    result = estimate(*(sums[:, [layer]] for layer in (-1, 0) for sums in by_layer), seed=seed)
-    return float(result.gain[0]), float(result.low[0]), float(result.high[0])
 
 
 def sentence(outcome: Distances) -> str:
@@ -85,10 +77,10 @@ def sentence(outcome: Distances) -> str:
     first, last = layers[0], layers[-1]
     text = f"Attention looks {with_interval(first, 'distance')} tokens away in layer 0"
     if outcome.contrast:
-        value, low, high = outcome.contrast
+        value, low, high = outcome.contrast.values()
         way = "farther" if low > 0 else "nearer" if high < 0 else "neither surely nearer nor farther, the difference"
-        value, low, high = (-value, -high, -low) if high < 0 else outcome.contrast
-        difference = with_interval({"share": value, "ci_low": low, "ci_high": high})
+        bounds = (-value, -high, -low) if high < 0 else (value, low, high)
+        difference = with_interval(dict(zip(outcome.contrast, bounds, strict=True)), "gain")
         text += f" and {with_interval(last, 'distance')} in layer {last['layer']}: {way} by {difference}"
     texts = sum(outcome.used.values())
     return (

@@ -125,19 +125,13 @@ def cost_sentence(outcome: Outcome) -> str:
     """Each part's seconds at the longest text, and its exponent."""
     table = outcome.table
     longest = table.loc[table["tokens"] == table["tokens"].max()].to_dict("records")
-    parts = [
-        f"{row['seconds'] * 1000:.1f} ms on {row['part'].replace(': ', '’s ')}, growing "
-        f"{_growth(row['exponent'], row['exponent_error'])}"
-        for row in longest
-    ]
+    parts = []
+    for row in longest:
+        growth = f"as length to the power {row['exponent']:.2f} ± {row['exponent_error']:.2f}"
+        growth = "by a power that so few lengths cannot tell" if isnan(row["exponent"]) else growth
+        parts.append(f"{row['seconds'] * 1000:.1f} ms on {row['part'].replace(': ', '’s ')}, growing {growth}")
     length = number(longest[0]["tokens"])
     return f"At {length} tokens one block spends {'; '.join(parts)} (standard errors; 2 is quadratic)."
-
-
-def _growth(power: float, error: float) -> str:
-    if isnan(power):
-        return "by a power that so few lengths cannot tell"
-    return f"as length to the power {power:.2f} ± {error:.2f}"
 
 
 def measure_shares(model: Model, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
@@ -149,12 +143,12 @@ def measure_shares(model: Model, *, tokens: int = _TOKENS, seed: int = 0) -> Out
     tokenizer_of(model, unfinished=False)
     model = with_parts(model, "counting each part's weights")
     tokens = min(tokens, model.config.n_ctx)
-    rows = []
-    for quantity, values in ((PARAMETERS, _parameters(model)), (ARITHMETIC, _arithmetic(model, tokens))):
-        whole = sum(values.values())
-        rows += [
-            {"quantity": quantity, "part": part, "value": values[part], "share": values[part] / whole} for part in PARTS
-        ]
+    whole = {PARAMETERS: _parameters(model), ARITHMETIC: _arithmetic(model, tokens)}
+    rows = [
+        {"quantity": quantity, "part": part, "value": values[part], "share": values[part] / sum(values.values())}
+        for quantity, values in whole.items()
+        for part in PARTS
+    ]
     left_out: Counter[str] = Counter()
     written, counts = _writing(model, left_out, seed)
     share = shares_of(written.T, written.sum(1), seed)

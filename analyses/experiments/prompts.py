@@ -62,16 +62,7 @@ def readable(
     texts: Callable[[Item], Iterable[str]],
     what: str = "prompts",
 ) -> list[Item]:
-    """The items of which the model can use every text; the others are counted in `left_out` by reason.
-
-    Args:
-        model: whose tokenizer and context decide.
-        items: of one source.
-        source: `ARTICLES` or `STORIES`.
-        left_out: where the others are counted.
-        texts: those of an item.
-        what: the items are called.
-    """
+    """The items of one source of which the model can use every text; `left_out` counts the others by reason."""
     usable = []
     for item in items:
         reasons = (_unreadable(model, text, source) for text in texts(item))

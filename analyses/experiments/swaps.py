@@ -9,8 +9,8 @@ layer and position is swapped at a time. In the stories' words the subject's gen
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,8 +31,7 @@ _KNIGHT_COLUMNS = "source layer head share ci_low ci_high direct direct_low dire
 _PROFESSION_COLUMNS = "layer place share ci_low ci_high n accuracy accuracy_low token source site example"
 
 
-@dataclass(frozen=True)
-class Swap:
+class Swap(NamedTuple):
     """A prompt, the same with another noun, and what should follow either."""
 
     source: str
@@ -62,16 +61,10 @@ def by_swapping(
     tabulate: Callable[[Pairs, Mapping[str, Cells], Cells], pd.DataFrame],
     columns: str,
 ) -> Outcome:
-    """Patches the pairs of every source that a model can use, and joins what `tabulate` makes of each.
+    """Patch the pairs of every source that a model can use, and join what `tabulate` makes of each.
 
-    Args:
-        model: a causal model with an output layer and a tokenizer.
-        experiment: whose pairs.
-        sites: what is patched, by its axes.
-        tabulate: makes a table of a source's pairs, of the effects by site (`*cells pair`, the mean of both
-            directions) and of the whole effects.
-        columns: of the table, in order; `source`, `accuracy` (of all prompts, with the lower end of its 95% interval as
-            `accuracy_low`) and `example` are added to its rows.
+    It gets a source's pairs, the effects by site (`*cells pair`, the mean of both directions) and the whole effects.
+    `columns` are the table's, in order; `source`, `accuracy` of all prompts, `accuracy_low` and `example` are added.
 
     Raises:
         InputError: no pair can be used; no output layer, no tokenizer, not causal.

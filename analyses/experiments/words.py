@@ -9,8 +9,7 @@ model has read the context.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -22,6 +21,8 @@ from analyses.experiments.prompts import experiment_data, readable, streams, tok
 from interp import Model
 from interp.statistics import mean_interval
 
+_COSINES = "near_cosine near_low near_high", "far_cosine far_low far_high", "gap ci_low ci_high"
+
 
 def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
     """Cosine distances of a word's streams by layer: 0 as embedded, then after each layer.
@@ -29,54 +30,52 @@ def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
     Raises:
         InputError: no word can be used, or no tokenizer.
     """
-    rows, used, left_out = [], Counter[str](), Counter[str]()
+    tables, used, left_out = [pd.DataFrame()], Counter[str](), Counter[str]()
     for group in experiment_data("word-sense")["prompts"]:
+        source = group["source"]
         for word in group["words"]:
-            frames = _frames(model, group, word, left_out)
+            senses = {
+                sense: readable(model, frames, source, left_out, lambda frame, word=word: [f"{frame} {word}"])
+                for sense, frames in group["senses"].items()
+            }
+            frames = [(sense, frame) for sense, usable in senses.items() if len(usable) > 1 for frame in usable]
             if len({sense for sense, _ in frames}) < 2:
                 left_out[f"of the words (“{word}”, without two senses of two readable frames each)"] += 1
                 continue
-            used[group["source"]] += len(frames)
-            rows += _sense_rows(model, group, word, frames, left_out, seed)
-    return Outcome(pd.DataFrame(rows), used, left_out)
-
-
-def _frames(model: Model, group: Mapping[str, Any], word: str, left_out: Counter[str]) -> list[tuple[str, str]]:
-    """The frames that the model can read with a word at their end, by sense; none of a sense with fewer than two."""
-    senses = {
-        sense: readable(model, frames, group["source"], left_out, lambda frame: [f"{frame} {word}"])
-        for sense, frames in group["senses"].items()
-    }
-    return [(sense, frame) for sense, frames in senses.items() if len(frames) > 1 for frame in frames]
+            used[source] += len(frames)
+            table = _sense_rows(model, word, group["controls"], source, frames, left_out, seed)
+            tables.append(table.assign(n=len(frames), source=source, word=word))
+    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out)
 
 
 def _sense_rows(
     model: Model,
-    group: Mapping[str, Any],
     word: str,
-    frames: list[tuple[str, str]],
+    controls: Sequence[str],
+    source: str,
+    frames: Sequence[tuple[str, str]],
     left_out: Counter[str],
     seed: int,
-) -> list[dict[str, object]]:
+) -> pd.DataFrame:
+    """A row a layer of the word, of the mean of the controls that can be read in all frames, and of the difference."""
     senses, texts = zip(*frames, strict=True)
-    source, controls = group["source"], []
-    for control in group["controls"]:
-        usable = readable(model, texts, source, Counter(), lambda text, end=control: [f"{text} {end}"])
-        controls += [control] if len(usable) == len(texts) else []
-    left_out["control words that cannot be read in all frames"] += len(group["controls"]) - len(controls)
-    ambiguous = distances(model, word, texts, senses)
-    roles = {"ambiguous": ambiguous}
-    if controls:
-        mean = np.mean([distances(model, control, texts, senses) for control in controls], 0)
-        roles |= {"control": mean, "excess": ambiguous - mean}
+    known = [
+        control
+        for control in controls
+        if len(readable(model, texts, source, Counter(), lambda text, end=control: [f"{text} {end}"])) == len(texts)
+    ]
+    left_out["control words that cannot be read in all frames"] += len(controls) - len(known)
+    roles = {"ambiguous": distances(model, word, texts, senses)}
+    if known:
+        roles["control"] = np.mean([distances(model, control, texts, senses) for control in known], 0)
+        roles["excess"] = roles["ambiguous"] - roles["control"]
     rows = []
     for role, (between, within) in roles.items():
         for layer, gap in enumerate(between - within):
             value, low, high, _ = mean_interval(gap, seed=seed) if not np.isnan(gap).any() else (np.nan,) * 4
-            row = {"role": role, "layer": layer, "between": between[layer].mean(), "within": within[layer].mean()}
-            row |= {"gap": value, "ci_low": low, "ci_high": high, "n": len(frames)}
-            rows.append(row | {"source": source, "word": word})
-    return rows
+            means = {"between": between[layer].mean(), "within": within[layer].mean()}
+            rows.append({"role": role, "layer": layer, **means, "gap": value, "ci_low": low, "ci_high": high})
+    return pd.DataFrame(rows)
 
 
 def distances(
@@ -113,25 +112,12 @@ def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
         usable = [row for row in texts if readable(model, row, triple["source"], left_out, lambda text: [text]) == row]
         if usable:
             used[triple["source"]] += len(usable)
-            rows += _companion_rows(model, triple, usable, seed, first=0 if pieces == {1} else 1)
+            x = [streams(model, side).numpy() for side in zip(*usable, strict=True)]
+            x = [side / np.linalg.norm(side, axis=-1, keepdims=True) for side in x]
+            near, far = ((x[0] * side).sum(-1) for side in x[1:])  # layer frame
+            for layer in range(0 if pieces == {1} else 1, len(near)):
+                row = {**triple, "layer": layer}
+                for columns, values in zip(_COSINES, (near, far, near - far), strict=True):
+                    row |= zip(columns.split(), mean_interval(values[layer], seed=seed), strict=False)
+                rows.append(row | {"n": len(usable)})
     return Outcome(pd.DataFrame(rows), used, left_out)
-
-
-def _companion_rows(
-    model: Model, triple: Mapping[str, str], texts: list[list[str]], seed: int, *, first: int
-) -> list[dict[str, object]]:
-    x = [streams(model, side).numpy() for side in zip(*texts, strict=True)]
-    x = [side / np.linalg.norm(side, axis=-1, keepdims=True) for side in x]
-    near, far = ((x[0] * side).sum(-1) for side in x[1:])  # layer frame
-    rows = []
-    for layer in range(first, len(near)):
-        row: dict[str, object] = {**triple, "layer": layer}
-        cosines = {
-            "near_cosine near_low near_high": near,
-            "far_cosine far_low far_high": far,
-            "gap ci_low ci_high": near - far,
-        }
-        for columns, values in cosines.items():
-            row |= zip(columns.split(), mean_interval(values[layer], seed=seed), strict=False)
-        rows.append(row | {"n": len(texts)})
-    return rows

@@ -20,7 +20,8 @@ _signed = partial(number, sign=True)
 
 
 def _estimate(value: float, low: float, high: float) -> Text:
-    return [f"{_signed(value)} ", soft(interval(low, high, sign=True))]
+    bounds = interval(low, high, sign=True)
+    return [_signed(value), *([" ", soft(bounds)] if bounds != "–" else [])]
 
 
 def _rule(name: str, value: float) -> str:

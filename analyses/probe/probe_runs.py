@@ -22,7 +22,6 @@ def measure(
     *,
     held_out: Iterable[AnnotatedText] | None = None,
     tasks: Sequence[str] | None = None,
-    lenient: bool = False,
     words: int = TAG.most,
     edges: int = COREFERENCE.most,
     penalty: float = PENALTY,
@@ -40,7 +39,6 @@ def measure(
         corpus: texts to train on; without `held_out` a quarter of the documents is kept for the test.
         held_out: other documents to test on.
         tasks: of `TASKS`; by default those that the corpus is annotated for.
-        lenient: leave out of `tasks` what cannot be asked of this corpus, unless it is all.
         words: words at most to train tags and relations on, the first of the corpus; half as many are tested. Heads and
             mixes of layers are trained on 6,000 of them.
         edges: edges at most to train coreference on; half as many are tested.
@@ -49,8 +47,8 @@ def measure(
         progress: is told what is being done, and how many texts have been read.
 
     Raises:
-        InputError: an unknown task, too few documents, a text unknown to the tokenizer; a task of `tasks`, or without
-            it every task, for which the corpus has nothing, or fewer types than classes.
+        InputError: an unknown task, too few documents, a text unknown to the tokenizer; for every task the corpus has
+            nothing, or fewer types than classes.
     """
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")
@@ -66,7 +64,7 @@ def measure(
         progress=lambda texts: say("probes: choosing words", texts),
     )
     tasks_items, left_out = _task_items(items, wanted, seed)
-    if not tasks_items or (tasks and left_out and not lenient):
+    if not tasks_items:
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
     fresh = _read(untrained(model, seed), items, "probes: reading, untrained", say)

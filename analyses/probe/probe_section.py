@@ -15,7 +15,6 @@ from analyses.page.sections import (
     Figure,
     Part,
     Section,
-    Table,
     Text,
     bold,
     caveat,
@@ -78,53 +77,82 @@ def section(
     probed: dict[Source, Probed] = {}
     for source, tasks in sources.items():
         try:
-            on: dict[str, Any] = {"held_out": source.held_out, "tasks": tasks, "lenient": True}
-            probed[source] = run = measure(model, source.corpus, **on, seed=seed, progress=progress)
+            run = measure(model, source.corpus, held_out=source.held_out, tasks=tasks, seed=seed, progress=progress)
+            probed[source] = run
             left_out |= run.left_out
         except InputError as error:
             if model.tokenizer is None:
                 raise
-            _raise_if_damaged(source)
+            for corpus in (source.corpus, source.held_out):
+                for _ in corpus or ():  # raises where the text is at fault, and not what this model can see of it
+                    pass
             left_out |= dict.fromkeys(tasks, str(error))
     if not probed:
-        raise InputError(f"nothing to probe: {_reasons(left_out)}")
+        reasons = dict.fromkeys(left_out.values())
+        said = (f"{', '.join(task for task in left_out if left_out[task] == why)}: {why}" for why in reasons)
+        raise InputError(f"nothing to probe: {'; '.join(said)}")
     order = {task: source for task in TASKS for source, run in probed.items() if task in run.scores}
-    scores = {task: probed[source].scores[task] for task, source in order.items()}
-    whole = replace(next(iter(probed.values())), scores=scores)
+    whole = replace(next(iter(probed.values())), scores={task: probed[order[task]].scores[task] for task in order})
     layers, depths, deepest = whole.layers, whole.depths, whole.config.n_layers
-    question, differences = sentences.question(depths), sentences.differences(depths)
-    not_probed = {task: left_out[task] for task in TASKS if task in left_out}
-    short: list[tuple[Text, Text]] = [
-        (link(task.title, f"probes-{name}"), sentences.in_short(layers.loc[layers["task"] == name], task, deepest))
-        for name, task in TASKS.items()
-        if name in scores
-    ]
-    if differences:
-        short.append((link(question, "probes-depths"), sentences.verdict(depths) or differences[0]))
+    rows = {task: layers.loc[layers["task"] == task] for task in order}
+    best = {task: sentences.read_best(rows[task], TASKS[task], deepest) for task in order}
+    question, verdict, differences = (say(depths) for say in (sentences.question, sentences.verdict, _differences))
     curves, gravity = probes_by_layer(layers), probe_depths(depths, deepest, title=question)
+    compared: list[Block] = [*([(bold(verdict),)] if verdict else []), differences]
+    compared += [caveat(_TEXTS["apart"])] * (len(probed) > 1)
     shown: list[Block] = [
         _TEXTS["introduction"],
         Figure("probes_by_layer", curves, _TEXTS["by layer"], sentences.by_layer(layers)),
         Figure("probe_depths", gravity, _TEXTS["depths"], sentences.depths(depths)),
-        _depths(depths, apart=len(probed) > 1),
+        Section(question, [*compared, remark(_TEXTS["intervals"])], "probes-depths"),
     ]
     for task, source in order.items():
-        caveats = _caveats(TASKS[task], source, probed[source], held_out)
-        shown.append(_task(whole, TASKS[task], _trained_on(source, scores[task]), caveats))
-    shown += [caveat(f"{TASKS[task].title}: not probed: {reason}.") for task, reason in not_probed.items()]
+        has_ambiguous = bool((rows[task]["ambiguous_n"] > 0).any())
+        columns = (
+            f"depth accuracy gain learnt selectivity {'ambiguous ambiguous_gain ' * has_ambiguous}cumulative_accuracy"
+        )
+        streams = rows[task].loc[rows[task]["head"].isna()].to_dict("records")
+        deep = sentences.depth(depths.loc[depths["task"] == task])
+        blocks: list[Block] = [
+            (f"{TASKS[task].question} ", soft(_trained_on(source, whole.scores[task]))),
+            *map(caveat, _caveats(TASKS[task], source, probed[source], held_out)),
+            f"{best[task]} Of {deepest} blocks, {deep}",
+            sentences.read_by_heads(rows[task]),
+            SCHEMAS["layers"].page(streams, columns, _TEXTS["streams"]),
+        ]
+        shown.append(Section(TASKS[task].title, blocks, f"probes-{task}"))
+    refusals = {TASKS[task].title: left_out[task] for task in TASKS if task in left_out}
+    short: list[tuple[Text, Text]] = [(link(TASKS[task].title, f"probes-{task}"), text) for task, text in best.items()]
+    if isinstance(differences, Bullets):
+        short.append((link(question, "probes-depths"), verdict or differences.items[0]))
     counts = pd.DataFrame([run.counts for run in probed.values()]).fillna(0).astype(int).to_dict("records")
     return Part(
-        sections=[Section("Probes of every layer", [*shown, remark(_TEXTS["chosen"])], "probes")],
-        short=short + [(TASKS[task].title, f"Not probed: {reason}.") for task, reason in not_probed.items()],
+        sections=[
+            Section(
+                "Probes of every layer",
+                [
+                    *shown,
+                    *(caveat(f"{title}: not probed: {why}.") for title, why in refusals.items()),
+                    remark(_TEXTS["chosen"]),
+                ],
+                "probes",
+            )
+        ],
+        short=[*short, *((title, f"Not probed: {why}.") for title, why in refusals.items())],
         counted=counts_table(counts, [source.name for source in probed], counts[0].keys()),
         definitions=[*WORDS["definitions"].items()],
         tables={"layers": layers, "depths": depths},
         facts={
-            "tasks": {task: _facts(source, scores[task]) for task, source in order.items()},
+            "tasks": {task: _facts(source, whole.scores[task]) for task, source in order.items()},
             "left_out": {source.name: run.counts for source, run in probed.items()},
-            "not_probed": not_probed,
+            "not_probed": {task: left_out[task] for task in TASKS if task in left_out},
         },
     )
+
+
+def _differences(depths: pd.DataFrame) -> Bullets | str:
+    lines = sentences.differences(depths)
+    return Bullets(lines) if lines else _TEXTS["not alone"]
 
 
 def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dict[Source, list[str]], dict[str, str]]:
@@ -140,49 +168,6 @@ def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dic
         else:
             sources.setdefault(Source(corpus, test), []).append(name)
     return sources, left_out
-
-
-def _raise_if_damaged(source: Source) -> None:
-    """A text at fault is an error; what this model can see of a sound one is a reason."""
-    for corpus in (source.corpus, source.held_out):
-        for _ in corpus or ():
-            pass
-
-
-def _reasons(left_out: Mapping[str, str]) -> str:
-    reasons = dict.fromkeys(left_out.values())
-    return "; ".join(f"{', '.join(task for task in left_out if left_out[task] == why)}: {why}" for why in reasons)
-
-
-def _depths(depths: pd.DataFrame, *, apart: bool) -> Section:
-    """How deep tasks are read beside each other; `apart` where two were asked on different texts."""
-    verdict, differences = sentences.verdict(depths), sentences.differences(depths)
-    blocks: list[Block] = [(bold(verdict),)] if verdict else []
-    blocks.append(Bullets(differences) if differences else _TEXTS["not alone"])
-    blocks += [caveat(_TEXTS["apart"])] if apart else []
-    return Section(sentences.question(depths), [*blocks, remark(_TEXTS["intervals"])], "probes-depths")
-
-
-def _task(whole: Probed, task: Task, trained_on: str, caveats: Sequence[str]) -> Section:
-    """One task: what was asked, what is read best, and a row a layer."""
-    rows, deepest = whole.layers.loc[whole.layers["task"] == task.name], whole.config.n_layers
-    best, depth = sentences.read_best(rows, deepest), sentences.depth(whole.depths, task.name, deepest)
-    blocks: list[Block] = [
-        (f"{task.question} ", soft(trained_on)),
-        *map(caveat, caveats),
-        f"{best} {depth} What that probe has over each thing beside it:",
-        Bullets(sentences.compared(rows)),
-        sentences.of_heads(rows),
-        _streams(rows.loc[rows["head"].isna()]),
-    ]
-    return Section(task.title, blocks, f"probes-{task.name}")
-
-
-def _streams(rows: pd.DataFrame) -> Table:
-    """A row a layer's stream."""
-    ambiguous = "ambiguous " * bool((rows["ambiguous_n"] > 0).any())
-    columns = f"depth accuracy gain learnt selectivity {ambiguous}cumulative_accuracy"
-    return SCHEMAS["layers"].page(rows.to_dict("records"), columns, _TEXTS["streams"])
 
 
 def _trained_on(source: Source, scores: Scores) -> str:

@@ -141,11 +141,11 @@ def test_heads_are_chosen_on_one_half_of_the_documents_and_reported_on_the_other
     scored = [Scored(totals, [Measure("previous-token", rivals=[Rival("uniform", None)])], "kept")]
     collected = Collected(Heads("decoder", 2, 1), "position", "texts", scored, {}, N_GROUPS)
     best = best_heads(collected)["previous-token"]
-    assert best.index == 0
+    assert best.columns["head"] == 0
     total, weight = best.value
     assert total.sum() / weight.sum() == pytest.approx(0.1)
     assert (total[0::2] == 0).all()
-    assert best.n == N_GROUPS // 2
+    assert best.columns["n"] == N_GROUPS // 2
     only_odd = replace(collected, scored=[replace(scored[0], totals=totals.of(torch.arange(N_GROUPS) % 2 == 1))])
     assert best_heads(only_odd) == {}
 
@@ -186,7 +186,6 @@ def test_what_cannot_be_measured_in_one_model_is_said_and_the_others_go_on(met, 
     assert set(table.loc[table["measure"] == "previous-token", "model"]) == set(models)
     page = page_of(out)
     assert f"Not measured in short {HOSTILE}: the corpus has no pronoun" in page.text
-    assert f"No such number for short {HOSTILE}." in page.text
     facts = json.loads((out / "run.json").read_text())
     assert list(facts["models"][1]["not_measured"]) == ["coreference"]
 
@@ -289,32 +288,12 @@ def test_the_page_says_which_heads_one_model_lacks_and_holds_nothing_from_outsid
     gain = pd.read_parquet(written / "tables" / "compare.parquet").set_index(["measure", "model"])["gain"]
     copies = gain["induction", f"{HOSTILE} & one"]
     assert f"None of its heads shows what some of {HOSTILE} & one’s do: same token, induction." in text
-    assert f"{HOSTILE} & one: its best head, L1.H0, gains {copies:.3f} over uniform (95%" in text
-    assert "1 of its 4 heads shows it." in text
-    assert "none of its 6 heads shows it." in text
-    assert f"less than {HOSTILE} & one’s (95%" in text
+    assert f"+{copies:.3f} +" in text  # with its interval
     assert unlisted(page) == []
     assert outside_addresses(page) == []
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 2
     assert all("induction" in (attrs["alt"] or "") for attrs in images)
-
-
-def said(difference: float, low: float, high: float, q: float = 0.01) -> str:
-    from analyses.compare.compare_page import _difference
-
-    columns = {"difference": difference, "difference_low": low, "difference_high": high, "q": q}
-    return _difference({"model": "B", "reference": "A", **columns})
-
-
-def test_sentences_tell_a_difference_from_chance_from_nothing_and_from_too_little():
-    assert said(-0.412, -0.44, -0.38, 0.0001) == "0.412 less than A’s (95% 0.380 to 0.440; q < 0.001)."
-    assert said(0.2, 0.1, 0.3) == "0.200 more than A’s (95% 0.100 to 0.300; q 0.010)."
-    assert said(0.02, -0.01, 0.05, 0.3) == "Cannot be told apart from A’s: +0.020 (95% −0.010 to +0.050)."
-    assert said(0.02, 0.01, 0.05, 0.2) == "Cannot be told apart from A’s: +0.020 (95% +0.010 to +0.050, q 0.200)."
-    assert said(0.0, 0.0, 0.0, 1.0) == "Exactly as much as A’s."
-    assert said(0.2, np.nan, np.nan) == "+0.200 beside A’s, on too few documents for an interval."
-    assert said(np.nan, np.nan, np.nan, np.nan) == "A has no such number to compare with."
 
 
 def test_gains_that_no_head_of_either_model_shows_are_not_compared_in_short(found):

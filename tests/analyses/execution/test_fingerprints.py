@@ -23,8 +23,8 @@ from analyses.execution.provenance import model_facts
 from analyses.page.sections import Page
 from analyses.report.scaffold import Run, write
 from interp import Model, Tokenizer, Transformer, change, put, run, scale, zero
-from interp.edited import edited
 from interp.edits import SelectiveEdit, patch
+from interp.running import edited
 from models import load, save, weights_digest
 
 Z = "decoder.1.attn.z"

@@ -1,5 +1,6 @@
 """The articles' experiments find what was planted, say it with its number, and leave out what a model cannot read."""
 
+import random
 import re
 from dataclasses import replace
 
@@ -103,11 +104,12 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
 @pytest.fixture(scope="module")
 def described() -> Transformer:
     """L0.H0 looks from nouns at all their adjectives alike; L0.H1 at the word before and remembers which."""
-    scenes = adjectives.scenes(0)
-    nouns = sorted({scene.words[place] for scene in scenes for place in (3, 7)})
+    rng = random.Random(0)
+    scenes = [scene for group in experiment_data("adjectives")["prompts"] for scene in adjectives.scenes(group, rng)]
+    nouns = sorted({scene[place] for scene in scenes for place in (3, 7)})
     named = [word for group in experiment_data("adjectives")["prompts"] for word in group["adjectives"]]
     described_by = word_to_word(nouns, sorted(set(named)), nearest=False)
-    vocabulary = words_of([" ".join(scene.words) for scene in scenes]) + named
+    vocabulary = words_of([" ".join(scene) for scene in scenes]) + named
     return Planted(sorted(set(vocabulary)), [[described_by, offset(-1, remember=True)]]).build()
 
 
@@ -173,7 +175,7 @@ def test_distance_of_planted_heads():
     assert found[0, 1] < 1.2  # the first words, which have none before them, look elsewhere
     assert found[1, 0] > 2.5
     assert found[0, distance.LAYER] == pytest.approx((found[0, 0] + found[0, 1]) / 2)
-    contrast, low, high = measured.contrast
+    contrast, low, high = measured.contrast.values()
     assert low <= contrast <= high
     assert f"farther by {contrast:.2f}" in distance.sentence(measured)
 

@@ -135,7 +135,7 @@ def test_a_run_is_not_gone_on_with_as_another(recipe, trained, arguments, messag
         ("tiny.toml --resume", "nothing to resume: there is no run/state.safetensors"),
         ("tiny.toml --device abacus", "no device 'abacus' here"),
         ("tiny.toml --set data.book.path=nowhere", "[data.book]: no text at"),
-        ("tiny.toml --set training.warmup=9", "the schedule ends before its warm-up does"),
+        ("tiny.toml --set training.warmup=9", "the schedule ends before its warm-up"),
         ("defualt", 'no recipe "defualt"'),
         ("out.toml", "files are called by this name: expected at most 64 letters"),
     ],

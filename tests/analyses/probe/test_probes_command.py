@@ -15,6 +15,7 @@ from analyses.page.sections import Paragraph, Part, Section
 from analyses.probe import probe_sentences as sentences
 from analyses.probe import section
 from analyses.report.builders import probe as build
+from analyses.wording.formats import percent
 from interp import AnnotatedText, InputError
 from models import planted
 from models.planted import Planted
@@ -67,8 +68,8 @@ class TestWhatIsWritten:
         page, rows = page_of(built[0]), pd.read_csv(built[0] / "tables/layers.csv")
         best = rows[(rows.task == "tag") & rows["head"].isna()].nlargest(1, "accuracy").iloc[0]
         said = [
-            f"Read best after 1 of 1 block, {best.accuracy:.3f} of {best.n}",
-            f"+{best.ambiguous_gain:.3f} (95% +{best.ambiguous_low:.3f}",
+            f"Read best after 1 of 1 block: {percent(best.accuracy)} of {best.n}",
+            f"+{best.ambiguous_gain:.3f} +{best.ambiguous_low:.3f}",
             "Dependency relations: not probed: no dependency relations in",
             "The tasks were not asked on the same text",
             "Is syntax read low in the model, and coreference high?",
