@@ -1,16 +1,10 @@
 """What may each head be called? Labels with attention evidence, causal evidence, a baseline, an interval and a rate.
 
-Labels are chosen on one half of the documents and reported on the other. A head is a candidate where, on the choosing
-half, it shows a measure (`analyses.tables.findings`) by more than any head that has learnt nothing does, or where
-hiding the measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each
-gets
-
-    both        attention and effect hold, by the larger of their two p
-    attention   it attends, and what it attends to has no effect that could be told from chance
-    effect      the model needs it, though attention does not stand out from its baseline
-
-The effect is the least of what hiding, exchange and removal of the keys cost. What a head needs without looking there
-more than heads that have learnt nothing is no label: a head that copies everything needs every key.
+A head is a candidate where, on the half of the documents that chooses, it shows a measure (`analyses.tables.findings`)
+by more than any head that has learnt nothing does, or where hiding the measure's claimed keys costs what the model says
+(`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger of their two p, or `attention` or
+`effect` alone. What a head needs without looking there more than heads that have learnt nothing is no label: a head
+that copies everything needs every key.
 """
 
 import random
