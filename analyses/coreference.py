@@ -200,7 +200,7 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     prompt, query, column, candidates, right = (torch.from_numpy(each).to(batch.device) for each in columns)
     chosen = {name: torch.from_numpy(words[which]).to(batch.device) for name, words in picks.items()}
     by_rule = {**chosen, RANDOM.name: None}
-    return Items(batch, prompt, query, column.long(), candidates, right, by_rule, of_tags=False)
+    return Items(batch, prompt, query, column.long(), candidates, right, by_rule, by_tag=False)
 
 
 BEHAVIOUR = Behaviour(

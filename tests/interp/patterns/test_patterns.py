@@ -199,7 +199,7 @@ def test_choices_are_judged_as_the_plain_scorer_does(causal):
     items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
     choices = Choices(items)
     for judged, removed in ((choices.kept, False), (choices.removed, True)):
-        scores, masks = choices.on_words(without_first=removed), (items.candidates, items.right)
+        scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
         plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, items.bins)
         counted = ~choices.lost[0] | (not removed)
         counted[:, 1] = False  # sums over pieces that should tie differ by rounding
