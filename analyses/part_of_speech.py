@@ -138,8 +138,8 @@ class Collector(Scoring):
         self.records = Records(self.heads, chosen, (OFFSETS, NEAREST), RELATION) if rules else None
         if self.records is not None:
             self.records.unseen[:] = 0
-        more = {"unseen": _UNSEEN, "records": self.records}
-        self.chosen = PairScorer(self.heads, chosen, edges(relations), self.counts, **more)
+        pairs = edges(relations)
+        self.chosen = PairScorer(self.heads, chosen, pairs, self.counts, unseen=_UNSEEN, records=self.records)
         self.lifts = Lifts(self.heads, tag_pairs)
         self.scorers = [self.chosen, self.lifts]
         if transposed:
