@@ -25,8 +25,8 @@ def makes_rows(model: Model, heads: Heads) -> bool:
 class Pass:
     """Texts that a model reads when something is first asked of their patterns.
 
-    As long as only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory.
-    Whoever asks for whole patterns has them read, once; where that comes first, rows are taken from them.
+    Where only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory. Whole
+    patterns are read once, and rows are taken from them.
 
     tokens   those that the heads' queries stand on
     source   what the encoder reads, where the heads are a decoder's that has one
@@ -41,9 +41,11 @@ class Pass:
         ids: Sequence[Sequence[int]],
         sources: Sequence[Sequence[int]] | None = None,
         norms: NormWeighted | None = None,
+        *,
+        few_rows: bool = False,
     ):
-        """`norms` are what weighs the same by the norm of what is written."""
-        self.model, self.heads, self.norms = model, heads, norms
+        """`norms` weigh the same by the norm of what is written; with `few_rows` nobody asks for whole patterns."""
+        self.model, self.heads, self.norms, self.few_rows = model, heads, norms, few_rows
         self.tokens = TokenBatch.from_rows(ids).to(model.device)
         self.source = None if sources is None else TokenBatch.from_rows(sources).to(model.device)
         self.read = self.tokens if self.source is None else self.source
@@ -73,7 +75,7 @@ class Pass:
     @cached_property
     def few(self) -> FewRows | None:
         """What rows are made of; None where whole patterns were read first, or there is no other way."""
-        if "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
+        if not self.few_rows or "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
             return None
         assert isinstance(self.model, Transformer)
         return FewRows.of(self.model, self.read, self.heads.stack, self.target, norms=self.norms is not None)

@@ -257,7 +257,7 @@ class Reading:
             self.model = by_ids(self.model)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (read_batch(self.model, self.read, windows, self.weighted) for windows in self.shown())
+        return (read_batch(self.model, self.read, each, self.weighted, few_rows=self.few_rows) for each in self.shown())
 
     def shown(self) -> Iterator[list[Window]]:
         """The windows that the model reads together, batch by batch."""
@@ -318,10 +318,12 @@ class Reading:
         return self.read.count * size * length**2 <= _PATTERN_ELEMENTS
 
 
-def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None) -> Batch:
+def read_batch(
+    model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None, *, few_rows: bool = False
+) -> Batch:
     """Windows with the attention of some heads, of one pass of the model; with `norms` also as they weigh it."""
     sources = [window.source for window in shown if window.source is not None]
-    reading = Pass(model, heads, [window.ids for window in shown], sources or None, norms)
+    reading = Pass(model, heads, [window.ids for window in shown], sources or None, norms, few_rows=few_rows)
     tokens, source = reading.tokens, reading.source
     masks = zip(*(window.masks for window in shown), strict=True)
     content, scored = (pad_sequence([*each], batch_first=True).to(model.device) for each in masks)
