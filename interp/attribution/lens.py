@@ -74,7 +74,7 @@ class LogitLens(Shown):
         chances = (logits.double() - self.logits.double().logsumexp(-1, keepdim=True).cpu()).exp()
         layer, prompt, index, rank = torch.cartesian_prod(*map(torch.arange, ids.shape)).T
         at = prompt, self.columns.cpu()[prompt, index]
-        table = {"layer": layer, "prompt": prompt, "position": self.tokens.positions.cpu()[at]}
+        table: dict[str, Any] = {"layer": layer, "prompt": prompt, "position": self.tokens.positions.cpu()[at]}
         table |= {"read": self._labels(self.tokens.ids.cpu()[at].tolist()), "rank": rank + 1, "id": ids.flatten()}
         table |= {"token": self._labels(ids.flatten().tolist()), "logit": logits.flatten().double()}
         return pd.DataFrame({**table, "probability": chances.flatten()})

@@ -99,7 +99,7 @@ def cells_by_forward(plan: Plan, edits: Callable[[int, Place], Edits], **more: A
     # where a prompt is too short any position will do: that is left out afterwards
     columns = {axis: plan.columns(axis) for axis in plan.by if axis in POSITIONAL}
     columns = {axis: at.minimum(pairs.read_by(site.counted(axis)).lengths - 1) for axis, at in columns.items()}
-    sizes = [len(columns[axis]) if axis in columns else site.size(axis) for axis in plan.by]
+    sizes = [len(columns[axis]) if axis in columns else site.size(axis) or 0 for axis in plan.by]
     values = {each.name: clean[each.name].new_empty(*sizes, len(pairs)) for each in plan.readouts}
     for cell in product(*map(range, sizes)):
         entries = zip(plan.by[1:], cell[1:], strict=True)

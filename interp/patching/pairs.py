@@ -331,7 +331,7 @@ def _from_rows(
     usable: dict[int, tuple[list[int], list[int], int, int, list[int], list[int]]] = {}
     for at, (*row, other) in enumerate(zip(*texts, others, strict=True)):
         try:
-            usable[at] = _pair(model, *row, kind, other, {name: listed[at] for name, listed in places.items()})
+            usable[at] = _pair(model, row, kind, other, {name: listed[at] for name, listed in places.items()})
         except _UnusableError as reason:
             left_out[str(reason).split(":")[0]] += 1
             if not drop:
@@ -343,9 +343,12 @@ def _from_rows(
         raise InputError(f"none of the {n_rows} pairs can be used: {reasons}")
     clean, corrupt, right, wrong, read, positions = zip(*usable.values(), strict=True)
     columns = torch.tensor(positions, dtype=torch.long).view(len(usable), len(places)).unbind(1)
-    parts = {"positions": dict(zip(places, columns, strict=True))}
+    parts: dict[str, Any] = {"positions": dict(zip(places, columns, strict=True))}
     parts |= {kind: TokenBatch.from_rows(read)} if beside else {}
-    batches, answers = map(TokenBatch.from_rows, (clean, corrupt)), map(torch.tensor, (right, wrong))
+    batches, answers = (
+        (TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt)),
+        (torch.tensor(right), torch.tensor(wrong)),
+    )
     return Pairs(*batches, *answers, left_out, tuple(usable), **parts).to(model.device)
 
 
@@ -376,7 +379,7 @@ def answer_ids(model: Model, answer: Answer, n_prompts: int, name: str = "answer
     if isinstance(answer, str) or (isinstance(answer, Sequence) and any(isinstance(each, str) for each in answer)):
         if (tokenizer := answers_in(model)) is None:
             raise InputError("this model has no tokenizer: give answers as ids")
-        ids = tokenizer.id(answer) if isinstance(answer, str) else [*map(tokenizer.id, answer)]
+        ids = tokenizer.id(answer) if isinstance(answer, str) else [tokenizer.id(str(each)) for each in answer]
     ids = torch.as_tensor(ids)
     if ids.is_floating_point() or ids.shape not in {(), (n_prompts,)}:
         raise InputError(
@@ -403,17 +406,10 @@ def differing(model: Model, target: object, source: object) -> str:
 
 
 def _pair(
-    model: Model,
-    clean: str,
-    corrupt: str,
-    right: str,
-    wrong: str,
-    kind: str,
-    other: str | None,
-    places: Mapping[str, Place | None],
+    model: Model, row: Sequence[str], kind: str, other: str | None, places: Mapping[str, Place | None]
 ) -> tuple[list[int], list[int], int, int, list[int], list[int]]:
     """Ids of both prompts, of the differing answer pieces and of the text that does not differ; the named positions."""
-    tokenizer, answering = model.tokenizer, answers_in(model)
+    (clean, corrupt, right, wrong), tokenizer, answering = row, model.tokenizer, answers_in(model)
     if tokenizer is None or answering is None:
         raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
     of_sources = other is not None and kind == "target"  # the prompts are what the encoder reads
@@ -441,9 +437,9 @@ def _pair(
         prompts = [[*prompt, *answers[0][:shared]] for prompt in prompts]
     reads_source = other is not None and not of_sources
     read = (beside, prompts[0]) if reads_source else (prompts[0], beside)
-    for texts, config, row in zip(("prompts", "targets"), model.config.stacks.values(), read, strict=False):
-        if len(row) > config.n_ctx:
-            raise _UnusableError(f"the {texts} are longer than the context: {len(row)} tokens against {config.n_ctx}")
+    for texts, config, ids in zip(("prompts", "targets"), model.config.stacks.values(), read, strict=False):
+        if len(ids) > config.n_ctx:
+            raise _UnusableError(f"the {texts} are longer than the context: {len(ids)} tokens against {config.n_ctx}")
     asked = answering if reads_source else tokenizer
     said = {answers[0][shared], *(() if reads_source else beside)}
     if asked.unknown_id in {*prompts[0], *prompts[1]} or answering.unknown_id in said:

@@ -188,7 +188,7 @@ class Plan:
             dtype=bool,
         )
         table[..., prompts.cpu().numpy()] = True
-        return self.of_names(table).any(-1)
+        return np.asarray(self.of_names(table).any(-1))
 
 
 def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]) -> Values:

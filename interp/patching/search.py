@@ -9,6 +9,7 @@ and each cell's own prompts refine (a moderated t, as in Smyth 2004, "Linear Mod
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,7 +135,7 @@ def top_cells(
     effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
     places = tuple(tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top)
     kept = {name: getattr(own, name) for name in ("site", "direction", "stack", "attention", "positions", "labels")}
-    more = {"kind": "search", "cells": places, "units": plan.by}
+    more: dict[str, Any] = {"kind": "search", "cells": places, "units": plan.by}
     more |= {"limit": limit, "paid": race.paid, "total": int(live.sum())}
     return TopCells(axes=("cell",), values={metric.name: effect}, **kept, **more)
 
