@@ -17,7 +17,7 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
         request: Request, *, corpus, over_training, pairs, labels, exact, probes, experiments, measures, text, training
     ):
         from analyses import report
-        from analyses.over_training import when_formed
+        from analyses.over_training import training_runs
         from interp import InputError
 
         if over_training:
@@ -35,9 +35,9 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
             wanted = [*OURS, *(measure for path in measures for measure in read_file(path))]
         model = request.load()
         if training is None:
-            run = when_formed.known(request.model, model)
+            run = training_runs.known(request.model, model)
         else:
-            run = when_formed.given(training, request.load, seed=request.seed, progress=request.progress)
+            run = training_runs.given(training, request.load, seed=request.seed, progress=request.progress)
         options: dict[str, Any] = {"pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
         options |= {"experiments": experiments, "behaviours": wanted, "texts": text or (), "training": run}
         report.build(model, corpora(corpus), request.out, **options, **request.named)

@@ -12,6 +12,7 @@ from pages import retold, slips
 
 from analyses import report
 from analyses.corpora import read
+from analyses.over_training.training_runs import known
 from interp import Model, Transformer
 from interp.initialisation import initialise
 from models import load
