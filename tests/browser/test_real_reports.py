@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from analyses.over_training.when_formed import known
 from pages import retold, slips
 
 from analyses import report
