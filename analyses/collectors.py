@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -58,21 +58,8 @@ class Readings:
         return [Scored(self.totals[sink], self.measures, sink, null=self.nulls[sink]) for sink in self.sinks]
 
 
-@runtime_checkable
-class Scorer(Protocol):
-    """Adds up some measures."""
-
-    def add(self, batch: Batch) -> None:
-        """Score one batch."""
-        ...
-
-    def scored(self) -> list[Scored]:
-        """What was added up, in each reading."""
-        ...
-
-
 class Scoring:
-    """What adds up one behaviour's measures, by `scorers`.
+    """What adds up one behaviour's measures, by `scorers` that `add` batches and say what they `scored`.
 
     `nothing` says what was expected where no measure had an item.
     """
@@ -80,7 +67,7 @@ class Scoring:
     def __init__(self, model: Model, behaviour: str, heads: Heads | None = None, *, nothing: str = ""):
         self.heads, self.behaviour, self.nothing = heads or Heads.of(model), behaviour, nothing
         self.counts: Counter[str] = Counter()
-        self.scorers: Sequence[Scorer] = ()
+        self.scorers: Sequence[Any] = ()
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""

@@ -116,14 +116,12 @@ class Collector(Scoring, ReadsFewRows):
             "the corpus has no pronoun with both a right and a wrong mention before it in one window of the model's "
             f"context ({n_ctx} tokens): expected coreference chains, and a context that shows them"
         )
-        places = [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]
-        self.scorers = [self._selections(measures, rules=rules) for measures in places]
         self._asked_in = by_text(partial(items_and_unasked, pronouns=pronouns))
-
-    def _selections(self, measures: Sequence[Measure], *, rules: bool) -> Selections:
-        nearest, first, *others = (rival for rival in measures[0].rivals if rival is not RANDOM)
-        records = Records(self.heads, measures[:2], ([nearest, first], others), ANTECEDENT) if rules else None
-        return Selections(self.heads, measures, masses=len(measures) > 2, records=records)
+        self.scorers = []
+        for measures in [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]:
+            nearest, first, *others = (rival for rival in measures[0].rivals if rival is not RANDOM)
+            records = Records(self.heads, measures[:2], ([nearest, first], others), ANTECEDENT) if rules else None
+            self.scorers.append(Selections(self.heads, measures, masses=len(measures) > 2, records=records))
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -190,7 +188,7 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
         words = np.array(item.candidates) - start[row]
         masks[0, row, words], masks[1, row, words] = True, item.correct
     picks = {
-        rival.name: [item.candidates[int(np.argmax(rival(item)))] for item in items] - start
+        rival.name: [item.candidates[(scores := rival(item)).index(max(scores))] for item in items] - start
         for rival in rivals
         if rival is not RANDOM
     }
@@ -200,7 +198,7 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     prompt, query, column, candidates, right = (torch.from_numpy(each).to(batch.device) for each in columns)
     chosen = {name: torch.from_numpy(words[which]).to(batch.device) for name, words in picks.items()}
     by_rule = {**chosen, RANDOM.name: None}
-    return Items(batch, prompt, query, column.long(), candidates, right, by_rule, of_tags=False)
+    return Items(batch, prompt, query, column.long(), candidates, right, by_rule, by_tag=False)
 
 
 BEHAVIOUR = Behaviour(

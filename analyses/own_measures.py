@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.collectors import Readings, Scorer, Scoring, measured
+from analyses.collectors import Readings, Scoring, measured
 from analyses.measures import Behaviour, Measure, Rival
 from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.windows import Batch, Progress
@@ -161,7 +161,7 @@ class Collector(Scoring):
         names = ", ".join(measure.name for measure in measures)
         self.nothing = f"the corpus has no item of {names} that this model shows"
 
-    def _scorer(self, measure: Measure) -> Scorer:
+    def _scorer(self, measure: Measure) -> Readings:
         if measure.pairs is None:
             return Shares(self.heads, [measure])
         unseen = f"{measure.name}: pairs left out: the word sought is not visible"

@@ -11,7 +11,6 @@ from functools import partial
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from analyses.collectors import Scoring, measured
 from analyses.measures import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, pieces_of
@@ -139,8 +138,8 @@ class Collector(Scoring):
         self.records = Records(self.heads, chosen, (OFFSETS, NEAREST), RELATION) if rules else None
         if self.records is not None:
             self.records.unseen[:] = 0
-        more = {"unseen": _UNSEEN, "records": self.records}
-        self.chosen = PairScorer(self.heads, chosen, edges(relations), self.counts, **more)
+        pairs = edges(relations)
+        self.chosen = PairScorer(self.heads, chosen, pairs, self.counts, unseen=_UNSEEN, records=self.records)
         self.lifts = Lifts(self.heads, tag_pairs)
         self.scorers = [self.chosen, self.lifts]
         if transposed:
@@ -184,8 +183,10 @@ class Lifts:
         word_of, scored, visible = batch.word_of, batch.rows.scored, batch.rows.visible
         has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
         others = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
-        kept, tags = self.totals["kept"], _tags_of_pieces(batch, self.tags)
-        asking = kept.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word_of.clamp(min=0)))
+        kept, word = self.totals["kept"], word_of.clamp(min=0)
+        by_word = batch.by_word(lambda text: [self.tags.get(tag, len(self.tags)) for tag in text.tags or ()])
+        tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1 for none; an unlisted one has its own
+        asking = kept.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
         rows = TagRows(kept.bins, batch.pattern, others & visible, tags, asking)
         kept.add(batch.groups, rows.with_first, asking, visible)
         visible_rest = visible.clone()
@@ -195,12 +196,6 @@ class Lifts:
     def scored(self) -> list[Scored]:
         """The sums of both readings."""
         return [Scored(self.totals[sink], self.measures, sink, null=self.totals[sink].null) for sink in SINKS]
-
-
-def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
-    """Each piece's tag (an unlisted one gets an index of its own); -1 where there is none."""
-    of_word = batch.by_word(lambda text: [tags.get(tag, len(tags)) for tag in text.tags or ()])
-    return torch.where(batch.word_of == NO_WORD, -1, of_word.gather(1, batch.word_of.clamp(min=0)))
 
 
 # The causal test: the number of the subject, across a distractor.

@@ -3,8 +3,7 @@
 Nothing is computed here, no model is run, and no plotting state is changed.
 """
 
-from analyses.figures.attention_lines import attention_over_words, best_heads
-from analyses.figures.estimate_plots import estimate_panels
+from analyses.figures.attention_lines import attention_over_words, best_heads, three_attentions
 from analyses.figures.head_figures import (
     Quantity,
     distance_by_layer,
@@ -22,13 +21,13 @@ from analyses.figures.sweep_maps import (
     cell_map,
     cell_name,
     entry_maps,
+    estimate_panels,
     metric_unit,
     steps,
     sweep_drawings,
     sweep_figures,
     top_cells,
 )
-from analyses.figures.three_attentions import three_attentions
 from analyses.figures.training_curves import forming
 from analyses.wording.head_names import head_name
 

@@ -1,4 +1,4 @@
-"""What do single heads look at? Mean patterns, and attention drawn over the words of a sentence."""
+"""What do single heads look at? Mean patterns, those of the three attentions, and lines over a sentence's words."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Unpack
@@ -10,31 +10,21 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from analyses.figures import style
 from analyses.figures.kinds import draw
-from analyses.figures.style import (
-    COREFERENCE,
-    GREY,
-    INK,
-    Page,
-    caption,
-    literal,
-    measure_name,
-    panels,
-    shades,
-    sized,
-    styled,
-)
 from interp.errors import InputError
 
+Span = tuple[int, int]  # from the first to after the last
 Pattern = Float[NDArray[np.floating], "query key"]
 FAINTEST = 0.05  # a smaller share of a word's attention is not drawn
 _ACROSS = 3  # panels side by side
 _NAMES, _NUMBERS = 24, 10  # names, and numbers of positions, along an axis at most
 
 
-@styled
+@style.styled
 def best_heads(
     patterns: Mapping[str, Pattern],
     *,
@@ -42,7 +32,7 @@ def best_heads(
     keys: Sequence[str] | None = None,
     axes_labels: tuple[str, str] = ("from position", "to position"),
     label: str = "mean attention",
-    **page: Unpack[Page],
+    **page: Unpack[style.Page],
 ) -> Figure:
     """Mean attention patterns as heat maps on one scale, one a head; queries run downwards, as text does.
 
@@ -58,25 +48,25 @@ def best_heads(
         InputError: no pattern, or not as many names as rows and columns.
     """
     check_patterns(patterns, queries, keys)
-    tables = [
-        pd.DataFrame(
-            {"panel": measure_name(name), "query": query.ravel(), "key": key.ravel(), "value": np.ravel(pattern)}
-        )
-        for name, pattern in patterns.items()
-        for query, key in [np.indices(np.shape(pattern))]
-    ]
+    tables = [_cells(name, pattern) for name, pattern in patterns.items()]
     largest = max(float(np.nanmax(pattern, initial=0.1)) for pattern in patterns.values())
-    names = tuple([*map(literal, side)] if side else None for side in (queries, keys))
+    names = tuple([*map(style.literal, side)] if side else None for side in (queries, keys))
     words = {
         "heads": "es the head" if len(patterns) == 1 else " the heads",
         "said": f"{label[0].upper()}{label[1:]}",
-        "names": ", ".join(map(measure_name, patterns)),
+        "names": ", ".join(map(style.measure_name, patterns)),
         "down": axes_labels[0],
         "across": axes_labels[1],
     }
     most = _NAMES if queries else _NUMBERS, _NAMES if keys else _NUMBERS
-    look: Any = {"scale": Normalize(0, largest), "colours": shades(), "names": names, "most": most}
+    look: Any = {"scale": Normalize(0, largest), "colours": style.shades(), "names": names, "most": most}
     return draw("best_heads", pd.concat(tables).assign(bar=label), page, words, **look)
+
+
+def _cells(name: str, pattern: Pattern) -> pd.DataFrame:
+    query, key = np.indices(np.shape(pattern))
+    columns = {"query": query.ravel(), "key": key.ravel(), "value": np.ravel(pattern)}
+    return pd.DataFrame({"panel": style.measure_name(name), **columns})
 
 
 def check_patterns(patterns: Mapping[str, Pattern], queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
@@ -94,14 +84,14 @@ def check_patterns(patterns: Mapping[str, Pattern], queries: Sequence[str] | Non
             raise InputError(f"expected a row a query and a column a key, {wanted}; got a pattern {shape} of {name!r}")
 
 
-@styled
+@style.styled
 def attention_over_words(
     words: Sequence[str],
     patterns: Mapping[str, Pattern] | Pattern,
     *,
     emphasised: Collection[int] = (),
     sought: Collection[int] = (),
-    **page: Unpack[Page],
+    **page: Unpack[style.Page],
 ) -> Figure:
     """Lines from each word (left) to the words that it attends to (right), one panel a head.
 
@@ -123,13 +113,13 @@ def attention_over_words(
         raise InputError(f"no word {strange[0]}: expected indices of {len(words)} words, from 0")
     height = 0.5 + 0.19 * max(len(words), 6)
     question = "Which words look at which?"
-    figure, axes = panels(question, len(named), height=height, columns=_ACROSS, key=0.4, options=page)
+    figure, axes = style.panels(question, len(named), height=height, columns=_ACROSS, key=0.4, options=page)
     for ax, (name, pattern) in zip(axes, named.items(), strict=True):
-        ax.set_title(measure_name(name))
+        ax.set_title(style.measure_name(name))
         _lines(ax, np.nan_to_num(pattern), emphasised)
         _words(ax, words, emphasised, sought)
     said = f"Attention from each word (left) to the words it looks at (right), shares of {FAINTEST} and more"
-    caption(figure, said + (", coloured that of the words asked about." if emphasised else "."))
+    style.caption(figure, said + (", coloured that of the words asked about." if emphasised else "."))
     return figure
 
 
@@ -138,9 +128,11 @@ def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:
     last = np.argsort(np.isin(queries, list(emphasised)), kind="stable")  # the emphasised are drawn over the rest
     queries, keys = queries[last], keys[last]
     weights = pattern[queries, keys]
-    rest, faint, strength = (GREY, 0.05, 0.25) if emphasised else (INK, 0.15, 0.85)
+    rest, faint, strength = (style.GREY, 0.05, 0.25) if emphasised else (style.INK, 0.15, 0.85)
     colours = [
-        to_rgba(*((COREFERENCE, min(1, 0.4 + weight)) if query in emphasised else (rest, faint + strength * weight)))
+        to_rgba(
+            *((style.COREFERENCE, min(1, 0.4 + weight)) if query in emphasised else (rest, faint + strength * weight))
+        )
         for query, weight in zip(queries, weights.clip(max=1), strict=True)
     ]
     ends = np.stack([np.stack([np.zeros(len(queries)), queries], 1), np.stack([np.ones(len(keys)), keys], 1)], 1)
@@ -150,7 +142,71 @@ def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:
 def _words(ax: Axes, words: Sequence[str], emphasised: Collection[int], sought: Collection[int]) -> None:
     for x, align, coloured in ((-0.04, "right", emphasised), (1.04, "left", sought)):
         for place, word in enumerate(words):
-            look: Any = {"fontweight": "bold", "color": COREFERENCE} if place in coloured else {}
-            ax.text(x, place, literal(word), ha=align, va="center", fontsize=sized(8), **look)
+            look: Any = {"fontweight": "bold", "color": style.COREFERENCE} if place in coloured else {}
+            ax.text(x, place, style.literal(word), ha=align, va="center", fontsize=style.sized(8), **look)
     ax.set(xlim=(-0.9, 1.9), ylim=(len(words) - 0.4, -0.6))
     ax.set_axis_off()
+
+
+@style.styled
+def three_attentions(
+    patterns: Mapping[str, Pattern],
+    *,
+    source: Sequence[str],
+    read: Sequence[str],
+    written: Sequence[str],
+    aligned: Sequence[tuple[str, Span, Span]] = (),
+    **page: Unpack[style.Page],
+) -> Figure:
+    """Heat maps on one scale: the encoder's attention, cross-attention and the decoder's; queries run downwards.
+
+    Args:
+        patterns: `query key` by the head's name: of the encoder, of the decoder, and of cross-attention.
+        source: the encoder's tokens.
+        read: the token that the decoder has read last in each row.
+        written: the token that it is to write in each row.
+        aligned: name, rows and columns of each stretch of cross-attention that is known to belong together; it is
+            outlined, and named where there is one of its name.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: not three patterns, or not a token for each row and column.
+    """
+    if len(patterns) != 3:
+        raise InputError(f"expected the encoder's pattern, the decoder's and cross-attention's; got {len(patterns)}")
+    encoder, decoder, cross = patterns
+    sides = {encoder: (source, source), cross: (written, source), decoder: (read, read)}
+    tables = []
+    for name, (queries, keys) in sides.items():
+        check_patterns({name: patterns[name]}, queries, keys)
+        cells = _cells(name, patterns[name])
+        rows, ticks = [_token(queries[row]) for row in cells["query"]], [_token(keys[key]) for key in cells["key"]]
+        tables.append(cells.assign(row=rows, tick=ticks, bar="attention"))
+    words = {"outlined": ", and outlined is what is known to belong together" * bool(aligned)}
+    look: Any = {"scale": Normalize(0, 1), "colours": style.shades(), "most": (len(written) + len(source),) * 2}
+    note = "outlined: what is known to belong together" if aligned else None
+    figure = draw("three_attentions", pd.concat(tables), page, words, note=note, **look)
+    axes = style.drawn_axes(figure, page.get("ax"))
+    labels = ("source", "source, looked at"), ("written next", "source, looked at"), ("read last", "read, looked at")
+    for ax, (up, across) in zip(axes, labels, strict=True):
+        ax.set(ylabel=up, xlabel=across)
+    _outline(axes[1], aligned)
+    return figure
+
+
+def _token(token: str) -> str:
+    """A token with its spaces visible."""
+    return style.literal(token.replace(" ", "␣"))
+
+
+def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
+    names = [name for name, _, _ in aligned]
+    for name, (top, bottom), (left, right) in aligned:
+        corner = left, top
+        sides = right - left, bottom - top
+        ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=style.INK, linewidth=1.4, clip_on=False))
+        if names.count(name) > 1:
+            continue  # the parts are all of one kind
+        to_the_left = left > ax.get_xlim()[1] / 2  # where there is room for its name
+        place, side = (left - 0.3, "right") if to_the_left else (right + 0.3, "left")
+        ax.text(place, (top + bottom) / 2, name, color=style.INK, ha=side, va="center", fontsize=style.sized(8))

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,41 +21,20 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from analyses.figures.style import (
-    GREY,
-    INK,
-    PALE,
-    SIGNED,
-    SOFT,
-    Page,
-    along,
-    broken,
-    caption,
-    colour_bar,
-    leftmost,
-    legend,
-    literal,
-    panel_width,
-    panels,
-    signed_scale,
-    sized,
-    styled,
-    with_halo,
-)
+from analyses.figures import style
 
 Look = Mapping[str, Any]  # Matplotlib's options of a line and its marker
-Box = tuple[float, float, float, float]  # left, bottom, right, top
-_INKS = {"ink": INK, "soft": SOFT, "grey": GREY, "pale": PALE}
+_INKS = {"ink": style.INK, "soft": style.SOFT, "grey": style.GREY, "pale": style.PALE}
 LOOKS: tuple[Look, ...] = tuple(
-    {"color": ink, "marker": mark} for ink, mark in zip((INK, SOFT, GREY), "oDs", strict=True)
+    {"color": ink, "marker": mark} for ink, mark in zip((style.INK, style.SOFT, style.GREY), "oDs", strict=True)
 )
 _SOURCES = {"articles": "the articles’ prompts", "stories": "prompts in the stories’ words"}
-_TEXTS = "panel", "label", "name", "tick", "note"
+_TEXTS = "panel", "label", "name", "tick", "row", "note"
 _NUMBERS = "y", "x", "low", "high"
 _UPRIGHT = 20  # names across a map that stand upright at most
 _BESIDE, _APART = 1.0, 0.25  # inches that axes and a colour bar take, and between two titles
-_LETTER, _HEIGHT = 0.062, 0.15  # inches: how wide a letter of a name is, and how high
-_NEAR = 0.06  # of a panel: a name nearer than this to its point needs no line to it
+_HEIGHT = 0.15  # inches: of a name
+_AWAY, _ROOM = 0.05, 0.3  # of a panel: how far a name stands beside its point, and how wide it is
 _MANY = 2000  # points that make a drawing of lines too large a file
 
 
@@ -76,8 +54,8 @@ class Series:
 
     Args:
         value: a column, or an expression of columns.
-        label: what the legend or the colour bar calls it; like `panel`, `name`, `tick` and `note` a template that a
-            row's columns fill.
+        label: what the legend or the colour bar calls it; like `panel`, `name`, `tick`, `row` and `note` a template
+            that a row's columns fill.
         panel: the title of the panel that a mark stands in.
         x: a column: the place along the x axis.
         y: a column: the row of a map.
@@ -85,6 +63,7 @@ class Series:
         high: and of its upper end.
         name: what a cell or a range is called.
         tick: what a map's x axis calls the place.
+        row: what its y axis calls it.
         note: what is written beside a mark.
         where: a query that rows meet; all by default.
         look: options of the line and the marker; one after the other by default.
@@ -99,6 +78,7 @@ class Series:
     high: str = ""
     name: str = ""
     tick: str = ""
+    row: str = ""
     note: str = ""
     where: str = "index >= 0"
     look: Look = field(default_factory=dict)
@@ -157,41 +137,45 @@ class Plot(ABC):
     entries: int = 4
     looks: Mapping[str, Look] = field(default_factory=dict)
 
-    @styled
+    @style.styled
     def draw(self, table: pd.DataFrame, title: str = "") -> Figure:
         """The table's figure."""
         return self.figure(table, {"title": title or self.question})
 
-    def figure(self, table: pd.DataFrame, page: Page, note: str | None = None) -> Figure:
+    def figure(self, table: pd.DataFrame, page: style.Page, note: str | None = None) -> Figure:
         """The table's figure within a function that is `styled`; `note` says under its panels what marks mean."""
         marks = self._marks(table)
         groups = [(str(panel), rows) for panel, rows in marks.groupby("panel", sort=False)]
         heights = [self.height + self.row * self._rows(rows) for _, rows in groups]
         room: Any = {"columns": self.columns, "key": self.key, "square": self.square, "width": self.width}
-        figure, axes = panels(self.question, len(groups), height=heights, least=self.least, options=page, **room)
+        figure, axes = style.panels(self.question, len(groups), height=heights, least=self.least, options=page, **room)
         for ax, (panel, rows) in zip(axes, groups, strict=True):
             self._draw_panel(ax, rows, marks)
             for rule in self.rules:
-                options = {"color": GREY, "lw": 1, "zorder": 0, **rule}
+                options = {"color": style.GREY, "lw": 1, "zorder": 0, **rule}
                 if "x" in options:
                     ax.axvline(options.pop("x"), **options)
                 else:
                     ax.axhline(options.pop("y"), **options)
-            ax.set_title(self._title(figure, axes, literal(panel, 200).replace(" / ", "\n")))
+            ax.set_title(self._title(figure, axes, style.literal(panel, 200).replace(" / ", "\n")))
         names = [[tick.get_text() for tick in ax.get_yticklabels()] * isinstance(self, Map | Intervals) for ax in axes]
         for ax, before, after in zip(axes[1:], names, names[1:], strict=False):
-            if after and before == after and not leftmost(figure, ax):
+            if after and before == after and not style.leftmost(figure, ax):
                 ax.set_yticklabels([])
         self._draw_key(figure, axes, marks)
         xlabel = self._title(figure, axes, self.xlabel) if len(axes) == 1 else self.xlabel
-        along(figure, axes, xlabel, self.ylabel)
-        caption(figure, self.caption, note=note)
+        style.along(figure, axes, xlabel, self.ylabel)
+        style.caption(figure, self.caption, note=note)
+        setattr(figure, "alt", self._describe(marks))  # noqa: B010 (somebody's figure has no such attribute)
         return figure
 
     def describe(self, table: pd.DataFrame) -> str:
         """What each panel shows, in words."""
-        texts = []
-        for panel, rows in self._marks(table).groupby("panel", sort=False):
+        return self._describe(self._marks(table))
+
+    def _describe(self, marks: pd.DataFrame) -> str:
+        texts, marks = [], marks.astype({"value": float})
+        for panel, rows in marks.groupby("panel", sort=False):
             labels = [f"{label} {self._describe_marks(group)}" for label, group in rows.groupby("label", sort=False)]
             title = str(panel).replace("\n", ", ")
             texts.append(f"{title}: {'; '.join(labels)}.".removeprefix(": ").replace("\n", " "))
@@ -212,11 +196,11 @@ class Plot(ABC):
         return 0
 
     def _title(self, figure: Figure, axes: Sequence[Axes], title: str) -> str:
-        side = panel_width(figure, axes) * (1 - _BESIDE / figure.get_figwidth()) - _APART
-        return "\n".join(broken(line, side) for line in title.split("\n"))
+        side = style.panel_width(figure, axes) * (1 - _BESIDE / figure.get_figwidth()) - _APART
+        return "\n".join(style.broken(line, side) for line in title.split("\n"))
 
     def _draw_key(self, figure: Figure, axes: Sequence[Axes], marks: pd.DataFrame) -> None:
-        legend(figure, axes, columns=self.entries)
+        style.legend(figure, axes, columns=self.entries)
 
     def _describe_marks(self, rows: pd.DataFrame) -> str:
         """The largest values of one label in one panel, and the smallest if it is below zero by a tenth or more."""
@@ -247,7 +231,7 @@ class Map(Plot):
     """
 
     scale: Normalize | None = None
-    colours: str | Colormap = SIGNED
+    colours: str | Colormap = style.SIGNED
     names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
     most: Sequence[int] = (12, 30)
     upwards: bool = True
@@ -260,8 +244,9 @@ class Map(Plot):
         first = rows.drop_duplicates("x").sort_values("x")
         ticks = dict(zip(first["x"], first["tick"], strict=True))
         columns = [*ticks] if any(ticks.values()) else range(len(self.names[1] or ()) or _count(rows, "x"))
-        down = self.names[0] or [*map(str, range(_count(rows, "y")))]
-        across = self.names[1] or [literal(str(ticks.get(column, ""))) or str(column) for column in columns]
+        given = dict(zip(rows["y"], rows["row"], strict=True))
+        down = self.names[0] or [given.get(row) or str(row) for row in range(_count(rows, "y"))]
+        across = self.names[1] or [style.literal(str(ticks.get(column, ""))) or str(column) for column in columns]
         cells = {
             column: rows.pivot(index="y", columns="x", values=column).reindex(index=range(len(down)), columns=columns)
             for column in {"value", "dot", "text"} & {*rows}
@@ -270,7 +255,18 @@ class Map(Plot):
         ax.patch.set(facecolor="white", edgecolor="0.75", hatch="//////", linewidth=0)  # undefined cells are hatched
         options: Any = {"vmin": scale.vmin, "vmax": scale.vmax, "cmap": self.colours, "norm": scale, "cbar": False}
         options |= {"xticklabels": False, "yticklabels": False, "rasterized": True}  # a large model stays a small file
+        if "text" in cells:  # a long text is smaller
+            figure, texts = ax.get_figure(root=True), cells["text"].fillna("")
+            room = ((figure.get_figwidth() if figure else 0) - 1.5) / texts.shape[1] * 72  # points
+            longest = max(1, *map(len, texts.to_numpy().ravel()))
+            points = max(min(style.sized(8), room / (0.62 * longest)), style.sized(4.5))
+            options |= {"annot": texts, "fmt": "", "annot_kws": {"fontsize": points}}
+        before = len(ax.texts)
         sns.heatmap(cells["value"].astype(float), ax=ax, **options)
+        for text in ax.texts[before:]:  # white on dark cells, else black
+            column, row = map(int, text.get_position())
+            colour = ScalarMappable(scale, self.colours).to_rgba(cells["value"].iloc[row, column])
+            text.set_color("white" if np.dot(colour[:3], (0.299, 0.587, 0.114)) < 0.5 else "black")
         shown = range(0)
         for axis, labels, most in ((ax.yaxis, down, self.most[0]), (ax.xaxis, across, self.most[1])):
             shown = range(0, len(labels), max(1, -(-len(labels) // most)))
@@ -284,30 +280,17 @@ class Map(Plot):
             ax.invert_yaxis()
         if "dot" in cells:
             up, right = np.nonzero(cells["dot"].eq(True).to_numpy())
-            ax.scatter(right + 0.5, up + 0.5, s=sized(3.7) ** 2, c="black", edgecolors="white", linewidths=0.8)
-        if "text" in cells:
-            _write_in_cells(ax, cells["value"], cells["text"].fillna(""), ScalarMappable(scale, self.colours))
+            ax.scatter(right + 0.5, up + 0.5, s=style.sized(3.7) ** 2, c="black", edgecolors="white", linewidths=0.8)
 
     def _scale(self, marks: pd.DataFrame, label: str) -> Normalize:
         values = marks.loc[marks["label"] == label, "value"].abs()
-        return self.scale or signed_scale(float(np.nanmax(values, initial=0.0)), at_least=0.02)
+        return self.scale or style.signed_scale(float(np.nanmax(values, initial=0.0)), at_least=0.02)
 
     def _draw_key(self, figure: Figure, axes: Sequence[Axes], marks: pd.DataFrame) -> None:
         labels = marks.drop_duplicates("panel")["label"].tolist()
         for label in dict.fromkeys(labels):
             drawn = [ax for ax, name in zip(axes, labels, strict=True) if name == label]
-            colour_bar(figure, drawn, ScalarMappable(self._scale(marks, label), self.colours), label, self.ticks)
-
-
-def _write_in_cells(ax: Axes, values: pd.DataFrame, texts: pd.DataFrame, colours: ScalarMappable) -> None:
-    """White on dark cells, else black; a long text is smaller."""
-    is_dark = colours.to_rgba(values.to_numpy(dtype=float))[..., :3] @ (0.299, 0.587, 0.114) < 0.5
-    figure, longest = ax.get_figure(root=True), max(map(len, texts.to_numpy().ravel()), default=0)
-    room = ((figure.get_figwidth() if figure else 0) - 1.5) / texts.shape[1] * 72  # points
-    points = max(min(sized(8), room / (0.62 * max(1, longest))), sized(4.5))
-    for (row, column), text in np.ndenumerate(texts.to_numpy()):
-        colour = "white" if is_dark[row, column] else "black"
-        ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=points, color=colour)
+            style.colour_bar(figure, drawn, ScalarMappable(self._scale(marks, label), self.colours), label, self.ticks)
 
 
 @dataclass(frozen=True)
@@ -357,11 +340,11 @@ def _write_beside(ax: Axes, y: float, row: Mapping[str, Any]) -> None:
     note, end = row["note"], np.nanmax([row["value"], row["high"], -np.inf])
     if not isinstance(note, str) or not note:
         return
-    options: Any = {"va": "center", "fontsize": sized(8), "linespacing": 1}
+    options: Any = {"va": "center", "fontsize": style.sized(8), "linespacing": 1}
     if np.isinf(end):
         ax.text(0.02, y, note, transform=ax.get_yaxis_transform(), color="0.35", **options)
         return
-    with_halo(ax.annotate(note, (end, y), (5, 0), textcoords="offset points", color="0.35", **options))
+    style.with_halo(ax.annotate(note, (end, y), (5, 0), textcoords="offset points", color="0.35", **options))
 
 
 @dataclass(frozen=True)
@@ -424,53 +407,30 @@ class Points(Plot):
                 ax.scatter(dots["x"], dots["value"], label=label, **options)
         ax.margins(0.12)
         if limits := self.limits.get(rows["panel"].iloc[0]):
-            ax.axline((0, 0), slope=1, color=GREY, lw=1, zorder=0, label=self.diagonal)
+            ax.axline((0, 0), slope=1, color=style.GREY, lw=1, zorder=0, label=self.diagonal)
             ax.set(xlim=limits, ylim=limits, aspect="equal")
             for axis in (ax.xaxis, ax.yaxis):
                 axis.set_major_locator(MaxNLocator(4))
         low, high = np.stack([ax.get_xlim(), ax.get_ylim()], 1)
         places = (rows[["x", "value"]].to_numpy(dtype=float) - low) / (high - low)
-        _write_names(ax, places, {place: note for place, note in enumerate(rows["note"]) if note}, bool(limits))
+        _write_names(ax, places, {place: note for place, note in enumerate(rows["note"]) if note})
 
 
-def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str], diagonal: bool) -> None:
-    """Write the names of some points, which are fractions of the panel, each where it hides least."""
-    boxes: list[Box] = []
+def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str]) -> None:
+    """Write the names of some points, fractions of the panel, beside them: none on another, away from most points."""
     figure = ax.get_figure(root=True)
-    width, height = ax.get_position().size * (figure.get_size_inches() if figure else 1)
-    for index in sorted(names, key=lambda index: -points[index, 1]):  # from the top down
-        (x, y), name = points[index], names[index]
-        extent = _LETTER * len(name) / width, _HEIGHT / height
-        box = _free_box(points[index], extent, points, boxes, diagonal)
-        boxes.append(box)
-        end = min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3])
-        if np.hypot(end[0] - x, end[1] - y) > _NEAR:
-            ax.plot((x, end[0]), (y, end[1]), transform=ax.transAxes, color="0.5", lw=0.6, zorder=1)
-        align, anchor = (
-            ("left", box[0]) if box[0] >= x else ("right", box[2]) if box[2] <= x else ("center", sum(box[::2]) / 2)
-        )
-        place: Any = {"transform": ax.transAxes, "ha": align, "va": "center", "fontsize": sized(8)}
-        with_halo(ax.text(anchor, (box[1] + box[3]) / 2, name, **place))
-
-
-def _free_box(
-    point: np.ndarray, extent: tuple[float, float], points: np.ndarray, boxes: Sequence[Box], diagonal: bool
-) -> Box:
-    """Where around a point a name hides the fewest points and no other name; nearer is better."""
-    (x, y), (width, height) = point, extent
-    choices: list[tuple[float, Box]] = []
-    for away, up in product((0.04, 0.08, 0.12, 0.18, 0.25, 0.35), (0, 1, -1)):
-        bottom = y + (away + 0.04) * up - height / 2
-        for left in (x - width - away, x + away, *((x - width, x - width / 2, x) if up else ())):
-            box = left, bottom, left + width, bottom + height
-            hidden = min(5, ((points > box[:2]) & (points < box[2:])).all(1).sum())
-            crossed = sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes)
-            on_diagonal = diagonal and box[0] < box[3] and box[1] < box[2]
-            leader = np.hypot(max(left - x, x - box[2], 0), max(bottom - y, y - box[3], 0))
-            is_outside = min(box) < 0 or max(box) > 1
-            cost = hidden + 0.2 * on_diagonal + 10 * (is_outside + crossed) + 8 * leader + 0.1 * abs(up)
-            choices.append((cost, box))
-    return min(choices)[1]
+    height = _HEIGHT / (ax.get_position().height * (figure.get_figheight() if figure else 1))
+    x, y = points.T
+    is_right = (x < _ROOM) | ((x < 1 - _ROOM) & (x >= np.nanmedian(x)))
+    for side, step, chosen in (("left", _AWAY, is_right), ("right", -_AWAY, ~is_right)):
+        ranked = sorted((place for place in names if chosen[place]), key=lambda place: y[place])
+        heights = style.apart(y[ranked].tolist(), height)
+        above = max(heights[-1] - 1 + height / 2, 0) if heights else 0
+        for place, wished in zip(ranked, heights, strict=True):
+            up = max(wished - above, height / 2)
+            ax.plot((x[place], x[place] + step), (y[place], up), transform=ax.transAxes, color="0.5", lw=0.6, zorder=1)
+            options: Any = {"transform": ax.transAxes, "ha": side, "va": "center", "fontsize": style.sized(8)}
+            style.with_halo(ax.text(x[place] + step, up, names[place], **options))
 
 
 _KINDS: dict[str, type[Plot]] = {"map": Map, "intervals": Intervals, "lines": Lines, "points": Points}
@@ -492,7 +452,7 @@ def described(name: str) -> dict[str, Any]:
 def draw(
     name: str,
     table: pd.DataFrame,
-    page: Page,
+    page: style.Page,
     words: Mapping[str, Any] | None = None,
     *,
     note: str | None = None,

@@ -13,23 +13,9 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from analyses.figures import style
 from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
-from analyses.figures.style import (
-    GREY,
-    WIDTH,
-    Page,
-    broken,
-    caption,
-    families,
-    fitting,
-    is_ours,
-    legend,
-    measure_name,
-    panels,
-    sized,
-    styled,
-)
 from analyses.wording.head_names import HEAD, head_name
 from analyses.wording.plain_words import Label
 from interp.errors import InputError, one_of
@@ -42,14 +28,14 @@ _ROWS = 3  # of panels that set attention against effect
 _SIDE = 0.5  # inches beside the cells
 
 
-@styled
+@style.styled
 def label_map(
     labels: pd.DataFrame,
     n_layers: int,
     n_heads: int,
     *,
     colours: Mapping[str, str] | None = None,
-    **page: Unpack[Page],
+    **page: Unpack[style.Page],
 ) -> Figure:
     """Layers by heads: each cell says its head's labels, the surest first, coloured by the first one's behaviour.
 
@@ -75,32 +61,34 @@ def label_map(
         if not (0 <= row["layer"] < n_layers and 0 <= row["head"] < n_heads):
             name = head_name(row["layer"], row["head"])
             raise InputError(f"{name} is none of {n_layers} layers of {n_heads} heads: give those of its stack")
-    family = families(labels["behaviour"], colours)
+    family = style.families(labels["behaviour"], colours)
     question = "What may each head be called?"
-    least = [sized(_SIDE + _CELL * count) for count in (n_heads, n_layers)]
+    least = [style.sized(_SIDE + _CELL * count) for count in (n_heads, n_layers)]
     turned = n_layers < n_heads and "width" in page and page["width"] < least[0]
     columns, rows = (n_layers, n_heads) if turned else (n_heads, n_layers)
-    high = sized(_HIGH) if turned else _HIGH
+    high = style.sized(_HIGH) if turned else _HIGH
     room: Any = {"height": 1.1 + high * rows, "key": 0.0, "tallest": inf}
-    width = max(WIDTH, _SIDE + 1.05 * columns)
-    figure, (ax,) = panels(question, **room, width=width, least=min(least), options=page)
+    width = max(style.WIDTH, _SIDE + 1.05 * columns)
+    figure, (ax,) = style.panels(question, **room, width=width, least=min(least), options=page)
     width = figure.get_figwidth()
-    across = (width - _SIDE if is_ours(figure) else ax.get_position().width * width) / columns - sized(6) / 72  # inches
+    across = (width - _SIDE if style.is_ours(figure) else ax.get_position().width * width) / columns - style.sized(
+        6
+    ) / 72  # inches
     cells: Any = _in_order(labels).groupby(["layer", "head"], sort=False)
     for (layer, head), cell in cells:
         face = to_rgba(family[cell["behaviour"].iloc[0]], _STRENGTH[cell["evidence"].iloc[0]])
         x, y = (layer, head) if turned else (head, layer)
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="none"))
-        ax.text(x, y, _cell(cell["label"], across), ha="center", va="center", fontsize=sized(8))
+        ax.text(x, y, _cell(cell["label"], across), ha="center", va="center", fontsize=style.sized(8))
     _lines(ax, columns, rows, "LH" if turned else "HL")
     if turned:
         ax.invert_yaxis()  # head 0 first; of layers, where they are rows, it is at the bottom
     entries = {name: Patch(color=to_rgba(colour, _STRENGTH["both"])) for name, colour in family.items()}
     entries |= {_SAYS[name]: Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name])) for name in _STRENGTH}
-    legend(figure, [ax], entries, columns=6)
+    style.legend(figure, [ax], entries, columns=6)
     also = "" if "gain" in labels else " Beside labels: answers to minimal pairs that the head carries."
     said = "What each head may be called, the surest first; colours are behaviours, strength evidence."
-    caption(figure, f"Layers (L) by heads (H). {said}{also}")
+    style.caption(figure, f"Layers (L) by heads (H). {said}{also}")
     return figure
 
 
@@ -111,7 +99,7 @@ def _lines(ax: Axes, columns: int, rows: int, kinds: str) -> None:
     ax.set_yticks(range(rows), [f"{up}{at}" for at in range(rows)])
     ax.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
     ax.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
-    ax.grid(which="minor", color=GREY, lw=0.4)
+    ax.grid(which="minor", color=style.GREY, lw=0.4)
     ax.tick_params(which="both", length=0)
     ax.set(xlim=(-0.51, columns - 0.49), ylim=(-0.51, rows - 0.49))  # the outer lines are whole too
     ax.spines[:].set_visible(False)
@@ -132,7 +120,7 @@ def _in_order(labels: pd.DataFrame) -> pd.DataFrame:
 
 def _cell(names: Iterable[str], room: float) -> str:
     """As many labels as there are lines for, of so many inches, at least the first, and how many more there are."""
-    labels = [broken(_short(name), room, 8).split("\n") for name in names]
+    labels = [style.broken(_short(name), room, 8).split("\n") for name in names]
     shown = max(1, sum(total <= _LINES for total in accumulate(map(len, labels))))
     if 1 < shown < len(labels) and sum(map(len, labels[:shown])) == _LINES:
         shown -= 1  # the last line says that there are more
@@ -147,17 +135,17 @@ def _short(name: str) -> str:
         return f"{label.name} {label.source.replace('dependent', 'dep')}→{label.target.replace('dependent', 'dep')}"
     if label.kind == "rule":
         return label.words().short
-    return measure_name(f"{label.source}->{label.target}" if label.kind == "tag" else name)
+    return style.measure_name(f"{label.source}->{label.target}" if label.kind == "tag" else name)
 
 
-@styled
+@style.styled
 def attention_against_effect(
     evidence: pd.DataFrame,
     labels: pd.DataFrame,
     *,
     most: int = 9,
     colours: Mapping[str, str] | None = None,
-    **page: Unpack[Page],
+    **page: Unpack[style.Page],
 ) -> Figure:
     """One panel a measure, one dot a head: its gain over the baseline, and the effect of its claimed keys.
 
@@ -179,18 +167,18 @@ def attention_against_effect(
     if known.empty:
         raise InputError("expected rows that have a gain, an effect and a label: got none")
     known = known.assign(measure=known["label"])  # the measure that each label rests on
-    family = families(known["behaviour"], colours)
+    family = style.families(known["behaviour"], colours)
     both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
     largest = {name: rows["effect"].max() for name, rows in known.groupby("measure")}
-    columns, width = 3, page.get("width", WIDTH)
-    across = fitting(columns, width) if "width" in page else columns
+    columns, width = 3, page.get("width", style.WIDTH)
+    across = style.fitting(columns, width) if "width" in page else columns
     order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[: min(most, across * _ROWS)]
     chosen = f"the {len(order)} measures of {len(largest)} that label the most heads"
     labelled = labels[[*HEAD, "label", "evidence"]]
     known = known.merge(labelled, on=[*HEAD, "label"], how="left")
     tables = [_against_effect(known.loc[known["measure"] == measure]) for measure in order]
     looks: dict[str, Any] = {f"_{name}": {"color": colour, "marker": "o"} for name, colour in family.items()}
-    looks |= {"_": {"color": GREY, "marker": "o", "s": 9, "alpha": 0.6}}
+    looks |= {"_": {"color": style.GREY, "marker": "o", "s": 9, "alpha": 0.6}}
     height, words = (
         min(2.4, 0.85 * width / across),
         {"which": f"in {chosen}" if len(order) < len(largest) else "in a measure"},
@@ -205,5 +193,5 @@ def _against_effect(rows: pd.DataFrame) -> pd.DataFrame:
     leading = {*rows.loc[named].nlargest(2, "effect").index}
     places = zip(rows.index, rows["layer"], rows["head"], strict=True)
     names = [head_name(layer, head) if index in leading else "" for index, layer, head in places]
-    title = f"{measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads"
+    title = f"{style.measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads"
     return rows.assign(panel=title, colour=rows["behaviour"].where(named, ""), note=names)

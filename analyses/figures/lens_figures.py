@@ -7,28 +7,16 @@ import pandas as pd
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from analyses.figures import style
 from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
-from analyses.figures.style import (
-    INK,
-    WIDTH,
-    Page,
-    caption,
-    is_ours,
-    literal,
-    panels,
-    shades,
-    sized,
-    styled,
-    visible,
-)
 
 _SHOWN = 14  # columns of a lens at most: more have no room for a word
 _WORD = 9  # characters of a token
 
 
-@styled
-def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[Page]) -> Figure:
+@style.styled
+def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[style.Page]) -> Figure:
     """Layers up, positions (or prompts) across: in each cell the most probable token, coloured by its probability.
 
     Args:
@@ -51,14 +39,14 @@ def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[Pa
     shown = [_cut(row["token"]) if isinstance(row["token"], str) else str(row["id"]) for row in rows.to_dict("records")]
     rows = rows.assign(row=rows["layer"].map(layers.index), column=rows[across].map(places.index), text=shown)
     names = [str(layer - 1) if layer else "embed" for layer in layers], labels
-    look: Any = {"scale": Normalize(0, 1), "colours": shades(), "names": names}
-    width = max(4.5, min(WIDTH, 1.6 + 0.62 * len(places)))
+    look: Any = {"scale": Normalize(0, 1), "colours": style.shades(), "names": names}
+    width = max(4.5, min(style.WIDTH, 1.6 + 0.62 * len(places)))
     words = {"across": across if by_prompt else "token read"}
     return draw("lens_map", rows, page, words, width=width, **look)
 
 
-@styled
-def lens_line(difference: pd.DataFrame, **page: Unpack[Page]) -> Figure:
+@style.styled
+def lens_line(difference: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
     """The logit of one answer less another's after each layer, a line a position, with the bands of 95% intervals.
 
     Args:
@@ -77,8 +65,8 @@ def lens_line(difference: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     return draw("lens_line", rows, page, words, looks=looks)
 
 
-@styled
-def token_bars(tokens: pd.DataFrame, **page: Unpack[Page]) -> Figure:
+@style.styled
+def token_bars(tokens: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
     """How surprising each token of one prompt is to the model that read those before it.
 
     Args:
@@ -93,18 +81,18 @@ def token_bars(tokens: pd.DataFrame, **page: Unpack[Page]) -> Figure:
         _cut(token) if isinstance(token, str) else str(id)
         for token, id in zip(tokens["token"], tokens["id"], strict=True)
     ]
-    width = min(WIDTH, max(3.3, 1.0 + 0.25 * len(names)))
-    figure, (ax,) = panels("Which tokens surprise the model?", height=2.4, key=0.0, width=width, options=page)
-    ax.bar(range(len(names)), -tokens["log_probability"].to_numpy(dtype=float), color=INK, width=0.8)
-    room = (figure.get_figwidth() if is_ours(figure) else 3.3) - 0.8
-    shown = range(0, len(names), max(1, math.ceil(len(names) * 1.25 * sized(8) / 72 / room)))
+    width = min(style.WIDTH, max(3.3, 1.0 + 0.25 * len(names)))
+    figure, (ax,) = style.panels("Which tokens surprise the model?", height=2.4, key=0.0, width=width, options=page)
+    ax.bar(range(len(names)), -tokens["log_probability"].to_numpy(dtype=float), color=style.INK, width=0.8)
+    room = (figure.get_figwidth() if style.is_ours(figure) else 3.3) - 0.8
+    shown = range(0, len(names), max(1, math.ceil(len(names) * 1.25 * style.sized(8) / 72 / room)))
     ax.set_xticks(shown, [names[at] for at in shown], rotation=90)
     ax.tick_params("x", length=0)
     ax.set(xlabel="", ylabel="surprise, in nats")
-    caption(figure, "Minus the log-probability (nats) of each token given those before it; the first has none.")
+    style.caption(figure, "Minus the log-probability (nats) of each token given those before it; the first has none.")
     return figure
 
 
 def _cut(token: str) -> str:
     """A token that can be seen, and is no formula."""
-    return literal(visible(token, _WORD))
+    return style.literal(style.visible(token, _WORD))

@@ -56,11 +56,7 @@ def select_rows(
 
 
 def _check_places(rows: Any, place: list[str]) -> None:
-    """Whether each place has one row.
-
-    Raises:
-        InputError: one has more; it says where, and in what these rows differ.
-    """
+    """Whether each place has one row; the error says where there are more, and in what these differ."""
     twice = rows.loc[rows.duplicated(place, keep=False)] if place else rows.iloc[:0]
     if twice.empty:
         return

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import signature
 from io import BytesIO
 from itertools import cycle
@@ -20,6 +20,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.textpath import TextPath
+from scipy.optimize import isotonic_regression
 
 from interp.errors import InputError, one_of
 
@@ -72,9 +73,11 @@ class Drawn(Figure):
 
     Attributes:
         caption: what the figure shows and what its marks mean, to stand under it.
+        alt: what it shows, in words.
     """
 
     caption: str = ""
+    alt: str = ""
     under_way = False
 
     def savefig(self, fname: Any, **how: Any) -> None:
@@ -193,9 +196,9 @@ def panels(
     rows that no page would hold them (`tallest`). `width` is that of a figure whose page asks for none, and
     `least` what it needs.
     """
+    options = options or {}
     if borrowed := _borrowed(options, count):
         return borrowed
-    options = options or {}
     width = options.get("width", width or min(WIDTH, 1.5 + 3.75 * min(count, columns)))
     columns = min(count, fitting(columns, width))
     rows = -(-count // columns)
@@ -218,12 +221,7 @@ def fitting(columns: int, width: int | float) -> int:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Whether a figure has these options.
-
-    Raises:
-        TypeError: it has not.
-        ValueError: a width or a size of text that is none.
-    """
+    """Whether a figure has these options, and sizes are sizes."""
     if unknown := options.keys() - Page.__annotations__.keys():
         raise TypeError(f"no option {', '.join(sorted(unknown))} here: expected {', '.join(Page.__annotations__)}")
     for name, unit in (("width", "inches (3.3, 6.9)"), ("font_size", "points")):
@@ -232,13 +230,8 @@ def _check(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is in {unit}: expected a number more than 0 and below {_LARGEST}, got {size!r}")
 
 
-def _borrowed(options: Page | None, count: int) -> tuple[Figure, list[Axes]] | None:
-    """The axes that are given to draw into and their figure; None where none are.
-
-    Raises:
-        ValueError: not one for each panel, or a width, which is their figure's.
-    """
-    options = options or {}
+def _borrowed(options: Page, count: int) -> tuple[Figure, list[Axes]] | None:
+    """The axes that are given to draw into and their figure; None where none are."""
     if (given := options.get("ax")) is None:
         return None
     axes = drawn_axes(Figure(), given)
@@ -366,9 +359,7 @@ def broken(text: str, width: int | float, size: int | float = FONT) -> str:
     """A text in lines of so many inches, broken after blanks, colons, slashes, arrows and hyphens, or in long words."""
 
     def fits(line: str) -> bool:
-        if not line.strip():
-            return True
-        return bool(TextPath((0, 0), line.rstrip(), size=sized(size)).get_extents().width <= 72 * width)
+        return not line.strip() or _width(line.rstrip(), sized(size)) <= 72 * width
 
     lines = [""]
     for word in re.findall(r"[^ :/→-]*[ :/→-]|[^ :/→-]+", text):
@@ -377,6 +368,11 @@ def broken(text: str, width: int | float, size: int | float = FONT) -> str:
             lines += [] if fits(lines[-1] + part) else [""]
             lines[-1] += part
     return "\n".join(line.strip() for line in lines if line.strip())
+
+
+@lru_cache(1 << 14)
+def _width(line: str, points: float) -> float:
+    return TextPath((0, 0), line, size=points).get_extents().width
 
 
 def measure_name(measure: str) -> str:
@@ -396,6 +392,12 @@ def visible(token: str, longest: int) -> str:
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def apart(wished: Sequence[float], least: float) -> list[float]:
+    """Rising places at least so far apart, each group of crowded ones around the mean of what they wished."""
+    steps = least * np.arange(len(wished))
+    return (isotonic_regression(np.asarray(wished) - steps).x + steps).tolist() if len(wished) else []
 
 
 def with_halo(text: Text) -> None:

@@ -1,11 +1,13 @@
-"""Where does the difference between two prompts live? Heat maps of a sweep's cells, and its largest with intervals."""
+"""Where does the difference between two prompts live, and do gradients foretell it?
+
+Heat maps of a sweep's cells, its largest with intervals, and estimates against exact effects.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -13,6 +15,7 @@ from analyses.figures.kinds import described, draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import WIDTH, Page, caption, drawn_axes, is_ours, literal, signed_scale, styled, visible
 from analyses.tables.findings import DISCOVERY, NOTABLE
+from analyses.wording.formats import number
 from analyses.wording.head_names import head_name
 
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
@@ -24,6 +27,9 @@ _PARTS = ("head", "neuron", "expert", "position", "query", "key", "sender", "ter
 PLACE = ("layer", *_PARTS, "receiver", "direction")  # what tells the cells of a site apart
 _ONE_SITE = (*SOURCES, "site", "stack", "attention")
 _NARROW = 4.0  # inches: up to here what is along an axis has two lines
+_MAGNITUDES = "AtP*"  # the method that estimates them
+_MISSED = 3  # cells named in a panel
+_CLEAR = 0.03  # of a panel: a point nearer than this to the line is not missed
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
@@ -144,7 +150,11 @@ def top_cells(
     rules = [{"x": 0}, *([{"x": 1, "ls": ":"}] if quantity == "share" and np.nanmax(np.abs(values)) > 0.5 else [])]
     figure = draw("top_cells", rows.loc[rows["cell"].isin(names)], page, words, names=names, rules=rules)
     ax = drawn_axes(figure, page.get("ax"))[0]
-    over += ", some beyond the edge" * _cut_far_intervals(ax, values)
+    least, most, ends = np.nanmin(values), np.nanmax(values), ax.get_xlim()
+    reach = _FARTHEST * max(abs(least), abs(most))
+    if reach:  # no wild interval of a few prompts squeezes all dots together
+        ax.set_xlim(max(ends[0], least - reach), min(ends[1], most + reach))
+    over += ", some beyond the edge" * (ax.get_xlim() != ends)
     if is_ours(figure) and figure.get_suptitle():  # else the caption says it
         ax.set_xlabel(f"{ax.get_xlabel()} ({over})")
     caption(figure, said, f"Lines are {over}." * has_intervals)
@@ -175,6 +185,57 @@ def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page
     return figure
 
 
+@styled
+def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric: str, **page: Unpack[Page]) -> Figure:
+    """Estimate (across) against exact effect (up): a column a method, a row a direction; the line is perfect agreement.
+
+    Panels of one kind (cells, edges, magnitudes) have one scale, the same on both axes. The worst missed are named.
+
+    Args:
+        estimates: rows of `tables/estimates`.
+        correlations: rows of `tables/correlations`; each panel's title gives its own.
+        metric: which to draw.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+    """
+    rows = select_rows(estimates, ["method", *PLACE], metric=metric)
+    rows = rows.loc[rows["exact"].notna() & ~rows["idle"]]
+    by_estimate, by_chance = rows["chosen"] == "strongest", "chosen by chance (in ρ and r)"
+    dots = np.where(by_estimate, "chosen by estimate (not in ρ and r)", by_chance if by_estimate.any() else "")
+    has_edges = rows["sender"].map(lambda sender: isinstance(sender, str)).groupby(rows["method"]).transform("any")
+    kinds = rows["method"].where(rows["method"] == _MAGNITUDES, np.where(has_edges, "edges", "cells"))
+    rows = rows.assign(dots=dots, kind=kinds)
+    spans = {}
+    for kind, group in rows.groupby("kind"):
+        values = np.append(group[["exact", "estimate"]].to_numpy(dtype=float), 0.0)
+        margin = 0.08 * np.ptp(values) or 1.0
+        spans[kind] = values.min() - margin, values.max() + margin
+    agreement, kinds = (
+        select_rows(correlations, ["method", "direction"], metric=metric),
+        dict(zip(rows["method"], kinds, strict=True)),
+    )
+    tables, limits = [], {}
+    for _, panels in agreement.groupby("direction", sort=False):
+        for panel in panels.to_dict("records"):
+            method, way = panel["method"], panel["direction"]
+            rank, line = (f"{panel[name]:.2f}".replace("nan", "–") for name in ("spearman", "pearson"))
+            agrees = f"ρ {rank}, r {line}, n {number(panel['n'])}".replace("-", "−")
+            title = f"{method}, {way}{', means of magnitudes' * (method == _MAGNITUDES)}\n{agrees}"
+            group = rows.loc[(rows["method"] == method) & (rows["direction"] == way)]
+            group = group if len(group) else group.reindex([0]).assign(dots="")  # an empty panel
+            limits[title] = spans.get(kinds.get(method), (-1, 1))
+            tables.append(group.assign(panel=title, note=_missed(group, limits[title])))
+    quantity, unit = metric_unit(metric)
+    words = {"quantity": quantity, "unit": unit}
+    return draw("estimate_panels", pd.concat(tables), page, words, limits=limits, columns=agreement["method"].nunique())
+
+
+def _missed(rows: pd.DataFrame, limits: tuple[float, float]) -> list[str]:
+    """The names of the points farthest from the line, nothing for the others."""
+    away = (rows["exact"] - rows["estimate"]).abs().to_numpy(dtype=float) / (limits[1] - limits[0])
+    worst = {*np.argsort(-away, kind="stable")[:_MISSED]} & {*np.flatnonzero(away > _CLEAR)}
+    return [cell_name(row) if place in worst else "" for place, row in enumerate(rows.to_dict("records"))]
+
+
 def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
     """What is shown, and over how many prompts."""
     quantity, unit = metric_unit(metric)
@@ -184,17 +245,6 @@ def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
     )
     n = max(rows["n"].tolist())
     return f"The {drawn} of {cells}; {ways}, mean over {n} prompt{'s' if n != 1 else ''}."
-
-
-def _cut_far_intervals(ax: Axes, values: np.ndarray) -> bool:
-    """Let no wild interval of a few prompts squeeze all dots together; returns whether one was cut."""
-    least, most = np.nanmin(values), np.nanmax(values)
-    reach = _FARTHEST * max(abs(least), abs(most))
-    left, right = ax.get_xlim()
-    if not np.isfinite(reach) or reach == 0 or (left >= least - reach and right <= most + reach):
-        return False
-    ax.set_xlim(max(left, least - reach), min(right, most + reach))
-    return True
 
 
 def _drawn(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:

@@ -11,25 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from scipy.optimize import isotonic_regression
 
+from analyses.figures import style
 from analyses.figures.kinds import described
 from analyses.figures.row_selection import select_rows
-from analyses.figures.style import (
-    BEHAVIOURS,
-    GREY,
-    INK,
-    PALE,
-    WIDTH,
-    Page,
-    begin,
-    caption,
-    legend,
-    literal,
-    sized,
-    styled,
-    with_halo,
-)
 from analyses.wording.formats import number
 from analyses.wording.head_names import HEAD, Place, kinds
 from interp.errors import one_of
@@ -41,15 +26,23 @@ _HELD_OUT = "held_out/"
 _PANELS: Mapping[str, Any] = described("forming")["panels"]
 _PANEL, _KEY, _NARROW = 1.2, 1.0, 7.0  # inches
 _LETTER = 0.066  # inches: of a name at the right, which does not count as data
+_MOST = "heads with most in the end"
+_LOOKS: Mapping[str, Any] = {
+    _MOST: {"color": style.INK, "lw": 1.6},
+    "other heads": {"color": "0.7", "lw": 0.6, "alpha": 0.7, "zorder": 1.5},
+    "strictest baseline": {"color": style.GREY, "lw": 2.5, "alpha": 0.5, "zorder": 2},
+    "phase change": {"color": style.PALE, "alpha": 0.55, "lw": 0, "zorder": 0},
+    "next phase of training": {"color": "0.6", "lw": 0.9, "ls": ":", "zorder": 1},
+}
 Ends = list[tuple[float, str, str]]  # what is written at the ends of lines: its height, text and colour
 
 
-@styled
+@style.styled
 def forming(
     table: pd.DataFrame,
     changes: Mapping[str, tuple[int, int] | None],
     boundaries: Mapping[str, Sequence[int]] | None = None,
-    **page: Unpack[Page],
+    **page: Unpack[style.Page],
 ) -> Figure:
     """A column a run: losses, then for each measure a line a head, those with most of it in the end named.
 
@@ -68,10 +61,9 @@ def forming(
     runs, measured = list(dict.fromkeys(table["run"])), table["measure"]
     known = measured.mask(measured.str.startswith(_HELD_OUT), "loss")  # losses share a panel
     measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})
-    width = page.get("width", WIDTH if len(runs) > 1 else _NARROW)
-    figure = begin(
-        described("forming")["question"], _PANEL * len(measures) + _KEY, width, page, least=0.8 + 2.0 * len(runs)
-    )
+    width = page.get("width", style.WIDTH if len(runs) > 1 else _NARROW)
+    texts, room = described("forming"), 0.8 + 2.0 * len(runs)
+    figure = style.begin(texts["question"], _PANEL * len(measures) + _KEY, width, page, least=room)
     axes = figure.subplots(len(measures), len(runs), squeeze=False, sharex=True, sharey="row")
     last = float(table["step"].to_numpy().max())
     ends: dict[Axes, Ends] = {}
@@ -79,16 +71,15 @@ def forming(
         for ax, measure in zip(column, measures, strict=True):
             rows = table.loc[(table["run"] == run) & (known == measure)]
             panel = {"label": measure, **_PANELS.get(measure, {})}
-            ends[ax] = (
-                _losses(ax, rows) if measure == "loss" else _heads(ax, rows, BEHAVIOURS.get(panel.get("of", ""), INK))
-            )
+            colour = style.BEHAVIOURS.get(panel.get("of", ""), style.INK)
+            ends[ax] = _losses(ax, rows) if measure == "loss" else _heads(ax, rows, colour)
             if change := changes.get(run):
-                ax.axvspan(*change, color=PALE, alpha=0.55, lw=0, zorder=0)
+                ax.axvspan(*change, label="phase change", **_LOOKS["phase change"])
             for step in (boundaries or {}).get(run, ()):
-                ax.axvline(step, color="0.6", lw=0.9, ls=":", zorder=1)
+                ax.axvline(step, label="next phase of training", **_LOOKS["next phase of training"])
             ylim = (-0.02, 1.03) if panel.get("share") else None
             ax.set(ylabel=panel["label"] if run == runs[0] else "", ylim=ylim)
-        column[0].set_title(literal(run, 40), fontweight="bold")
+        column[0].set_title(style.literal(run, 40), fontweight="bold")
         column[-1].set_xlabel("step")
     longest = max((len(text.replace("\\$", "$")) for names in ends.values() for _, text, _ in names), default=0)
     _set_steps(axes[-1, 0], last, (width - 0.8) / len(runs) - 0.25, longest)
@@ -96,8 +87,11 @@ def forming(
     for ax, names in ends.items():
         ax.spines["bottom"].set_bounds(0, last)
         _write_ends(ax, names, last)
-    _draw_key(figure, table, any(changes.values()), any(map(len, (boundaries or {}).values())))
-    caption(figure, described("forming")["caption"])
+    drawn = {label for ax in figure.axes for label in ax.get_legend_handles_labels()[1]}
+    key = {label: Line2D([], [], **look) for label, look in _LOOKS.items() if label in drawn}
+    key |= {label: Patch(**_LOOKS[label]) for label in drawn & {"phase change"}}
+    style.legend(figure, figure.axes, key, columns=len(key) or 1)
+    style.caption(figure, texts["caption"])
     return figure
 
 
@@ -105,13 +99,12 @@ def _losses(ax: Axes, rows: pd.DataFrame) -> Ends:
     """What is learnt from, and what is held out: thick, since it says more."""
     ends, styles = [], cycle(_STYLES)
     for measure, line in rows.groupby("measure", sort=True):
-        is_training = measure == "loss"
-        look: Any = (
-            {"color": GREY, "lw": 0.6} if is_training else {"color": INK, "ls": next(styles), "lw": 1.6, "zorder": 3}
-        )
+        text, look, looks_back = "training", {"color": style.GREY, "lw": 0.6}, 20
+        if measure != "loss":
+            text, looks_back = style.literal(str(measure).removeprefix(_HELD_OUT), 14), 1
+            look = {"color": style.INK, "ls": next(styles), "lw": 1.6, "zorder": 3}
         ax.plot(line["step"], line["value"], **look)
-        text = "training" if is_training else literal(str(measure).removeprefix(_HELD_OUT), 14)
-        ends.append((float(np.median(line["value"].to_numpy()[-20 if is_training else -1 :])), text, look["color"]))
+        ends.append((float(line["value"].iloc[-looks_back:].median()), text, look["color"]))
     return ends
 
 
@@ -121,20 +114,20 @@ def _heads(ax: Axes, rows: pd.DataFrame, colour: str) -> Ends:
     if len(whole):
         ax.plot(whole["step"], whole["value"], color="0.2", lw=1.6)
         if (whole["value"].to_numpy() < 0).any():
-            ax.plot(whole["step"], 0 * whole["step"], color=GREY, lw=0.8, ls="--", zorder=1)
+            ax.plot(whole["step"], 0 * whole["step"], color=style.GREY, lw=0.8, ls="--", zorder=1)
     heads, several = heads.sort_values("step"), kinds(heads) > 1
-    for _, kind in heads.groupby(HEAD[:2], dropna=False):
+    for _, kind in heads.dropna(subset=["baseline"]).groupby(HEAD[:2], dropna=False):
         level = kind.drop_duplicates("step")
-        ax.plot(level["step"], level["baseline"], color=GREY, lw=2.5, alpha=0.5, zorder=2)
+        ax.plot(level["step"], level["baseline"], label="strictest baseline", **_LOOKS["strictest baseline"])
     lines = sorted((line for _, line in heads.groupby(HEAD, dropna=False)), key=lambda line: -line["value"].iloc[-1])
     ends = []
     for rank, line in enumerate(lines):
         end: dict[str, Any] = line.iloc[-1].to_dict()
-        look: Any = {"color": "0.7", "lw": 0.6, "alpha": 0.7, "zorder": 1.5}
+        label, look = "other heads", {}
         if rank < len(_BEST) and end["value"] - np.nan_to_num(end["baseline"]) >= _CLEAR:
-            look = {"color": colour, "ls": _BEST[rank], "lw": 1.6, "zorder": 4 - 0.1 * rank}
+            label, look = _MOST, {"color": colour, "ls": _BEST[rank], "zorder": 4 - 0.1 * rank}
             ends.append((float(end["value"]), Place.of(end).named(several=several), colour))
-        ax.plot(line["step"], line["value"], **look)
+        ax.plot(line["step"], line["value"], label=label, **{**_LOOKS[label], **look})
     return ends
 
 
@@ -152,26 +145,8 @@ def _write_ends(ax: Axes, ends: Ends, last: float) -> None:
     """Each name at the end of its line, moved apart where they would stand on each other."""
     low, high = ax.get_ylim()
     ranked = sorted(ends)
-    places = _apart([min(max(value, low), high) for value, *_ in ranked], (high - low) * 9.6 / 72 / (_PANEL * 0.8))
+    places = style.apart([min(max(value, low), high) for value, *_ in ranked], (high - low) * 9.6 / 72 / (_PANEL * 0.8))
     above = max(places[-1] - high, 0.0) if places else 0.0  # a crowd at the top stands below it, all of it visible
     for (_, name, colour), place in zip(ranked, places, strict=True):
-        options: Any = {"textcoords": "offset points", "annotation_clip": False, "va": "center", "fontsize": sized(8)}
-        with_halo(ax.annotate(name, (last, place - above), (4, 0), color=colour, **options))
-
-
-def _apart(wished: Sequence[float], least: float) -> list[float]:
-    """Rising places at least so far apart, each group of crowded ones around the mean of what they wished."""
-    steps = least * np.arange(len(wished))
-    return (isotonic_regression(np.asarray(wished) - steps).x + steps).tolist() if len(wished) else []
-
-
-def _draw_key(figure: Figure, table: pd.DataFrame, has_change: bool, has_phases: bool) -> None:
-    entries = {
-        "heads with most in the end": (table["layer"].notna().any(), Line2D([], [], color=INK, lw=1.6)),
-        "other heads": (table["layer"].notna().any(), Line2D([], [], color="0.7", lw=0.8)),
-        "strictest baseline": (table["baseline"].notna().any(), Line2D([], [], color=GREY, lw=2.5, alpha=0.5)),
-        "phase change": (has_change, Patch(color=PALE, alpha=0.55, lw=0)),
-        "next phase of training": (has_phases, Line2D([], [], color="0.6", lw=0.9, ls=":")),
-    }
-    shown = {label: handle for label, (is_there, handle) in entries.items() if is_there}
-    legend(figure, figure.axes, shown, columns=len(shown) or 1)
+        options: Any = {"textcoords": "offset points", "annotation_clip": False, "va": "center"}
+        style.with_halo(ax.annotate(name, (last, place - above), (4, 0), color=colour, size=style.sized(8), **options))

@@ -94,7 +94,7 @@ class Card:
     groups: Sequence[tuple[str, Sequence[Shown]]]  # facts under headings
     distance: Sequence[Shown]  # attention by distance, that to the first position before others
     tags: Sequence[Shown]  # attention between tags, beside what distance explains
-    examples: Sequence[tuple[str, Sequence[Shown]]]  # sentences, each under what they are examples of
+    examples: Shown | None  # sentences: what they are examples of, the `best` and those at `random`
     alike: Sequence[str]  # the ids of heads of which the same is told first
     tasks: Table | None  # its share in each causal task
     rest: Table  # everything else that was measured
@@ -203,7 +203,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
             [*groups.items()],
             _by_distance(values),
             _between_tags(values),
-            _examples(examples[place], words) if place in examples else [],
+            _examples(examples[place], words) if place in examples else None,
             [each.named(several=several) for each in same if each != place][:_ALIKE],
             SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
             SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
@@ -258,20 +258,13 @@ def _between_tags(values: Mapping[str, float]) -> list[Shown]:
     ]
 
 
-def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> list[tuple[str, list[Shown]]]:
+def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> Shown:
     """Where a head is surest of what its label says, or of anything, and at random."""
     first, shown = rows.iloc[0], [(row["choice"], _example(row)) for row in rows.to_dict("records")]
-    count = f"{number(int(first['asked']))} %s in {counted(int(first['read']), 'passage')} that were read"
-    best, drawn = ([each for at, each in shown if at == choice] for choice in ("best", "random"))
-    if not isinstance(first["measure"], str):
-        surest = "No label of this head is about words of this text. Of any words, those where it is surest:"
-        return [(surest, best), (f"Any words, drawn at random among {count % 'words'}:", drawn)]
-    question = plain_words.asked(first["label"], first["measure"], words)
-    surest = f"{question.words[0].upper()}{question.words[1:]} whose {question.whose}, the surest first:"
-    if not best:
-        surest = f"Of {count % question.words} there is none whose {question.whose}."
-    among = f"Drawn at random among {count % question.words}: ✓ where the {question.whose}, ✗ where it is not:"
-    return [(surest, [{**each, "right": None} for each in best]), (among, drawn)]
+    question = plain_words.asked(first["label"], first["measure"], words) if isinstance(first["measure"], str) else None
+    counts = {"asked": number(int(first["asked"])), "read": counted(int(first["read"]), "passage")}
+    sentences = {choice: [each for at, each in shown if at == choice] for choice in ("best", "random")}
+    return {"question": question, **counts, **sentences}
 
 
 def _example(row: Mapping[str, Any]) -> Shown:

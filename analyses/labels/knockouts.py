@@ -71,18 +71,13 @@ def measure(
 ) -> Knockouts:
     """What hiding claimed keys costs of what is read at the same rows: a row a head and measure, in nats a claimed row.
 
-    `readout` is what is read: the next token, a masked word, or a probe's log-odds (`analyses.labels.readouts`).
-    `drop` is the mean over the `n` claimed rows, `control` that of the control that loses most, which `control_name`
-    names: other keys of the same rows, or keys at the distances that are usual for the label (not for positional
-    measures, which are nothing but distance). `effect` is their difference, with a 95% interval over documents and a
-    one-sided p for effect > 0; `q` is over all rows, where those that are not measured count as not significant.
+    `readout` is what is read (`analyses.labels.readouts`). `drop` is the mean over the `n` claimed rows, `control` that
+    of the control that loses most (`control_name`); `effect` is their difference, with a 95% interval over documents
+    and a one-sided p for effect > 0. `q` is over all rows, where those that are not measured count as not significant.
     `exchange` is the drop where each claimed key keeps its weight and mixes in the value of another key that the row
-    sees, drawn at random; `removal` where its weight times its value is left out. An exchange puts something in place
-    of a key that may have said nothing, and a removal leaves less than the head ever writes: what the model needs is
-    missed in both ways, and beyond the control. With a `screen` they are measured where hiding costs enough.
-    `masked`, of models that fill masks, is the head's attention from the masked rows to the claimed keys, less that to
-    the control's other keys. `measured` is False where all numbers but `masked` are estimates, or missing; `estimate`
-    is what the effect was estimated to be, `sampled` whether it was drawn at random to be measured.
+    sees, `removal` where its weighted value is left out: what the model needs is missed in both ways. With a `screen`
+    they are measured where hiding costs enough, and `measured` is False where all numbers but `masked` are estimates,
+    or missing. `docs/measures/interventions.md` describes controls and columns.
 
     Args:
         model: a transformer of one stack with a tokenizer.

@@ -74,7 +74,11 @@ def measures(
         values = [value for name, value in numbers.items() if name.startswith(f"heads/{measure}/")]
         numbers |= {f"model/{measure}": max(values)} if values else {}
     if len(kinds) == 1 and kinds[0].causal and model.config.output != "none":
-        numbers |= _model_numbers(model, seed, held_out)
+        rows = _rows_of_stories(model, seed) if held_out is None else held_out
+        if rows and (score := in_context(model, rows)) is not None:
+            numbers["model/in-context"] = score
+        if (length := position.repeat_length(model)) >= position.SHORTEST_REPEAT:
+            numbers["model/copying"] = copying(model, length, seed)
     return numbers
 
 
@@ -102,36 +106,23 @@ def _on_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: i
     """What heads do on a text, and on random repeats; nothing where the model cannot read the text."""
     if model.tokenizer is None:
         return []
+    how: Any = {"seed": seed, "heads": heads}
+    collectors: list[Scoring] = (
+        [cross_attention.Collector(model, **how)]
+        if heads.attention == "cross"
+        else [
+            position.Collector(model, **how, n_untrained=0),
+            part_of_speech.Collector(model, **how, rules=False, transposed=False),
+            coreference.Collector(model, **how),
+        ]
+    )
     reading = Reading(model, texts, heads=heads)
     try:
-        collected = collect(reading, _collectors(model, heads, seed))
+        collected = collect(reading, collectors)
         refuse_unread(reading.counts, "the text")
     except InputError:
         return []
     return [scored for each in collected if not isinstance(each, InputError) for scored in each.scored]
-
-
-def _collectors(model: Model, heads: Heads, seed: int) -> list[Scoring]:
-    if heads.attention == "cross":
-        return [cross_attention.Collector(model, seed=seed, heads=heads)]
-    return [
-        position.Collector(model, seed=seed, heads=heads, n_untrained=0),
-        part_of_speech.Collector(model, seed=seed, heads=heads, rules=False, transposed=False),
-        coreference.Collector(model, seed=seed, heads=heads),
-    ]
-
-
-# What the whole model foretells.
-
-
-def _model_numbers(model: Model, seed: int, held_out: Sequence[Examples] | None) -> dict[str, float]:
-    numbers: dict[str, float] = {}
-    rows = _rows_of_stories(model, seed) if held_out is None else held_out
-    if rows and (score := in_context(model, rows)) is not None:
-        numbers["model/in-context"] = score
-    if (length := position.repeat_length(model)) >= position.SHORTEST_REPEAT:
-        numbers["model/copying"] = copying(model, length, seed)
-    return numbers
 
 
 def _rows_of_stories(model: Model, seed: int) -> list[Examples]:
@@ -153,26 +144,20 @@ def in_context(model: Model, rows: Sequence[Examples]) -> float | None:
     totals = {stretch: [0.0, 0] for stretch in (LATE, EARLY)}  # of losses, and of targets
     for examples in rows:
         width = min(examples.targets.shape[1], ROW)
+        places = {each: slice(*(round(at * width / ROW) for at in each)) for each in totals}  # in proportion
         size = max(1, _LOGITS // (width * model.config.d_vocab))
         for start in range(0, len(examples), size):
             part = examples.part(slice(start, start + size)).to(model.device)
-            logits = run(model, part.tokens.ids[:, : _places(LATE, width).stop]).logits
+            logits = run(model, part.tokens.ids[:, : places[LATE].stop]).logits
             for stretch, total in totals.items():
-                places = _places(stretch, width)
-                targets = part.targets[:, places]
-                flat = logits[:, places].float().flatten(0, 1), targets.flatten()
+                targets = part.targets[:, places[stretch]]
+                flat = logits[:, places[stretch]].float().flatten(0, 1), targets.flatten()
                 total[0] += float(F.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum"))
                 total[1] += int((targets != IGNORED).sum())
     if not all(count for _, count in totals.values()):
         return None
     late, early = (loss / count for loss, count in totals.values())
     return late - early
-
-
-def _places(stretch: tuple[int, int], width: int) -> slice:
-    """A stretch of a whole row, in a row of `width` in proportion."""
-    first, last = (round(place * width / ROW) for place in stretch)
-    return slice(first, last)
 
 
 def copying(model: Model, length: int, seed: int) -> float:

@@ -1,8 +1,8 @@
 """When did heads form? The phase change of a curve, and for each measure the head that has most of it in the end."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import pandas as pd
 from analyses.over_training.observe import DRAWN
 from analyses.over_training.training_runs import Run
 from analyses.tables.findings import NOTABLE
+from analyses.wording.head_names import HEAD
 
 CHANGING = "induction"  # the measure whose rise is the phase change (Olsson 2022)
 LEAST = 0.1  # a smaller rise is none
@@ -20,22 +21,25 @@ NEARLY = 0.9  # of the largest rise: the shortest stretch that holds as much is 
 FEWEST = 4  # looks: with fewer, none can be three times as fast as all
 SHARES = ("previous-token", "induction", "antecedent")  # measures whose rises 0.1 is a measure of
 KIND = ["stack", "attention"]
-_RISE = ("rise_from", "rise_to", "value_from", "value_to", "times")  # columns of a `Rise`
-FORMED_COLUMNS = [
-    *("run", "measure", "stack", "attention", "layer", "head", "step", "value", "baseline", "gain", "half_way"),
-    *_RISE,
-]
+_WHOLE = ("layer", "head", "step", "half_way", "rise_from", "rise_to", "formed_at", "before")
+_NUMBERS = ("value", "baseline", "gain", "value_from", "value_to", "times")
 
 
-@dataclass(frozen=True)
-class Rise:
+class Rise(NamedTuple):
     """From where to where a curve rises abruptly, and how many times as fast as over the whole run."""
 
-    start: int
-    end: int
-    low: float
-    high: float
+    rise_from: int
+    rise_to: int
+    value_from: float
+    value_to: float
     times: float
+
+
+FORMED_COLUMNS = [
+    *("run", "measure", "stack", "attention", "layer", "head", "step", "value", "baseline", "gain", "half_way"),
+    *Rise._fields,
+]
+COLUMNS = [*HEAD, "measure", "run", "step", "value", "baseline", "gain", "formed_at", "before"]  # of `when_formed`
 
 
 def phase_change(steps: Sequence[int], values: Sequence[float]) -> Rise | None:
@@ -106,7 +110,7 @@ def formed(run: Run) -> pd.DataFrame:
     `half_way` is the look from which on that head keeps half of its final gain over the baseline (`formed_at`); missing
     where the gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of
     shares whose gain is that much: what stays with its baseline has not formed, however it jumps. Relations, and tags
-    but one, are left out (`look.DRAWN`).
+    but one, are left out (`observe.DRAWN`).
     """
     rows = []
     drawn = run.heads.loc[run.heads["measure"].isin(DRAWN)]
@@ -118,7 +122,30 @@ def formed(run: Run) -> pd.DataFrame:
         row |= {"run": run.name, "layer": layer, "head": head, "half_way": row["formed_at"]}
         has_formed = row["measure"] in SHARES and row["gain"] >= NOTABLE
         change = phase_change(best["step"].tolist(), best["value"].tolist()) if has_formed else None
-        rows.append(row | (dict(zip(_RISE, astuple(change), strict=True)) if change else {}))
-    whole = dict.fromkeys(("layer", "head", "step", "half_way", "rise_from", "rise_to"), "Int64")
-    numbers = dict.fromkeys(("value", "baseline", "gain", "value_from", "value_to", "times"), float)
-    return pd.DataFrame(rows, columns=FORMED_COLUMNS).astype({**whole, **numbers})
+        rows.append(row | (change._asdict() if change else {}))
+    return _table(rows, FORMED_COLUMNS)
+
+
+def when_formed(curves: pd.DataFrame) -> pd.DataFrame:
+    """When each head had formed: a row a head and measure that was looked at at least twice.
+
+    `value`, `baseline` and `gain` are those of the last look, at `step`. `formed_at` is the look from which on the head
+    keeps half of that gain (`formed_at`), `before` the look before it: missing where the head had it from the first
+    look on, and so did not form while anybody looked.
+
+    Args:
+        curves: rows of `training_runs.forming`.
+    """
+    rows = []
+    for key, curve in curves.sort_values("step").groupby([*HEAD, "measure", "run"], sort=False):
+        row, steps = last_look(curve), [int(step) for step in curve["step"]]
+        if len(steps) > 1:
+            place = dict(zip((*HEAD, "measure", "run"), cast(tuple[Any, ...], key), strict=True))
+            before = {later: sooner for sooner, later in pairwise(steps)}
+            rows.append(place | row | {"before": before.get(row["formed_at"])})
+    return _table(rows, COLUMNS)
+
+
+def _table(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    kinds = {**dict.fromkeys(_WHOLE, "Int64"), **dict.fromkeys(_NUMBERS, float)}
+    return pd.DataFrame(rows, columns=columns).astype({name: kinds[name] for name in columns if name in kinds})

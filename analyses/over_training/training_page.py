@@ -103,15 +103,11 @@ def _run(run: Run, best: pd.DataFrame) -> Section:
         ]
         columns = "called head value baseline gain half_way_step change"
         blocks.append(SCHEMAS["formed"].page(rows, columns, _TEXTS["best"]))
-    whole = run.table.loc[run.table["layer"].isna()]
-    ends = [
-        [
-            _name(str(measure)),
-            *(number(end) for place in (0, -1) for end in rows[["step", "value"]].iloc[place].tolist()),
-        ]
-        for measure, rows in whole.astype({"step": object}).groupby("measure", sort=False)
-    ]
-    blocks += [Table(["", "step", "first", "step", "last"], ends, "wrrrr", _TEXTS["whole"])] if ends else []
+    whole, cells = run.table.loc[run.table["layer"].isna()].astype({"step": object}), []
+    for measure, rows in whole.groupby("measure", sort=False):
+        ends = rows[["step", "value"]].iloc[[0, -1]].to_numpy().ravel()
+        cells.append([_name(str(measure)), *map(number, ends)])
+    blocks += [Table(["", "step", "first", "step", "last"], cells, "wrrrr", _TEXTS["whole"])] if cells else []
     return Section(run.name, blocks)
 
 
@@ -125,37 +121,34 @@ def sentences(run: Run, formed: pd.DataFrame) -> list[str]:
     return said + [_TEXTS["rose"].format(_measure_name(row).capitalize(), **_numbers(row)) for row in others]
 
 
-def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
+def _numbers(row: Mapping[Any, Any]) -> dict[str, str]:
     """What a row says of a phase change, as text."""
     steps = {name: number(int(row[name])) for name in ("rise_from", "rise_to")}
     return steps | {name: number(row[name]) for name in ("value_from", "value_to")}
 
 
-def _change(run: Run, row: Mapping[str, Any], *, several: bool) -> list[str]:
+def _change(run: Run, row: Mapping[Any, Any], *, several: bool) -> list[str]:
     """What became of the best induction head, and of the losses meanwhile."""
     where = f" of {row['stack']}" if several else ""
-    kind = run.heads.loc[run.heads["measure"] == row["measure"]]
-    for name in ("stack", "attention"):
-        kind = kind.loc[kind[name].isna() if pd.isna(row[name]) else kind[name] == row[name]]
-    best = best_curve(kind)
+    heads = run.heads.loc[run.heads["measure"] == row["measure"]]
+    kind = ["" if pd.isna(row[name]) else row[name] for name in ("stack", "attention")]
+    best = best_curve(heads.loc[heads[["stack", "attention"]].astype(object).fillna("").eq(kind).all(axis=1)])
     if len(best) < FEWEST:
-        few = f"{counted(len(best), 'look')}{where} {'is' if len(best) == 1 else 'are'} too few"
-        return [f"{few} to tell a phase change: expected at least {FEWEST}."]
+        return [_TEXTS["few"].format(counted(len(best), "look"), where=where, fewest=FEWEST)]
     if pd.isna(row["rise_from"]):
         ends = [best.iloc[0], best.loc[best["value"].idxmax()]]
         values = [text for end in ends for text in (number(end["value"]), number(int(end["step"])))]
         return [_TEXTS["none"].format(*values, where=where, least=LEAST)]
-    start, end = int(row["rise_from"]), int(row["rise_to"])
-    leading = best.loc[best["step"] == end].to_dict("records")[0]
+    leading = best.loc[best["step"] == row["rise_to"]].to_dict("records")[0]
     head = head_name(leading["layer"], leading["head"])
     said = _TEXTS["change"].format(where=where, head=head, times=row["times"], **_numbers(row))
-    whole, meanwhile = run.table.loc[run.table["layer"].isna()], []
-    for measure in sorted(whole["measure"].unique(), key=lambda name: name if name in _FOLLOWED else ""):
-        rows = whole.loc[whole["measure"] == measure]
-        before, after = rows.loc[rows["step"] <= start, "value"], rows.loc[rows["step"] >= end, "value"]
-        if (measure.startswith(HELD_OUT) or measure in _FOLLOWED) and len(before) and len(after):
-            ends = number(before.iloc[-1]), number(after.iloc[0])
-            meanwhile.append(f"{_name(measure)} went from {ends[0]} to {ends[1]}")
+    meanwhile = []
+    for measure, rows in run.table.loc[run.table["layer"].isna()].groupby("measure"):
+        before, after = (
+            rows.loc[at, "value"] for at in (rows["step"] <= row["rise_from"], rows["step"] >= row["rise_to"])
+        )
+        if (str(measure).startswith(HELD_OUT) or measure in _FOLLOWED) and len(before) and len(after):
+            meanwhile.append(f"{_name(str(measure))} went from {number(before.iloc[-1])} to {number(after.iloc[0])}")
     return [said, *([f"Over these steps {', '.join(meanwhile)}."] if meanwhile else [])]
 
 

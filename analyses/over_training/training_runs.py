@@ -1,20 +1,26 @@
-"""What does the directory of a training run tell of how its heads formed? Its record, or else its snapshots."""
+"""What does the directory of a training run tell of how its heads formed? Its record, or else its snapshots.
+
+A model's run is one that the user names, or the one whose record stands with the model.
+"""
 
 import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
 from analyses.execution.provenance import digest
 from analyses.over_training.observe import by_kind, measures
+from analyses.tables.head_tables import Heads
+from analyses.wording.formats import counted
 from interp import InputError, Model
 from interp.training import record, state
+from models.sources import LENS, directory_of
 
 COLUMNS = ["run", "step", "measure", "stack", "attention", "layer", "head", "value", "baseline"]
 LOSS, HELD_OUT = "loss", "held_out/"
@@ -137,3 +143,86 @@ def phases(folder: Path) -> tuple[int, ...]:
         return tuple(accumulate(int(phase["steps"]) for phase in told))[:-1]
     except (InputError, OSError, ValueError, KeyError, TypeError):  # a light line in a figure, which can do without
         return ()
+
+
+def given(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = None) -> Run:
+    """A run that the user names; arguments, and what is raised, as of `read_run`.
+
+    Raises:
+        InputError: it tells nothing of heads either.
+    """
+    run = read_run(folder, folder.resolve().name, load, seed=seed, progress=progress)
+    if run.heads.empty:
+        raise InputError(
+            f"{folder} tells nothing of heads: expected heads/... in its metrics.jsonl, or models in steps/"
+        )
+    return run
+
+
+def known(name: str, model: Model) -> Run | None:
+    """The run that trained a model, where its record of heads stands with the model's directory; None elsewhere.
+
+    That is the record of the directory itself, as `interp train` leaves it; of a snapshot, RUN/steps/001000, that of
+    RUN up to there; or `training/NAME` in a directory called NAME. One that cannot be read, or is
+    of heads that the model does not have, is none.
+
+    Args:
+        name: what the model was loaded by (`models.load`).
+        model: the model itself.
+    """
+    called = name.removeprefix(LENS)
+    if called != "default" and not Path(called).is_dir():
+        return None
+    folder = directory_of(called).resolve()
+    is_snapshot = folder.parent.name == "steps" and folder.name.isdecimal()
+    for each in [folder.parents[1]] if is_snapshot else [folder, folder / "training" / folder.name]:
+        if (each / record.METRICS).is_file():
+            try:
+                run = read_run(each, each.name, None)
+            except InputError:  # somebody else's metrics.jsonl, or one that is damaged: a report can do without
+                return None
+            if is_snapshot:
+                run = replace(run, table=run.table.loc[run.table["step"] <= int(folder.name)])
+            return run if not run.heads.empty and _fits(run, model) else None
+    return None
+
+
+def forming(run: Run, model: Model) -> pd.DataFrame:
+    """The rows of a run that are about heads, which are called as the tables of a report call the model's.
+
+    Raises:
+        InputError: the run is of other heads than the model has.
+    """
+    if not _fits(run, model):
+        both = (" and ".join(map(_shape, shapes.values())) for shapes in (_shapes(run), _shapes_of(model)))
+        raise InputError(
+            "{} trained another model: its record is of {}, this model is of {}; give the run that trained "
+            "this one".format(run.folder, *both)
+        )
+    only = Heads.every(model)[0].stack  # a record names stacks where there are several
+    return run.heads.assign(stack=run.heads["stack"].astype(object).fillna(only))
+
+
+def _fits(run: Run, model: Model) -> bool:
+    shapes = _shapes_of(model)
+    return all(shapes.get(kind) == shape for kind, shape in _shapes(run).items())
+
+
+def _shapes_of(model: Model) -> dict[tuple[str | None, str], tuple[int, int]]:
+    """By stack, where there are several, and attention: how many layers and heads the model has."""
+    kinds = Heads.every(model)
+    return {(each.stack if len(kinds) > 1 else None, each.attention): (each.n_layers, each.n_heads) for each in kinds}
+
+
+def _shapes(run: Run) -> dict[tuple[str | None, str], tuple[int, int]]:
+    """The same of a record."""
+    shapes = {}
+    for key, rows in run.heads.groupby(["stack", "attention"], dropna=False):
+        stack, attention = cast(tuple[Any, ...], key)
+        layer, head = rows[["layer", "head"]].to_numpy().max(0)
+        shapes[None if pd.isna(stack) else stack, attention] = int(layer) + 1, int(head) + 1
+    return shapes
+
+
+def _shape(shape: tuple[int, int]) -> str:
+    return f"{counted(shape[0], 'layer')} of {counted(shape[1], 'head')}"

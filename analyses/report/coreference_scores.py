@@ -159,8 +159,8 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
     prompt, word, words, seen = (torch.from_numpy(column).to(batch.device) for column in columns)
     named = torch.zeros(len(word), batch.pieces.shape[1], dtype=torch.bool, device=batch.device)
     named = named.scatter(1, words, seen) | named.scatter(1, words.flip(1), seen.flip(1))  # what is not seen is word 0
-    on_words = Choices(Items(batch, prompt, word, torch.zeros_like(word), named, named)).on_words()
-    attention = on_words.gather(2, words[:, None].expand(-1, on_words.shape[1], -1)) * seen[:, None]
+    word_scores = Choices(Items(batch, prompt, word, torch.zeros_like(word), named, named)).word_scores()
+    attention = word_scores.gather(2, words[:, None].expand(-1, word_scores.shape[1], -1)) * seen[:, None]
     nearness = 1 / (1 + np.abs(names - pronoun[:, None]) + 0.5 * (names > pronoun[:, None]))  # ties: the one before
     rules = [nearness * visible, np.array([2.0, 1.0]) * visible]  # see no more than the model does
     chosen = np.stack([*_larger(attention.cpu().numpy()).T, *map(_larger, rules)], 1)

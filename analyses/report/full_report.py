@@ -21,8 +21,9 @@ from analyses.headlines.facts import facts as facts_of
 from analyses.headlines.head_cards import overview
 from analyses.labels import Labelled, label
 from analyses.measures import Behaviour, Measure
+from analyses.over_training.phase_changes import when_formed
 from analyses.over_training.training_runs import Run as TrainingRun
-from analyses.over_training.when_formed import forming, when_formed
+from analyses.over_training.training_runs import forming
 from analyses.own_measures import as_behaviours
 from analyses.page.schema import meanings
 from analyses.page.sections import (

@@ -39,7 +39,7 @@ class Items:
     right       item word   the words that are sought
     picks       item        by a rule's name the word that it chooses, where that is not read off the items; None: all
                             words alike
-    of_tags     chance is told by words of the same tag at about the same distance
+    by_tag     chance is told by words of the same tag at about the same distance
     """
 
     batch: Batch
@@ -49,7 +49,7 @@ class Items:
     candidates: Bool[Tensor, "item word"]
     right: Bool[Tensor, "item word"]
     picks: Mapping[str, Int[Tensor, " item"] | None] = field(default_factory=dict)
-    of_tags: bool = True
+    by_tag: bool = True
 
     @staticmethod
     def of(
@@ -107,7 +107,7 @@ class Items:
         n_prompts, n_words = self.batch.pieces.shape
         number, place = ((self.column * n_prompts + self.prompt) * n_words + self.query).unique(return_inverse=True)
         right = torch.zeros(len(number), n_words, device=place.device).index_add_(0, place, self.right.float())
-        return taken(right[place] > 0, words)
+        return lookup(right[place] > 0, words)
 
     def by_prompt(self, values: Float[Tensor, "item any"], n_measures: int) -> Float[Tensor, "prompt any measure"]:
         """Sums over each prompt's items, by measure."""
@@ -163,13 +163,13 @@ def turned(batch: Batch) -> Batch:
     return replace(batch, attention=_Columns(batch.pattern, pieces=pieces), rows=rows)
 
 
-def taken(mask: Bool[Tensor, "item word"], words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
+def lookup(mask: Bool[Tensor, "item word"], words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
     """The mask at some words; False at words outside the window."""
     inside = (words >= 0) & (words < mask.shape[1])
     return inside & mask.gather(1, words.clamp(0, mask.shape[1] - 1))
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """Whether each head chose a right word, and what that is on average when the words of a bin change places.
 
     `chosen` is the word that it chose, -1 where several tie or none has any attention, and `mass` the attention on it.
@@ -189,67 +189,67 @@ class Choices:
         """Look each asking word's rows up, once for all its items; or (`predicting`) the row before it."""
         self.items, self.batch = items, items.batch
         word_of, n_words = self.batch.word_of, self.batch.pieces.shape[1]
-        number, self.asking = (items.prompt * n_words + items.query).unique(return_inverse=True)
+        number, self.item_asker = (items.prompt * n_words + items.query).unique(return_inverse=True)
         self.prompt, self.word = number // n_words, number % n_words
         if predicting:
-            self.of = torch.arange(len(number), device=number.device)
+            self.row_asker = torch.arange(len(number), device=number.device)
             self.piece = self.batch.first_piece[self.prompt, self.word] - 1
         else:
-            self.of, self.piece = (word_of[self.prompt] == self.word[:, None]).nonzero(as_tuple=True)
-        self.n_pieces = torch.bincount(self.of, minlength=len(number))
+            self.row_asker, self.piece = (word_of[self.prompt] == self.word[:, None]).nonzero(as_tuple=True)
+        self.n_pieces = torch.bincount(self.row_asker, minlength=len(number))
         self.first_word = word_of[:, 0]
         self.rows, self.to_first, self.scale = self._rows()
 
     @cached_property
-    def kept(self) -> Judged:
+    def kept(self) -> Judgement:
         """Every row as it is."""
         return self._judge(torch.ones_like(self.word, dtype=torch.bool), without_first=False)[1]
 
     @cached_property
-    def removed(self) -> Judged:
+    def removed(self) -> Judgement:
         """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
         many_rows, first = self.n_pieces > 1, self.first_word[self.prompt] != NO_WORD
-        which, anew = self._judge(many_rows | first, without_first=True)
-        return Judged(*(old.index_copy(0, which, new) for old, new in zip(self.kept, anew, strict=True)))
+        which, changed = self._judge(many_rows | first, without_first=True)
+        return Judgement(*(old.index_copy(0, which, new) for old, new in zip(self.kept, changed, strict=True)))
 
     @cached_property
     def lost(self) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
         """Items of which a row keeps too little without the first position, and those whose target stood there."""
         gone = (self.scale == 0).to(self.rows)
-        by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.of, gone)
+        by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.row_asker, gone)
         first_word = self.first_word[self.items.prompt, None]
-        return by_word[self.asking] > 0, taken(self.items.right, first_word)[:, 0]
+        return by_word[self.item_asker] > 0, lookup(self.items.right, first_word)[:, 0]
 
     def beside_rules(self, rules: Sequence[Rival]) -> Chosen:
         """What heads and rules choose, the first position kept."""
         items, query = self.items, self.items.query[:, None]
         words = torch.stack([pick for rule in rules if (pick := items.choice(rule)) is not None], 1)
         chosen = self.kept.chosen
-        kinds = items.tags[1][items.prompt] if items.of_tags else items.words.expand_as(items.bins)
+        kinds = items.tags[1][items.prompt] if items.by_tag else items.words.expand_as(items.bins)
         chance = _rate(items.candidates, items.right, items.bins, kinds).gather(1, chosen.clamp(min=0))
         return Chosen(
             measure=items.column,
             groups=self.batch.groups[items.prompt.cpu()],
             rules=torch.where(words < 0, NO_WORD_FOR_IT, words - query),
-            hits=taken(items.right, words),
+            hits=lookup(items.right, words),
             sought=items.sought(words),
             chosen=torch.where(chosen < 0, NO_CHOICE, chosen - query),
-            right=taken(items.right, chosen),
+            right=lookup(items.right, chosen),
             mass=self.kept.mass,
             chance=chance * (chosen >= 0),
         )
 
-    def ruled(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
+    def rival_scores(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
         """How often each rule is right: 0 or 1, or by chance."""
         words, right = [self.items.choice(rule) for rule in rivals], self.items.right
         n_candidates = self._candidates(without_first=without_first).sum(1).clamp(min=1)
-        shares = [right.sum(1) / n_candidates if word is None else taken(right, word[:, None])[:, 0] for word in words]
+        shares = [right.sum(1) / n_candidates if word is None else lookup(right, word[:, None])[:, 0] for word in words]
         return torch.stack(shares, 1).to(self.rows)
 
-    def on_words(self, *, without_first: bool = False) -> Float[Tensor, "item head word"]:
+    def word_scores(self, *, without_first: bool = False) -> Float[Tensor, "item head word"]:
         """The attention of each question's word on its candidates, averaged over pieces."""
         pooled = self._pooled(torch.ones_like(self.word, dtype=torch.bool), without_first=without_first)
-        pooled = (pooled / self.n_pieces[:, None, None])[self.asking]
+        pooled = (pooled / self.n_pieces[:, None, None])[self.item_asker]
         columns = self.batch.first_piece[self.items.prompt][:, None].expand(-1, pooled.shape[1], -1)
         return pooled.gather(2, columns) * self.items.candidates[:, None]
 
@@ -263,12 +263,12 @@ class Choices:
     def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"], Float[Tensor, "piece head"]]:
         """Attention from each piece of the words that ask to candidates, and apart from it to the first position; and
         what rows are multiplied by without it."""
-        prompt, word_of = self.prompt[self.of], self.batch.word_of
+        prompt, word_of = self.prompt[self.row_asker], self.batch.word_of
         rows = self.batch.attention.rows(prompt, self.piece)
         scale = Sink.of(rows[:, :, None]).scale[:, :, 0]
         candidates = torch.zeros(len(self.word), self.batch.pieces.shape[1], device=rows.device)
-        candidates = candidates.index_add_(0, self.asking, self.items.candidates.float()) > 0
-        among = candidates[self.of].gather(1, word_of[prompt].clamp(min=0))
+        candidates = candidates.index_add_(0, self.item_asker, self.items.candidates.float()) > 0
+        among = candidates[self.row_asker].gather(1, word_of[prompt].clamp(min=0))
         among &= (word_of != NO_WORD)[prompt]
         to_first = rows[..., 0] * among[:, :1]
         among[:, 0] = False
@@ -285,24 +285,24 @@ class Choices:
 
     def _pooled(self, words: Bool[Tensor, " word"], *, without_first: bool) -> Float[Tensor, "some head key"]:
         """The rows of some words, added up over their pieces: a word looks hardest where their sum does."""
-        (piece,), number, rows = words[self.of].nonzero(as_tuple=True), words.cumsum(0) - 1, self.rows
+        (piece,), number, rows = words[self.row_asker].nonzero(as_tuple=True), words.cumsum(0) - 1, self.rows
         if without_first:
             rows = rows.index_select(0, piece).mul_(self.scale[piece][..., None])
-        pooled = rows.new_zeros(int(words.sum()), *rows.shape[1:]).index_add_(0, number[self.of[piece]], rows)
+        pooled = rows.new_zeros(int(words.sum()), *rows.shape[1:]).index_add_(0, number[self.row_asker[piece]], rows)
         if not without_first:
-            pooled[..., 0].index_add_(0, number[self.of[piece]], self.to_first[piece])
+            pooled[..., 0].index_add_(0, number[self.row_asker[piece]], self.to_first[piece])
         return pooled
 
-    def _judge(self, words: Bool[Tensor, " word"], *, without_first: bool) -> tuple[Int[Tensor, " item"], Judged]:
+    def _judge(self, words: Bool[Tensor, " word"], *, without_first: bool) -> tuple[Int[Tensor, " item"], Judgement]:
         """Which items some of the words ask, and how they are judged."""
-        (which,), items = words[self.asking].nonzero(as_tuple=True), self.items
-        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.asking[which]]
+        (which,), items = words[self.item_asker].nonzero(as_tuple=True), self.items
+        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_asker[which]]
         score, column, tied = (part[row] for part in selection.Highest.of(pooled))
         prompt = items.prompt[which]
         chosen = self.batch.word_of.flatten()[prompt[:, None] * self.batch.word_of.shape[1] + column]
         candidates = self._candidates(without_first=without_first)[which]
         correct, bins = items.right[which] & candidates, items.bins[which]
-        right = (taken(correct, chosen) & (score > 0)).to(score)
+        right = (lookup(correct, chosen) & (score > 0)).to(score)
         mean = _rate(candidates, correct, bins).gather(1, chosen.clamp(min=0)) * (score > 0)
         variance = mean * (1 - mean)
         item, head = tied.nonzero(as_tuple=True)
@@ -311,10 +311,10 @@ class Choices:
             scores = pooled[row[item], head].gather(1, columns)[:, None]
             masks = candidates[item], correct[item]
             plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, bins[item])
-            for values, anew in zip((right, mean, variance), plain, strict=True):
-                values[item, head] = anew[:, 0]
-        mass = score / self.n_pieces[self.asking[which], None]  # a word's rows were added up
-        return which, Judged(right, mean, variance, torch.where((score > 0) & ~tied, chosen, -1), mass)
+            for values, changed in zip((right, mean, variance), plain, strict=True):
+                values[item, head] = changed[:, 0]
+        mass = score / self.n_pieces[self.item_asker[which], None]  # a word's rows were added up
+        return which, Judgement(right, mean, variance, torch.where((score > 0) & ~tied, chosen, -1), mass)
 
 
 def _rate(
@@ -353,7 +353,7 @@ class Selections(Readings):
         """Add items in one reading, without those that are lost to a head or to all."""
         items, removed = choices.items, sink == "removed"
         judged = choices.removed if removed else choices.kept
-        rivals = choices.ruled(self.rivals, without_first=removed)
+        rivals = choices.rival_scores(self.rivals, without_first=removed)
         counted, everywhere = torch.ones_like(judged.right), torch.ones_like(rivals)
         if removed:
             rows, at_sink = choices.lost
@@ -361,7 +361,7 @@ class Selections(Readings):
             counted = (~rows & ~at_sink[:, None]).to(judged.right)
         values = [(judged.right, counted, judged.mean, judged.variance)]
         if self.masses:
-            scores, masks = choices.on_words(without_first=removed), (items.candidates, items.right)
+            scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
             share, any_mass = selection.share(scores, *masks)
             values.append((share, counted * any_mass, *nulls.share(scores, *masks, items.bins)))
         n_columns, sums = len(self.measures) // len(values), []
@@ -395,12 +395,12 @@ class PairScorer(Selections):
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        batch, hidden = turned(batch) if self.received else batch, np.zeros(len(self.measures), dtype=int)
-        items = Items.of(batch, self.pairs, hidden, causal=self.causal, sign=-1 if self.received else 1)
-        if self.unseen and hidden.any():
-            self.counts[self.unseen] += int(hidden.sum())
+        batch, n_unseen = turned(batch) if self.received else batch, np.zeros(len(self.measures), dtype=int)
+        items = Items.of(batch, self.pairs, n_unseen, causal=self.causal, sign=-1 if self.received else 1)
+        if self.unseen and n_unseen.any():
+            self.counts[self.unseen] += int(n_unseen.sum())
         if self.records is not None and not self.records.full:
-            self.records.unseen += hidden
+            self.records.unseen += n_unseen
         if len(items):
             choices = Choices(items)
             for sink in self.sinks:

@@ -41,7 +41,7 @@ def page_of(tmp_path):
         bar = Bar("60% removed (56% to 63%)", "60% removed", 0.6, 0.56, 0.63, [("0", 0.0)])
         known = {"words": "carries the choice of he or she", "short": "he/she", "behaviour": "coreference"}
         known |= {"note": "", "bars": [bar]}
-        card = Card("L0.H0", "L0.H0", [("Needed", [known])], [], [], [], [], None, EVERYTHING, "")
+        card = Card("L0.H0", "L0.H0", [("Needed", [known])], [], [], None, [], None, EVERYTHING, "")
         out.write_text(render("?", [Overview([], [atlas], [card])], [Section("In short", ["x"])], {}), "utf-8")
         return out
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from analyses.over_training.when_formed import known
 from pages import retold, slips
 
 from analyses import report
 from analyses.corpora import read
+from analyses.over_training.training_runs import known
 from interp import Model, Transformer
 from interp.initialisation import initialise
 from models import load

@@ -9,7 +9,7 @@ import pytest
 
 from analyses.corpora import read
 from analyses.corpora.marked import Mark, annotated
-from analyses.rivals.antecedents import antecedent_items, unasked
+from analyses.rivals.antecedents import antecedent_items, items_and_unasked
 from tests.analyses.corpora.made_corpora import CASES, GAP, SENTENCES, gap_row, mentions, texts
 
 SharedFile = Callable[..., Path]
@@ -78,7 +78,7 @@ def test_gap_counts(shared_file: SharedFile) -> None:
     for text, row in zip(corpus, rows, strict=True):
         assert sorted(spelled for spelled, _, _ in mentions(text)) == sorted((row[2], row[4], row[7]))
     assert (len(corpus), len({text.document for text in corpus})) == (2_000, 1_834)  # the second are pages
-    reasons = Counter(reason.partition(": ")[2] for text in corpus for _, reason in unasked(text))
+    reasons = Counter(reason.partition(": ")[2] for text in corpus for _, reason in items_and_unasked(text)[1])
     assert (reasons["they refer to no other mention"], reasons.total()) == (201, 622)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import tiny
 
-from analyses import report, runs
+from analyses import runs
 from analyses.cli import app as cli
 from analyses.figures.style import Drawn
 from analyses.page.sections import Page
@@ -17,12 +17,9 @@ from analyses.report.scaffold import write
 from interp import InputError
 
 
-@pytest.fixture(scope="module")
-def position(tmp_path_factory) -> Path:
-    """A report of attention by position, of a model that reads token ids."""
-    out = tmp_path_factory.mktemp("figures") / "position"
-    settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
-    return report.build(tiny.model("gpt2"), [], out, name="tiny", command="interp position", **settled)
+@pytest.fixture
+def position(position_report) -> Path:
+    return position_report
 
 
 def drawn(out: Path) -> dict[str, bytes]:
@@ -65,22 +62,17 @@ def test_a_file_is_as_wide_as_asked_with_true_type_no_title_and_its_caption_besi
 def mixed_run(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = pd.DataFrame) -> runs.RunFolder:
     """A run with tables of labels, of training and of a comparison, a head each; `change` is made to every table."""
     where = {"stack": "decoder", "attention": "self", "layer": 1, "head": 2}
-    label = {"behaviour": "position", "label": "self", "evidence": "both", "gain": 0.5, "effect": 0.1}
-    evidence = {**where, **label, "measure": "self", "agreement": 0.5}
-    del evidence["evidence"]
+    label = {**where, "behaviour": "position", "label": "self", "gain": 0.5, "effect": 0.1}
+    measured = {**where, "model": "small", "measure": "induction", "gain": 0.1}
+    bounds = dict.fromkeys(("ci_low", "ci_high", "difference", "difference_low", "difference_high"), 0.0)
     curve = [{**where, "run": "small", "step": step, "measure": "induction", "value": 0.1 * step} for step in range(5)]
-    formed = {"run": "small", "measure": "induction", "rise_from": 1, "rise_to": 2}
-    compared = {**where, "model": "small", "reference": "small", "measure": "induction", "gain": 0.1, "difference": 0.0}
-    bounds = dict.fromkeys(("ci_low", "ci_high", "difference_low", "difference_high"), 0.0)
     tables = {
-        "labels": [{**where, **label}],
-        "evidence": [evidence],
+        "labels": [{**label, "evidence": "both"}],
+        "evidence": [{**label, "measure": "self", "agreement": 0.5}],
         "forming": [{**row, "baseline": 0.1} for row in curve],
-        "formed": [formed],
-        "compare": [{**compared, **bounds}],
-        "heads": [
-            {**where, "model": "small", "measure": "induction", "sink": "kept", "gain": 0.1, "depth": 1, "shows": True}
-        ],
+        "formed": [{"run": "small", "measure": "induction", "rise_from": 1, "rise_to": 2}],
+        "compare": [{**measured, "reference": "small", **bounds}],
+        "heads": [{**measured, "sink": "kept", "depth": 1, "shows": True}],
     }
     frames = {name: change(pd.DataFrame(rows)) for name, rows in tables.items()}
     page = Page("What?", ["short"], [], tables=frames, facts={"runs": [{"name": "small", "phases_end": [3]}]})
@@ -168,15 +160,9 @@ def test_a_figure_that_no_page_holds_is_left_out(position, tmp_path, monkeypatch
         figure.subplots().set_ylabel("long\n" * 40)
         return figure
 
-    run, known = runs.read(position), paper_figures.drawings(runs.read(position))
-    monkeypatch.setattr(paper_figures, "drawings", lambda run: known | {"tall": too_high, "crowded": crowded})
+    run = runs.read(position)
+    known = {**paper_figures.drawings(run), "tall": too_high, "crowded": crowded}
+    monkeypatch.setattr(paper_figures, "drawings", lambda run: known)
     _, left_out = paper_figures.write(run, tmp_path / "paper", ["tall", "crowded", "position-gains"])
     assert left_out["tall"] == "it would be 9.5 inches high, and a page holds 9: give it more width"
     assert left_out["crowded"].startswith("its text leaves no room for its panels")
-
-
-def test_the_map_of_labels_is_of_labels_alone_only_where_tables_say_too_little():
-    labels = pd.DataFrame([{"stack": "decoder", "attention": "self", "layer": 0, "head": 1, "label": "self"}])
-    assert paper_figures._facts({"labels": labels}, labels) is labels
-    whole = {name: pd.DataFrame(columns=sorted(asked)) for name, asked in paper_figures._TOLD_BY.items()}
-    assert paper_figures._facts(whole, whole["labels"]).empty  # nothing more is asked for

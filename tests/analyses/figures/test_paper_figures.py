@@ -172,24 +172,20 @@ def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_to
         assert ax.get_title() == expected
 
 
-def test_a_pdf_holds_true_type_at_its_exact_width(table, drawing, tmp_path):
-    for at, figure in enumerate((figures.gain_intervals(table, "induction", width=3.3), drawing["sweep"](width=3.3))):
-        figure.savefig(tmp_path / f"{at}.pdf")
-        written = (tmp_path / f"{at}.pdf").read_bytes()
-        assert b"/FontFile2" in written  # the key of a TrueType font; type 3 fonts have none
-        assert b"/Subtype /Type3" not in written
-        (width,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+)", written)
+def test_a_pdf_holds_true_type_at_its_exact_width_and_a_picture_300_dots_an_inch_unless_told(table, drawing):
+    for figure in (figures.gain_intervals(table, "induction", width=3.3), drawing["sweep"](width=3.3)):
+        pdf, *pictures = written = [BytesIO() for _ in range(3)]
+        for file, how in zip(
+            written, ({"format": "pdf"}, {"format": "png"}, {"format": "png", "dpi": 50}), strict=True
+        ):
+            figure.savefig(file, **how)
+        assert b"/FontFile2" in pdf.getvalue()  # the key of a TrueType font; type 3 fonts have none
+        assert b"/Subtype /Type3" not in pdf.getvalue()
+        (width,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+)", pdf.getvalue())
         assert float(width) == pytest.approx(3.3 * 72, abs=0.1)
-
-
-def test_a_picture_has_300_dots_an_inch_unless_told_and_a_notebook_shows_it_without_magic(table):
-    figure, drawn, coarse = figures.gain_intervals(table, "induction", width=3.3), BytesIO(), BytesIO()
-    figure.savefig(drawn, format="png")
-    figure.savefig(coarse, format="png", dpi=50)
-    assert [int.from_bytes(png.getvalue()[16:20], "big") for png in (drawn, coarse)] == [990, 165]
-    shown, size = figure._repr_png_()  # what a notebook calls
-    assert shown.startswith(b"\x89PNG")
-    assert size["width"] == 316
+        assert [int.from_bytes(png.getvalue()[16:20], "big") for png in pictures] == [990, 165]
+        shown, size = figure._repr_png_()  # what a notebook calls
+        assert (shown[:4], size["width"]) == (b"\x89PNG", 316)
 
 
 @pytest.mark.parametrize(
@@ -209,14 +205,10 @@ def test_wrong_options_are_one_line(table, page, says):
         figures.head_grid(table, "induction", **page)
 
 
-def test_panels_that_need_more_room_say_how_much(table):
-    rows = table.drop_duplicates("measure")
-    rows = rows.assign(model="a", reference="a", difference=0.1, difference_low=0.0, difference_high=0.2)
-    with pytest.raises(ValueError, match=r"need 5\.0 inches side by side: got width=3\.3"):
-        figures.compared_gains(rows, width=3.3)
-    patterns = dict.fromkeys("abc", np.ones((1, 1)))
+def test_what_lays_out_its_own_panels_takes_no_axes(table):
+    curves = table.assign(step=1, run="a")
     with pytest.raises(ValueError, match="lays out its own panels"):
-        figures.three_attentions(patterns, source="x", read="x", written="x", ax=Figure().subplots())
+        figures.forming(curves, {}, ax=Figure().subplots())
 
 
 def test_a_captured_pattern_is_drawn_head_by_head(model):

@@ -298,7 +298,7 @@ def test_a_full_disk_and_a_directory_that_vanished_are_one_line(tmp_path, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr(pd.DataFrame, "to_parquet", full)
-        with pytest.raises(InputError, match=r"heads\.csv: No space left on device; nothing is left"):
+        with pytest.raises(InputError, match=r"heads\.parquet: No space left on device; nothing is left"):
             table()
     assert not os.listdir(tmp_path)
     with pytest.raises(InputError, match=r"cannot write .*heads\.csv: No such file"):

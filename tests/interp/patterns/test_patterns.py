@@ -4,6 +4,7 @@ import math
 import random
 from collections import defaultdict
 
+import numpy as np
 import pytest
 import torch
 from covering import pairwise
@@ -13,9 +14,10 @@ from analyses import coreference, part_of_speech
 from analyses.part_of_speech import RELATIONS, TAG_PAIRS
 from analyses.reading.attended import Attended
 from analyses.reading.windows import Batch, Reading, Window
-from analyses.rivals.relations import WAYS
+from analyses.rivals.choices import Choices, Items
+from analyses.rivals.relations import WAYS, edges
 from interp import AnnotatedText, InputError, Mention, StackConfig, TokenBatch, Transformer, TransformerConfig
-from interp.patterns import Rows, positional
+from interp.patterns import Rows, nulls, positional, selection
 from interp.patterns.tags import stratum_of
 from interp.tokens import NO_WORD
 
@@ -188,6 +190,22 @@ def test_relations(causal, start, seed, sink):
         assert totals.scores[group, head, at].item() == pytest.approx(right, abs=1e-6)
     assert (null.variance >= 0).all()
     assert null.mean.sum() > 0
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_choices_are_judged_as_the_plain_scorer_does(causal):
+    """Whether they are right, and mean and variance of that where words change places, of items one by one."""
+    batch = random_batch(causal=causal, start=True)
+    items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
+    choices = Choices(items)
+    for judged, removed in ((choices.kept, False), (choices.removed, True)):
+        scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
+        plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, items.bins)
+        counted = ~choices.lost[0] | (not removed)
+        counted[:, 1] = False  # sums over pieces that should tie differ by rounding
+        for fast, expected in zip(judged, plain, strict=False):
+            torch.testing.assert_close(fast[counted], expected[counted])
+        assert (plain[2][counted] > 0).any()
 
 
 @CASES
