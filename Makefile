@@ -14,7 +14,7 @@ PYTEST := OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-PASSIVE} $(BIN)/python -m pytest -
 test: $(READY)  ## the tests that CI runs: all that are quick, and one slow test of each kind
 	$(PYTEST) -m "not slow or smoke"
 
-test-all: $(READY)  ## all tests
+test-all: check-notebooks  ## all tests, and all notebooks
 	$(PYTEST)
 
 lint: $(READY)
@@ -27,8 +27,8 @@ types: $(READY)
 notebooks: $(READY)  ## run the notebooks again, in place
 	$(BIN)/python notebooks/run.py
 
-check-notebooks: $(READY)  ## run copies of them and leave the committed ones alone
-	$(BIN)/python notebooks/run.py --check
+check-notebooks: $(READY)  ## run copies of them, or of NOTEBOOKS="first_look patching", and leave the committed ones alone
+	$(BIN)/python notebooks/run.py --check $(NOTEBOOKS)
 
 docs: $(READY)  ## the documentation's pages, in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

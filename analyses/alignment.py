@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analyses.measures import Measure, Rival
+from analyses.reading.attended import Pass
 from analyses.reading.examples import Head
-from analyses.reading.inputs import given, patterns
 from analyses.tables.head_tables import Collected, Heads, Scored
 from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Totals, group_of
@@ -147,13 +147,12 @@ def _read(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, T
     source_tokenizer, target_tokenizer = _tokenizers(model)
     sources = [source_tokenizer.encode(pair.source) for pair in pairs]
     if heads.stack == "encoder":
-        inputs = given(model, sources)
-        return patterns(model, heads, inputs), inputs.tokens
+        encoding = Pass(model, heads, sources)
+        return encoding.whole[0], encoding.tokens
     start = model.config.target_start or 0
     read = [[start, *target_tokenizer.encode(pair.target)[:-1]] for pair in pairs]
-    inputs = given(model, read, sources)
-    assert inputs.source is not None
-    return patterns(model, heads, inputs), inputs.source
+    crossing = Pass(model, heads, read, sources)
+    return crossing.whole[0], crossing.read
 
 
 def _sought(model: Model, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part query key"]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -19,58 +19,64 @@ from interp.patterns import Null, Totals
 from interp.patterns.claimed import Sums
 from interp.patterns.rows import SINKS
 
+Sinks = Literal["kept", "removed"]
 UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
 
 class Readings:
-    """Sums of measures that have the same rivals, in both readings: heads, then rivals, and the heads' null."""
+    """Sums of measures that have the same rivals, in some readings: heads, then rivals, and the heads' null."""
 
-    def __init__(self, heads: Heads, measures: Sequence[Measure]):
-        self.measures, self.rivals = measures, measures[0].rivals
+    def __init__(self, heads: Heads, measures: Sequence[Measure], sinks: Sequence[Sinks] = SINKS):
+        self.measures, self.sinks, self.rivals = measures, sinks, measures[0].rivals
         shape = heads.count + len(self.rivals), len(measures)
-        self.totals = {sink: Totals.empty(*shape) for sink in SINKS}
-        self.nulls = {sink: Null.empty(heads.count, len(measures)) for sink in SINKS}
+        self.totals = {sink: Totals.empty(*shape) for sink in sinks}
+        self.nulls = {sink: Null.empty(heads.count, len(measures)) for sink in sinks}
 
     def add_prompts(
         self, groups: Int[Tensor, " prompt"], heads: Mapping[str, Sums], rivals: Mapping[str, Sums]
     ) -> None:
         """Add what each prompt scored."""
-        for sink in SINKS:
+        for sink in self.sinks:
             both = heads[sink], rivals[sink]
             scores, counts = (torch.cat([getattr(part, name) for part in both], 1) for name in ("scores", "counts"))
-            self.add(sink, groups, scores, counts, (heads[sink].null_mean, heads[sink].null_variance))
+            self.add_sums(sink, groups, scores, counts, (heads[sink].null_mean, heads[sink].null_variance))
 
-    def add(
+    def add_sums(
         self,
         sink: str,
-        groups: Int[Tensor, " item"],
-        scores: Float[Tensor, "item scorer measure"],
-        weights: Float[Tensor, "item scorer measure"],
-        null: tuple[Float[Tensor, "item head measure"], Float[Tensor, "item head measure"]],
+        groups: Int[Tensor, " prompt"],
+        scores: Float[Tensor, "prompt scorer measure"],
+        weights: Float[Tensor, "prompt scorer measure"],
+        null: Sequence[Float[Tensor, "prompt head measure"]],
     ) -> None:
-        """Add items, or prompts: scores are those of heads and rivals, the null's mean and variance those of heads."""
+        """Add prompts: scores are those of heads and rivals, the null's mean and variance those of heads."""
         self.totals[sink].add(groups, scores, weights)
         self.nulls[sink].add(groups, *null)
 
     def scored(self) -> list[Scored]:
-        """The sums of both readings."""
-        return [Scored(self.totals[sink], self.measures, sink, null=self.nulls[sink]) for sink in SINKS]
+        """The sums of all readings."""
+        return [Scored(self.totals[sink], self.measures, sink, null=self.nulls[sink]) for sink in self.sinks]
 
 
 class Scoring:
-    """What adds up one behaviour's measures. `nothing` says what was expected where no measure had an item."""
+    """What adds up one behaviour's measures, by `scorers` that `add` batches and say what they `scored`.
+
+    `nothing` says what was expected where no measure had an item.
+    """
 
     def __init__(self, model: Model, behaviour: str, heads: Heads | None = None, *, nothing: str = ""):
         self.heads, self.behaviour, self.nothing = heads or Heads.of(model), behaviour, nothing
         self.counts: Counter[str] = Counter()
+        self.scorers: Sequence[Any] = ()
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        raise NotImplementedError
+        for scorer in self.scorers:
+            scorer.add(batch)
 
     def scored(self) -> list[Scored]:
         """What was added up, in each reading."""
-        raise NotImplementedError
+        return [part for scorer in self.scorers for part in scorer.scored()]
 
     def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
         """What gives the rows of `tables/rules`; None where heads are not compared with rules."""

@@ -7,17 +7,15 @@ causal test (`analyses.tasks.gender_pairs`) swaps two people and asks which head
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
-from analyses.collectors import Readings, ReadsFewRows, Scoring, measured
+from analyses.collectors import ReadsFewRows, Scoring, measured
 from analyses.measures import BEHAVIOURS, Behaviour, Looks, Measure, Rival, declared, pieces_of
 from analyses.reading.windows import Batch, Progress, Window, by_text
 from analyses.rivals.antecedents import (
@@ -28,11 +26,11 @@ from analyses.rivals.antecedents import (
     antecedent_items,
     items_and_unasked,
 )
-from analyses.rivals.rules import ANTECEDENT, NO_CHOICE, Chosen, Records, followed
-from analyses.tables.head_tables import Heads, Scored
+from analyses.rivals.choices import Choices, Items, Selections
+from analyses.rivals.rules import ANTECEDENT, Records, followed
+from analyses.tables.head_tables import Heads
 from analyses.tasks.gender_pairs import effects
 from interp import AnnotatedText, Model
-from interp.patterns import nulls, remove_sink, selection
 from interp.patterns.rows import SINKS
 
 
@@ -99,60 +97,6 @@ MEASURES = (
 PREDICTING = (*_both("antecedent-predicting", PREDICTING_RIVALS, label="antecedent-predicting"),)
 
 
-class _Reader:
-    """Attention read at one place, from pronouns or from the tokens before them, and what it adds up to."""
-
-    def __init__(self, heads: Heads, measures: Sequence[Measure], *, rules: bool):
-        self.measures, self.rivals = measures, measures[0].rivals
-        self.predicting = measures[0].foretells
-        self.sums = Readings(heads, measures)
-        self.choosing = [at for at, rival in enumerate(self.rivals) if rival is not RANDOM]
-        nearest, first, *others = (self.rivals[at] for at in self.choosing)
-        self.records = Records(heads, measures[:2], ([nearest, first], others), ANTECEDENT) if rules else None
-
-    def read(self, batch: Batch, questions: "Sequence[_Question]") -> None:
-        """Add the items of a batch, in both readings."""
-        items: _Items | None = None
-        before: list[_Question] = []
-        for sink in SINKS:
-            shown = [*questions] if sink == "kept" else _without_sink(questions)
-            if shown and shown != before:
-                items, before = _Items.of(shown, self.rivals, batch.device), shown
-            if not shown or items is None:
-                continue
-            where, removed = (items.prompt, items.pronoun, items.candidates), sink == "removed"
-            scores, lost = attention_to_candidates(batch, *where, sink_removed=removed, predicting=self.predicting)
-            self._add(sink, batch.groups[items.prompt.cpu()], items, scores, lost)
-            if sink == "kept" and self.records is not None and not self.records.full:
-                self.records.add(_beside_rules(batch, items, scores, self.choosing))
-
-    def _add(
-        self,
-        sink: str,
-        groups: Int[Tensor, " item"],
-        items: "_Items",
-        scores: Float[Tensor, "item head candidate"],
-        lost: Bool[Tensor, "item head"],
-    ) -> None:
-        candidates, correct = items.candidates != _PADDING, items.correct
-        bins = nulls.distance_bin(items.candidates - items.pronoun[:, None])
-        permuted = [null(scores, candidates, correct, bins) for null in (nulls.choice, nulls.share)]
-        everyone = torch.cat([scores, items.baselines.to(scores)], 1)
-        kept = torch.cat([~lost, torch.ones_like(items.baselines[..., 0], dtype=torch.bool)], 1)
-        right = selection.accuracy(everyone, candidates, correct)
-        among, any_mass = selection.share(everyone, candidates, correct)
-        selected, massive, named = kept.to(right), kept * any_mass, items.named[:, None]
-        n_measures = len(self.measures)  # choices, and where they are asked for too, masses
-        weights = torch.stack([selected, selected * named, massive, massive * named][:n_measures], -1)
-        counted = weights[:, : scores.shape[1]]
-        mean, variance = (
-            torch.stack([choice, choice, share, share][:n_measures], -1) * counted
-            for choice, share in zip(*permuted, strict=True)
-        )
-        values = torch.stack([right, right, among, among][:n_measures], -1) * weights
-        self.sums.add(sink, groups, values, weights, (mean, variance))
-
-
 class Collector(Scoring, ReadsFewRows):
     """Adds up antecedent selection and mass."""
 
@@ -172,28 +116,34 @@ class Collector(Scoring, ReadsFewRows):
             "the corpus has no pronoun with both a right and a wrong mention before it in one window of the model's "
             f"context ({n_ctx} tokens): expected coreference chains, and a context that shows them"
         )
-        places = [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]
-        self.readers = [_Reader(self.heads, measures, rules=rules) for measures in places]
         self._asked_in = by_text(partial(items_and_unasked, pronouns=pronouns))
+        self.scorers = []
+        for measures in [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]:
+            nearest, first, *others = (rival for rival in measures[0].rivals if rival is not RANDOM)
+            records = Records(self.heads, measures[:2], ([nearest, first], others), ANTECEDENT) if rules else None
+            self.scorers.append(Selections(self.heads, measures, masses=len(measures) > 2, records=records))
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        questions: list[_Question] = []
+        shown: list[_Question] = []
         for prompt, window in enumerate(batch.windows):
             items, unasked = self._asked_in(window.text)
             self.counts.update(reason for word, reason in unasked if window.scores(word))
             self.counts.update(["texts left out of coreference: no chains"] * (window.text.mentions is None))
-            questions += [(prompt, window, item) for item in _shown(window, items, self.counts)]
-        for reader in self.readers:
-            reader.read(batch, questions)
-
-    def scored(self) -> list[Scored]:
-        """What was added up, in both readings."""
-        return [part for reader in self.readers for part in reader.sums.scored()]
+            shown += [(prompt, window, item) for item in _shown(window, items, self.counts)]
+        removed = _without_sink(shown)
+        for scorer in self.scorers:
+            rivals, predicting = scorer.rivals, scorer.measures[0].foretells
+            choices: Choices | None = None
+            for sink, questions in zip(SINKS, (shown, removed), strict=True):
+                if questions and (choices is None or questions != shown):
+                    choices = Choices(_items(batch, questions, rivals), predicting=predicting)
+                if questions and choices is not None:
+                    scorer.add_choices(choices, sink)
 
     def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
         """What gives the rows of `tables/rules`."""
-        records = [reader.records for reader in self.readers if reader.records is not None]
+        records = [scorer.records for scorer in self.scorers if scorer.records is not None]
         return followed(records, self.behaviour, corpus)
 
 
@@ -229,97 +179,26 @@ def _without_sink(questions: Sequence[_Question]) -> list[_Question]:
     return [(prompt, window, item) for prompt, window, item in shown if item is not None]
 
 
-@dataclass(frozen=True)
-class _Items:
-    """Questions as tensors. Candidates are padded; `baselines` is what each baseline looks at."""
-
-    prompt: Int[Tensor, " item"]
-    pronoun: Int[Tensor, " item"]
-    named: Bool[Tensor, " item"]
-    candidates: Int[Tensor, "item candidate"]
-    correct: Bool[Tensor, "item candidate"]
-    baselines: Float[Tensor, "item baseline candidate"]
-
-    @staticmethod
-    def of(questions: Sequence[_Question], rivals: Sequence[Rival], device: torch.device) -> "_Items":
-        items = [item for _, _, item in questions]
-        lengths = [len(item.candidates) for item in items]
-        present = np.arange(max(lengths)) < np.array(lengths)[:, None]
-        candidates = np.full(present.shape, _PADDING)
-        candidates[present] = [word - window.start for _, window, item in questions for word in item.candidates]
-        correct = np.zeros(present.shape, dtype=bool)
-        correct[present] = [right for item in items for right in item.correct]
-        baselines = np.zeros((len(rivals), *present.shape), dtype=np.float32)
-        for index, rival in enumerate(rivals):
-            baselines[index][present] = [score for item in items for score in rival(item)]
-        columns = (
-            np.array([prompt for prompt, _, _ in questions]),
-            np.array([item.pronoun - window.start for _, window, item in questions]),
-            np.array([item.named for item in items]),
-            *(candidates, correct, baselines.transpose(1, 0, 2)),
-        )
-        return _Items(*(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in columns))
-
-
-_PADDING = -2  # no word: NO_WORD is -1
-
-
-def _beside_rules(
-    batch: Batch, items: _Items, scores: Float[Tensor, "item head candidate"], order: Sequence[int]
-) -> Chosen:
-    """What heads and rules choose among the candidates: for all pronouns, then for those with a named antecedent.
-
-    `order` are the rules to be compared with, among the items' baselines.
-    """
-    candidates, correct = items.candidates, items.correct
-    highest = selection.Highest.of(scores.masked_fill((candidates == _PADDING)[:, None], 0.0))
-    looks = items.baselines[:, [*order]].argmax(-1)
-    offset, none = candidates - items.pronoun[:, None], (highest.score == 0) | highest.tied
-    every = Chosen(
-        measure=torch.zeros_like(items.prompt),
-        groups=batch.groups[items.prompt.cpu()],
-        rules=offset.gather(1, looks),
-        hits=(hits := correct.gather(1, looks)),
-        sought=hits,
-        chosen=torch.where(none, NO_CHOICE, offset.gather(1, highest.at)),
-        right=correct.gather(1, highest.at) & ~none,
-        mass=highest.score,
-        chance=(correct.gather(1, highest.at) & ~none).to(highest.score),  # no tags: nothing changes places
-    )
-    parts = {each.name: getattr(every, each.name) for each in fields(every)}
-    both = {name: torch.cat([part, part[items.named.to(part.device)]]) for name, part in parts.items()}
-    both["measure"][len(every.measure) :] = 1
-    return Chosen(**both)
-
-
-def attention_to_candidates(
-    batch: Batch,
-    prompt: Int[Tensor, " item"],
-    pronoun: Int[Tensor, " item"],
-    candidates: Int[Tensor, "item candidate"],
-    *,
-    sink_removed: bool = False,
-    predicting: bool = False,
-) -> tuple[Float[Tensor, "item head candidate"], Bool[Tensor, "item head"]]:
-    """Attention from each pronoun to its candidates, words counted in their window; and the rows lost with the sink.
-
-    `predicting` reads it from the token before the pronoun.
-    """
-    word_of = batch.word_of[prompt]
-    item, column = (word_of == pronoun[:, None]).nonzero(as_tuple=True)  # the pronouns' pieces
-    pieces = batch.pieces[prompt, pronoun][:, None]
-    if predicting:
-        item, column = torch.arange(len(prompt), device=prompt.device), batch.first_piece[prompt, pronoun] - 1
-        pieces = torch.ones_like(pieces)
-    rows = batch.attention.rows(prompt[item], column)
-    gone = torch.zeros_like(rows[..., 0])
-    if sink_removed:
-        rows, enough = remove_sink(rows)
-        gone = (~enough).to(rows)
-    pooled = rows.new_zeros(len(prompt), *rows.shape[1:]).index_add_(0, item, rows) / pieces[..., None]
-    belongs = (word_of[:, :, None] == candidates[:, None]).to(rows)
-    lost = gone.new_zeros(len(prompt), gone.shape[1]).index_add_(0, item, gone) > 0
-    return torch.bmm(pooled, belongs), lost
+def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]) -> Items:
+    """The questions of all pronouns, then those whose nearest true antecedent is a name or a noun."""
+    items, n = [item for _, _, item in questions], len(questions)
+    start = np.array([window.start for _, window, _ in questions])
+    masks = np.zeros((2, n, batch.pieces.shape[1]), dtype=bool)
+    for row, item in enumerate(items):
+        words = np.array(item.candidates) - start[row]
+        masks[0, row, words], masks[1, row, words] = True, item.correct
+    picks = {
+        rival.name: [item.candidates[(scores := rival(item)).index(max(scores))] for item in items] - start
+        for rival in rivals
+        if rival is not RANDOM
+    }
+    which = np.append(np.arange(n), np.flatnonzero([item.named for item in items]))
+    prompts, pronouns = [prompt for prompt, _, _ in questions], [item.pronoun for item in items] - start
+    columns = np.array(prompts)[which], pronouns[which], np.arange(len(which)) >= n, *masks[:, which]
+    prompt, query, column, candidates, right = (torch.from_numpy(each).to(batch.device) for each in columns)
+    chosen = {name: torch.from_numpy(words[which]).to(batch.device) for name, words in picks.items()}
+    by_rule = {**chosen, RANDOM.name: None}
+    return Items(batch, prompt, query, column.long(), candidates, right, by_rule, by_tag=False)
 
 
 BEHAVIOUR = Behaviour(

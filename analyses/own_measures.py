@@ -9,13 +9,11 @@ claimed keys.
 """
 
 import runpy
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool
@@ -25,12 +23,13 @@ from analyses.collectors import Readings, Scoring, measured
 from analyses.measures import Behaviour, Measure, Rival
 from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.windows import Batch, Progress
-from analyses.rivals.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items, pairs_of
-from analyses.tables.head_tables import Heads, Scored
+from analyses.rivals.choices import PairScorer
+from analyses.rivals.relations import OFFSETS, UNIFORM, pairs_of
+from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Rows
 from interp.patterns.claimed import Claimed
-from interp.patterns.rows import REAL, SINKS
+from interp.patterns.rows import REAL
 
 NAME = "own measures"
 Pairs = Callable[[AnnotatedText], Iterable[tuple[int, int]]]
@@ -157,64 +156,28 @@ class Collector(Scoring):
         behaviour: str = NAME,
     ):
         super().__init__(model, behaviour, heads)
-        self.measures = [measure for measure in measures if not (measure.later and self.heads.causal)]
-        self.scorers: list[Shares | _Chosen] = [
-            Shares(self.heads, measure) if measure.pairs is None else _Chosen(self.heads, measure, self.counts)
-            for measure in self.measures
-        ]
-        names = ", ".join(measure.name for measure in self.measures)
+        measures = [measure for measure in measures if not (measure.later and self.heads.causal)]
+        self.scorers = [self._scorer(measure) for measure in measures]
+        names = ", ".join(measure.name for measure in measures)
         self.nothing = f"the corpus has no item of {names} that this model shows"
 
-    def add(self, batch: Batch) -> None:
-        """Score one batch."""
-        for scorer in self.scorers:
-            scorer.add(batch)
-
-    def scored(self) -> list[Scored]:
-        """What was added up, in both readings."""
-        return [part for scorer in self.scorers for part in scorer.scored()]
+    def _scorer(self, measure: Measure) -> Readings:
+        if measure.pairs is None:
+            return Shares(self.heads, [measure])
+        unseen = f"{measure.name}: pairs left out: the word sought is not visible"
+        return PairScorer(self.heads, [measure], pairs_of(measure), self.counts, unseen=unseen)
 
 
-class Shares:
+class Shares(Readings):
     """Attention on claimed keys, over the rows that see any."""
 
-    def __init__(self, heads: Heads, measure: Measure):
-        self.measure, self.sums = measure, Readings(heads, [measure])
-
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        claimed = Claimed(batch.rows, [claimed_keys(batch, self.measure)])
+        claimed = Claimed(batch.rows, [claimed_keys(batch, measure) for measure in self.measures])
         shape = len(batch.windows), 1, *batch.rows.visible.shape[1:]
-        rivals = torch.cat([rival(batch.rows).expand(shape) for rival in self.measure.rivals], 1)
+        rivals = torch.cat([rival(batch.rows).expand(shape) for rival in self.rivals], 1)
         heads = claimed.read(batch.pattern, batch.sink)
-        self.sums.add_prompts(batch.groups, heads, claimed.read_rule(rivals.to(batch.pattern)))
-
-    def scored(self) -> list[Scored]:
-        """The sums of both readings."""
-        return self.sums.scored()
-
-
-class _Chosen:
-    """How often the word that is chosen is the one sought."""
-
-    def __init__(self, heads: Heads, measure: Measure, counts: Counter[str]):
-        self.heads, self.measure, self.counts, self.pairs = heads, measure, counts, pairs_of(measure)
-        self.totals = {sink: ChoiceTotals(heads.count, 1, measure.rivals) for sink in SINKS}
-
-    def add(self, batch: Batch) -> None:
-        """Score one batch."""
-        unseen = np.zeros(1, dtype=int)
-        items = Items.of(batch, self.pairs, unseen, causal=self.heads.causal)
-        if unseen.any():
-            self.counts[f"{self.measure.name}: pairs left out: the word sought is not visible"] += int(unseen[0])
-        if len(items):
-            choices = Choices(batch, items)
-            for sink in SINKS:
-                self.totals[sink].read(choices, sink)
-
-    def scored(self) -> list[Scored]:
-        """The sums of both readings."""
-        return [self.totals[sink].scored([self.measure], sink) for sink in SINKS]
+        self.add_prompts(batch.groups, heads, claimed.read_rule(rivals.to(batch.pattern)))
 
 
 def claimed_keys(batch: Batch, measure: Measure) -> Bool[Tensor, "prompt query key"]:

@@ -6,23 +6,21 @@ number of a subject across a distractor to its verb.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from analyses.collectors import Scoring, measured
 from analyses.measures import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, pieces_of
 from analyses.reading.windows import Batch, Progress, Window
-from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Choices, ChoiceTotals, Items, edges, turned
+from analyses.rivals.choices import PairScorer
+from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, edges
 from analyses.rivals.rules import RELATION, Records, followed
 from analyses.tables.head_tables import Heads, Scored
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, Tokenizer
-from interp.annotation import ROOT
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
 from interp.patterns.tags import TagRows, TagTotals
@@ -68,11 +66,11 @@ NO_PREFERENCE = Rival("no preference", 1.0)
 def relation_measure(relation: str, way: str) -> Measure:
     """From one end of a dependency to the other; `way` is one of `WAYS`."""
     this, that = way.split("->")
-    name = f"relation:{relation}:{way}"
+    name, pairs = f"relation:{relation}:{way}", edges([relation], [way])
     return Measure(
         name,
         f"from the {this} of {relation} to its {that}",
-        pairs=lambda text: related(text, relation, way),
+        pairs=lambda text: [pair[:2] for pair in pairs(text)],
         rivals=OFFSETS,
         null="same distance",
         tasks=_AGREEMENT if relation == "nsubj" else (),
@@ -90,15 +88,6 @@ def transposed_measure(relation: str) -> Measure:
         binary=True,
         label=None,
     )
-
-
-def related(text: AnnotatedText, relation: str, way: str) -> Iterator[tuple[int, int]]:
-    """The words of a text that stand at one end of a dependency, each with the word at the other."""
-    if text.heads is None or text.relations is None:
-        return
-    for dependent, (head, name) in enumerate(zip(text.heads, text.relations, strict=True)):
-        if name == relation and head != ROOT:
-            yield (dependent, head) if way == WAYS[0] else (head, dependent)
 
 
 def tag_measure(query: str, key: str) -> Measure:
@@ -125,6 +114,7 @@ def _tagged(shown: Window, query: str, key: str) -> Looks:
 
 
 _NOTHING = "the corpus has no word with a tag or relation that is measured: expected universal tags and dependencies"
+_UNSEEN = "relation ends left out: the other end is not visible"
 
 
 class Collector(Scoring):
@@ -143,59 +133,22 @@ class Collector(Scoring):
     ):
         """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
-        self.causal = self.heads.causal
-        self.relations = list(relations)
-        self.pairs, self.heads_of = edges(relations), edges(relations, transposed=True)
-        self.chosen = [relation_measure(name, way) for name in relations for way in WAYS]
-        self.lifted = [tag_measure(x, y) for x, y in tag_pairs]
-        self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
-        self.turned = [transposed_measure(name) for name in relations] if transposed else []
-        self.received = ChoiceTotals(self.heads.count, len(self.turned), OFFSETS)
-        self.selected = {sink: ChoiceTotals(self.heads.count, len(self.chosen), OFFSETS) for sink in SINKS}
-        pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
-        self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
-        self.records = Records(self.heads, self.chosen, (OFFSETS, NEAREST), RELATION) if rules else None
+        self.relations = {*relations}
+        chosen = [relation_measure(name, way) for name in relations for way in WAYS]
+        self.records = Records(self.heads, chosen, (OFFSETS, NEAREST), RELATION) if rules else None
         if self.records is not None:
             self.records.unseen[:] = 0
+        pairs = edges(relations)
+        self.chosen = PairScorer(self.heads, chosen, pairs, self.counts, unseen=_UNSEEN, records=self.records)
+        self.lifts = Lifts(self.heads, tag_pairs)
+        self.scorers = [self.chosen, self.lifts]
+        if transposed:
+            turned, pairs = [transposed_measure(name) for name in relations], edges(relations, WAYS[:1])
+            self.scorers.append(PairScorer(self.heads, turned, pairs, self.counts, received=True))
 
     def add(self, batch: Batch) -> None:
-        """Score one batch."""
-        self._add_lifts(batch)
-        self._count(batch)
-        unseen = np.zeros(len(self.chosen), dtype=int)
-        items = Items.of(batch, self.pairs, unseen, causal=self.causal)
-        if unseen.any():
-            self.counts["relation ends left out: the other end is not visible"] += int(unseen.sum())
-        keeps = self.records is not None and not self.records.full
-        if self.records is not None and keeps:
-            self.records.unseen += unseen
-        if not len(items):
-            return
-        choices = Choices(batch, items)
-        for sink in SINKS:
-            self.selected[sink].read(choices, sink)
-        if self.records is not None and keeps:
-            self.records.add(choices.beside_rules())
-        if self.turned:
-            received = turned(batch)
-            items = Items.of(received, self.heads_of, np.zeros(len(self.turned), int), causal=self.causal, sign=-1)
-            if len(items):
-                self.received.read(Choices(received, items), "kept")
-
-    def _add_lifts(self, batch: Batch) -> None:
-        word_of, scored, visible = batch.word_of, batch.rows.scored, batch.rows.visible
-        has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
-        others = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
-        lifts, tags = self.lifts["kept"], _tags_of_pieces(batch, self.tags)
-        asking = lifts.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word_of.clamp(min=0)))
-        rows = TagRows(lifts.bins, batch.pattern, others & visible, tags, asking)
-        lifts.add(batch.groups, rows.with_first, asking, visible)
-        visible_rest = visible.clone()
-        visible_rest[..., 0] = False
-        self.lifts["removed"].add(batch.groups, rows.without_first, asking, visible_rest, batch.sink.scale)
-
-    def _count(self, batch: Batch) -> None:
-        """What is left out: words of another tag set are keys like any others, but no measure is about them."""
+        """Score one batch, and count what is left out: words of another tag set are keys, but no measure's."""
+        super().add(batch)
         for window in batch.windows:
             text, words = window.text, slice(window.scored_from, window.stop)
             foreign = sum(tag not in UNIVERSAL_TAGS for tag in (text.tags or ())[words])
@@ -210,22 +163,39 @@ class Collector(Scoring):
             }
             self.counts.update({name: count for name, count in counts.items() if count})
 
-    def scored(self) -> list[Scored]:
-        """What was added up."""
-        scored = [self.selected[sink].scored(self.chosen, sink) for sink in SINKS]
-        scored += [Scored(self.lifts[sink], self.lifted, sink, null=self.lifts[sink].null) for sink in SINKS]
-        return scored + ([self.received.scored(self.turned, "kept")] if self.turned else [])
-
     def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
         """What gives the rows of `tables/rules`."""
         records = [self.records] if self.records else []
-        return followed(records, self.behaviour, corpus, self.lifted, self.lifts["kept"])
+        return followed(records, self.behaviour, corpus, self.lifts.measures, self.lifts.totals["kept"])
 
 
-def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
-    """Each piece's tag (an unlisted one gets an index of its own); -1 where there is none."""
-    of_word = batch.by_word(lambda text: [tags.get(tag, len(tags)) for tag in text.tags or ()])
-    return torch.where(batch.word_of == NO_WORD, -1, of_word.gather(1, batch.word_of.clamp(min=0)))
+class Lifts:
+    """Adds up what tag lifts are made of."""
+
+    def __init__(self, heads: Heads, tag_pairs: Sequence[tuple[str, str]]):
+        self.measures = [tag_measure(x, y) for x, y in tag_pairs]
+        self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
+        pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
+        self.totals = {sink: TagTotals(heads.count, pairs, causal=heads.causal) for sink in SINKS}
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        word_of, scored, visible = batch.word_of, batch.rows.scored, batch.rows.visible
+        has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
+        others = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
+        kept, word = self.totals["kept"], word_of.clamp(min=0)
+        by_word = batch.by_word(lambda text: [self.tags.get(tag, len(self.tags)) for tag in text.tags or ()])
+        tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1 for none; an unlisted one has its own
+        asking = kept.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
+        rows = TagRows(kept.bins, batch.pattern, others & visible, tags, asking)
+        kept.add(batch.groups, rows.with_first, asking, visible)
+        visible_rest = visible.clone()
+        visible_rest[..., 0] = False
+        self.totals["removed"].add(batch.groups, rows.without_first, asking, visible_rest, batch.sink.scale)
+
+    def scored(self) -> list[Scored]:
+        """The sums of both readings."""
+        return [Scored(self.totals[sink], self.measures, sink, null=self.totals[sink].null) for sink in SINKS]
 
 
 # The causal test: the number of the subject, across a distractor.

@@ -30,7 +30,7 @@ from interp.errors import whole_number
 from interp.initialisation import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
-from interp.patterns import Rows, Totals, positional
+from interp.patterns import Rows, positional
 from interp.patterns.claimed import Claimed
 from interp.tokens import NO_WORD
 
@@ -126,7 +126,7 @@ class Collector(Scoring):
         self.seeds = range(whole_number("seed", seed), seed + n_untrained)  # of the untrained models
         self.names = positional.measures(self.heads.causal)
         self.sums = Readings(self.heads, [_BY_NAME[name] for name in self.names])
-        self.modes = positional.Modes.empty(self.heads.count)
+        self.modes = positional.Modes.empty(self.heads.count, positional.N_MODES)
         self.drawn: list[tuple[bytes, Window]] = []
 
     def add(self, batch: Batch) -> None:
@@ -135,7 +135,7 @@ class Collector(Scoring):
         self.sums.add_prompts(
             batch.groups, questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
         )
-        self.modes.add(batch.groups, batch.pattern, batch.rows)
+        self.modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
         windows = [*self.drawn, *((_lot(window), window) for window in batch.windows)]
         self.drawn = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda lot: lot[0])
 
@@ -162,17 +162,18 @@ def untrained_share(model: Model, heads: Heads, drawn: Sequence[Window], seeds: 
     """The largest share of rows that any head of any untrained model looks hardest at one offset with."""
     tasks = [partial(_untrained_modes, model, heads, drawn, seed, half) for seed in seeds for half in (0, 1)]
     counts = side_by_side(tasks)
-    whole = [positional.Modes(one + other).finish() for one, other in zip(counts[::2], counts[1::2], strict=True)]
+    whole = [(one + other).finish() for one, other in zip(counts[::2], counts[1::2], strict=True)]
     return max(float((each.scores.sum(0) / each.weights.sum(0)).max()) for each in whole)
 
 
-def _untrained_modes(model: Model, heads: Heads, drawn: Sequence[Window], seed: int, half: int) -> Totals:
+def _untrained_modes(model: Model, heads: Heads, drawn: Sequence[Window], seed: int, half: int) -> positional.Modes:
     """Of every other batch: how many rows of each of an untrained model's heads look hardest at each offset."""
-    modes, reading = positional.Modes.empty(heads.count), Reading(untrained(model, seed), (), heads=heads)
+    reading = Reading(untrained(model, seed), (), heads=heads)
+    modes = positional.Modes.empty(heads.count, positional.N_MODES)
     for windows in islice(reading.batched(drawn), half, None, 2):
         batch = read_batch(reading.model, heads, windows)
-        modes.add(batch.groups, batch.pattern, batch.rows)
-    return modes.totals
+        modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
+    return modes
 
 
 # Random tokens, repeated: start + R + R (Olsson 2022).

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -43,7 +43,7 @@ class RunFolder:
 
     folder: Path
     name: str  # of the directory
-    facts: dict[str, Any]
+    facts: dict[str, Any] = field(repr=False)
 
     @property
     def model(self) -> str | None:
@@ -86,13 +86,6 @@ class RunFolder:
             return pd.read_parquet(BytesIO(content))
         except (OSError, ValueError, pa.ArrowException) as error:
             raise InputError(f"{path} cannot be read ({error}): {_again(self.facts)}") from error
-
-    def __repr__(self) -> str:
-        corpora = ", ".join(each["name"] for each in self.corpora) or "none"
-        return (
-            f"run {self.folder}: model {self.model}, seed {self.seed}, corpora {corpora}\n"
-            f"tables {', '.join(self.tables)}"
-        )
 
 
 @dataclass(frozen=True)
@@ -141,17 +134,9 @@ class Joined:
             for run in self.runs
         )
 
-    def __repr__(self) -> str:
-        return "\n".join([f"{len(self.runs)} runs", *map(repr, self.runs)])
-
 
 def _check_size(content: bytes) -> None:
-    """Refuse a table that is larger in memory than ours are: a file has a value once, for any number of rows.
-
-    Raises:
-        ValueError: it has too many cells, too much text, or values and compression that ours have not.
-        OSError, pa.ArrowException: it is damaged.
-    """
+    """Refuse a table that is larger in memory than ours are: a file has a value once, for any number of rows."""
     file = pq.ParquetFile(BytesIO(content))
     groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
     cells = sum(group.num_rows for group in groups) * len(file.schema_arrow)
@@ -247,7 +232,6 @@ def _names(corpus: dict[str, Any]) -> bool:
 
 
 def _again(facts: dict[str, Any]) -> str:
-    """How a run is made once more."""
     command = facts.get("command")
     return f"make it again, {command}" if command else "make it again"
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from analyses import corpora
 from analyses.reading.windows import Reading
-from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Items, edges
+from analyses.rivals.choices import Items
+from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, edges
 from benchmarks.console import arguments
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.annotation import AnnotatedText
@@ -33,13 +33,6 @@ def reader() -> Transformer:
     return Transformer(TransformerConfig(encoder=stack, output="none"), load("default").tokenizer)
 
 
-def sought(items: Items, words: Tensor) -> Tensor:
-    """Whether each word (item, rule) is one that its item's query is asked for."""
-    shown, n = items.batch.pieces.shape
-    places = ((items.column * shown + items.prompt) * n + items.query)[:, None] * n
-    return (words >= 0) & (words < n) & torch.isin(places + words, places + items.target[:, None])
-
-
 def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
     """One row a relation, way and kind of model: how many items, the best rule, how often it is right.
 
@@ -51,9 +44,9 @@ def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
     n = torch.zeros(len(kinds), 2 * len(RELATIONS), dtype=torch.long)
     for batch in Reading(reader(), texts):
         items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=False)
-        words = torch.stack([rule(items) for rule in RULES], 1)
-        right = torch.stack([sought(items, words), words == items.target[:, None]], 1).float()
-        for kind, asked in enumerate((items.target < items.query, torch.ones_like(items.target, dtype=torch.bool))):
+        words, target = torch.stack([rule(items) for rule in RULES], 1), items.right.int().argmax(1)
+        right = torch.stack([items.sought(words), words == target[:, None]], 1).float()
+        for kind, asked in enumerate((target < items.query, torch.ones_like(target, dtype=torch.bool))):
             totals[kind].index_add_(0, items.column[asked], right[asked])
             n[kind].index_add_(0, items.column[asked], torch.ones_like(items.column[asked]))
     rows = []

@@ -33,7 +33,8 @@ from torch import Tensor
 from analyses import coreference, part_of_speech, position
 from analyses.corpora import read
 from analyses.reading.windows import Batch, Reading
-from analyses.rivals.relations import RELATIONS, Items, edges
+from analyses.rivals.choices import Items
+from analyses.rivals.relations import RELATIONS, edges
 from benchmarks.console import arguments, machine, show
 from benchmarks.floor import GPT2, Shape
 from benchmarks.peers import bridged, gpt2
@@ -193,14 +194,14 @@ def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[
 def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
     """How often each head's highest word is the other end of a relation, and of how often; relation by relation."""
     items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=True)
-    if removed:
-        items = items[items.target > 0]
-    rows = pattern[items.prompt, :, items.query]
-    rows = rows.scatter(-1, items.query[:, None, None].expand(-1, rows.shape[1], 1), -1.0)
+    target = items.right.int().argmax(1)
+    asked = (target > 0) | (not removed)
+    prompt, query, column, target = (each[asked] for each in (items.prompt, items.query, items.column, target))
+    rows = pattern[prompt, :, query]
+    rows = rows.scatter(-1, query[:, None, None].expand(-1, rows.shape[1], 1), -1.0)
     best, chosen = rows.max(-1)
-    right = ((chosen == items.target[:, None]) & (best > 0)).to(pattern)
-    n_measures = 2 * len(RELATIONS)
-    columns = torch.nn.functional.one_hot(items.column, n_measures).to(pattern)
+    right = ((chosen == target[:, None]) & (best > 0)).to(pattern)
+    columns = torch.nn.functional.one_hot(column, 2 * len(RELATIONS)).to(pattern)
     return torch.stack([right.T @ columns, columns.sum(0).expand(rows.shape[1], -1)])
 
 
@@ -216,7 +217,7 @@ def difference(peer: dict[str, Tensor], collectors: list[object]) -> float:
         for at, name in enumerate(at_position.names):
             if f"{name} {sink}" in peer:
                 largest = max(largest, float((means[:, at] - peer[f"{name} {sink}"]).abs().max()))
-        chosen, _ = syntax.selected[sink].finish()
+        chosen = syntax.chosen.totals[sink]
         n_heads = syntax.heads.count
         accuracy = (chosen.scores.sum(0) / chosen.weights.sum(0))[:n_heads]
         largest = max(largest, float((accuracy - peer[f"relations {sink}"]).nan_to_num().abs().max()))

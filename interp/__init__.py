@@ -9,7 +9,6 @@
 
 from interp.annotation import AnnotatedText, Attributes, Mention
 from interp.config import StackConfig, TransformerConfig
-from interp.edited import Edited, edited
 from interp.edits import add, change, patch, put, scale, zero
 from interp.errors import InputError
 from interp.generation.generate import generate, stream
@@ -17,7 +16,7 @@ from interp.generation.written import Written
 from interp.losses import loss, token_losses
 from interp.model import Model, Site
 from interp.patching import Pairs, Sweep, logit_difference, sweep
-from interp.running import Run, run
+from interp.running import Edited, Run, edited, run
 from interp.sites import sites
 from interp.tokens import TokenBatch, Tokenizer
 from interp.training import Phase, Plan, train

@@ -94,15 +94,11 @@ class AnnotatedText:
         for name in ("space_after", *_BY_WORD):
             values: Sequence[object] | None = getattr(self, name)
             if values is not None and len(values) != n:
-                raise InputError(
-                    f"{self.document}: {n} words but {len(values)} values in {name}; one a word is expected"
-                )
+                raise InputError(f"{self.document}: {n} words but {len(values)} values in {name}")
         if self.heads and not all(ROOT <= head < n for head in self.heads):
             raise InputError(f"{self.document}: a head outside 0-{n - 1} (or {ROOT} for the root): {self.heads}")
         if self.sentence_ids is not None and len(self.sentence_ids) != len(self.sentence_starts):
-            raise InputError(
-                f"{self.document}: {len(self.sentence_starts)} sentences but {len(self.sentence_ids)} sentence_ids"
-            )
+            raise InputError(f"{self.document}: {len(self.sentence_ids)} sentence_ids, but not as many sentences")
         for mention in self.mentions or ():
             if not 0 <= mention.start <= mention.head < mention.end <= n:
                 raise InputError(f"{self.document}: {mention} lies outside its {n} words")

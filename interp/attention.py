@@ -4,7 +4,7 @@ Axes as in `interp.transformer`. What a layer's variant adds to softmax(q·k) v 
 and rotation of queries and keys), `scores` (scale, cap, what positions add, mask).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from interp.cache import Growing
 from interp.config import NoPositions, Rotary, StackConfig
 from interp.errors import InputError
 from interp.parts import Linear, build_norm
@@ -26,8 +25,27 @@ Stream = Float[Tensor, "... position d_model"]  # an edit inside may add leading
 Heads = Float[Tensor, "*batch position head d_head"]
 
 
+class Growing:
+    """One layer's cached keys and values, rotated as attention uses them, and those of its cross-attention."""
+
+    def __init__(self) -> None:
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+        self.source: tuple[Tensor, Tensor] | None = None
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append to what was kept."""
+        self.k = k if self.k is None else torch.cat([self.k, k], -3)
+        self.v = v if self.v is None else torch.cat([self.v, v], -3)
+        return self.k, self.v
+
+    def once(self, make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """The source's keys and values, made the first time."""
+        self.source = self.source or make()
+        return self.source
+
+
 def _view(part: str, meaning: str, *, bias: bool = False) -> Any:
-    """A property that views the heads of `part` in the fused weight, or in its bias."""
 
     def view(attn: "Attention") -> Tensor:
         whole = _there(attn.qkv.bias, "queries, keys and values") if bias else attn.qkv.weight
@@ -57,7 +75,8 @@ class Attention(nn.Module):
         # where queries, keys and values lie among the heads of the fused weight
         self.heads = {"q": slice(0, n_q), "k": slice(n_q, n_q + n_kv), "v": slice(n_q + n_kv, n_q + 2 * n_kv)}
         self.qkv = Linear(config.d_model, (n_q + 2 * n_kv) * config.d_head, bias=config.attention_bias)
-        self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=config.has_out_bias)
+        out_bias = config.attention_bias if config.out_bias is None else config.out_bias
+        self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=out_bias)
         self.norm_q, self.norm_k = (_head_norm(config, n) for n in (config.n_heads, config.kv_heads))
 
     def forward(self, x: Stream, tap: Tap, visibility: Visibility, past: Growing | None = None) -> Stream:
@@ -147,9 +166,8 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "... head query key"]:
         """q·k, scaled, capped, with what positions add; -inf where a query sees no key."""
         bias = None if self.bias is None else self.bias(visibility)
-        return self.entering(
-            q @ k.transpose(-1, -2) * self.config.score_scale, bias, visibility.near(self.reach).mask()
-        )
+        seen = visibility.near(self.reach).mask()
+        return self.entering(q @ k.transpose(-1, -2) * self.config.score_scale, bias, seen)
 
     def entering(
         self,

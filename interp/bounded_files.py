@@ -89,15 +89,12 @@ class _Unpacking(gzip.GzipFile):
         """As of any stream, by which alone it is read here."""
         content = super().read1(size)
         if self.tell() > self._most:
-            raise InputError(
-                f"{self._path} unpacks to more than {self._most:,} bytes, {EXPANDS} times its size or more"
-            )
+            raise InputError(f"{self._path} unpacks to more than {self._most:,} bytes, {EXPANDS} times its size")
         return content
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
-    """The bytes of a regular file, unpacked where it is gzipped."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
             raise InputError(f"{path} is a pipe, a device or a directory: expected a file")
@@ -110,9 +107,7 @@ def _opened(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
             with _Unpacking(path, file) as unpacked:
                 yield unpacked
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} cannot be read ({_reason(error)}): expected UTF-8 text, plain or gzipped, and all of it"
-        ) from error
+        raise InputError(f"{path} cannot be read ({_reason(error)}): expected UTF-8, plain or gzipped") from error
 
 
 def _reason(error: Exception) -> str:

@@ -4,65 +4,41 @@ A variant is a typed value (`Rotary(base=10_000)`, `RMSNorm(eps=1e-5)`), never a
 the list of parts that `interp.parts` and `interp.positions` build from it.
 """
 
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from interp.display import DataFrame, Shown
 from interp.errors import InputError, one_of
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 LARGEST_SIZE = 1 << 24  # of a vocabulary, a context, a width: beyond it sizes of tensors overflow
 LARGEST_NUMBER = 1e18  # of a base or factor: its square is finite in float32
+_SIZES = ("n_layers", "d_model", "n_heads", "d_head", "n_ctx", "d_vocab")
+# an infinite eps would make every stream 0 and every later number undefined
+_LIMITS = {"eps": (0, 1), "base": (1e-18, LARGEST_NUMBER), **dict.fromkeys(_SIZES, (1, LARGEST_SIZE))}
 
 
-def _check_literals(config: Any) -> None:
-    """Refuse a setting, of a part too, that is none of its `Literal`'s."""
+def _check(config: Any) -> None:
+    """Refuse a setting, of a part too, that is none of its `Literal`'s or lies outside its limits."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         for choices in (kind, *get_args(kind)):
             if get_origin(choices) is Literal and (value is not None or choices is kind):
                 one_of(name, value, choices)
+        low, high = _LIMITS.get(name, (None, None))
+        if low is not None and high is not None and not low <= value <= high:
+            raise InputError(f"{name} must be a number from {low} to {high}, got {value}")
         if is_dataclass(value):
-            _check_literals(value)
+            _check(value)
 
 
-class Configured(Shown):
+class Configured:
     """A configuration that shows what differs from its defaults, as the call that makes it."""
-
-    most = 60
 
     def __repr__(self) -> str:
         settings = [(setting, getattr(self, setting.name)) for setting in fields(cast(Any, self))]
         chosen = (f"{setting.name}={value!r}" for setting, value in settings if value != setting.default)
         return f"{type(self).__name__}({', '.join(chosen)})"
-
-    def facts(self) -> tuple[str, dict[str, str]]:
-        """The same, a line a setting."""
-        return type(self).__name__, {name: repr(value) for name, value, default in _settings(self) if not default}
-
-    def table(self) -> DataFrame:
-        """One row a setting, defaults too: `setting` (`decoder.n_layers`), `value`, and whether it is the `default`."""
-        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
-
-        return pd.DataFrame([*_settings(self)], columns=["setting", "value", "default"])
-
-
-def _settings(config: Any, before: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """Every setting by its full name, with its value and whether that is the default."""
-    for setting in fields(config):
-        name, value = f"{before}{setting.name}", getattr(config, setting.name)
-        if isinstance(value, Configured):
-            yield from _settings(value, f"{name}.")
-        else:
-            yield name, value, setting.default is not MISSING and value == setting.default
-
-
-def _check_eps(eps: float) -> None:
-    """Refuse what is no small number: an infinite one would make every stream 0 and every later number undefined."""
-    if not 0 <= eps <= 1:
-        raise InputError(f"a norm's eps must be a number from 0 to 1, got {eps}")
 
 
 @dataclass(frozen=True)
@@ -72,9 +48,6 @@ class LayerNorm:
     eps: float = 1e-5
     bias: bool = True  # whether it shifts
 
-    def __post_init__(self) -> None:
-        _check_eps(self.eps)
-
 
 @dataclass(frozen=True)
 class RMSNorm:
@@ -83,9 +56,6 @@ class RMSNorm:
     eps: float = 1e-5
     offset: float = 0.0  # added to the stored weight: 1 where training decayed weights towards no change
     in_float32: Literal["all", "length"] = "all"  # at every precision: the normalised stream, or only its length
-
-    def __post_init__(self) -> None:
-        _check_eps(self.eps)
 
 
 @dataclass(frozen=True)
@@ -145,10 +115,6 @@ class Rotary:
     dims: int | None = None  # how many of a head's dimensions turn, the first ones; None: all
     pairing: Literal["halves", "adjacent"] = "halves"  # dimension i turns with i + dims / 2, or with its neighbour
     scaling: Interpolated | Stretched | Yarn | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.base <= LARGEST_NUMBER:
-            raise InputError(f"a rotation's base must be a number above 0, at most {LARGEST_NUMBER:g}, got {self.base}")
 
 
 @dataclass(frozen=True)
@@ -255,11 +221,7 @@ class StackConfig(Configured):
     local: Local | None = None  # layers that see less far, or other positions
 
     def __post_init__(self) -> None:
-        _check_literals(self)
-        for name in ("n_layers", "d_model", "n_heads", "d_head", "n_ctx", "d_vocab"):
-            if not 1 <= getattr(self, name) <= LARGEST_SIZE:
-                limit = f"at most {LARGEST_SIZE:,}" if getattr(self, name) > 0 else "at least 1"
-                raise InputError(f"{name} must be {limit}, got {getattr(self, name)}")
+        _check(self)
         if self.n_heads % self.kv_heads:
             raise InputError(f"{self.n_heads} query heads cannot share {self.kv_heads} key/value heads evenly")
         if isinstance(self.positions, Rotary) and (dims := self.positions.dims or self.d_head) % 2:
@@ -282,11 +244,6 @@ class StackConfig(Configured):
         return self.d_head**-0.5 if self.scale is None else self.scale
 
     @property
-    def has_out_bias(self) -> bool:
-        """Whether attention's output has a bias."""
-        return self.attention_bias if self.out_bias is None else self.out_bias
-
-    @property
     def parallel(self) -> bool:
         """Whether attention and feed-forward read the same stream."""
         return self.wiring.startswith("parallel")
@@ -300,11 +257,6 @@ class StackConfig(Configured):
     def norms_writes(self) -> bool:
         """Whether what a layer writes passes a norm before another layer's own reads it."""
         return self.wiring in {"post", "after", "sandwich"} and not isinstance(self.norm, NoNorm)
-
-    @property
-    def norms_inputs(self) -> bool:
-        """Whether a norm stands between the stream and the layers that read it."""
-        return self.wiring not in {"post", "after"} and not isinstance(self.norm, NoNorm)
 
     def reach(self, layer: int) -> int | None:
         """How many tokens away a key of `layer` may be; None where there is no limit."""
@@ -335,7 +287,6 @@ class Writing:
 
 
 def _of_last(name: str, meaning: str) -> Any:
-    """A property of the last stack's."""
     return property(attrgetter(f"last.{name}"), doc=meaning)
 
 
@@ -361,7 +312,7 @@ class TransformerConfig(Configured):
     writing: Writing = Writing()
 
     def __post_init__(self) -> None:
-        _check_literals(self)
+        _check(self)
         if self.decoder is None and self.encoder is None:
             raise InputError("expected a decoder, an encoder, or both: got neither")
         if self.encoder is not None and (self.encoder.causal or self.encoder.cross_attention):
@@ -372,10 +323,7 @@ class TransformerConfig(Configured):
             cross = self.encoder is not None
             raise InputError(f"a decoder attends to an encoder where there is one: expected cross_attention={cross}")
         if self.decoder and self.encoder and self.decoder.d_model != self.encoder.d_model:
-            raise InputError(
-                f"cross-attention reads the encoder's stream: expected one d_model, got {self.encoder.d_model} "
-                f"in the encoder and {self.decoder.d_model} in the decoder"
-            )
+            raise InputError(f"expected one d_model for both, got {self.encoder.d_model} and {self.decoder.d_model}")
         if self.shared_embedding and len({(s.d_vocab, s.d_embedding) for s in self.stacks.values()}) > 1:
             raise InputError("a shared embedding has one vocabulary: the encoder's and the decoder's d_vocab differ")
 

@@ -40,12 +40,10 @@ class Shown:
         return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in facts.items())])
 
     def _repr_html_(self) -> str:
-        """The same for a notebook: texts are shown as they are, whatever signs they hold."""
         title, facts = _short(*self.facts(), self.most)
         left = 'style="text-align:left;vertical-align:top"'
-        rows = [
-            f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>" for name, text in facts.items()
-        ]
+        cells = ((escape(name), escape(text)) for name, text in facts.items())
+        rows = [f"<tr><th {left}>{name}</th><td {left}>{text}</td></tr>" for name, text in cells]
         return f"<div><strong>{escape(title)}</strong><table>{''.join(rows)}</table></div>"
 
 
@@ -78,24 +76,13 @@ def signed(value: float) -> str:
 
 def drawn(figure: str, *args: Any, asks: str | None = None, **how: Any) -> Figure:
     """The figure of that name, drawn; `asks` is its title, where nothing else is asked for."""
-    try:
-        draw = _of(FIGURES, figure)
-    except (ImportError, AttributeError) as error:
-        raise InputError(
-            f"figures are drawn by {FIGURES}, which comes with this package; it cannot be loaded ({error}): "
-            "look for another folder or file of that name; .table() needs none of it"
-        ) from error
-    own_title = {} if asks is None or how.get("ax") is not None else {"title": asks}
-    return draw(*args, **{**own_title, **how})
+    title = {} if asks is None or how.get("ax") is not None else {"title": asks}
+    return getattr(import_module(FIGURES), figure)(*args, **{**title, **how})
 
 
 def viewed(result: Any) -> str:
     """What a notebook shows of a result to be pointed at, below its lines; nothing where that cannot be had."""
     try:
-        return _of(VIEWER, "view")(result).html
-    except (ImportError, AttributeError, InputError):
+        return import_module(VIEWER).view(result).html
+    except InputError:
         return ""
-
-
-def _of(module: str, name: str) -> Any:
-    return getattr(import_module(module), name)

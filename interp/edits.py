@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.continued import Continued
 from interp.errors import InputError, inside
 from interp.indices import Index, dimensions, entries, is_number
 from interp.model import Site
 from interp.tap import Edit
-from interp.tokens import TokenBatch
+from interp.tokens import Continued, TokenBatch
 
 Change = Callable[[Tensor], Tensor | None]  # a new value, or None to leave what is there as it is
 Region = tuple[Any, ...]
@@ -119,19 +118,19 @@ def on_a_copy(function: Change) -> Edit:
     """
     if not callable(function):
         raise InputError(f"expected an edit: zero(), put(value), ..., or a function of the value; got {function!r}")
-    return partial(_result, function)
 
+    def edit(value: Tensor) -> Tensor:
+        result = function(copy := value.clone())
+        if result is None:
+            if not torch.allclose(copy, value, rtol=0, atol=0, equal_nan=True):
+                raise InputError("it writes over its value and returns nothing: return the value that is to stand")
+            return value
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            got = result.dtype if isinstance(result, Tensor) else repr(result)
+            raise InputError(f"it must return a tensor of floating-point numbers, or nothing to leave it; got {got}")
+        return _like(result, value)
 
-def _result(function: Change, value: Tensor) -> Tensor:
-    result = function(copy := value.clone())
-    if result is None:
-        if not torch.allclose(copy, value, rtol=0, atol=0, equal_nan=True):
-            raise InputError("it writes over its value and returns nothing: return the value that is to stand")
-        return value
-    if not isinstance(result, Tensor) or not result.is_floating_point():
-        got = result.dtype if isinstance(result, Tensor) else repr(result)
-        raise InputError(f"it must return a tensor of floating-point numbers, or nothing to leave it; got {got}")
-    return _like(result, value)
+    return edit
 
 
 def _like(value: Tensor | float, part: Tensor) -> Tensor:

@@ -18,14 +18,11 @@ def brief(message: str) -> str:
     stay. What is no character to be seen, and so might move a terminal's cursor, is spelled out.
     """
     if not message.isprintable():
-        message = "".join(each if each.isprintable() else _spelled(each) for each in message.strip())
+        spelled = {each: " " if each.isspace() else repr(each)[1:-1] for each in message if not each.isprintable()}
+        message = message.strip().translate(str.maketrans(spelled))
     if len(message) <= LONGEST_VALUE:
         return message
     return _ends(_VALUES.sub(lambda match: _ends(match[0], LONGEST_VALUE), message), LONGEST_MESSAGE)
-
-
-def _spelled(character: str) -> str:
-    return " " if character.isspace() else repr(character)[1:-1]
 
 
 def _ends(text: str, room: int) -> str:

@@ -27,6 +27,7 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
     tokens = _random(first.d_vocab, first.n_ctx) if tokens is None else tokens
     if len(model.config.stacks) > 1 and target is None:
         target = _random(last.d_vocab, last.n_ctx)
+    named = model.named_parameters() if isinstance(model, nn.Module) else ()
     for site, value in run(model, tokens, tuple(model.sites), target=target).activations.items():
         infinite = value.isposinf() if site.endswith(".scores") else value.isinf()  # what is masked scores -infinity
         nan = value.isnan()
@@ -35,16 +36,11 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
             low = model.dtype in {torch.float16, torch.bfloat16}
             more = "what would be measured is undefined; check the weights and config.json"
             advice = "load it as torch.float32" if low else more
-            raise InputError(f"{_weight(model)}{site} holds {kind}, computed in {model.dtype}: {advice}")
+            weights = (name for name, weight in named if not bool(weight.isfinite().all()))
+            cause = f"the weight {name} is not finite, so " if (name := next(weights, None)) else ""
+            raise InputError(f"{cause}{site} holds {kind}, computed in {model.dtype}: {advice}")
 
 
 def _random(d_vocab: int, n_ctx: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(d_vocab, (1, min(_LENGTH, n_ctx)), generator=generator)
-
-
-def _weight(model: Model) -> str:
-    named = model.named_parameters() if isinstance(model, nn.Module) else ()
-    names = (name for name, weight in named if weight.is_floating_point() and not bool(weight.isfinite().all()))
-    name = next(names, None)
-    return f"the weight {name} is not finite, so " if name else ""

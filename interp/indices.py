@@ -28,10 +28,7 @@ def for_texts(index: Any, n_texts: int, axis: str) -> list[Any]:
     if not dimensions(index):
         return [index] * n_texts
     if dimensions(index) > 2 or len(index) != n_texts:
-        raise InputError(
-            f"expected one {axis} for each of {n_texts} prompts, got an array of shape {tuple(index.shape)}: "
-            "several for every prompt are a list"
-        )
+        raise InputError(f"expected a list, or one {axis} for each of {n_texts} prompts; got shape {(*index.shape,)}")
     return index.tolist()
 
 

@@ -47,9 +47,7 @@ def token_losses(
         raise InputError("a loss of next tokens is of a decoder alone, with an output layer: this model is none")
     prefix, texts = _texts(model, text)
     if short := [text_index for text_index, ids in enumerate(texts) if len(prefix) + len(ids) < 2]:
-        raise InputError(
-            f"a loss is of next tokens: expected texts of two tokens or more, got fewer in text {short[0]}"
-        )
+        raise InputError(f"expected texts of two tokens or more, got fewer in text {short[0]}")
     room = config.n_ctx - len(prefix)
     stride = max(1, room // 2) if stride is None else stride
     if not 1 <= stride < room:
@@ -70,7 +68,6 @@ def token_losses(
 
 
 def _texts(model: Model, text: Tokens) -> tuple[list[int], list[list[int]]]:
-    """What stands before every window, and each text's own ids."""
     if isinstance(text, TokenBatch | Tensor):
         batch = text if isinstance(text, TokenBatch) else TokenBatch.from_ids(text)
         return [], batch.id_lists()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from interp.errors import InputError
@@ -21,15 +22,12 @@ def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[Tok
             raise InputError("this model has one stack, which reads one text: expected no target")
         return batch, None
     if target is None:
-        raise InputError(
-            "this model has an encoder and a decoder: give target=, what the decoder reads (a text, or ids that begin "
-            f"with its start id {model.config.target_start})"
-        )
+        raise InputError(f"it has an encoder and a decoder: give target=, text or ids from {model.config.target_start}")
     decoded = as_target(model, target)
     n_texts = len(batch.ids)
     if len(decoded.ids) not in {1, n_texts}:
         raise InputError(f"expected one target for each of {n_texts} texts, or one for all; got {len(decoded.ids)}")
-    return batch, decoded if len(decoded.ids) == n_texts else decoded.repeated(n_texts)
+    return batch, decoded if len(decoded.ids) == n_texts else decoded.rows(torch.zeros(n_texts, dtype=torch.long))
 
 
 def check_model(model: Any) -> None:

@@ -119,20 +119,17 @@ class BucketBias(nn.Module):
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """The bucket of a distance (key - query): half of them for either side, or all for one where it is causal."""
-        n = self.config.n_buckets
+        n, max_distance = self.config.n_buckets, self.config.max_distance
         side = torch.zeros_like(distance)
         if not self.causal:
             n //= 2
             side = (distance > 0) * n
         far = distance.abs() if not self.causal else (-distance).clamp(min=0)
         exact = n // 2
-        log = torch.log(far.float().clamp(min=1) / exact) / math.log(self.config.max_distance / exact) * (n - exact)
+        log = torch.log(far.float().clamp(min=1) / exact) / math.log(max_distance / exact) * (n - exact)
         buckets = side + torch.where(far < exact, far, (exact + log.long()).clamp(max=n - 1))
-        if self.config.max_distance <= exact and (buckets < 0).any():  # far ones count down
-            raise InputError(
-                "some distances of this text have no bucket: expected a shorter text, or a max_distance above "
-                f"{exact}, got {self.config.max_distance}"
-            )
+        if max_distance <= exact and (buckets < 0).any():  # far ones count down
+            raise InputError(f"the text is too long: max_distance must be above {exact}, got {max_distance}")
         return buckets
 
 

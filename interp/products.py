@@ -63,7 +63,6 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None, then: Activation | N
 
 
 def _faster(x: Tensor, weight: Tensor) -> bool:
-    """Whether the other kernel can be used and wins."""
     return (
         x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"

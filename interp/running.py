@@ -1,9 +1,10 @@
-"""One call of a model that captures and edits activations, and leaves nothing behind."""
+"""One call of a model that captures and edits activations, and leaves nothing behind; and edits for several calls."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +12,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.config import TransformerConfig
 from interp.display import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
-from interp.model import Model, split_name
+from interp.model import Model, Site, split_name
 from interp.model_inputs import Tokens, as_batch, as_batches, as_target, check_model, target_tokenizer, texts_of  # noqa: F401
 from interp.sites import matching
-from interp.tap import AllSeen, Edit, Tap
-from interp.tokens import TokenBatch, said_of
+from interp.tap import UNTAPPED, AllSeen, Edit, Tap
+from interp.tokens import TokenBatch, Tokenizer, said_of
 
 Edits = Mapping[str, Change | SelectiveEdit]  # by a site's name or a glob
 
@@ -79,10 +81,7 @@ class Run(Shown):
         if self._logits is None:
             return table_rows
         if self._logits.shape[:-1] != batch.ids.shape:
-            raise InputError(
-                f"these logits have shape {tuple(self._logits.shape)}, with axes that an edit added: a table is of "
-                f"{tuple(batch.ids.shape)} prompts and positions alone"
-            )
+            raise InputError(f"logits of shape {tuple(self._logits.shape)} have no table: an edit added axes")
         logs = self._logits.detach().cpu().double().log_softmax(-1)
         best = logs[prompt, column].max(-1)
         table_rows["predicted_id"] = best.indices.numpy()
@@ -137,7 +136,6 @@ class Run(Shown):
             raise InputError(f"no prompt {prompt}: this run has prompts 0-{len(self.tokens.ids) - 1}")
 
     def _names(self, batch: TokenBatch, prompt: int) -> tuple[str, ...]:
-        """What each token of a prompt says, or its id."""
         ids = batch.ids[prompt, batch.mask[prompt]].tolist()
         return tuple(str(id) if name is None else name for id, name in zip(ids, self._labels(ids, batch), strict=True))
 
@@ -149,7 +147,6 @@ class Run(Shown):
         return [None] * len(ids) if tokenizer is None else tokenizer.labels(ids)
 
     def _repr_html_(self) -> str:
-        """Its lines, and where patterns were captured where each token looks."""
         captured = any(name.endswith(".pattern") for name in self.activations)
         return super()._repr_html_() + (viewed(self) if captured else "")
 
@@ -246,3 +243,63 @@ def counted(model: Model, site: str, batch: TokenBatch, decoded: TokenBatch | No
     read = batch if decoded is None or site.startswith(f"{first}.") else decoded
     keys = batch if ".cross_attn." in site else read
     return {"position": keys if site.endswith((".k", ".v", ".rot_k")) else read, "query": read, "key": keys}
+
+
+def _of_model(name: str) -> Any:
+    return property(attrgetter(f"model.{name}"))
+
+
+class Edited:
+    """What `edited` gives: it runs as `model` does with `edits` in every call, and is no part of it.
+
+    It is a `Model`: `run`, `loss`, `generate`, the measures and every plain way take it. What calls a model's parts
+    one at a time refuses it.
+    """
+
+    def __init__(self, model: Model, edits: Edits):
+        self.model, self.edits = model, dict(edits)
+
+    config: TransformerConfig = _of_model("config")
+    tokenizer: Tokenizer | None = _of_model("tokenizer")
+    target_tokenizer: Tokenizer | None = _of_model("target_tokenizer")
+    sites: Mapping[str, Site] = _of_model("sites")
+    device: torch.device = _of_model("device")
+    dtype: torch.dtype = _of_model("dtype")
+
+    def __call__(
+        self, batch: Tokens, tap: Tap = UNTAPPED, target: Tokens | None = None
+    ) -> Float[Tensor, "*batch position d_vocab"] | None:
+        """Logits, as the model gives them with the edits; a call's own edit of a site comes after the bound one."""
+        if not isinstance(batch, TokenBatch):
+            batch, target = as_batches(self, batch, target)
+        assert target is None or isinstance(target, TokenBatch)
+        edits = bound(self.model, self.edits, batch, target)
+        both = {**tap.edit, **{name: in_turn(edit, tap.edit.get(name)) for name, edit in edits.items()}}
+        inner = replace(tap, edit=both, fired=set())
+        try:
+            return self.model(batch, inner, target)
+        finally:
+            tap.fired.update(inner.fired & tap.edit.keys())
+
+
+def in_turn(first: Edit | None, then: Edit | None) -> Edit:
+    """Both edits of a site, where there are two."""
+    if first is None or then is None:
+        return first or then or (lambda value: value)
+    return lambda value: then(first(value))
+
+
+def edited(model: Model, edit: Edits) -> Edited:
+    """`model` with `edit` in every call, to be used like a model; `model` itself stays as it is.
+
+    Args:
+        model: a transformer, or whatever runs as one; an edited one too: the new edits come after the old.
+        edit: as in `run`. Positions are counted in each call's own texts.
+
+    Raises:
+        InputError: unknown sites, no edits.
+    """
+    if not edit:
+        raise InputError("expected edits by site ({'decoder.1.attn.z': zero(head=7)}), got none")
+    matching(model, [*edit])
+    return Edited(model, edit)

@@ -43,7 +43,13 @@ class LayerWeights:
     def __getitem__(self, index: Any) -> Tensor:
         layer, *rest = index if isinstance(index, tuple) else (index,)
         try:
-            return getattr(self._layers[layer], self.name)[(*rest,)] if isinstance(layer, int) else self._copy()[index]
+            if isinstance(layer, int):
+                return getattr(self._layers[layer], self.name)[(*rest,)]
+            # a copy that torch lets nobody write to: a leaf with gradients, or else for inference
+            if torch.is_grad_enabled():
+                return torch.stack([weight.detach() for weight in self]).requires_grad_()[index]
+            with torch.inference_mode():
+                return torch.stack([*self])[index]
         except IndexError as error:
             typed = ", ".join(map(str, index)) if isinstance(index, tuple) else index
             raise InputError(f"no {self.name}[{typed}]; {self!r}, each counted from 0") from error
@@ -51,20 +57,10 @@ class LayerWeights:
     def __setitem__(self, index: Any, value: Tensor | float) -> None:
         layer, *rest = index if isinstance(index, tuple) else (index,)
         if not isinstance(layer, int):
-            raise InputError(
-                f"several layers of {self.name} are a copy, and writing to it would change nothing: write to one layer "
-                f"at a time, model.{self.name}[layer]"
-            )
+            raise InputError(f"several layers of {self.name} are a copy: write to one at a time, {self.name}[layer]")
         _ = self[index]  # which says so where there is no such part
         with torch.no_grad():
             self[layer][(*rest,)] = value
-
-    def _copy(self) -> Tensor:
-        """A copy of all layers that torch lets nobody write to: a leaf with gradients, or else for inference."""
-        if torch.is_grad_enabled():
-            return torch.stack([weight.detach() for weight in self]).requires_grad_()
-        with torch.inference_mode():
-            return torch.stack([*self])
 
 
 def _of_layers(name: str, axes: str, meaning: str) -> Any:
@@ -151,10 +147,7 @@ class Shortcuts(Weights):
         """
         batch = as_batch(cast(Model, self), text)
         if batch.padded:
-            raise InputError(
-                f"texts of {batch.lengths.tolist()} tokens fill no one tensor of ids: give the list itself to run(), "
-                "or make a TokenBatch.from_texts(texts, model.tokenizer), which knows what is padding"
-            )
+            raise InputError(f"texts of {batch.lengths.tolist()} tokens are no one tensor: give run() the list itself")
         return batch.ids
 
     def to_str_tokens(self, text: Tokens) -> list[str] | list[list[str]]:

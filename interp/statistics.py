@@ -120,16 +120,13 @@ def _sure(
     """Bounds of a value at 95%, and its p on either side, for more than 0 and for less."""
     t, degrees = value / error, n_groups - 1
     g = _unskewed(t, influence)
-    above, below = (
-        np.maximum(special.stdtr(degrees, -sign * t), special.stdtr(degrees, -sign * g)) for sign in (1, -1)
-    )
+    above, below = (np.maximum(*special.stdtr(degrees, np.stack([-sign * t, -sign * g]))) for sign in (1, -1))
     low, high = value - quantiles[1] * error, value - quantiles[0] * error
     same = (error <= _SAME * np.abs(value)) & (n_groups > 1)
     agreed = 0.5 - np.sign(value) * (0.5 - 0.5**n_groups)
     untested = np.isnan(value) | (n_groups < 2)
-    above, below = (
-        np.where(untested, np.nan, np.where(same, of_same, p)) for of_same, p in ((agreed, above), (1 - agreed, below))
-    )
+    above = np.where(untested, np.nan, np.where(same, agreed, above))
+    below = np.where(untested, np.nan, np.where(same, 1 - agreed, below))
     apart = special.stdtrit(np.maximum(n_groups, 1), 0.975) * np.abs(value) / (n_groups + 1)
     low, high = np.where(same, value - apart, low), np.where(same, value + apart, high)
     few = n_groups < _FEWEST
@@ -148,7 +145,7 @@ def _unskewed(t: Array, influence: Array) -> Array:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A signed sum of ratios; every field has one value a column.
+    """A signed sum of ratios over `n` groups, or a share of a whole over `n` pairs; every field has one value a column.
 
     `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
     """
@@ -157,13 +154,10 @@ class Contrast:
     low: Array
     high: Array
     p: Array
-
-
-@dataclass(frozen=True)
-class Shares(Contrast):
-    """The share of a whole difference in each column, over `n` pairs; 1 is the whole."""
-
     n: Array
+
+
+Shares = Contrast
 
 
 def shares(effects: Array, wholes: Array, *, clusters: Sequence[Sequence[object]] = (), seed: int = 0) -> Shares:
@@ -242,8 +236,8 @@ def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int =
     full = np.stack(np.broadcast_arrays(totals, weights), 1).astype(float)  # ratio 2 group column
     full = full.reshape(-1, *full.shape[2:])
     observed = (full[1::2] != 0).any(0)
-    _, value, low, high, above, below, _ = _tested(full, signs, observed, seed)
-    return Contrast(value, low, high, np.minimum(2 * np.minimum(above, below), 1.0))
+    _, value, low, high, above, below, n_groups = _tested(full, signs, observed, seed)
+    return Contrast(value, low, high, np.minimum(2 * np.minimum(above, below), 1.0), n_groups)
 
 
 def _pairs(count: int) -> list[tuple[int, int]]:
@@ -269,7 +263,6 @@ def _ratios(sums: Array, squares: Array, signs: Sequence[int], n_groups: Array) 
 
 
 def _error(variance: Array, n_groups: Array) -> Array:
-    """The standard error from the sum of squared influences."""
     spread = variance * (n_groups / np.maximum(n_groups - 1, 1))
     # rounding leaves a variance of nothing a little beside zero
     return np.sqrt(np.where(spread < 1e-24, 0.0, spread))
@@ -306,9 +299,8 @@ def _studentised_quantiles(
         drawn = np.full((2, t.shape[1]), np.nan)
         if usable.any():
             drawn[:, usable] = np.nanquantile(t[:, usable], [0.025, 0.975], axis=0)
-        low[columns], high[columns] = (
-            np.where(enough, of_drawn, bounds[columns]) for of_drawn, bounds in zip(drawn, (low, high), strict=True)
-        )
+        for bounds, of_drawn in zip((low, high), drawn, strict=True):
+            bounds[columns] = np.where(enough, of_drawn, bounds[columns])
     return low, high
 
 

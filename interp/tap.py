@@ -51,10 +51,7 @@ class Tap:
             with inside(f"the edit of {site}"):
                 edited = self.edit[site](value)
             if edited.shape[-value.ndim :] != value.shape:
-                raise InputError(
-                    f"the edit of {site} must keep its shape {tuple(value.shape)} (new leading axes aside), "
-                    f"got {tuple(edited.shape)}"
-                )
+                raise InputError(f"the edit of {site} must keep its shape {(*value.shape,)}, got {(*edited.shape,)}")
             value = edited if restore is None else restore(edited)
             self.fired.add(site)
         if site in self.capture:

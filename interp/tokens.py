@@ -1,7 +1,7 @@
 """Text to tokens and back: batches with their padding and positions made once, and words aligned with their pieces."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeVar
 
@@ -118,10 +118,8 @@ class Tokenizer:
     @property
     def policy(self) -> dict[str, list[str]]:
         """The special tokens that stand before and after every text."""
-        return {
-            name: [self.backend.id_to_token(id) or f"<{id}>" for id in ids]
-            for name, ids in (("before", self.prefix), ("after", self.suffix))
-        }
+        around = {"before": self.prefix, "after": self.suffix}
+        return {side: [self.backend.id_to_token(id) or f"<{id}>" for id in ids] for side, ids in around.items()}
 
     def decode(self, ids: Iterable[int] | Int[Tensor, " position"]) -> str:
         """The text of `ids`, special tokens left out.
@@ -217,9 +215,7 @@ class TokenBatch(Shown):
             InputError: they are not whole numbers, or there are none.
         """
         if ids.ndim not in {1, 2} or ids.is_floating_point() or not ids.numel():
-            raise InputError(
-                f"expected integer ids, prompt x position and not empty; got {ids.dtype} {tuple(ids.shape)}"
-            )
+            raise InputError(f"expected integer ids, prompt x position, not empty; got {ids.dtype} {tuple(ids.shape)}")
         ids = ids.reshape(-1, ids.shape[-1]).long()
         mask = torch.ones_like(ids, dtype=torch.bool)
         return TokenBatch(ids, mask, torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
@@ -235,7 +231,7 @@ class TokenBatch(Shown):
         for i, row in enumerate(rows):
             columns = slice(width - len(row), width) if left else slice(len(row))
             ids[i, columns], mask[i, columns] = torch.tensor(list(row)), True
-        return TokenBatch(ids, mask, (mask.cumsum(1) - 1).clamp(min=0) * mask)
+        return TokenBatch(ids, mask, text_positions(mask))
 
     @staticmethod
     def from_texts(texts: Sequence[Text], tokenizer: Tokenizer) -> "TokenBatch":
@@ -288,10 +284,8 @@ class TokenBatch(Shown):
         Raises:
             InputError: a text has no such position, or an array does not give one for each text.
         """
-        selectors = for_texts(position, len(self.ids), "position")
-        texts = zip(
-            selectors, self.mask.int().argmax(1).tolist(), self.lengths.tolist(), self.ends.tolist(), strict=True
-        )
+        firsts, lengths, ends = self.mask.int().argmax(1).tolist(), self.lengths.tolist(), self.ends.tolist()
+        texts = zip(for_texts(position, len(self.ids), "position"), firsts, lengths, ends, strict=True)
         return [
             [first + at for at in entries(index, length, "position", f"in prompt {prompt}", end)]
             for prompt, (index, first, length, end) in enumerate(texts)
@@ -302,17 +296,9 @@ class TokenBatch(Shown):
         """From where negative positions count back: each text's own end."""
         return self.lengths
 
-    def repeated(self, n_texts: int) -> "TokenBatch":
-        """A batch of one text, as so many."""
-        return self._each(lambda value: value.expand(n_texts, -1))
-
     def rows(self, rows: slice | Int[Tensor, " some"]) -> "TokenBatch":
         """Some of the rows; a row may be asked for twice."""
         return self._each(lambda value: value[rows])
-
-    def reading(self, ids: Int[Tensor, "prompt position"]) -> "TokenBatch":
-        """The same padding and positions with other tokens."""
-        return replace(self, ids=ids)
 
     def to(self, device: torch.device) -> "TokenBatch":
         """The same batch on another device."""
@@ -325,6 +311,48 @@ class TokenBatch(Shown):
         return TokenBatch(change(self.ids), change(self.mask), change(self.positions), segments)
 
 
+@dataclass(frozen=True)
+class Continued(TokenBatch):
+    """Texts, padded on the left, and as many columns behind them as will be read of what is written.
+
+    begun   prompt   how many tokens each text had when its writing began: from there negative positions count
+
+    Steps are the passes of the model: step 0 reads the prompts, step s the s-th token that was written.
+    """
+
+    begun: Int[Tensor, " prompt"] = field(kw_only=True)
+
+    @staticmethod
+    def from_prompts(prompts: TokenBatch, n_read: int) -> "Continued":
+        """`prompts`, padded on the left, with `n_read` columns behind them; their ids are 0."""
+        real = prompts.mask.new_ones(len(prompts.ids), n_read)
+        mask = torch.cat([prompts.mask, real], 1)
+        ids = torch.cat([prompts.ids, real.long() * 0], 1)
+        return Continued(ids, mask, text_positions(mask), begun=prompts.lengths)
+
+    @property
+    def ends(self) -> Int[Tensor, " prompt"]:
+        """Where the prompts end."""
+        return self.begun
+
+    @cached_property
+    def steps(self) -> Int[Tensor, "prompt position"]:
+        """The step that reads each column; -1 on padding."""
+        return (self.positions - self.ends[:, None] + 1).clamp(min=0).masked_fill(~self.mask, -1)
+
+    def at_steps(self, columns: list[list[int]], step: Index) -> list[list[int]]:
+        """Of some columns of each text those that are read in some steps; an array gives one step a text."""
+        n_steps, owner = int(self.steps.max()) + 1, "where step 0 reads the prompt"
+        numbers = [entries(index, n_steps, "step", owner) for index in for_texts(step, len(self.ids), "step")]
+        texts = zip(columns, numbers, self.steps.tolist(), strict=True)
+        return [[column for column in row if steps[column] in wanted] for row, wanted, steps in texts]
+
+
+def text_positions(mask: Bool[Tensor, "prompt position"]) -> Int[Tensor, "prompt position"]:
+    """The place of each real token in its own text; 0 on padding."""
+    return (mask.cumsum(1) - 1).clamp(min=0) * mask
+
+
 def said_of(batch: TokenBatch) -> str:
     """`2 prompts of 5 to 7 tokens`."""
     shortest, longest = int(batch.lengths.min()), int(batch.lengths.max())
@@ -333,7 +361,6 @@ def said_of(batch: TokenBatch) -> str:
 
 
 def _encoded(backend: Backend, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> Encoding:
-    """What the library makes of one text, or of two that are read as one."""
     try:
         return tokenizing(lambda: backend.encode(text, pair, add_special_tokens=add_special_tokens))
     except InputError as error:

@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.attention import Attention, CrossAttention, Stream
-from interp.cache import Growing
+from interp.attention import Attention, CrossAttention, Growing, Stream
 from interp.config import StackConfig, TransformerConfig, Wiring
 from interp.errors import InputError
 from interp.model import Model, Site
@@ -62,9 +61,8 @@ class Sublayer:
         """What it adds to the stream where it reads `residual`."""
         assert self.layer is not None
         within = tap.at(self.name)
-        return tap(
-            f"{self.name}_out", self.write(self.layer(within("normalized", self.read(residual)), within, *beside))
-        )
+        out = self.layer(within("normalized", self.read(residual)), within, *beside)
+        return tap(f"{self.name}_out", self.write(out))
 
     def read(self, residual: Stream) -> Stream:
         """What the layer reads of the stream."""
@@ -278,12 +276,6 @@ def with_parts(model: Model, what: str) -> Transformer:
     """`model` as one whose blocks, norms and weights `what` can call one at a time."""
     if isinstance(model, Transformer):
         return model
-    reason = (
-        "which would pass by the edits bound to this one"
-        if hasattr(model, "edits")
-        else "and another library runs this model as a whole"
-    )
-    raise InputError(
-        f"{what} calls a model's parts one at a time, {reason}: capture and edit with run(), or take a plain way "
-        "(sweep_by_forward, knock_out_by_forward)"
-    )
+    edits = hasattr(model, "edits")
+    reason = "would pass by the edits bound to this one" if edits else "another library runs this model as a whole"
+    raise InputError(f"{what} calls a model's parts singly, and {reason}: take a plain way (sweep_by_forward, ...)")

@@ -30,9 +30,8 @@ class Visibility:
         """The visibility of the columns of `batch` from `first` on; their keys are all columns."""
         n_keys = batch.ids.shape[1]
         columns = torch.arange(first, n_keys, device=batch.ids.device)[None]
-        return Visibility(
-            batch.positions[:, first:], columns, n_keys, causal, batch.mask if batch.padded else None, True
-        )
+        padding = batch.mask if batch.padded else None
+        return Visibility(batch.positions[:, first:], columns, n_keys, causal, padding, True)
 
     def at(self, columns: Int[Tensor, "prompt query"]) -> "Visibility":
         """The same keys, seen from some of the queries: those at `columns` of the batch, which must be among them."""

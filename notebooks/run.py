@@ -1,7 +1,8 @@
-"""Do the notebooks still run? Executes every one in this folder.
+"""Do the notebooks still run? Executes every one in this folder, or those that are named.
 
-    python notebooks/run.py            run them in place, keeping what they show
-    python notebooks/run.py --check    run copies in a temporary folder; the committed ones stay as they are
+    python notebooks/run.py                       run them in place, keeping what they show
+    python notebooks/run.py --check               run copies in a temporary folder; the committed ones stay as they are
+    python notebooks/run.py --check first_look    run copies of these alone
 
 Ends with exit code 1 and a line for each failure: a cell that raises, a committed cell that was never run, a file too
 large to commit. Cells run in the Python that runs this script, whatever kernels are installed.
@@ -69,14 +70,16 @@ def complaints(path: Path) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
-    if arguments not in ([], ["--check"]):
-        print(f"expected nothing or --check, got {' '.join(arguments)}", file=sys.stderr)
+    check, names = arguments[:1] == ["--check"], [name for name in arguments if name != "--check"]
+    paths = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
+    if not paths.keys() >= {*names}:
+        print(f"expected --check, or some of {', '.join(paths)}; got {' '.join(arguments)}", file=sys.stderr)
         return 2
     failures = []
     with tempfile.TemporaryDirectory() as scratch:
-        for path in sorted(FOLDER.glob("*.ipynb")):
+        for path in [paths[name] for name in names] or paths.values():
             print(path.name, flush=True)
-            raised = [*execute(path, Path(scratch) / path.name if arguments else path)]
+            raised = [*execute(path, Path(scratch) / path.name if check else path)]
             failures += raised or complaints(path)
     print(*failures, sep="\n", end="\n" if failures else "", file=sys.stderr)
     return 1 if failures else 0

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+Change = Callable[[Path], object]  # of a directory
 Tensors = dict[str, torch.Tensor]
 
 
@@ -23,3 +24,11 @@ def change_tensors(directory: Path, change: Callable[[Tensors], Tensors]) -> Pat
     file = directory / "model.safetensors"
     save_file(change(load_file(file)), file, {"format": "pt"})
     return directory
+
+
+def fields(**changed: object) -> Change:
+    """A config.json with other fields, without those that are None."""
+    gone = {name for name in changed if changed[name] is None}
+    return lambda directory: change_config(
+        directory, lambda raw: [raw.update(changed), *(raw.pop(name) for name in gone)]
+    )

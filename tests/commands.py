@@ -16,7 +16,6 @@ class Ended(NamedTuple):
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
-    """Run `interp` with these arguments."""
     with pytest.raises(SystemExit) as end:
         app.main([*arguments])
     return Ended(int(end.value.code or 0), *capsys.readouterr())

@@ -93,23 +93,17 @@ def shared_file() -> Callable[..., Path]:
     return shared
 
 
-def real_model(name: str) -> Path:
-    return shared("models", name)
+def real_model(name: str, folder: str | None = None) -> Callable[[], Path]:
+    """A fixture with this name: the directory of a real model."""
+
+    @pytest.fixture(scope="session", name=name)
+    def directory() -> Path:
+        return shared("models", folder or name)
+
+    return directory
 
 
-@pytest.fixture(scope="session")
-def stories() -> Path:
-    return real_model("stories260K")
-
-
-@pytest.fixture(scope="session")
-def names() -> Path:
-    return real_model("names")
-
-
-@pytest.fixture(scope="session")
-def sorter() -> Path:
-    return real_model("sorter")
+stories, names, sorter = real_model("stories", "stories260K"), real_model("names"), real_model("sorter")
 
 
 @pytest.fixture(scope="session")

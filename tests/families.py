@@ -1,8 +1,7 @@
 """The table of docs/families.md: what each family is made of, and how closely it was checked.
 
-`python tests/families.py` measures every variant of `variants.json` and writes the page. There a family has
-transformers' classes, fields of the configuration, and variants: the fields (and settings of `parity.Variant`) in which
-each differs.
+`python tests/families.py` measures every variant of `variants.json` and writes the table. A variant has the fields, and
+settings of `parity.Variant`, in which it differs from its family.
 """
 
 import dataclasses
@@ -25,24 +24,6 @@ from models.catalogue import families
 VARIANTS = Path(__file__).resolve().parent / "models/families/variants.json"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "families.md"
 COLUMNS = ("family", "stacks", "attention", "positions", "norms", "feed-forward", "variants", "float32", "float64")
-TEXT = """# Families
-
-Models of these families load from Hugging Face's format, and are saved in it. Each was checked against `transformers`
-on tiny random models, a few variants each: logits, streams, patterns, gradients, padding, long texts, greedy generation
-and saving. A field of `config.json` that nothing here reads is refused, unless it is known to change nothing. Thirteen
-random configurations of each family (`tests/models/families/test_random_configurations.py`) compare logits as well.
-
-The last two columns are the largest difference of a logit (without an output layer, of an entry of the last stream)
-over a family's variants, relative to the largest one where that is above 1.
-
-{table}
-
-Refused, with an error that says so: rotations that depend on the text's length (`dynamic`, `longrope`: Phi-3 and Phi-4
-with 128k tokens of context), a norm for each head (StableLM 2 12B), Gemma 3 that reads images, quantised weights.
-gpt-oss is not supported: its heads have a sink that is no position, and its experts clamp and shift their gates.
-
-This page is written by `python tests/families.py`.
-"""
 
 
 class Unrounded(SimpleNamespace):
@@ -74,7 +55,6 @@ def _variant(family: str, table: Mapping[str, Any], changes: Mapping[str, Any]) 
 
 @cache
 def by_family() -> dict[str, dict[str, parity.Variant]]:
-    """Variants by name, by what config.json calls their family."""
     return {
         family: {name: _variant(family, table, changes) for name, changes in table["variants"].items()}
         for family, table in json.loads(VARIANTS.read_text(encoding="utf-8")).items()
@@ -87,39 +67,36 @@ def variant(family: str, **changes: Any) -> parity.Variant:
 
 
 def deviation(variant: parity.Variant, dtype: torch.dtype) -> float:
-    """How far our outputs are from theirs."""
     with tempfile.TemporaryDirectory() as directory:
         return parity.make_pair(variant, dtype, Path(directory)).deviation()
 
 
-def measured() -> dict[str, tuple[str, str]]:
+def measured() -> dict[str, tuple[str, ...]]:
     """The largest deviations of each family, in float32 and in float64."""
-    return {
-        name: (_largest(variants.values(), torch.float32), _largest(variants.values(), torch.float64))
-        for name, variants in by_family().items()
-    }
+
+    def largest(variants: Iterable[parity.Variant], dtype: torch.dtype) -> str:
+        deviations = max(deviation(variant, dtype) for variant in variants)
+        return f"{deviations:.0e}" if deviations else "0"
+
+    precisions = (torch.float32, torch.float64)
+    return {name: tuple(largest(few.values(), dtype) for dtype in precisions) for name, few in by_family().items()}
 
 
-def _largest(variants: Iterable[parity.Variant], dtype: torch.dtype) -> str:
-    largest = max(deviation(variant, dtype) for variant in variants)
-    return f"{largest:.0e}" if largest else "0"
-
-
-def page(deviations: Mapping[str, tuple[str, str]]) -> str:
-    """The page with these deviations of each family."""
-    counts = {name: len(variants) for name, variants in by_family().items()}
+def page(deviations: Mapping[str, tuple[str, ...]]) -> str:
+    """The page with these deviations of each family in its table."""
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
     for name, parts in families().items():
         if parts is not None:  # our own format is no family
             words = (parts.stacks, parts.attention, parts.positions, parts.wiring, parts.feed_forward)
-            rows.append((f"`{name}`", *words, str(counts.get(name, 0)), *deviations.get(name, ("", ""))))
-    return TEXT.format(table="\n".join(f"| {' | '.join(row)} |" for row in rows))
+            rows.append((f"`{name}`", *words, str(len(by_family().get(name, ()))), *deviations.get(name, ("", ""))))
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return re.sub(r"(^\|.*\n)+", lambda _: table, PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def stated(text: str) -> dict[str, tuple[str, str]]:
     """The deviations that a page states, by family."""
-    found = re.findall(r"^\| `(\w+)` \|.*\| (\S+) \| (\S+) \|$", text, re.M)
-    return {name: (single, double) for name, single, double in found}
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\S+) \| (\S+) \|$", text, re.M)
+    return {name: (single, double) for name, single, double in rows}
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from tiny import LLAMA
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
-from interp import StackConfig, Tokenizer, Transformer, TransformerConfig
-from interp.config import Gated, RMSNorm, Rotary
+from interp import Tokenizer, Transformer, TransformerConfig
 from interp.initialisation import initialise
 from interp.training import Phase, Plan, Repeats, Windows
 
@@ -28,20 +28,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(backend)
 
 
-STACK = StackConfig(
-    n_layers=2,
-    d_model=12,
-    n_heads=3,
-    d_head=4,
-    d_mlp=17,
-    n_ctx=16,
-    d_vocab=N_WORDS + 2,
-    causal=True,
-    norm=RMSNorm(1e-5),
-    positions=Rotary(),
-    mlp=Gated("silu"),
-    attention_bias=False,
-)
+STACK = replace(LLAMA, d_model=12, n_heads=3, n_kv_heads=None, d_head=4, d_mlp=17, n_ctx=16, d_vocab=N_WORDS + 2)
 DECODER = TransformerConfig(decoder=STACK, output="tied")
 ENCODER = TransformerConfig(encoder=replace(STACK, causal=False), output="tied")
 BOTH = TransformerConfig(
@@ -57,12 +44,10 @@ def model(config: TransformerConfig = DECODER, seed: int = 0) -> Transformer:
 
 
 def text(n_tokens: int = 700) -> torch.Tensor:
-    """Random words."""
     return torch.randint(2, N_WORDS + 2, (n_tokens,), generator=torch.Generator().manual_seed(7))
 
 
 def sources() -> dict:
-    """Windows of random words, and repeats."""
     return {"text": Windows(text(), [0]), "repeats": Repeats(tokenizer(), 2, 5)}
 
 
@@ -77,12 +62,10 @@ def plan(steps: int = 30, **changes) -> Plan:
 
 
 def weights(model: Transformer) -> dict[str, torch.Tensor]:
-    """A model's weights, by name."""
     return {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
 
 def leftovers(out: Path) -> list[str]:
-    """Files of a run that were being written."""
     return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.name.startswith("."))
 
 

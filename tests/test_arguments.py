@@ -40,8 +40,6 @@ from interp.patching import (
     attribution_patching,
     edge_attribution,
     path_patch,
-    path_patch_by_forward,
-    sweep_by_forward,
     top_cells,
 )
 from interp.training import Windows
@@ -61,9 +59,6 @@ def unchecked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jaxtyping.config.update("jaxtyping_disable", True)
 
 
-# What public functions may be called with.
-
-
 @cache
 def decoder() -> Any:
     return model("gpt2", dtype=torch.float32)
@@ -74,16 +69,19 @@ def pairs() -> Pairs:
     return Pairs.from_ids(decoder(), token_ids(3, 5), token_ids(3, 5, seed=1), [3, 4, 5], [6, 7, 8])
 
 
-def ids() -> torch.Tensor:
-    return token_ids(2, 5)
-
-
 def answers() -> Any:
     return logit_difference(torch.tensor([1, 2]), torch.tensor([3, 4]))
 
 
 def prompts() -> pd.DataFrame:
     return pd.DataFrame({"clean": ["Tim was"], "corrupt": ["Sue was"], "answer": [" he"], "wrong": [" she"]})
+
+
+ids = partial(token_ids, 2, 5)
+
+
+def patched(call: Callable[..., Any], *given: Any, **settings: Any) -> Any:
+    return call(decoder(), pairs(), logit_difference(), *given, **settings)
 
 
 SITES = {"z": ("layer", "head")}
@@ -120,12 +118,12 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "save": lambda: models.save,
     "out": lambda: Path("out"),
     # what is returned, whose methods are public
-    "Sweep": lambda: sweep(decoder(), pairs(), logit_difference()),
+    "Sweep": lambda: patched(sweep),
     "Ablation": lambda: ablate(decoder(), ids(), answers()),
-    "Magnitudes": lambda: atp_star(decoder(), pairs(), logit_difference(), SITES)["z"],
-    "SiteEstimates": lambda: attribution_patching(decoder(), pairs(), logit_difference(), SITES),
-    "TopCells": lambda: top_cells(decoder(), pairs(), logit_difference(), k=2),
-    "Edges": lambda: edge_attribution(decoder(), pairs(), logit_difference()),
+    "Magnitudes": lambda: patched(atp_star, SITES)["z"],
+    "SiteEstimates": lambda: patched(attribution_patching, SITES),
+    "TopCells": lambda: patched(top_cells, k=2),
+    "Edges": lambda: patched(edge_attribution),
     "DirectAttribution": lambda: direct_logit_attribution(decoder(), ids(), 1, 2),
     "LogitLens": lambda: logit_lens(decoder(), ids()),
     "Run": lambda: run(decoder(), ids()),
@@ -162,9 +160,6 @@ BESIDE = {"interp.attribution.LogitLens.table": {"right": 1, "wrong": 2}}  # wit
 FIELDS = {RMSNorm: "norm", Sinusoidal: "positions", Rotary: "positions", Plain: "mlp", Gated: "mlp"}
 
 
-# The walk.
-
-
 class Public(NamedTuple):
     name: str
     call: Callable[..., Any]
@@ -196,13 +191,12 @@ class Public(NamedTuple):
         if isinstance(made, Transform):
             return TransformerConfig(decoder=GPT2, transform=made)
         if isinstance(made, Receiver):
-            return path_patch(decoder(), pairs(), logit_difference(), [made])
+            return patched(path_patch, [made])
         if isinstance(made, SelectiveEdit):
             return run(decoder(), ids(), edit={"decoder.0.attn.z": made})
         return [*made] if isinstance(made, Iterator) else made
 
     def value(self, name: str) -> Any:
-        """What it may be called with."""
         if self.name.startswith("analyses.figures.") and not self.method_of:
             return None  # words and keywords are checked before anything is drawn
         name = self.method_of if name == "self" else name
@@ -230,7 +224,6 @@ RETURNED = Shown, dict, pd.DataFrame, Drawn  # classes that calls return, and no
 
 
 def public() -> Iterator[Public]:
-    """Every public function, class and method."""
     for module in walked():
         own = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
         for name in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
@@ -273,6 +266,9 @@ LITERALS = [
 ]
 
 
+DIRECTED = [case.values[0] for case in LITERALS if case.values[1] == "direction"]
+
+
 def test_the_walk_finds_what_is_public():
     assert len(PUBLIC) > 250
     assert len(LITERALS) > 60
@@ -301,31 +297,14 @@ def test_a_seed_that_is_no_whole_number_is_refused(function):
 
 def test_a_name_of_an_argument_takes_words_everywhere_or_nowhere():
     """So that no `str` is left where a function takes some words alone."""
-    plain: dict[str, list[str]] = {}
-    worded: set[str] = set()
-    for function in PUBLIC:
-        for name, kind in (
-            function.hints().items() if inspect.isroutine(function.call) and not function.method_of else ()
-        ):
-            if any(get_origin(each) is Literal for each in alternatives(kind)):
-                worded.add(name)
-            elif str in alternatives(kind):
-                plain.setdefault(name, []).append(function.name)
-    assert not {name: where for name, where in plain.items() if name in worded}
+    functions = [each for each in PUBLIC if inspect.isroutine(each.call) and not each.method_of]
+    kinds = [(name, alternatives(kind)) for function in functions for name, kind in function.hints().items()]
+    worded = {name for name, parts in kinds if any(get_origin(part) is Literal for part in parts)}
+    plain = {name for name, parts in kinds if str in parts and not any(get_origin(part) is Literal for part in parts)}
+    assert not worded & plain
 
 
-@pytest.mark.parametrize(("said", "meant"), [("denoising", "denoise"), ("noising", "noise")])
-def test_denoising_and_noising_mean_what_they_say(said, meant):
-    given = decoder(), pairs(), logit_difference()
-    receivers = [Receiver("q", 1, 0)]
-    for measure in (
-        lambda way: sweep(*given, direction=way),
-        lambda way: sweep_by_forward(*given, direction=way),
-        lambda way: path_patch(*given, receivers, direction=way),
-        lambda way: path_patch_by_forward(*given, receivers, direction=way),
-        lambda way: attribution_patching(*given, SITES, direction=way),
-        lambda way: atp_star(*given, SITES, direction=way),
-        lambda way: top_cells(*given, k=2, direction=way),
-        lambda way: edge_attribution(*given, direction=way),
-    ):
-        assert measure(said).table().equals(measure(meant).table())
+@pytest.mark.parametrize("function", DIRECTED, ids=lambda each: each.name)
+def test_denoising_and_noising_mean_what_they_say(function):
+    for said, meant in (("denoising", "denoise"), ("noising", "noise")):
+        assert function(direction=said).table().equals(function(direction=meant).table())

@@ -26,8 +26,9 @@ HEAVY = {
 
 @cache
 def nodes(file: Path) -> list[ast.AST]:
-    """All parts of a file's syntax, parsed once."""
-    return [*ast.walk(ast.parse(file.read_text()))]
+    """The imports and calls of a file, parsed once."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call)
+    return [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds)]
 
 
 def imported(file: Path) -> set[str]:
@@ -81,7 +82,6 @@ def arrows() -> dict[str, set[str]]:
 
 
 def packages(name: str) -> set[str]:
-    """Those that hold a module."""
     parts = name.split(".")
     return {".".join(parts[:end]) for end in range(1, len(parts))}
 
@@ -107,17 +107,17 @@ def test_questions_import_none_of_each_other():
 
 def words_of(file: Path) -> set[str]:
     """Names and strings of a file's code; not its docstrings and comments, which may cite."""
-    with_docs = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    bodies = (node.body for node in nodes(file) if isinstance(node, with_docs))
+    parts = [*ast.walk(ast.parse(file.read_text()))]
+    bodies = (node.body for node in parts if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
     docs = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
-    found: set[str] = set()
-    for node in nodes(file):
+    words: set[str] = set()
+    for node in parts:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            found |= {*re.findall(r"\w+", node.value.lower())}
+            words |= {*re.findall(r"\w+", node.value.lower())}
         for name in ("id", "attr", "name", "arg"):
             if isinstance(value := getattr(node, name, None), str):
-                found |= {*value.lower().split("_"), value.lower()}
-    return found
+                words |= {*value.lower().split("_"), value.lower()}
+    return words
 
 
 @pytest.mark.parametrize("package", ["interp", "analyses"])
@@ -138,11 +138,7 @@ def wanted(folder: str) -> set[str]:
         for node in nodes(file):
             if isinstance(node, ast.Call) and {getattr(node.func, name, "") for name in ("attr", "id")} & calls:
                 names |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
-    ours = {
-        *MAY_IMPORT,
-        *(file.stem for file in (ROOT / "tests").rglob("*.py")),
-        *(path.name for path in ROOT.iterdir()),
-    }
+    ours = {path.stem for path in (*ROOT.iterdir(), *(ROOT / "tests").rglob("*.py"))}
     tops = {name.split(".")[0] for name in names} - ours - sys.stdlib_module_names
     known = packages_distributions()
     return {plain(known.get(top, [top])[0]) for top in tops}

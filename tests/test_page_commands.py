@@ -7,6 +7,7 @@ cannot run here, and why.
 
 import re
 import shlex
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
@@ -18,7 +19,7 @@ from worded import worded
 
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
-from analyses.cli import view_command
+from analyses.cli import reading_commands
 from interp import Transformer
 from models import load
 from models.planted import Planted, first_token, offset
@@ -26,34 +27,9 @@ from models.planted import Planted, first_token, offset
 MEASURING = {"report", "position", "part-of-speech"}
 # of what takes longest
 RANDOM = worded(*sorted({word for pair in PEOPLE for word in pair}), *["The", "was", "tired,", "he", "she"])
-WITHOUT = "--no-labels --no-probes --no-experiments --pairs 2"
-TRAINED = (
-    "--set 'phases.*.steps=2' --set 'phases.*.rows=2' --set 'phases.*.row=32' --set model.n_layers=1 "
-    "--set training.evaluate_every=2 --set training.compile=false --set tokenizer.d_vocab=300"
-)
-LESS = (  # what is found in a command, and what it is made into
-    (r"^\.venv/bin/interp", r"interp"),
-    (r"(stories|tales):100", r"\1:3"),
-    (r"^interp report(?!.*--corpus)(.*)", r"interp report --corpus text:novel.txt\1"),
-    (r"^(interp report.*)", rf"\1 {WITHOUT}"),
-    (r"^(interp train (?!original)(?!.*--resume).*)", rf"\1 {TRAINED}"),
-    (r"^(interp train CONFIG.*--resume.*)", rf"\1 {TRAINED}"),
-    (r"^(interp train CONFIG.*)", r"\1 --set 'training.snapshot_at=[1]'"),
-    (r"^(interp train (small|default) .*)", r"\1 --set data.stories.count=40"),
-    (r"^(interp train default .*)", r"\1 --set data.tales.count=9 --set data.portraits.count=9"),
-    (r"^(interp train original .*)", r"\1 --set data.pairs.count=90 --set 'phases.*.steps=2'"),
-    (r"^(interp train default .*)", r"\1 --no-measures"),
-    (r"steps/001000", r"steps/000001"),
-    (r"^(interp inspect report) L2.H6", r"\1 L0.H0"),
-    (r"position-heads labels", r"position-heads position-gains"),  # so small a run has no labels
-    (r"^(interp (probes|compare) .*)", r"\1 --corpus tales:12"),
-)
-NOT_RUN = {
-    r"make [\w-]+": "sets up a machine; that the target is there is asked below",
-    r"\. \.venv/bin/activate": "the tests run in it already",
-    r"torchrun .*": "starts processes of its own; tests/analyses/over_training/test_train.py shares a run among some",
-    r"python -m benchmarks\..*": "reads corpora that are not ours to ship; module and options are there",
-}
+_DATA = tomllib.loads(Path(__file__).with_name("page_commands.toml").read_text("utf-8"))
+TRAINED, NOT_RUN = _DATA["trained"], _DATA["not_run"]
+LESS = [(what, made.replace("WITHOUT", _DATA["without"]).replace("TRAINED", TRAINED)) for what, made in _DATA["less"]]
 
 
 def commands(page: str) -> list[str]:
@@ -116,7 +92,7 @@ def page_folder(furnished, planted, tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "page"
     copytree(furnished, folder)
     monkeypatch.chdir(folder)
-    for module in (frame, view_command):
+    for module in (frame, reading_commands):
         monkeypatch.setattr(module, "opened", opened)
     return folder
 

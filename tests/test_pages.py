@@ -20,6 +20,9 @@ LESS = {  # what is put in the place of what takes long: the only changes that a
     "README.md": {'"stories:100"': '"stories:4"', "probes=False)": "probes=False, experiments=False, pairs=4)"},
     "docs/training.md": {"steps=200, rows=12, row=128": "steps=30, rows=1, row=16"},
     "docs/patching.md": {"stories:20": "stories:2"},
+    "docs/measures/part_of_speech.md": {"tales:20": "tales:4"},
+    "docs/measures/coreference.md": {"tales:20": "tales:4"},
+    "docs/measures/position.md": {"stories:20": "stories:4"},
 }
 ELSEWHERE = {  # pages whose code runs in a test of their own
     "docs/coming_from_transformer_lens.md": "test_equivalents.py",
@@ -46,9 +49,14 @@ def run_page(page: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_is_of_a_kind_that_is_run_or_read(page):
-    """Python and recipes here and in `ELSEWHERE`, commands in test_page_commands.py; `text` is no code."""
+def test_what_a_page_links_and_names_is_there_and_its_blocks_are_of_a_kind_that_is_run_or_read(page):
+    """Python and recipes run here and in `ELSEWHERE`, commands in test_page_commands.py; `text` is no code."""
+    text = (ROOT / page).read_text()
     assert languages(page) <= {"python", "bash", "toml", "text"}
+    for other in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert ((ROOT / page).parent / other).exists(), other
+    named = re.findall(r"`((?:analyses|benchmarks|docs|interp|models|notebooks|tests)/[\w/]+\.\w+)`", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_pages_that_run_elsewhere_have_code_and_a_test_that_takes_all_of_it():
@@ -56,20 +64,6 @@ def test_pages_that_run_elsewhere_have_code_and_a_test_that_takes_all_of_it():
         assert blocks(page, "python"), page
         assert f'blocks("{page}", "python")' in (ROOT / "tests" / test).read_text(), page
     assert {*LESS, *SLOW} <= {*HERE}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_pages_and_figures_that_a_page_links_are_there(page):
-    for other in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
-        assert ((ROOT / page).parent / other).exists(), other
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_files_of_ours_that_a_page_names_are_there(page):
-    named = re.findall(
-        r"`((?:analyses|benchmarks|docs|interp|models|notebooks|tests)/[\w/]+\.\w+)`", (ROOT / page).read_text()
-    )
-    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_gallery_leads_to_what_make_builds():

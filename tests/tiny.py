@@ -62,16 +62,10 @@ def randomise(module: torch.nn.Module, seed: int = 0) -> None:
 
 
 def model(name: str, output: str = "untied", dtype: torch.dtype = torch.float64) -> Transformer:
-    """A random transformer of one of `STACKS`."""
     stack = STACKS[name]
-    config = (
-        TransformerConfig(decoder=stack, output=output)
-        if stack.causal
-        else TransformerConfig(encoder=stack, output="none")
-    )
-    built = Transformer(config).to(dtype)
-    randomise(built)
-    return built
+    if stack.causal:
+        return _built(TransformerConfig(decoder=stack, output=output), dtype)
+    return _built(TransformerConfig(encoder=stack, output="none"), dtype)
 
 
 class Whole:
@@ -90,7 +84,6 @@ class Whole:
 
 
 def token_ids(*shape: int, d_vocab: int = 29, seed: int = 0) -> torch.Tensor:
-    """Random token ids."""
     return torch.randint(d_vocab, shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -120,10 +113,8 @@ def variant(name: str, *, causal: bool = True) -> Transformer:
     """A random decoder of one of `VARIANTS`, its logits capped; or an encoder, with a masked-word output layer."""
     stack = replace(VARIANTS[name], causal=causal)
     if causal:
-        config = TransformerConfig(decoder=stack, logit_cap=2.0, output_scale=0.5)
-    else:
-        config = TransformerConfig(encoder=stack, output_bias=True, transform=Transform("gelu", LayerNorm()))
-    return _built(config)
+        return _built(TransformerConfig(decoder=stack, logit_cap=2.0, output_scale=0.5))
+    return _built(TransformerConfig(encoder=stack, output_bias=True, transform=Transform("gelu", LayerNorm())))
 
 
 # Encoder and decoder differ in every size that may differ.
@@ -147,13 +138,12 @@ TWO_STACKS: dict[str, tuple[StackConfig, StackConfig]] = {
 
 
 def two_stacks(name: str) -> Transformer:
-    """A random encoder-decoder of `TWO_STACKS`."""
     encoder, decoder = TWO_STACKS[name]
     return _built(TransformerConfig(encoder=encoder, decoder=decoder, target_start=2))
 
 
-def _built(config: TransformerConfig) -> Transformer:
-    built = Transformer(config).to(torch.float64)
+def _built(config: TransformerConfig, dtype: torch.dtype = torch.float64) -> Transformer:
+    built = Transformer(config).to(dtype)
     randomise(built)
     return built
 
@@ -170,7 +160,6 @@ def ragged_pairs(lengths=(4, 4, 3), firsts=(1, 2, 1), *, d_vocab: int = 29, **be
 
 
 def rows(lengths, *, d_vocab: int = 29, seed: int = 0) -> TokenBatch:
-    """Random texts of some lengths."""
     ids = token_ids(len(lengths), max(lengths), d_vocab=d_vocab, seed=seed)
     return TokenBatch.from_rows([row[:length].tolist() for row, length in zip(ids, lengths, strict=True)])
 

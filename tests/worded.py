@@ -18,14 +18,19 @@ ROWS = [
 HEADER = ["clean", "corrupt", "answer", "wrong"]
 
 
+def word_level(*words: str) -> Backend:
+    """A tokenizer of these words, between spaces; any other is read as the first."""
+    backend = Backend(WordLevel({word: at for at, word in enumerate(words)}, unk_token=words[0]))
+    backend.pre_tokenizer = WhitespaceSplit()
+    return backend
+
+
 def worded(*more: str, n_layers: int = 2) -> Transformer:
     """Random weights over `WORDS` and more."""
-    vocabulary = {word: at for at, word in enumerate(dict.fromkeys(["<unk>", *WORDS, *more]))}
-    backend = Backend(WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = WhitespaceSplit()
+    vocabulary = dict.fromkeys(["<unk>", *WORDS, *more])
     torch.manual_seed(0)
     stack = StackConfig(n_layers, 11, 3, 5, 7, 29, len(vocabulary), causal=True)
-    return Transformer(TransformerConfig(decoder=stack), Tokenizer(backend))
+    return Transformer(TransformerConfig(decoder=stack), Tokenizer(word_level(*vocabulary)))
 
 
 def table(rows=ROWS) -> pd.DataFrame:

@@ -11,7 +11,6 @@ import typer
 from analyses.cli import measure_commands as measuring
 from analyses.cli import model_commands as making
 from analyses.cli import reading_commands as reading
-from analyses.cli import view_command as viewing
 from analyses.cli.command_frame import USAGE, made
 from analyses.cli.options import COMMANDS
 from analyses.cli.standard_output import unread
@@ -31,7 +30,7 @@ _BODIES = {
     "experiments": measuring.experimenting(),
     **{name: measuring.experimenting(name) for name in ("word-sense", "next-word")},
     **{"over-training": measuring.over_training, "probes": measuring.probes, "patch": measuring.patch},
-    **{"compare": measuring.compare, "figures": reading.figures, "inspect": reading.inspect, "view": viewing.view},
+    **{"compare": measuring.compare, "figures": reading.figures, "inspect": reading.inspect, "view": reading.view},
     **{"train": making.train, "generate": making.generate, "models": making.models},
 }
 for _name, _body in _BODIES.items():
@@ -85,33 +84,21 @@ def _short(message: str) -> str:
 
 
 def _wait_briefly() -> None:
-    """Have threads spin for some microseconds before they sleep; OpenMP reads it when torch is first imported.
-
-    Between small products threads wait for one another all the time. On two cores, knock-outs that took 13.5 s
-    where threads spin as long as GNU's OpenMP has them took 20.4 s where they sleep at once, and so take 14.5 s.
-    Beside another program that keeps a core busy they took 152, 26 and 32 s: what spins takes the core from the
-    thread that it waits for.
-    """
+    # OpenMP reads it when torch is first imported. Threads that spin longer take the core from others that they
+    # wait for (knock-outs beside another program took 152 s, not 32); those that sleep at once take half as long again.
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "3000"
 
 
 def _keep_memory() -> None:
-    """Have what tensors free wait for the next ones, up to a gigabyte, where the C library is GNU's.
-
-    It gives every tensor of more than 32 MB pages of its own, which the kernel fills with zeros at the first touch and
-    takes back with the tensor. Patterns of MiniLM on 512 tokens are 75 MB, and reading them took twice as long: 16.3 s
-    of ten chapters, 13.5 s of it the kernel's, against 7.9 s and 0.9 s (peak memory 1.21 and 1.28 GB).
-    """
+    # GNU's C library gives tensors of more than 32 MB pages of their own, which the kernel fills with zeros each time:
+    # patterns of MiniLM took twice as long to read (16.3 s of ten chapters, not 7.9). So up to 1 GB waits for the next.
     try:
         settings = ctypes.CDLL(None).mallopt
     except (AttributeError, TypeError):  # another C library
         return
-    for name, size in ((_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, 1 << 30)):
-        settings(name, size)
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
+    for threshold in (-3, -1):  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+        settings(threshold, 1 << 30)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from analyses.cli.options import COLUMNS, Dtype, declared
+from analyses.cli.options import COLUMNS, COMMANDS, Dtype, declared
 
 if TYPE_CHECKING:
     import interp
@@ -63,36 +63,24 @@ def made(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., 
     """
     first, *options = inspect.signature(body).parameters.values()
     run = partial(_leave, name, body) if first.name == "request" else body
-
-    def command(**given: Any) -> None:
-        with one_line():
-            run(**given)
-
     if run is not body:
         model, *rest = (each for each in inspect.signature(run).parameters.values() if each.kind is each.KEYWORD_ONLY)
         first, *options = sorted([model, *options], key=lambda each: each.kind)
         options += rest
-    setattr(command, "__signature__", declared(name, [first, *options]))  # noqa: B010 (what typer reads)
+    parameters, without = declared(name, [first, *options]), COMMANDS[name].get("without", ())
+    absent = {each.name: each.default for each in parameters if each.name in without}
+
+    def command(**given: Any) -> None:
+        with one_line():
+            run(**absent, **given)
+
+    shown = inspect.Signature([each for each in parameters if each.name not in absent])
+    setattr(command, "__signature__", shown)  # noqa: B010 (what typer reads)
     return command
 
 
-def _leave(
-    name: str,
-    body: Callable[..., Iterable[str] | None],
-    *,
-    model: str = "default",
-    out: Path | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    dtype: Dtype = Dtype.FLOAT32,
-    quiet: bool = False,
-    json: bool = False,
-    **options: Any,
-) -> None:
-    """Call `body`, and say what it returned, or a report's sentences, line by line, and what was written.
-
-    Without `out` it writes `name`, or that with a number where another run is there.
-    """
+def _leave(name: str, body: Any, *, model, out, seed, device, dtype, quiet, json, **options: Any) -> None:
+    """Call `body`, and say what it returned, or a report's sentences, and what was written."""
     from analyses import runs
     from analyses.cli import inspection
     from analyses.execution.output import unused

@@ -50,11 +50,10 @@ class Inspected:
 
     def data(self) -> dict[str, Any]:
         """All of it, as JSON has it: what is undefined is null."""
-        facts = [{**_plain(fact), "needed": fact.needed} for fact in self.facts]
         about = {"run": str(self.run.folder), "model": self.run.model, "name": self.name, **self.place._asdict()}
         rows = {table: own.astype(object).where(own.notna(), None) for table, own in self.rows.items()}
         tables = {table: own.to_dict("records") for table, own in rows.items()}
-        return jsonable({**about, "facts": facts, "tables": tables})
+        return jsonable({**about, "facts": [*map(_plain, self.facts)], "tables": tables})
 
     def lines(self) -> Iterator[str]:
         """What a terminal shows."""
@@ -65,7 +64,7 @@ class Inspected:
             yield from ("", title) if facts else ()
             for fact in facts:
                 sentence, numbers = say.fact(fact, self.name, self.words), "; ".join(say.numbers(fact))
-                yield from wrap(f"- {sentence}", COLUMNS, subsequent_indent="  ")
+                yield from wrap(f"- {sentence}.", COLUMNS, subsequent_indent="  ")
                 yield from wrap(numbers, COLUMNS, initial_indent="    ", subsequent_indent="    ")
         if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
             yield from ("", "Nothing that was asked of this head holds.")
@@ -81,7 +80,7 @@ class Inspected:
 def _plain(fact: Fact) -> dict[str, Any]:
     """A fact as JSON has it."""
     values = {field.name: getattr(fact, field.name) for field in fields(fact)}
-    values |= {"words": fact.words._asdict(), "sizes": [asdict(size) for size in fact.sizes]}
+    values |= {"words": fact.words._asdict(), "sizes": [asdict(size) for size in fact.sizes], "needed": fact.needed}
     values["rows"] = [{"table": row.table, "key": row.key} for row in fact.rows]
     return values | {"label": fact.name, "name": fact.name, "rung": fact.rung}
 
@@ -159,27 +158,18 @@ def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:
 
 
 def _place(name: str, places: Sequence[Place]) -> Place:
-    """The head that is called so.
-
-    Raises:
-        InputError: none, or several.
-    """
     match = _NAME.fullmatch(name.strip())
     if not match:
         raise InputError(f"expected a head as L3.H4, or cross.L3.H4 where there are several kinds, got {name!r}")
     kind, layer, head = (match[1] or "").lower(), int(match[2]), int(match[3])
-    having = [place for place in places if kind in {"", place.kind}]
-    called = [each for each in having if (each.layer, each.head) == (layer, head)]
+    called = [each for each in places if kind in {"", each.kind} and (each.layer, each.head) == (layer, head)]
     if len(called) == 1:
         return called[0]
     if called:
         names = ", ".join(each.named(several=True) for each in called)
         raise InputError(f"several heads are called {name}: say which of {names}")
-    if not having:
-        known = ", ".join(dict.fromkeys(place.kind for place in places))
-        raise InputError(f"no {kind} heads here: there are those of {known}")
-    layers, heads = (max(getattr(place, axis) for place in having) for axis in ("layer", "head"))
-    raise InputError(f"no head {name}: layers are 0 to {layers}, heads 0 to {heads}")
+    last = {each.kind: each.named(several=True) for each in sorted(places)}
+    raise InputError(f"no head {name}: the last ones are {', '.join(last.values())}, counted from 0")
 
 
 def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:

@@ -2,33 +2,20 @@
 # ruff: noqa: PLC0415
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from analyses.cli.command_frame import Request, corpora
-from analyses.cli.options import Attention, Directions, Metric, Stack
+from analyses.cli.options import Directions
 
 
 def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
     """Measures and tests `behaviours` (None: all of them, with what else a report has)."""
-    whole = behaviours is None
 
     def command(
-        request: Request,
-        *,
-        corpus: list[str] | None = None,
-        over_training: list[Path] | None = None,
-        pairs: int | None = None,
-        labels: bool = whole,
-        exact: bool = False,
-        probes: bool = whole,
-        experiments: bool = whole,
-        measures: list[Path] | None = None,
-        text: list[str] | None = None,
-        training: Path | None = None,
-    ) -> None:
+        request: Request, *, corpus, over_training, pairs, labels, exact, probes, experiments, measures, text, training
+    ):
         from analyses import report
         from analyses.over_training import training_runs
         from interp import InputError
@@ -58,7 +45,7 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
     return command
 
 
-def over_training(request: Request, runs: list[Path]) -> None:
+def over_training(request: Request, runs) -> None:
     """Sets training runs side by side."""
     from analyses import report
 
@@ -76,7 +63,7 @@ def experimenting(*commands: Any) -> Callable[..., None]:
     return command
 
 
-def probes(request: Request, *, corpus: list[str] | None = None, held_out: list[str] | None = None) -> None:
+def probes(request: Request, *, corpus, held_out) -> None:
     """Probes every layer."""
     from analyses import report
 
@@ -84,7 +71,7 @@ def probes(request: Request, *, corpus: list[str] | None = None, held_out: list[
     report.probe(request.load(), corpora(corpus), request.out, held_out=tested, **request.named)
 
 
-def compare(request: Request, models: list[str], *, corpus: list[str] | None = None) -> None:
+def compare(request: Request, models, *, corpus) -> None:
     """Sets models side by side."""
     from analyses import report
     from analyses.compare import names
@@ -96,23 +83,23 @@ def compare(request: Request, models: list[str], *, corpus: list[str] | None = N
 def patch(
     request: Request,
     *,
-    clean: str | None = None,
-    corrupt: str | None = None,
-    answer: str | None = None,
-    wrong: str | None = None,
-    target: str | None = None,
-    source: str | None = None,
-    pairs: Path | None = None,
-    drop: bool = False,
-    as_typed: bool = False,
-    site: str = "z",
-    stack: Stack | None = None,
-    attention: Attention = Attention.SELF,
-    by_position: bool | None = None,
-    position: list[str] | None = None,
-    direction: Directions = Directions.BOTH,
-    metric: list[Metric] = [Metric.LOGIT_DIFFERENCE],  # noqa: B006
-    estimates: bool = False,
+    clean,
+    corrupt,
+    answer,
+    wrong,
+    target,
+    source,
+    pairs,
+    drop,
+    as_typed,
+    site,
+    stack,
+    attention,
+    by_position,
+    position,
+    direction,
+    metric,
+    estimates,
 ) -> Sequence[str]:
     """Patches one site."""
     from analyses import patch as patching

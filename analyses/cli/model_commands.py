@@ -2,29 +2,21 @@
 # ruff: noqa: PLC0415
 
 import shlex
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from analyses.cli.command_frame import INTERRUPTED, as_json, end, folded, opened, tell, typed
-from analyses.cli.options import Dtype, Parallel
+from analyses.cli.options import COLUMNS
+
+if TYPE_CHECKING:
+    from models import catalogue
 
 
-def train(
-    recipe: str,
-    *,
-    out: Path = Path("trained"),
-    resume: bool = False,
-    changes: list[str] | None = None,
-    device: str = "cpu",
-    cache: Path | None = None,
-    measures: bool = True,
-    parallel: Parallel | None = None,
-    quiet: bool = False,
-    json: bool = False,
-) -> None:
+def train(recipe, *, out, resume, changes, device, cache, measures, parallel, quiet, json) -> None:
     """Trains a model by a recipe."""
     command = typed()
     from analyses.over_training import train as training
@@ -58,20 +50,7 @@ def train(
 
 
 def generate(
-    prompt: str,
-    *,
-    model: str = "default",
-    tokens: int = 100,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: list[str] | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    dtype: Dtype = Dtype.FLOAT32,
-    quiet: bool = False,
-    json: bool = False,
+    prompt, *, model, tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, device, dtype, quiet, json
 ) -> None:
     """Continues a text, shown while it is written."""
     from interp import InputError, stream
@@ -101,9 +80,48 @@ def generate(
     typer.echo()
 
 
-def models(*, quiet: bool = False, json: bool = False) -> None:
+def models(*, quiet, json) -> None:
     """Lists what can be loaded."""
-    from analyses.cli import models_listing as listing
+    from models import catalogue
 
-    models = listing.listed()
-    tell(lambda: listing.lines(models), lambda: asdict(models), quiet=quiet, json=json)
+    families, shipped = catalogue.families(), [*catalogue.shipped()]
+    cached = [*catalogue.local_models(catalogue.cached())]
+    parts = {name: None if family is None else asdict(family) for name, family in families.items()}
+    here = {"shipped": [*map(asdict, shipped)], "cached": [*map(asdict, cached)]}
+    tell(lambda: listing(families, shipped, cached), lambda: {"families": parts, **here}, quiet=quiet, json=json)
+
+
+def listing(
+    families: "Mapping[str, catalogue.Parts | None]",
+    shipped: "Sequence[catalogue.LocalModel]",
+    cached: "Sequence[catalogue.LocalModel]",
+) -> Iterator[str]:
+    """Families with their parts, and the models on this machine with their sizes, line by line."""
+    yield "Families (a directory in Hugging Face's format, or a name on its hub):"
+    for name, parts in families.items():
+        own = ["any: our own format, for models that no family can express"]
+        yield from _entry(name, *(own if parts is None else astuple(parts)))
+    for title, models in (("Shipped:", shipped), ("In the hub's cache:", cached)):
+        yield from ("", title if models else f"{title} nothing; --model ORG/NAME downloads a model once")
+        for each in models:
+            size = f"{_size(each.n_bytes)}B on disk"
+            if each.parts is None:
+                yield from _entry(each.name, size, f"cannot be loaded: {each.about}")
+            else:
+                about = each.about, each.parts.stacks, each.parts.attention, each.parts.positions
+                yield from _entry(each.name, each.family, f"{_size(each.n_parameters)} parameters", size, *about)
+    yield from ("", "Other architectures: --model lens:DIRECTORY_OR_NAME, what TransformerLens wraps")
+
+
+def _size(number: int) -> str:
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return f"{number:g} "
+
+
+def _entry(name: str, *facts: str) -> Iterator[str]:
+    """A name, and below it what is said of it."""
+    indent = " " * 4
+    yield f"  {name}"
+    yield fill(" · ".join(facts), COLUMNS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

@@ -20,38 +20,37 @@ Attention = StrEnum("Attention", "SELF CROSS")
 Directions = StrEnum("Directions", "DENOISE NOISE BOTH")
 Dtype = StrEnum("Dtype", "FLOAT32 FLOAT64 BFLOAT16 INT8")
 Format = StrEnum("Format", "PDF SVG PNG")
+Parallel = StrEnum("Parallel", "DDP FSDP")
 
-
-class Parallel(StrEnum):
-    """How processes share a training."""
-
-    DDP = "ddp"
-    FSDP = "fsdp"
-
-
+_TYPES: Mapping[str, type] = {"text": str, "flag": bool, "whole": int, "number": float, "path": Path}
+_TYPES |= {each.__name__: each for each in (Metric, Stack, Attention, Directions, Dtype, Format, Parallel)}
 _DECLARED = tomllib.loads(files("analyses.cli").joinpath("commands.toml").read_text("utf-8"))
 COMMANDS: Mapping[str, Mapping[str, Any]] = _DECLARED["commands"]
-"""By name: help, examples, options of its own, and shared options that it is `without`."""
+"""By name: help, examples, options of its own, other `defaults` of shared options, and those that it is `without`."""
 
 
-def declared(command: str, parameters: Sequence[inspect.Parameter]) -> inspect.Signature:
+def declared(command: str, parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
     """The parameters as typer reads them; those that can be given without a keyword are arguments."""
-    shared = _DECLARED["options"]
-    known = {**shared, "out": {**shared["out"], "show_default": command}, **COMMANDS[command].get("options", {})}
-    without = COMMANDS[command].get("without", ())
-    return inspect.Signature([_declared(each, **known[each.name]) for each in parameters if each.name not in without])
+    about, shared = COMMANDS[command], _DECLARED["options"]
+    known = {**shared, "out": {**shared["out"], "show_default": command}, **about.get("options", {})}
+    known |= {name: {**known[name], "default": default} for name, default in about.get("defaults", {}).items()}
+    return [_declared(each, **known[each.name]) for each in parameters]
 
 
-def _declared(
-    parameter: inspect.Parameter, flags: Sequence[str] = (), completes: Sequence[str] = (), **how: Any
-) -> inspect.Parameter:
-    if completes:
+def _declared(parameter: inspect.Parameter, flags: Sequence[str] = (), **how: Any) -> inspect.Parameter:
+    kind, many, default = _TYPES[how.pop("type", "text")], how.pop("many", False), how.pop("default", None)
+    is_option = parameter.kind is parameter.KEYWORD_ONLY
+    is_required = default is None and not is_option
+    if completes := how.pop("completes", ()):
         how["autocompletion"] = completing(*completes)
-    if "Path" in str(parameter.annotation):
+    if kind is Path:
         how["parser"] = path
-    kind = typer.Option if parameter.kind is parameter.KEYWORD_ONLY else typer.Argument
-    annotation = cast(Any, Annotated)[parameter.annotation, kind(*flags, **how)]
-    return parameter.replace(annotation=annotation)
+    if default is not None:
+        default = ([kind(each) for each in default] or None) if many else kind(default)
+    values: Any = list[kind] if many else kind
+    shown = values if default is not None or is_required else values | None
+    annotation = cast(Any, Annotated)[shown, (typer.Option if is_option else typer.Argument)(*flags, **how)]
+    return parameter.replace(annotation=annotation, default=parameter.empty if is_required else default)
 
 
 def path(typed: str | Path) -> Path:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,9 +10,10 @@ from typing import Any
 class _Unread:
     """A stream that goes on writing to nobody once its reader has gone or its disk is full; the rest is its own."""
 
+    error: OSError | None = None  # why what was said is lost; a reader that went away wants no more
+
     def __init__(self, stream: Any):
         self._stream = stream
-        self.error: OSError | None = None  # why what was said is lost; a reader that went away wants no more
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -23,10 +24,6 @@ class _Unread:
         except OSError as error:
             self._leave(error)
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
 
     def flush(self) -> None:
         try:

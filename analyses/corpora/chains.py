@@ -1,8 +1,10 @@
 """Mentions that brackets open and close one by one, of chains that overlap as they like."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from analyses.corpora.reader import Lines
+from interp.annotation import Mention
 from interp.errors import InputError
 
 
@@ -58,3 +60,8 @@ class Brackets(list[OpenMention]):
             each for each in reversed(self) if (each.chain, each.parts, len(each.starts), len(each.ends)) == state
         )
         return next(matches, None)
+
+
+def in_order(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
+    """Mentions by where they start, the longest first."""
+    return tuple(sorted(mentions, key=lambda mention: (mention.start, -mention.end)))

@@ -4,32 +4,40 @@ Nothing is kept but the text being read, so memory does not grow with the corpus
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from warnings import warn
 
-from analyses.corpora.conllu import CONLLU
-from analyses.corpora.gap import GAP
-from analyses.corpora.gum import GUM
-from analyses.corpora.litbank import LITBANK
-from analyses.corpora.plain_text import LINES, PAIRED, TEXT
-from analyses.corpora.winobias import WINOBIAS
-from analyses.corpora.winogender import WINOGENDER
+from analyses.corpora import conllu, gap, gum, litbank, plain_text, winobias, winogender
+from analyses.corpora.reader import Format, begins, has_columns
 from interp.annotation import AnnotatedText
 from interp.bounded_files import check_name, is_file, lines
 from interp.errors import InputError, InputWarning
 from models.huggingface.model_files import files_digest
 from models.stories import GENERATORS
 
-FORMATS = {each.kind: each for each in (CONLLU, GUM, LITBANK, GAP, WINOGENDER, WINOBIAS, PAIRED, TEXT, LINES)}
+_FORMATS = (
+    Format("conllu", "CoNLL-U", "*.conllu", conllu.recognises, conllu.parse),
+    Format("gum", "GUM (CoNLL-U with Entity)", "*.conllu", begins(f"# {gum.ORDER}"), gum.parse),
+    Format("litbank", "LitBank (CoNLL-2012 columns)", "*.conll", begins("#begin document"), litbank.parse),
+    Format("gap", "GAP", "gap-*.tsv", has_columns(gap.COLUMNS), gap.parse),
+    Format("winogender", "Winogender", "all_sentences.tsv", has_columns(winogender.COLUMNS), winogender.parse),
+    Format("winobias", "WinoBias", "*_stereotyped_type?.txt.*", winobias.recognises, winobias.parse),
+    Format("paired", "two columns of source and target", "paired-*.tsv", plain_text.has_two_columns, plain_text.pairs),
+    Format("text", "plain text in paragraphs", "*.txt", None, plain_text.paragraphs, whole_files=True),
+    Format("lines", "plain text in lines", "*.txt", None, plain_text.one_a_line, whole_files=True),
+)
+FORMATS = {each.kind: each for each in _FORMATS}
 """The file formats that `read` knows, by the kind that forces them."""
-_RECOGNISED = [each for each in FORMATS.values() if each.recognises]  # by their content
+_RECOGNISED = [each for each in _FORMATS if each.recognises]  # by their content
 _PLAIN = "text:PATH reads plain text by paragraphs, lines:PATH line by line"
 GENERATED = "tales:100"  # generated text that stands in where no corpus is given, or none has the annotation
 _COUNT, _SEED = 300, 1
-_DIGITS = {"COUNT": 7, "SEED": 18}  # at most: ten million texts take hours to generate, and a seed fits in 64 bits
+# ten million texts take hours to generate, and a seed fits in 64 bits
+_PARAMETERS = re.compile(r"(?:([1-9][0-9]{0,6})(?::([0-9]{1,18}))?)?", re.ASCII)
 _HASHED = 100  # so that the digest of a generated corpus changes with the grammar too
 
 
@@ -161,20 +169,18 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
     if first is None:
         raise InputError(f"{path} is empty: expected {known.title} with at least one text in it")
     if known.whole_files and not one_document and next(islice(texts_of(files[0]), 1, 2), None) is None:
-        unit, advice = ("line", "") if known is LINES else ("paragraph", f"; lines:{path} makes a text of each line")
-        warning = f"{path} is one {unit}, so one document, of which there are no intervals{advice}"
+        advice = f"; lines:{path} makes a text of each line" if known.kind == "text" else ""
+        warning = f"{path} is one text, so one document, of which there are no intervals{advice}"
         warn(warning, InputWarning, stacklevel=3)
     return Corpus(name, known.kind, annotations(first), files_digest(files), source, tuple(files))
 
 
 def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
-    values = parameters.split(":") if parameters else []
-    if len(values) > 2 or not all(value.isdecimal() for value in values) or values[:1] == ["0"]:
-        raise InputError(f'"{kind}:{parameters}": expected {kind}, {kind}:COUNT or {kind}:COUNT:SEED, COUNT at least 1')
-    for value, (what, digits) in zip(values, _DIGITS.items(), strict=False):
-        if len(value) > digits:
-            raise InputError(f'"{kind}:{parameters}": expected a {what} of at most {digits} digits, got {len(value)}')
-    count, seed = [int(value) for value in values] + [_COUNT, _SEED][len(values) :]
+    match = _PARAMETERS.fullmatch(parameters)
+    if not match:
+        expected = f"expected {kind}, {kind}:COUNT or {kind}:COUNT:SEED"
+        raise InputError(f'"{kind}:{parameters}": {expected}, COUNT from 1 on and of at most 7 digits, SEED of 18')
+    count, seed = int(match[1] or _COUNT), int(match[2] or _SEED)
     name, generate = f"{kind}:{count}:{seed}", GENERATORS[kind]
     first = list(generate(min(count, _HASHED), seed))
     digest = hashlib.sha256("\n".join([name, *map(repr, first)]).encode()).hexdigest()
@@ -187,7 +193,7 @@ def _files_in(directory: Path, kind: str | None) -> list[Path]:
     formats = [FORMATS[kind]] if kind else _RECOGNISED
     files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.matches(f) for each in formats))
     if not files:
-        patterns = ", ".join(dict.fromkeys(chain.from_iterable(each.names for each in formats)))
+        patterns = ", ".join(dict.fromkeys(each.names for each in formats))
         raise InputError(
             f"{directory} holds no corpus: expected {patterns} directly inside, plain or with .gz after it"
             + ("" if kind else f"; {_PLAIN}")
@@ -208,15 +214,15 @@ def _kind_of(files: Sequence[Path], path: Path) -> str:
 
 def _recognised(file: Path) -> str | None:
     """The format of a file, from its first lines; None where nothing is in it but comments."""
-    is_conllu = CONLLU.matches(file)
+    is_conllu = FORMATS["conllu"].matches(file)
     for line in filter(str.strip, lines(file)):
-        for each in _RECOGNISED:
-            if each.recognises and each.recognises(line) and not (is_conllu and each is PAIRED):
-                return each.kind
+        for known in _RECOGNISED:
+            if known.recognises and known.recognises(line) and not (is_conllu and known.kind == "paired"):
+                return known.kind
         if line.startswith("#"):
             continue
         if is_conllu:
-            return CONLLU.kind  # whose reader says which line is wrong
+            return "conllu"  # whose reader says which line is wrong
         *titles, last = [each.title for each in _RECOGNISED]
         raise InputError(
             f'{file} begins "{line[:40].strip()}": {", ".join(titles)} and {last} are read, and '

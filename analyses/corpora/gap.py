@@ -11,20 +11,19 @@ A document is a page of Wikipedia, since passages of one page are not independen
 from collections.abc import Iterator
 
 from analyses.corpora.marked import Mark, annotated, rows
-from analyses.corpora.reader import Format, Lines
+from analyses.corpora.reader import Lines
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
-from models.columns import columns
 
-_COLUMNS = (
+COLUMNS = (
     *("ID", "Text", "Pronoun", "Pronoun-offset"),
     *("A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"),
 )
 
 
-def _parse(lines: Lines) -> Iterator[AnnotatedText]:
+def parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each row."""
-    for row in rows(lines, _COLUMNS):
+    for row in rows(lines, COLUMNS):
         marks = [_mark(row, name) for name in ("Pronoun", "A", "B")]
         yield annotated(row["Text"], marks, row["URL"].rpartition("/wiki/")[2] or row["ID"])
 
@@ -43,6 +42,3 @@ def _mark(row: dict[str, str], column: str) -> Mark:
         there = f"the text has {len(text)} characters" if end > len(text) else f'it has "{text[start:end]}"'
         raise InputError(f'{column}-offset {offset}: expected "{name}" there, but {there}')
     return Mark(start, end, "pronoun" if flag == "TRUE" else column)
-
-
-GAP = Format("gap", "GAP", ("gap-*.tsv",), lambda line: tuple(columns(line)) == _COLUMNS, _parse)

@@ -14,15 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from analyses.corpora.chains import Brackets, OpenMention
+from analyses.corpora.chains import Brackets, OpenMention, in_order
 from analyses.corpora.conllu import Row, Sentence, annotate, depth, sentences
-from analyses.corpora.reader import Format, Lines, check_words
+from analyses.corpora.reader import Lines, check_words
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
 
-_ORDER = "global.Entity"
+ORDER = "global.Entity"
 _BRACKET = re.compile(r"(\()?([^()]+)(\))?")
 _ENTITY = re.compile(r"([^\[\]]+)(?:\[([0-9]{1,6})/([0-9]{1,6})\])?")
 _IDENTITY = ("GRP", "eid")  # GUM's name and CorefUD's
@@ -31,13 +31,7 @@ _UNSAID = ("_", "", None)
 _AS_THEY_ARE = ("words", "space_after", "tags", "relations", "lemmas", "xpos", "feats", "misc")
 
 _T = TypeVar("_T")
-
-
-class _Order(NamedTuple):
-    """Where among the values of a bracket the entity stands, and the numbers of its head words."""
-
-    entity: int
-    heads: int | None
+_Order = tuple[int, int | None]  # where among the values of a bracket the entity stands, and its head words
 
 
 @dataclass
@@ -57,24 +51,24 @@ class _Document:
             return
         text, places = result
         for row in lines.last(sentence.rows):
-            if isinstance(row["id"], int):
-                self.surface.append(self.length + places[row["id"]])
-            if (value := row["misc"].get("Entity")) not in _UNSAID:
+            if not row.kind:
+                self.surface.append(self.length + places[row.number])
+            if (value := row.misc.get("Entity", "")) not in _UNSAID:
                 self._read(value, row, order, lines)
         self.texts.append(text)
         self.length += len(text.words)
         check_words(self.length, self.name)
 
     def _read(self, value: str, row: Row, order: _Order, lines: Lines) -> None:
-        if isinstance(row["id"], tuple) and row["id"][1] == "-":
-            raise InputError(f"expected Entity at words, got it at the multiword token {row['form']}")
+        if row.kind == "-":
+            raise InputError(f"expected Entity at words, got it at the multiword token {row.form}")
         brackets = _BRACKET.findall(value)
         if "".join(map("".join, brackets)) != value or not all(opens or closes for opens, _, closes in brackets):
             raise InputError(f'expected Entity like "(3-person-1", "3)" or "(3-person-1)5)", got "{value}"')
         end = len(self.surface)
         for opens, inside, closes in brackets:
             values = inside.split("-")
-            place = order.entity if opens or len(values) > 1 else 0
+            place = order[0] if opens or len(values) > 1 else 0
             match = _ENTITY.fullmatch(values[place]) if place < len(values) else None
             if not match:
                 raise InputError(f'expected the number of an entity, alone or as 3[1/2], in "{inside}"')
@@ -82,8 +76,8 @@ class _Document:
             if not 1 <= part <= parts:
                 raise InputError(f'expected a part like 1/2 or 2/2 of entity {match[1]}, got "{match[2]}/{match[3]}"')
             if opens:
-                start = end - isinstance(row["id"], int)  # an empty node is no word
-                heads = values[order.heads] if order.heads is not None and order.heads < len(values) else None
+                start = end - (not row.kind)  # an empty node is no word
+                heads = values[order[1]] if order[1] is not None and order[1] < len(values) else None
                 self.brackets.open(OpenMention(match[1], lines.number, [start], parts=parts, heads=heads), part)
             if closes:
                 self.brackets.close(match[1], end, part, parts)
@@ -103,7 +97,7 @@ class _Document:
         return AnnotatedText(
             document=self.name,
             heads=heads,
-            mentions=tuple(sorted(mentions, key=lambda mention: (mention.start, -mention.end))),
+            mentions=in_order(mentions),
             sentence_starts=tuple(starts[:-1]),
             sentence_ids=ids if any(ids) else None,
             **columns,
@@ -124,7 +118,7 @@ class _Document:
         return Mention(words[0], words[-1] + 1, head, mention.chain)
 
 
-def _parse(lines: Lines) -> Iterator[AnnotatedText]:
+def parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each document; a file without `# newdoc` is one document.
 
     The head word of a mention is the one highest in the tree among the words that the annotation gives (`minspan`,
@@ -139,10 +133,10 @@ def _parse(lines: Lines) -> Iterator[AnnotatedText]:
                 yield document.text(lines)
             count += 1
             document = _Document(sentence.comments.get("newdoc id") or f"{PurePath(lines.source).name}:{count}")
-        if _ORDER in sentence.comments:
-            order = _order(sentence.comments[_ORDER] or "")
+        if ORDER in sentence.comments:
+            order = _order(sentence.comments[ORDER] or "")
         if order is None:
-            missing = f'expected a comment "# {_ORDER} = ..." above the first sentence, got none'
+            missing = f'expected a comment "# {ORDER} = ..." above the first sentence, got none'
             raise InputError(f"{missing}; conllu:PATH reads files without chains")
         document.add(sentence, order, lines)
     if document and document.texts:
@@ -153,14 +147,11 @@ def _order(written: str) -> _Order:
     names = written.split("-")
     entity = next((names.index(name) for name in _IDENTITY if name in names), None)
     if entity is None:
-        raise InputError(f'expected {" or ".join(_IDENTITY)} in "# {_ORDER} = {written}", above this sentence')
-    return _Order(entity, next((names.index(name) for name in _HEADS if name in names), None))
+        raise InputError(f'expected {" or ".join(_IDENTITY)} in "# {ORDER} = {written}", above this sentence')
+    return entity, next((names.index(name) for name in _HEADS if name in names), None)
 
 
 def _joined(values: Iterable[tuple[_T, ...] | None]) -> tuple[_T, ...] | None:
     """One after another; None where one of them is."""
     columns = list(values)
     return None if None in columns else tuple(chain.from_iterable(column for column in columns if column is not None))
-
-
-GUM = Format("gum", "GUM (CoNLL-U with Entity)", ("*.conllu",), lambda line: line.startswith(f"# {_ORDER}"), _parse)

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import PurePath
 from typing import Any
@@ -56,7 +56,7 @@ def take(
     uses = {"words": words, "tags": tags, "heads": heads, "relations": relations, "lemmas": lemmas}
     uses |= {"document": document, "target": target}
     chosen = {use: column for use, column in uses.items() if column is not None}
-    title, columns = _title(data), _columns(data)
+    title, columns, rows = _opened(data)
     if columns is None and (chosen or text):
         raise InputError(f"{title} has texts that are annotated already, and no columns: name none")
     if columns is not None and (text is not None or words is None):
@@ -68,13 +68,15 @@ def take(
         if (columns or []).count(column) != 1:
             listed = ", ".join(map(str, columns or ()))
             raise InputError(f'expected one column "{column}" in {title}, which has {listed}')
-    rows, labels = _reader(data, list(chosen.values())), _class_labels(data, chosen)
+    labels = _class_labels(data, chosen)
+    if isinstance(data, pd.DataFrame):
+        rows = data[[*dict.fromkeys(chosen.values())]].to_dict("records")
 
-    def texts(of: str) -> Iterator[AnnotatedText | None]:
+    def texts(name: str) -> Iterator[AnnotatedText | None]:
         """The text of each row, None where it has none; what no column names is a document of its number."""
-        for number, row in enumerate(rows()):
+        for number, row in enumerate(rows):
             with inside(f"{title}, row {number}"):
-                yield _text(row, f"{of}:{number}", chosen, labels)
+                yield _text(row, f"{name}:{number}", chosen, labels)
 
     sha, n_texts, n_empty, annotates = hashlib.sha256(), 0, 0, None
     for each in texts("row"):  # whatever the corpus is called
@@ -176,42 +178,38 @@ def _is_missing(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def _reader(data: Any, columns: list[Any]) -> Callable[[], Iterable[Any]]:
-    """Gives the rows of `data` as it is now, each time it is called."""
-    if isinstance(data, pd.DataFrame):
-        kept = [data[column].copy() for column in columns]
-        return lambda: (dict(zip(columns, values, strict=True)) for values in zip(*kept, strict=True))
-    if isinstance(data, (pd.Series, list, tuple)):
-        rows = list(data)
-        return lambda: rows
-    return lambda: data
-
-
-def _columns(data: Any) -> list[Any] | None:
-    """Which columns there are; None where rows are texts already.
+def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
+    """What the data is, where it has no name; its columns, None where rows are texts already; and its rows as of now.
 
     Raises:
         InputError: no rows, or rows that can be read only once.
     """
-    if isinstance(data, (str, bytes, PurePath)):
-        raise InputError("expected rows, got one string or path: corpora.read opens files, take([text]) takes one text")
-    if isinstance(data, pd.DataFrame):
-        return list(data.columns)
-    if isinstance(data, Mapping):
-        keys = [*map(str, data), ""]
-        raise InputError(
-            f'expected rows, got a mapping of {", ".join(keys[:-1])}: take one of these, as in data["{keys[0]}"]'
-        )
-    if not isinstance(data, Iterable):
-        raise InputError(f"expected rows (a frame, a dataset, a list), got {type(data).__name__}")
-    if isinstance(data, Iterator):
-        raise InputError(f"expected rows that can be read again, got a {type(data).__name__}: take(list(...))")
+    match data:
+        case str() | bytes() | PurePath():
+            raise InputError(
+                "expected rows, got one string or path: corpora.read opens files, take([text]) takes one text"
+            )
+        case pd.DataFrame():
+            return "a frame", list(data.columns), ()
+        case pd.Series():
+            return "a series" if data.name is None else f"series {data.name}", [_TEXT], list(data)
+        case list() | tuple():
+            title, rows = "a list", list(data)
+        case Mapping():
+            names, first = ", ".join(map(str, data)), next(iter(data), "")
+            raise InputError(f'expected rows, got a mapping of {names}: take one of these, as in data["{first}"]')
+        case Iterator():
+            raise InputError(f"expected rows that can be read again, got a {type(data).__name__}: take(list(...))")
+        case Iterable():
+            name, split = getattr(getattr(data, "info", None), "dataset_name", None), getattr(data, "split", None)
+            title, rows = " ".join(map(str, filter(None, [name or type(data).__name__, split]))), data
+        case _:
+            raise InputError(f"expected rows (a frame, a dataset, a list), got {type(data).__name__}")
     if (names := getattr(data, "column_names", None)) is not None:
-        return list(names)
-    first = next(iter(data), None)
-    if isinstance(first, AnnotatedText):
-        return None
-    return list(first) if isinstance(first, Mapping) else [_TEXT]
+        return title, list(names), rows
+    first = next(iter(rows), None)
+    columns = None if isinstance(first, AnnotatedText) else list(first) if isinstance(first, Mapping) else [_TEXT]
+    return title, columns, rows
 
 
 def _class_labels(data: Any, chosen: Mapping[str, Any]) -> dict[str, Sequence[str]]:
@@ -221,15 +219,3 @@ def _class_labels(data: Any, chosen: Mapping[str, Any]) -> dict[str, Sequence[st
         return {}
     inner = {use: getattr(features.get(column), "feature", None) for use, column in chosen.items()}
     return {use: names for use, feature in inner.items() if (names := getattr(feature, "names", None))}
-
-
-def _title(data: Any) -> str:
-    """What the data is, where it has no name."""
-    if isinstance(data, pd.DataFrame):
-        return "a frame"
-    if isinstance(data, pd.Series):
-        return "a series" if data.name is None else f"series {data.name}"
-    if isinstance(data, (list, tuple)):
-        return "a list"
-    name, split = getattr(getattr(data, "info", None), "dataset_name", None), getattr(data, "split", None)
-    return " ".join(map(str, filter(None, [name or type(data).__name__, split])))

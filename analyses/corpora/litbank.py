@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from analyses.corpora.chains import Brackets, OpenMention
+from analyses.corpora.chains import Brackets, OpenMention, in_order
 from analyses.corpora.mentions import head_word
-from analyses.corpora.reader import Format, Lines, check_words
+from analyses.corpora.reader import Lines, check_words
 from interp.annotation import AnnotatedText, Mention
 from interp.errors import InputError
 
@@ -31,7 +31,6 @@ class _Document:
     words: list[str] = field(default_factory=list)
     sentence_starts: list[int] = field(default_factory=lambda: [0])
     brackets: Brackets = field(default_factory=Brackets)
-    spans: list[tuple[int, int, str]] = field(default_factory=list)  # of mentions, in the order in which they close
 
     def add(self, line: str, number: int) -> None:
         """Take in a word with its brackets, or the end of a sentence."""
@@ -54,25 +53,22 @@ class _Document:
             if match[1]:
                 self.brackets.open(OpenMention(match[2], number, [end - 1]))
             if match[3]:
-                (start,) = self.brackets.close(match[2], end).starts
-                self.spans.append((start, end, match[2]))
+                self.brackets.close(match[2], end)
 
     def text(self, lines: Lines) -> AnnotatedText:
         """The sentences as one text."""
         self.brackets.check_closed(self.name, lines)
-        spans = sorted(self.spans, key=lambda span: (span[0], -span[1]))
+        spans = [(each.starts[0], each.ends[0], each.chain) for each in self.brackets]
         return AnnotatedText(
             words=tuple(self.words),
             space_after=spacing(self.words),
             document=self.name,
-            mentions=tuple(
-                Mention(start, end, head_word(self.words, start, end), chain) for start, end, chain in spans
-            ),
+            mentions=in_order(Mention(*span, head_word(self.words, *span), chain) for *span, chain in spans),
             sentence_starts=tuple(start for start in self.sentence_starts if start < len(self.words)),
         )
 
 
-def _parse(lines: Lines) -> Iterator[AnnotatedText]:
+def parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each document; documents without words are passed over."""
     document: _Document | None = None
     for line in chain(lines, ["#end document"]):
@@ -105,12 +101,3 @@ def spacing(words: Sequence[str]) -> tuple[bool, ...]:
         glued_left.append(closes or word in _DASHES)
         glued_right.append(opens or word in _DASHES)
     return tuple(not (right or left) for right, left in zip(glued_right, [*glued_left[1:], False], strict=True))
-
-
-LITBANK = Format(
-    "litbank",
-    "LitBank (CoNLL-2012 columns)",
-    ("*.conll",),
-    lambda line: line.startswith("#begin document"),
-    _parse,
-)

@@ -8,33 +8,29 @@ so that is read only where its kind is given: `text:PATH`, `lines:PATH`. Of two 
 from collections.abc import Iterator
 from itertools import groupby
 
-from analyses.corpora.reader import Format, Lines
+from analyses.corpora.reader import Lines
 from interp.annotation import AnnotatedText
-from models.columns import columns, pairs
+from models import columns
 
 
-def _paragraphs(lines: Lines) -> Iterator[AnnotatedText]:
+def paragraphs(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each stretch of lines that have something in them; its document is the file and its number."""
     stretches = (stretch for filled, stretch in groupby(lines, key=lambda line: bool(line.strip())) if filled)
     for number, stretch in enumerate(stretches, start=1):
         yield AnnotatedText.plain(" ".join(stretch), f"{lines.source}:{number}")
 
 
-def _one_a_line(lines: Lines) -> Iterator[AnnotatedText]:
+def one_a_line(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each line that has something in it; its document is the file and the number of the line."""
     return (AnnotatedText.plain(line, f"{lines.source}:{lines.number}") for line in lines if line.strip())
 
 
-def _pairs(lines: Lines) -> Iterator[AnnotatedText]:
+def pairs(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each line after the first, with its target."""
-    for number, source, target in pairs(lines, lines.source):
+    for number, source, target in columns.pairs(lines, lines.source):
         yield AnnotatedText.plain(source, f"{lines.source}:{number}", target)
 
 
-def _has_two_columns(line: str) -> bool:
-    return len(columns(line)) == 2 and all(columns(line))
-
-
-PAIRED = Format("paired", "two columns of source and target", ("paired-*.tsv",), _has_two_columns, _pairs)
-TEXT = Format("text", "plain text in paragraphs", ("*.txt",), None, _paragraphs, whole_files=True)
-LINES = Format("lines", "plain text in lines", ("*.txt",), None, _one_a_line, whole_files=True)
+def has_two_columns(line: str) -> bool:
+    """Whether a line is two columns with something in each."""
+    return len(columns.columns(line)) == 2 and all(columns.columns(line))

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
+from models.columns import columns
 
 MOST_WORDS = 1_000_000  # of a text; the longest novels have 600,000
 MOST_ROWS = 20_000  # of a sentence
@@ -50,14 +51,14 @@ class Format:
 
     kind: str  # which forces it: `gum:PATH`
     title: str
-    names: tuple[str, ...]  # which files of a directory are read, as patterns; the same with .gz after it
+    names: str  # which files of a directory are read, as a pattern; the same with .gz after it
     recognises: Callable[[str], bool] | None  # of the first line that is no comment, or of a comment before it
     parse: Callable[[Lines], Iterator[AnnotatedText]]
     whole_files: bool = False  # whether of several files each is one document
 
     def matches(self, file: Path) -> bool:
         """Whether a file has a name of this format."""
-        return any(fnmatch(file.name.removesuffix(".gz"), pattern) for pattern in self.names)
+        return fnmatch(file.name.removesuffix(".gz"), self.names)
 
     def texts(self, lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
         """The texts of a file called `source`.
@@ -74,6 +75,16 @@ class Format:
             if not counted.number or str(error).startswith(f"{source}, line "):  # it names the file already
                 raise
             raise InputError(f"{source}, line {counted.number}: {error}") from error
+
+
+def begins(start: str) -> Callable[[str], bool]:
+    """Recognises a line by how it begins."""
+    return lambda line: line.startswith(start)
+
+
+def has_columns(names: tuple[str, ...]) -> Callable[[str], bool]:
+    """Recognises the line that names these columns."""
+    return lambda line: tuple(columns(line)) == names
 
 
 def check_words(n_words: int, document: str) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from analyses.corpora.marked import Mark, annotated, find
 from analyses.corpora.mentions import PRONOUNS
-from analyses.corpora.reader import Format, Lines
+from analyses.corpora.reader import Lines
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 
@@ -39,14 +39,14 @@ class _Sentence(NamedTuple):
         return _ARTICLE.sub("", self.text[slice(*self.occupation)], count=1)
 
 
-def _recognises(line: str) -> bool:
+def recognises(line: str) -> bool:
     """Whether a line is a sentence with an occupation and a pronoun in brackets."""
     bracketed = _BRACKETED.findall(line)
     has_pronoun = any(words.strip().lower() in PRONOUNS for words in bracketed)
     return not line.startswith("#") and "\t" not in line and len(bracketed) > 1 and has_pronoun
 
 
-def _parse(lines: Lines) -> Iterator[AnnotatedText]:
+def parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each sentence."""
     file = PurePath(lines.source).name
     name, match = _SIDE.sub("", file), _CONDITIONS.match(file)
@@ -91,12 +91,3 @@ def _text(sentence: _Sentence, partner: _Sentence, document: str) -> AnnotatedTe
         )
     marks = [Mark(*span, "bracketed") for span in (sentence.occupation, *sentence.pronouns)]
     return annotated(sentence.text, [*marks, Mark(*spans[0], "other")], document)
-
-
-WINOBIAS = Format(
-    "winobias",
-    "WinoBias",
-    ("*_stereotyped_type?.txt.dev", "*_stereotyped_type?.txt.test"),
-    _recognises,
-    _parse,
-)

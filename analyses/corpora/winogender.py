@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from analyses.corpora.marked import Mark, annotated, find, find_words, rows
-from analyses.corpora.reader import Format, Lines
+from analyses.corpora.reader import Lines
 from interp.annotation import AnnotatedText
 from interp.bounded_files import lines
 from interp.errors import InputError, inside, one_of
-from models.columns import columns
 
-_SENTENCES = ("sentid", "sentence")
+COLUMNS = ("sentid", "sentence")
 STATISTICS = "occupations-stats.tsv"
 _STATISTICS = ("occupation", "bergsma_pct_female", "bls_pct_female", "bls_year")
 _ID = re.compile(r"([^.]+)\.([^.]+)\.([^.]+)\.([^.]+)\.txt")
@@ -24,9 +23,9 @@ _ANSWERS = {"0": "occupation", "1": "participant"}
 _PRONOUNS = {"male": ("he", "his", "him"), "female": ("she", "her", "her"), "neutral": ("they", "their", "them")}
 
 
-def _parse(sentences: Lines) -> Iterator[AnnotatedText]:
+def parse(sentences: Lines) -> Iterator[AnnotatedText]:
     """One text for each sentence."""
-    for row in rows(sentences, _SENTENCES):
+    for row in rows(sentences, COLUMNS):
         parts = _ID.fullmatch(row["sentid"])
         if not parts:
             raise InputError(f'expected occupation.participant.answer.gender.txt in column 1, got "{row["sentid"]}"')
@@ -64,8 +63,3 @@ def _only(matches: Iterable[tuple[int, int]], what: str, sentence: str) -> tuple
     if len(spans) != 1:
         raise InputError(f'expected {what} once in the sentence, got it {len(spans)} times: "{sentence}"')
     return spans[0]
-
-
-WINOGENDER = Format(
-    "winogender", "Winogender", ("all_sentences.tsv",), lambda line: tuple(columns(line)) == _SENTENCES, _parse
-)

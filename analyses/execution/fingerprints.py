@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from interp import InputError, Model, Tokenizer
-from interp.edited import Edited
 from interp.edits import SelectiveEdit
 from interp.errors import inside
+from interp.running import Edited
 from interp.tokens import tokenizing
 
 _LIBRARIES = {"interp", "models", "torch", "torchao", "transformers", "transformer_lens"}

@@ -60,29 +60,19 @@ class Output:
     def show(self) -> None:
         """Put what was written so far in its place, and begin anew."""
         _move(self, self.out)
-        with self._saying(self.out.name):
-            self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
         self.files, self.shown = [], True
 
-    def path(self, name: str) -> Path:
-        """Where to write the file `name`, which will be moved with the rest."""
+    @contextmanager
+    def _place(self, name: str) -> Iterator[Path]:
+        """Where to write the file `name`; what the system refuses is a line that says what stands."""
         path = self.folder / name
-        with self._saying(name):
+        try:
             for folder in reversed(path.relative_to(self.folder).parents):
                 if folder.parts:
                     (self.folder / folder).mkdir(exist_ok=True)  # no draft is made in place of one that was removed
-        self.files.append(name)
-        return path
-
-    @contextmanager
-    def _saying(self, name: str) -> Iterator[None]:
-        """Say in one line what cannot be written, and what stands.
-
-        Raises:
-            InputError: the disk is full, the directory is gone, or the like.
-        """
-        try:
-            yield
+            self.files.append(name)
+            yield path
         except OSError as error:
             raise InputError(_cannot(self.out / name, error, self.out)) from error
 
@@ -90,36 +80,33 @@ class Output:
         """`tables/NAME.csv` and `.parquet`; in the first no cell is a formula to a spreadsheet (`defused`)."""
         plain = table.copy()
         plain.attrs = {}  # parquet would keep them, csv could not
-        with self._saying(f"tables/{name}.csv"):
-            texts = (plain[name] for name in plain if not is_numeric_dtype(plain[name]))
-            # a carriage return ends a line for those who read CSV, and is not quoted by itself
-            breaks = any(isinstance(cell, str) and "\r" in cell for column in texts for cell in column)
+        texts = (plain[column] for column in plain if not is_numeric_dtype(plain[column]))
+        # a carriage return ends a line for those who read CSV, and is not quoted by itself
+        breaks = any(isinstance(cell, str) and "\r" in cell for column in texts for cell in column)
+        with self._place(f"tables/{name}.csv") as path, self._place(f"tables/{name}.parquet") as parquet:
             quoting = csv.QUOTE_NONNUMERIC if breaks else csv.QUOTE_MINIMAL
-            defused(plain).to_csv(self.path(f"tables/{name}.csv"), index=False, quoting=quoting)
-            plain.to_parquet(self.path(f"tables/{name}.parquet"), index=False)
+            defused(plain).to_csv(path, index=False, quoting=quoting)
+            plain.to_parquet(parquet, index=False)
 
     def figures(self, figures: Mapping[str, Figure]) -> dict[str, bytes]:
         """`figures/NAME.svg` and `.png` of each, several drawn at once; returns the svgs by name."""
         new = {name: each for name, each in figures.items() if self._drawn.get(name, (None,))[0] is not each}
-        with self._saying("figures"):
-            made = side_by_side([partial(_drawn, each) for each in new.values()])
+        made = side_by_side([partial(_drawn, each) for each in new.values()])
         self._drawn |= {name: (each, files) for (name, each), files in zip(new.items(), made, strict=True)}
         for name in figures:
             for ending, content in self._drawn[name][1].items():
-                path = self.path(f"figures/{name}.{ending}")
-                with self._saying(f"figures/{name}.{ending}"):
+                with self._place(f"figures/{name}.{ending}") as path:
                     path.write_bytes(content)
         return {name: self._drawn[name][1]["svg"] for name in figures}
 
     def text(self, name: str, text: str) -> None:
         """A text file, such as `report.html`."""
-        with self._saying(name):
-            self.path(name).write_text(text, encoding="utf-8")
+        with self._place(name) as path:
+            path.write_text(text, encoding="utf-8")
 
     def run(self, facts: Mapping[str, Any]) -> None:
         """`run.json`: `facts`, and the files that this run wrote."""
-        path = self.path(RUN)
-        with self._saying(RUN):
+        with self._place(RUN) as path:
             tables = [name for name in sorted(self.files) if name.endswith(".parquet")]
             sums = {Path(name).stem: digest([(self.folder / name).read_bytes()]) for name in tables}
             whole = {"made_by": MAKER, **facts, SUMS: sums, "files": sorted(self.files)}
@@ -221,15 +208,10 @@ def _draft(out: Path) -> Iterator[Path]:
 
 
 def _move(output: Output, out: Path) -> None:
-    """Put the finished files in place, `run.json` last, and take away those of our earlier run.
+    """Put the finished files in place, `run.json` last, and take away those of our earlier run; Ctrl-C waits.
 
-    Ctrl-C waits until all are. No table of one run ever lies beside one of another: the earlier run's files are kept
-    aside first, and put back where the others cannot be moved in; after a kill, by the next run. Till then `run.json`
-    names both runs' files, and says that they are being moved.
-
-    Raises:
-        InputError: it cannot be done; all is as it was.
-        KeyboardInterrupt: it was done, and to be stopped.
+    No table of one run ever lies beside one of another: the earlier run's files are kept aside first, and put back
+    where the others cannot be moved in; after a kill, by the next run. Till then `run.json` names both runs' files.
     """
     with unstopped() as stops:
         try:

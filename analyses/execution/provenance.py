@@ -12,7 +12,7 @@ from torch import nn
 from analyses.corpora import Corpus
 from analyses.execution.fingerprints import fingerprint, tokenizer_hash
 from interp import InputError, Model
-from interp.edited import Edited
+from interp.running import Edited
 from models.huggingface.model_files import digest_as_read
 from models.quantization import Int8
 
@@ -62,6 +62,11 @@ def model_facts(model: Model) -> dict[str, Any]:
     that of the weight files as they were read, which their publisher may name; None where they have changed or gone
     since, or there were none. Models with the same hash of a tokenizer read the same tokens.
     """
+    identity: dict[str, str | None]
+    try:
+        identity = {"fingerprint": fingerprint(model)}
+    except InputError as error:
+        identity = {"fingerprint": None, "no_fingerprint": str(error)}
     edited: list[str] = []
     plain = model
     while isinstance(plain, Edited):
@@ -69,7 +74,7 @@ def model_facts(model: Model) -> dict[str, Any]:
     modules = [*plain.modules()] if isinstance(plain, nn.Module) else []
     weights = plain.parameters() if isinstance(plain, nn.Module) else ()
     return {
-        **_fingerprint(model),
+        **identity,
         "sha256": digest_as_read(getattr(plain, "files", ())),
         **({"edited": edited} if edited else {}),
         **({"quantize": "int8"} if any(isinstance(module, Int8) for module in modules) else {}),
@@ -99,10 +104,3 @@ def digest(chunks: Iterable[bytes]) -> str:
     for chunk in chunks:
         sha.update(chunk)
     return sha.hexdigest()
-
-
-def _fingerprint(model: Model) -> dict[str, str | None]:
-    try:
-        return {"fingerprint": fingerprint(model)}
-    except InputError as error:
-        return {"fingerprint": None, "no_fingerprint": str(error)}

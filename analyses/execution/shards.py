@@ -70,21 +70,19 @@ class Shards:
 
         A full disk keeps nothing, and stops nothing. `done` is called with the number of lots that are there.
         """
-        folder = self.folder
-        names = [f"{hash_of([self.about, *depends])}.safetensors" if folder else "" for depends, _ in lots]
-        paths = [folder / name if folder else None for name in names]
+        names = [f"{hash_of([self.about, *depends])}.safetensors" for depends, _ in lots] if self.folder else []
+        paths = [self.folder / name for name in names] if self.folder else [None] * len(lots)
         shards = {at: kept for at, path in enumerate(paths) if path and (kept := _read(path)) is not None}
-        self.counts.found += (already := len(shards))
-        missing = [at for at in range(len(lots)) if at not in shards]
-        tasks = [partial(_made, lots[at][1], paths[at]) for at in missing]
-        before = self.counts.made
+        self.counts.found += len(shards)
+        missing = {at: partial(_made, lots[at][1], paths[at]) for at in range(len(lots)) if at not in shards}
+        before, already = self.counts.made, len(shards)
 
         def report(count: int) -> None:
             self.counts.made = before + sum(path.exists() for at in missing if (path := paths[at]))
             if done is not None:
                 done(already + count)
 
-        shards |= dict(zip(missing, side_by_side(tasks, report), strict=True))
+        shards |= dict(zip(missing, side_by_side([*missing.values()], report), strict=True))
         return [shards[at] for at in range(len(lots))]
 
     def clear(self) -> None:

@@ -15,20 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
 
 MOST = 16  # processes: each has memory of its own for what it measures
 T = TypeVar("T")
-
-
-class _Counts(NamedTuple):
-    """How many tasks somebody has begun with, and how many other processes have done; in memory that they share."""
-
-    begun: Any
-    done: Any
 
 
 def side_by_side(tasks: Sequence[Callable[[], T]], done: Callable[[int], object] | None = None) -> list[T]:
@@ -43,39 +36,117 @@ def side_by_side(tasks: Sequence[Callable[[], T]], done: Callable[[int], object]
         done: called with the number of tasks that have ended, as they end.
     """
     count = processes(len(tasks))
-    with _workers(tasks, count if count > 1 else 0) as (receivers, _):
-        results = _received(receivers, done)
-    return _whole(tasks, results, done)
+    with _at_work(tasks, count if count > 1 else 0) as workers:
+        workers.receive(done)
+    return workers.whole(done)
 
 
-class Elsewhere(Generic[T]):
+class Workers(Generic[T]):
     """Tasks that other processes have begun with; called for what each returned, in their order.
 
     This process then does those that nobody has begun, and waits for the rest.
     """
 
-    def __init__(self, tasks: Sequence[Callable[[], T]], receivers: Sequence[Connection], counts: "_Counts | None"):
-        self._tasks, self._receivers, self._counts = tasks, receivers, counts
-        self._threads, self._found = torch.get_num_threads(), list[T]()
-
-    def take_back(self) -> None:
-        """Have the threads again that other processes had, if these have done all tasks."""
-        if self._counts is None or self._counts.done.value >= len(self._tasks):
-            torch.set_num_threads(self._threads)
+    def __init__(self, tasks: Sequence[Callable[[], T]], count: int):
+        self.tasks, self._threads = tasks, torch.get_num_threads()
+        self._begun, self._done = multiprocessing.Value("q", 0), multiprocessing.Value("q", 0)
+        self._results: dict[int, T] = {}
+        self._processes: list[BaseProcess] = []
+        self.receivers: list[Connection] = []
+        for _ in range(count):
+            fork = multiprocessing.get_context("fork")
+            receiver, sender = fork.Pipe(duplex=False)
+            worker = fork.Process(target=self._work, args=(sender, os.getpid()), daemon=True)
+            with warnings.catch_warnings():  # threads that are asleep: a fork has one of its own
+                warnings.simplefilter("ignore", DeprecationWarning)
+                worker.start()
+            sender.close()
+            self._processes.append(worker)
+            self.receivers.append(receiver)
 
     def __call__(self) -> list[T]:
         """What all tasks returned."""
-        if not self._found:
-            results: dict[int, T] = {}
+        torch.set_num_threads(self._threads)
+        while self.receivers and (number := self._next()) < len(self.tasks):
+            self._results[number] = self.tasks[number]()
+        self.receive()
+        return self.whole()
+
+    def take_back(self) -> None:
+        """Have the threads again that other processes had, if these have done all tasks."""
+        if not self.receivers or self._done.value >= len(self.tasks):
             torch.set_num_threads(self._threads)
-            while self._counts is not None and (number := _next(self._counts)) < len(self._tasks):
-                results[number] = self._tasks[number]()
-            self._found = _whole(self._tasks, results | _received(self._receivers))
-        return self._found
+
+    def receive(self, done: Callable[[int], object] | None = None) -> None:
+        """Take in what processes send until they have ended."""
+        while self.receivers:
+            for end in wait(self.receivers):
+                assert isinstance(end, Connection)
+                try:
+                    number, (value, error) = pickle.loads(end.recv_bytes())  # from our own fork, over a pipe of its own
+                except EOFError:
+                    self.receivers.remove(end)
+                    continue
+                if error is not None:
+                    raise error
+                self._results[number] = value
+                if done is not None:
+                    done(len(self._results))
+
+    def whole(self, done: Callable[[int], object] | None = None) -> list[T]:
+        """What all tasks returned; those that no process has done are done here."""
+        for number, task in enumerate(self.tasks):
+            if number not in self._results:
+                self._results[number] = task()
+                if done is not None:
+                    done(len(self._results))
+        return [self._results[number] for number in range(len(self.tasks))]
+
+    def end(self) -> None:
+        """Leave no process at work."""
+        for worker in self._processes:
+            worker.terminate()
+            worker.join()
+
+    def _next(self) -> int:
+        """The number of the next task that nobody has begun."""
+        with self._begun.get_lock():
+            number, self._begun.value = self._begun.value, self._begun.value + 1
+        return number
+
+    def _work(self, sender: Connection, parent: int) -> None:
+        """Take the next task as long as there is one, and somebody who waits for it."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits is stopped, and ends this one
+        for stop in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(stop, signal.SIG_DFL)
+        torch.set_num_threads(1)  # threads do not outlive a fork
+        threadpool_limits(1)  # and numpy's would be more than there are cores for
+        with ThreadPoolExecutor(1) as sending:  # who reads may be busy, and a pipe holds little
+            while os.getppid() == parent and (number := self._next()) < len(self.tasks):
+                try:
+                    outcome = self.tasks[number](), None
+                except Exception as error:
+                    outcome = None, error  # raised where the result is waited for
+                with self._done.get_lock():
+                    self._done.value += 1
+                try:
+                    content = pickle.dumps((number, outcome))
+                except Exception:
+                    return  # what cannot be copied is done there
+                sending.submit(sender.send_bytes, content)
 
 
 @contextmanager
-def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Iterator[Elsewhere[T]]:
+def _at_work(tasks: Sequence[Callable[[], T]], count: int) -> Iterator[Workers[T]]:
+    workers = Workers(tasks, count)
+    try:
+        yield workers
+    finally:
+        workers.end()
+
+
+@contextmanager
+def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Iterator[Workers[T]]:
     """Other processes begin with `tasks` while this one goes on, with the threads that they leave to it.
 
     What is yielded is called for what the tasks returned. Where there is no other process, this one does them then. For
@@ -89,11 +160,10 @@ def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Ite
     threads = torch.get_num_threads()
     free = (threads + 1) // 2 if crowded else threads - 1
     others = min(len(tasks), free, MOST) if processes(len(tasks) + 1) > 1 else 0
-    with _workers(tasks, others) as (receivers, counts):
-        ended = Elsewhere(tasks, receivers, counts)
-        torch.set_num_threads(threads if crowded else threads - len(receivers))
+    with _at_work(tasks, others) as workers:
+        torch.set_num_threads(threads if crowded else threads - others)
         try:
-            yield ended
+            yield workers
         finally:
             torch.set_num_threads(threads)
 
@@ -103,91 +173,3 @@ def processes(tasks: int) -> int:
     forks = sys.platform == "linux" and not torch.cuda.is_initialized()
     forks = forks and not multiprocessing.current_process().daemon  # as a pool's workers, which may start none
     return min(tasks, torch.get_num_threads(), MOST) if forks else 1
-
-
-def _received(receivers: Sequence[Connection], done: Callable[[int], object] | None = None) -> dict[int, Any]:
-    """What processes send until they have ended, by the number of its task."""
-    results: dict[int, Any] = {}
-    open_ends = [*receivers]
-    while open_ends:
-        for end in wait(open_ends):
-            assert isinstance(end, Connection)
-            try:
-                number, (value, error) = pickle.loads(end.recv_bytes())  # from our own fork, over a pipe of its own
-            except EOFError:
-                open_ends.remove(end)
-                continue
-            if error is not None:
-                raise error
-            results[number] = value
-            if done is not None:
-                done(len(results))
-    return results
-
-
-def _whole(
-    tasks: Sequence[Callable[[], T]], found: dict[int, T], done: Callable[[int], object] | None = None
-) -> list[T]:
-    """What all tasks returned; those that no process has done are done here."""
-    for number, task in enumerate(tasks):
-        if number not in found:
-            found[number] = task()
-            if done is not None:
-                done(len(found))
-    return [found[number] for number in range(len(tasks))]
-
-
-@contextmanager
-def _workers(tasks: Sequence[Callable[[], object]], count: int) -> Iterator[tuple[list[Connection], _Counts | None]]:
-    """So many processes at work on the tasks, by what they send, and how far they are; none of them is left."""
-    if not count:
-        yield [], None
-        return
-    fork = multiprocessing.get_context("fork")
-    counts = _Counts(fork.Value("q", 0), fork.Value("q", 0))
-    started: list[BaseProcess] = []
-    receivers: list[Connection] = []
-    try:
-        for _ in range(count):
-            receiver, sender = fork.Pipe(duplex=False)
-            worker = fork.Process(target=_work, args=(tasks, counts, sender, os.getpid()), daemon=True)
-            with warnings.catch_warnings():  # threads that are asleep: a fork has one of its own
-                warnings.simplefilter("ignore", DeprecationWarning)
-                worker.start()
-            sender.close()
-            started.append(worker)
-            receivers.append(receiver)
-        yield receivers, counts
-    finally:
-        for worker in started:
-            worker.terminate()
-            worker.join()
-
-
-def _next(counts: _Counts) -> int:
-    """The number of the next task that nobody has begun."""
-    with counts.begun.get_lock():
-        number, counts.begun.value = counts.begun.value, counts.begun.value + 1
-    return number
-
-
-def _work(tasks: Sequence[Callable[[], object]], counts: _Counts, sender: Connection, parent: int) -> None:
-    """Take the next task as long as there is one, and somebody who waits for it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits is stopped, and ends this one
-    for stop in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(stop, signal.SIG_DFL)
-    torch.set_num_threads(1)  # threads do not outlive a fork
-    threadpool_limits(1)  # and numpy's would be more than there are cores for
-    with ThreadPoolExecutor(1) as sending:  # who reads may be busy, and a pipe holds little
-        while os.getppid() == parent and (number := _next(counts)) < len(tasks):
-            try:
-                said = tasks[number](), None
-            except Exception as error:
-                said = None, error  # raised where the result is waited for
-            with counts.done.get_lock():
-                counts.done.value += 1
-            try:
-                sent = pickle.dumps((number, said))
-            except Exception:
-                return  # what cannot be copied is done there
-            sending.submit(sender.send_bytes, sent)

@@ -45,8 +45,8 @@ def measure(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed
     column = positional.measures(causal=causal).index("distance")
     for batch in reading:
         both = torch.cat([batch.pattern, batch.rows.uniform], 1)  # uniform attention is one more head
-        scores, rows = positional.score(both, batch.rows, causal=causal)
-        totals.add(batch.groups, scores[..., column, None], rows[..., column, None])
+        sums = positional.Questions(batch.rows, causal=causal).read(both)["kept"]
+        totals.add(batch.groups, sums.scores[..., column, None], sums.counts[..., column, None])
     refuse_unread(reading.counts, "the generated stories" if corpus is None else "the corpus")
     scores, rows = totals.scores[..., 0].numpy(), totals.weights[..., 0].numpy()
     by_layer = [sums[:, :-1].reshape(-1, layers, heads).sum(-1) for sums in (scores, rows)]

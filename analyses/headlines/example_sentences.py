@@ -8,6 +8,7 @@ which no label speaks of words of this text, any word may ask.
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import tee
 from typing import Any, NamedTuple
@@ -103,22 +104,20 @@ def example_sentences(
     return pd.DataFrame(rows, columns=COLUMNS).sort_values(["layer", "head"], kind="stable", ignore_index=True)
 
 
+@dataclass
 class _Reader:
     """Reads passages of texts, those in which a measure asks, each once for all heads."""
 
-    def __init__(
-        self,
-        model: Model,
-        kind: Heads,
-        corpora: Mapping[str, Iterable[AnnotatedText]],
-        behaviours: Mapping[str, Behaviour],
-        seed: int,
-    ):
-        self.model, self.kind, self.corpora, self.seed = model, kind, corpora, seed
-        self.measures = {each.name: (name, each) for name, own in behaviours.items() for each in own.measures}
-        self.tokenizer = tokenizer_of(model, kind)
-        self._passages: dict[tuple[str, ...], list[AnnotatedText]] = {}
-        self._texts: dict[int, Iterator[AnnotatedText]] = {}  # each is read from its corpus once, as far as needed
+    model: Model
+    kind: Heads
+    corpora: Mapping[str, Iterable[AnnotatedText]]
+    behaviours: Mapping[str, Behaviour]
+    seed: int
+    _passages: dict[tuple[str, ...], list[AnnotatedText]] = field(default_factory=dict)
+    _texts: dict[int, Iterator[AnnotatedText]] = field(default_factory=dict)  # each corpus is read once
+
+    def __post_init__(self):
+        self.measures = {each.name: (name, each) for name, own in self.behaviours.items() for each in own.measures}
 
     def about(self, fact: Fact) -> _About:
         """What a fact is about; nothing of one without measures."""
@@ -147,7 +146,8 @@ class _Reader:
     def _holds(self, measure: Measure, text: AnnotatedText) -> bool:
         if not measure.points or len(text.words) < _LEAST:
             return False
-        shown = windows(text, self.tokenizer, self.model.config.stacks[self.kind.stack].n_ctx, Counter())
+        n_ctx = self.model.config.stacks[self.kind.stack].n_ctx
+        shown = windows(text, tokenizer_of(self.model, self.kind), n_ctx, Counter())
         return any(asks(measure, window, causal=self.kind.causal) for window in shown)
 
     def rows(self, about: _About, places: Sequence[Place]) -> Iterator[dict[str, Any]]:

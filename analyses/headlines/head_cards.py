@@ -13,18 +13,18 @@ import numpy as np
 import pandas as pd
 
 from analyses.headlines import ranking, say
-from analyses.headlines.facts import Fact, Size, Tables, answers, facts, vocabulary
-from analyses.headlines.formation_curves import Curve, formation
+from analyses.headlines.facts import Fact, Row, Size, Tables, answers, facts, vocabulary
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
+from analyses.over_training.observe import RECORDED
 from analyses.page.schema import SCHEMAS, WAYS
 from analyses.page.sections import Block, Section, Table
-from analyses.tables.findings import both_ways
+from analyses.tables.findings import NOTABLE, both_ways
 from analyses.viewer import Passage, Viewer
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, Place, kinds, places
-from analyses.wording.plain_words import TEXTS, Label, Words
+from analyses.wording.plain_words import TEXTS, Label, Words, worded
 
 _ROOM = 12  # layers or heads beside each other that have room for words
 _ALIKE = 8  # heads that a card names as being like it
@@ -74,30 +74,15 @@ class Bar(NamedTuple):
     over: str = ""
 
 
-class Known(NamedTuple):
-    """A fact on a card: its sentence, its name, and its bars."""
+Shown = Mapping[str, Any]
+"""What a template shows, by name.
 
-    words: str
-    short: str
-    behaviour: str
-    note: str
-    bars: Sequence[Bar]
-
-
-class Step(NamedTuple):
-    """One distance or pair of tags in a strip: its name, its number in words, and how high its bar stands, 0 to 1."""
-
-    name: str
-    text: str
-    height: float
-
-
-class Example(NamedTuple):
-    """A sentence, each word with what it is (`asks`, `seen`, `both`), and whether what is seen is what is sought."""
-
-    words: Sequence[tuple[str, str]]
-    text: str
-    right: bool | None = None
+A fact: `words` its sentence, `short` its name, `behaviour`, `note`, `bars`. A step of a strip, one distance or pair of
+tags: `name`, `text` its number in words, `height` of its bar, 0 to 1. An example: `words` with what each is (`asks`,
+`seen`, `both`), `text`, and whether what is seen is what is sought (`right`). A curve, how a score went while the model
+was trained: `text` when the head formed, `note` what is to be seen, `behaviour`, `points` (step and score), and as such
+fractions of the way the step by which it had `formed` and the score that is none, `baseline`.
+"""
 
 
 @dataclass(frozen=True)
@@ -106,16 +91,15 @@ class Card:
 
     id: str
     name: str
-    groups: Sequence[tuple[str, Sequence[Known]]]  # facts under headings
-    distance: Sequence[Step]  # attention by distance, the first position apart as `sink`
-    sink: Step | None
-    tags: Sequence[Step]  # attention between tags, beside what distance explains
-    examples: Sequence[tuple[str, Sequence[Example]]]  # sentences, each under what they are examples of
+    groups: Sequence[tuple[str, Sequence[Shown]]]  # facts under headings
+    distance: Sequence[Shown]  # attention by distance, that to the first position before others
+    tags: Sequence[Shown]  # attention between tags, beside what distance explains
+    examples: Shown | None  # sentences: what they are examples of, the `best` and those at `random`
     alike: Sequence[str]  # the ids of heads of which the same is told first
     tasks: Table | None  # its share in each causal task
     rest: Table  # everything else that was measured
     rows: str  # its rows, to copy
-    formed: Curve | None = None  # when it formed, where the run that trained the model is known
+    formed: Shown | None = None  # when it formed, where the run that trained the model is known
 
 
 @dataclass(frozen=True)
@@ -160,7 +144,6 @@ def overview(
 
 
 def _atlases(ranked: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas]:
-    """An atlas for each kind of attention."""
     atlases = []
     for (stack, attention), heads in groupby(ranked, key=lambda place: place[:2]):
         layers = [
@@ -197,31 +180,30 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
         facts, id = ranked[place], place.named(several=several)
         first = measured[place].drop_duplicates("measure")
         values = dict(zip(map(str, first["measure"]), first["value"].astype(float), strict=True))
-        formed = formation(tables, place, facts, words)
-        said = [say.fact(fact, id, words) for fact in facts]
-        groups: dict[str, list[Known]] = {}
+        formed = _formation(tables, place, facts, words)
+        said = [f"{say.fact(fact, id, words)}." for fact in facts]
+        groups: dict[str, list[Shown]] = {}
         for fact, sentence in zip(facts, said, strict=True):
             untested = _HOLDS if any(size.unit == "nats" for size in fact.sizes) else _UNASKED
             bars = [_bar(size, *ends[size.unit]) for size in fact.sizes if np.isfinite(size.low)]
-            known = Known(sentence, fact.words.short, fact.behaviour, say.rates(fact), bars)
+            known = {"words": sentence, "short": fact.words.short, "behaviour": fact.behaviour}
+            known |= {"note": say.rates(fact), "bars": bars}
             groups.setdefault(_HEADINGS.get(fact.kind, untested), []).append(known)
         cited = [
             "\n".join([f"{sentence} {'; '.join(say.numbers(fact))}", *(f"    tables/{row}" for row in fact.rows)])
             for fact, sentence in zip(facts, said, strict=True)
         ]
-        cited += [f"{formed[0].text}\n    tables/{formed[1]}"] if formed else []
+        cited += [f"{formed[0]['text']}\n    tables/{formed[1]}"] if formed else []
         tasks = tested[place].to_dict("records") if place in tested else []
         tasks = [row | {"carried": carried.get(row["task"])} for row in tasks]
         same = alike[facts[0].words] if facts else []
-        sink, *distance = _by_distance(values)
         yield Card(
             id,
             id.replace(".", " ", 1) if several else id,
             [*groups.items()],
-            [step for step in distance if step],
-            sink,
+            _by_distance(values),
             _between_tags(values),
-            _examples(examples[place], words) if place in examples else [],
+            _examples(examples[place], words) if place in examples else None,
             [each.named(several=several) for each in same if each != place][:_ALIKE],
             SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
             SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
@@ -231,7 +213,6 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
 
 
 def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
-    """A table's rows by head."""
     groups = (own for _, own in rows.groupby(HEAD, sort=False)) if len(rows) else ()
     return {places(own)[0]: own for own in groups}
 
@@ -258,47 +239,86 @@ def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
     return ends
 
 
-def _by_distance(values: Mapping[str, float]) -> list[Step | None]:
-    """Mean attention to the first position, and to near tokens; the highest bar is the largest, or a fifth."""
-    top = max(_LOWEST_TOP, *(values[name] for name in _NEAR if np.isfinite(values.get(name, np.nan))), 0.0)
-    return [
-        Step(at, percent(value).replace("under ", "<").replace("over ", ">"), max(value, 0.0) / top)
-        if (value := values.get(name)) is not None
-        else None
-        for name, at in _NEAR.items()
-    ]
+def _by_distance(values: Mapping[str, float]) -> list[Shown]:
+    """Mean attention to the first position and to near tokens; the highest bar is the largest, or a fifth."""
+    near = {at: values[name] for name, at in _NEAR.items() if name in values}
+    top = max(_LOWEST_TOP, *(value for value in near.values() if np.isfinite(value)), 0.0)
+    shares = {at: percent(value).replace("under ", "<").replace("over ", ">") for at, value in near.items()}
+    steps = [{"name": at, "text": shares[at], "height": max(value, 0.0) / top} for at, value in near.items()]
+    return steps if {*near} - {"first"} else []
 
 
-def _between_tags(values: Mapping[str, float]) -> list[Step]:
+def _between_tags(values: Mapping[str, float]) -> list[Shown]:
     """Attention between tags, as a multiple of what distance explains; a full bar is four times."""
     labels = {Label.parse(name): value for name, value in values.items() if np.isfinite(value)}
     return [
-        Step(label.words().short, f"{value:.1f}×", float(np.clip(value / 4, 0, 1)))
+        {"name": label.words().short, "text": f"{value:.1f}×", "height": float(np.clip(value / 4, 0, 1))}
         for label, value in labels.items()
         if label.kind == "tag"
     ]
 
 
-def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> list[tuple[str, list[Example]]]:
+def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> Shown:
     """Where a head is surest of what its label says, or of anything, and at random."""
     first, shown = rows.iloc[0], [(row["choice"], _example(row)) for row in rows.to_dict("records")]
-    count = f"{number(int(first['asked']))} %s in {counted(int(first['read']), 'passage')} that were read"
-    best, drawn = ([each for at, each in shown if at == choice] for choice in ("best", "random"))
-    if not isinstance(first["measure"], str):
-        surest = "No label of this head is about words of this text. Of any words, those where it is surest:"
-        return [(surest, best), (f"Any words, drawn at random among {count % 'words'}:", drawn)]
-    question = plain_words.asked(first["label"], first["measure"], words)
-    surest = f"{question.words[0].upper()}{question.words[1:]} whose {question.whose}, the surest first:"
-    if not best:
-        surest = f"Of {count % question.words} there is none whose {question.whose}."
-    among = f"Drawn at random among {count % question.words}: ✓ where the {question.whose}, ✗ where it is not:"
-    return [(surest, [each._replace(right=None) for each in best]), (among, drawn)]
+    question = plain_words.asked(first["label"], first["measure"], words) if isinstance(first["measure"], str) else None
+    counts = {"asked": number(int(first["asked"])), "read": counted(int(first["read"]), "passage")}
+    sentences = {choice: [each for at, each in shown if at == choice] for choice in ("best", "random")}
+    return {"question": question, **counts, **sentences}
 
 
-def _example(row: Mapping[str, Any]) -> Example:
+def _example(row: Mapping[str, Any]) -> Shown:
     """A sentence with the word that asks and the word attended to."""
     parts = {row["asks"]: "asks", row["seen"]: "seen"} if row["asks"] != row["seen"] else {row["asks"]: "both"}
     words = [(word, parts.get(at, "")) for at, word in enumerate(str(row["sentence"]).split(" "))]
-    return Example(
-        words, percent(float(row["weight"])), bool(row["right"]) if isinstance(row["measure"], str) else None
-    )
+    right = bool(row["right"]) if isinstance(row["measure"], str) else None
+    return {"words": words, "text": percent(float(row["weight"])), "right": right}
+
+
+# When it formed.
+
+
+def _formation(
+    tables: Tables, place: Place, facts: Sequence[Fact], words: Mapping[str, Words]
+) -> tuple[Shown, Row] | None:
+    """Of the first fact that was followed while the model was trained, and stood at the last look: when it formed."""
+    if "when_formed" not in tables:
+        return None
+    cells = ((fact, str(row["measure"])) for fact in facts for row in fact.rows if row.table == "heads")
+    for fact, measure in ((fact, measure) for fact, measure in cells if measure in RECORDED):
+        key = {**place._asdict(), "measure": RECORDED[measure]}
+        both = (tables[name] for name in ("when_formed", "forming"))
+        rows, points = (each.loc[(each[[*key]] == [*key.values()]).all(axis=1)] for each in both)
+        if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
+            row = Row("when_formed", rows.iloc[0].to_dict())
+            return _curve(worded(measure, words).said, fact.behaviour, row.cells, points), row
+    return None
+
+
+def _when(row: Mapping[str, Any]) -> str:
+    at, last = number(int(row["formed_at"])), number(int(row["step"]))
+    if pd.isna(row["before"]):
+        return f"there from the first look on, step {at} of {last}"
+    return f"formed by step {at} of {last}, not yet at {number(int(row['before']))}"
+
+
+def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFrame) -> Shown:
+    points = points.sort_values("step")
+    steps, values = points["step"].astype(int).tolist(), points["value"].astype(float).tolist()
+    low, high, highest = min(0.0, *values), max(1.0, *values), values.index(max(values))
+
+    def height(value: float) -> float:
+        return (value - low) / (high - low)
+
+    looks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # what was lost again is said
+    note = ", ".join(f"{number(values[at])} at step {number(steps[at])}" for at in dict.fromkeys(looks))
+    has_baseline = pd.notna(row["baseline"])
+    note += f"; the strictest baseline (grey) has {number(row['baseline'])}" * has_baseline
+    return {
+        "text": f"{does[0].upper()}{does[1:]}: {_when(row)}.",
+        "note": f"{note}.",
+        "behaviour": behaviour,
+        "points": [(step / steps[-1], height(value)) for step, value in zip(steps, values, strict=True)],
+        "formed": int(row["formed_at"]) / steps[-1],
+        "baseline": height(float(row["baseline"])) if has_baseline else None,
+    }

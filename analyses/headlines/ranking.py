@@ -60,7 +60,6 @@ def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:
 
 
 def _labels(fact: Fact) -> list[str]:
-    """The labels that a fact was made of; else its name, and of minimal pairs what they decide."""
     labels = [str(row["label"]) for row in fact.rows if row.table == "labels"]
     return labels or [fact.words.short if fact.row("effects") else fact.name]
 

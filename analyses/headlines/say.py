@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from analyses.headlines.facts import Cells, Fact, Row, Size, flips
+from analyses.headlines.facts import Cells, Fact, Size, flips
 from analyses.measures import Measure
 from analyses.position import REPEATS
 from analyses.rivals.rules import ANTECEDENT, NO_RULE, OTHERS, RELATION
@@ -56,27 +56,26 @@ def finds(rules: Cells, head: str) -> str:
     return say("finds", head=head, taking=taking(str(rules["rival"])), target=percent(rules["target_share"]))
 
 
-def closest(row: Row, head: str, words: Words, bar: float) -> str:
+def closest(cell: Cells, head: str, words: Words, bar: float) -> str:
     """From a row of `rules`, of the half that heads were not chosen on, or of `heads`, that shows nothing.
 
     `bar` is what heads that have learnt nothing stay below.
     """
-    few, filled = f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else "", _against(row)
-    if row.table == "rules":
-        few += " (held-out)" if (cases := _cases(row)) == "cases" else f" of {cases} (held-out)"
+    few = f" of only {cell['n']:.0f}" if cell["n"] < FEW_ITEMS else ""
+    if "rival" in cell:
+        few += " (held-out)" if (cases := _cases(cell)) == "cases" else f" of {cases} (held-out)"
     null = say("null", bar=percent(bar)) if bar >= NOTABLE else ""
-    return say("closest", head=head, infinitive=words.infinitive, of=few, **filled) + null
+    return say("closest", head=head, infinitive=words.infinitive, of=few, **_against(cell)) + null
 
 
-def _against(row: Cells | Row) -> dict[str, str]:
+def _against(cell: Cells) -> dict[str, str]:
     """How often a head is right, the strictest rule or baseline, and how often that is."""
-    cells = row.cells if isinstance(row, Row) else row
-    rival, baseline = ("rival", "rival_value") if "rival" in cells else ("baseline_name", "baseline")
-    shares = {"value": percent(cells["value"]), "baseline": percent(cells[baseline])}
-    return shares | {"taking": taking(str(cells[rival]))}
+    rival, baseline = ("rival", "rival_value") if "rival" in cell else ("baseline_name", "baseline")
+    shares = {"value": percent(cell["value"]), "baseline": percent(cell[baseline])}
+    return shares | {"taking": taking(str(cell[rival]))}
 
 
-def _cases(rules: Cells | Row) -> str:
+def _cases(rules: Cells) -> str:
     """Of which cases a row of rules is: a model that reads from left to right may see few of a relation."""
     return f"the {percent(rules['asked'])} of cases that it sees" if rules["asked"] < _SEEN else "cases"
 
@@ -141,24 +140,17 @@ def task(task: Cells, carriers: Sequence[Cells]) -> str:
 
 
 def fact(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> str:
-    """The sentence of a fact, with its stop: where a head looks, and what a rule gets; or what the model needs."""
-    return f"{clause(fact, head, vocabulary)[0]}."
-
-
-def clause(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> tuple[str, tuple[Row, ...]]:
-    """The same without its stop, and the rows that it is made from."""
-    rows = {table: fact.row(table) for table in ("effects", "tasks", "rules", "labels", "heads")}
-    effect, pairs, rules, label, cell = rows.values()
+    """The sentence of a fact, without its stop: where a head looks, and what a rule gets; or what the model needs."""
+    effect, pairs, rules, label, cell = map(fact.row, ("effects", "tasks", "rules", "labels", "heads"))
     words = worded(fact.name, vocabulary)
     if effect is not None:
-        return carries(effect.cells, pairs.cells if pairs else {}, head), (effect, *filter(None, [pairs]))
+        return carries(effect.cells, pairs.cells if pairs else {}, head)
     if fact.kind == "needed" and label is not None:
-        return hidden(label.cells, head, words) + TEMPLATES["alone"], (label,)
+        return hidden(label.cells, head, words) + TEMPLATES["alone"]
     if rules is not None and fact.label.kind != "any":
-        said = chooses(rules.cells, head, words, follows=fact.label.kind == "rule")
-        return said, (*filter(None, [label]), rules)
+        return chooses(rules.cells, head, words, follows=fact.label.kind == "rule")
     assert cell is not None
-    return looks(cell.cells, head, words), (*filter(None, [label]), cell)
+    return looks(cell.cells, head, words)
 
 
 def size(size: Size) -> str:

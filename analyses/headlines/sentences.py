@@ -1,6 +1,6 @@
 """What is to be said of a model first? A headline, and a sentence for each behaviour, made from rows of the tables.
 
-A sentence is made of clauses, which `analyses.headlines.say` words; each keeps the rows that it was made from.
+A sentence is made of clauses, which `analyses.headlines.say` words from facts and rows.
 """
 
 import math
@@ -12,41 +12,34 @@ from typing import Literal
 import pandas as pd
 
 from analyses.headlines import ranking, say
-from analyses.headlines.facts import Fact, Row, Tables, vocabulary
+from analyses.headlines.facts import Fact, Tables, vocabulary
 from analyses.measures import Behaviour
 from analyses.tables.findings import FEW_ITEMS
 from analyses.wording import plain_words
-from analyses.wording.head_names import Place, kinds
+from analyses.wording.head_names import HEAD, Place, kinds
 from analyses.wording.plain_words import Words, worded
 
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
-Clause = tuple[str, tuple[Row, ...]]
-"""What is said, and the rows that it is made from."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """What is said of one behaviour: how it stands, in a word or two, and clauses."""
+    """What is said of one behaviour: how it stands, in a word or two, and in clauses, each with its stop.
+
+    `first` is where a head looks, and what a rule gets; what is needed, where effects alone show it. `rest` is what
+    that leaves open: whether the head is right where its rule errs, what the model needs.
+    """
 
     behaviour: str
     title: str
     verdict: Verdict
-    clauses: tuple[Clause, ...]
+    first: str
+    rest: str
 
     @property
     def text(self) -> str:
-        """The clauses, one after the other."""
+        """All clauses, one after the other."""
         return " ".join(filter(None, [self.first, self.rest]))
-
-    @property
-    def first(self) -> str:
-        """The first clause: where a head looks, and what a rule gets; what is needed, where effects alone show it."""
-        return " ".join(f"{text}." for text, _ in self.clauses[:1])
-
-    @property
-    def rest(self) -> str:
-        """What the first leaves open: whether the head is right where its rule errs, what the model needs."""
-        return " ".join(f"{text}." for text, _ in self.clauses[1:])
 
 
 def sentences(
@@ -82,34 +75,28 @@ def _sentence(
     verdict = _verdict([fact for _, fact in pairs], tested=_tested(tables, behaviour.name))
     attends = [(place, fact) for place, fact in pairs if fact.kind != "needed"]
     looking = _first([one for one in attends if _says_more(one[1])] or attends)
-    carrying = _first(one for one in pairs if one[1].row("effects"))
+    needed = _first(one for one in pairs if one[1].row("effects"))
     hidden = _first(one for one in pairs if any(size.unit == "nats" for size in one[1].sizes))
-    attention: list[Clause] = []
-    if looking is None:
-        attention += _closest(tables, behaviour, words, several=several)
-    else:
-        place, fact = looking
-        attention.append(say.clause(fact, place.named(several=several), words))
+    attention = [] if looking else _closest(tables, behaviour, words, several=several)
+    if looking:
+        fact, head = looking[1], looking[0].named(several=several)
+        attention.append(say.fact(fact, head, words))
         rules = fact.row("rules")
         if rules and fact.label.kind not in {"rule", "any"} and math.isfinite(rules["target_share"]):
-            attention.append((say.finds(rules.cells, place.named(several=several)), (rules,)))
-    effect: list[Clause] = []
-    if carrying:
-        effect.append(say.clause(carrying[1], carrying[0].named(several=several), words))
-    elif hidden and hidden[1].needed and (row := hidden[1].row("labels")):
-        name = worded(hidden[1].name, words)
-        effect.append((say.hidden(row.cells, hidden[0].named(several=several), name), (row,)))
-    clauses = [*effect, *attention] if verdict == "effect" else [*attention, *effect]
-    return Sentence(behaviour.name, (behaviour.noun or behaviour.title).lower(), verdict, tuple(clauses))
+            attention.append(say.finds(rules.cells, head))
+    effect = [say.fact(needed[1], needed[0].named(several=several), words)] if needed else []
+    if not needed and hidden and hidden[1].needed and (row := hidden[1].row("labels")):
+        effect = [say.hidden(row.cells, hidden[0].named(several=several), worded(hidden[1].name, words))]
+    clauses = [f"{each}." for each in ([*effect, *attention] if verdict == "effect" else [*attention, *effect])]
+    title = (behaviour.noun or behaviour.title).lower()
+    return Sentence(behaviour.name, title, verdict, " ".join(clauses[:1]), " ".join(clauses[1:]))
 
 
 def _first(pairs: Iterable[tuple[Place, Fact]]) -> tuple[Place, Fact] | None:
-    """The one that comes first of all heads' facts."""
     return min(pairs, key=lambda one: ranking.of_fact(one[1]), default=None)
 
 
 def _verdict(facts: Sequence[Fact], *, tested: bool) -> Verdict:
-    """How a behaviour stands."""
     kinds = {fact.kind for fact in facts if _says_more(fact)}
     if "looks there and needed" in kinds:
         return "found"
@@ -124,12 +111,11 @@ def _says_more(fact: Fact) -> bool:
 
 
 def _tested(tables: Tables, behaviour: str) -> bool:
-    """Whether there was any causal test of a behaviour."""
     known = [tables[name] for name in ("effects", "evidence") if name in tables and len(tables[name])]
     return any(bool(rows.loc[rows["behaviour"] == behaviour, "effect"].notna().any()) for rows in known)
 
 
-def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *, several: bool) -> list[Clause]:
+def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *, several: bool) -> list[str]:
     """Of a behaviour that no head's attention shows: the head that comes closest to what it must beat. Where rules are
     to be beaten, the half that does not report says which it is."""
     called = [each.name for each in behaviour.measures if each.called and each.unit == "share"]
@@ -137,18 +123,16 @@ def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *
     for table, column in (("rules", "choosing_margin"), ("heads", "gain")):
         rows = tables.get(table, pd.DataFrame(columns=["behaviour", "measure", column, "n"]))
         rows = rows.loc[(rows["behaviour"] == behaviour.name) & rows["measure"].isin(called)].dropna(subset=[column])
+        rows = rows.loc[rows["sink"] == "kept"] if table == "heads" else rows
         many = rows["n"] >= FEW_ITEMS
-        if table == "heads":
-            rows, many = rows.loc[rows["sink"] == "kept"], many.loc[rows["sink"] == "kept"]
         rows = rows.loc[many] if table == "rules" or many.any() else rows
         if len(rows):
             break
     else:
         return []
-    row, bars = Row(table, rows.sort_values(column, ascending=False, kind="stable").iloc[0].to_dict()), []
+    row, bar = rows.sort_values(column, ascending=False, kind="stable").iloc[0].to_dict(), 0.0
     if table == "heads" and "bar" in (evidence := tables.get("evidence", pd.DataFrame())):
-        about = {column: value for column, value in row.key if column != "sink"}
-        rest = evidence.loc[(evidence[[*about]] == [*about.values()]).all(axis=1)]
-        bars = [Row("evidence", each) for each in rest.to_dict("records")]
-    name, words_of = Place.of(row.cells).named(several=several), worded(str(row["measure"]), words)
-    return [(say.closest(row, name, words_of, bars[0]["bar"] if bars else 0.0), (row, *bars))]
+        key = [*HEAD, "behaviour", "measure"]
+        bar = next(iter(evidence.loc[(evidence[key] == [row[name] for name in key]).all(axis=1), "bar"]), 0.0)
+    name = Place.of(row).named(several=several)
+    return [say.closest(row, name, worded(str(row["measure"]), words), bar)]

@@ -32,7 +32,7 @@ from interp.patching.gradients.claimed_keys import estimated_knock_out
 from interp.patching.knockout import knock_out, knock_out_together
 from interp.patching.patch_sites import last_stack
 from interp.patterns import N_GROUPS
-from interp.patterns.captured import read_patterns
+from interp.patterns.one_attention import read_patterns
 from interp.statistics import ratio
 
 CLAIM, CONTROLS, ARMS = "claim", ("other keys", "usual distances"), ("exchange", "removal")

@@ -1,16 +1,10 @@
 """What may each head be called? Labels with attention evidence, causal evidence, a baseline, an interval and a rate.
 
-Labels are chosen on one half of the documents and reported on the other. A head is a candidate where, on the choosing
-half, it shows a measure (`analyses.tables.findings`) by more than any head that has learnt nothing does, or where
-hiding the measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each
-gets
-
-    both        attention and effect hold, by the larger of their two p
-    attention   it attends, and what it attends to has no effect that could be told from chance
-    effect      the model needs it, though attention does not stand out from its baseline
-
-The effect is the least of what hiding, exchange and removal of the keys cost. What a head needs without looking there
-more than heads that have learnt nothing is no label: a head that copies everything needs every key.
+A head is a candidate where, on the half of the documents that chooses, it shows a measure (`analyses.tables.findings`)
+by more than any head that has learnt nothing does, or where hiding the measure's claimed keys costs what the model says
+(`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger of their two p, or `attention` or
+`effect` alone. What a head needs without looking there more than heads that have learnt nothing is no label: a head
+that copies everything needs every key.
 """
 
 import random
@@ -105,24 +99,12 @@ def label(
     """Label every head.
 
     Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
-    over documents. `effect` is the least of three, with its interval: `hiding` the keys costs more than its control,
-    `exchange` of their values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`);
-    `p_effect` is the largest of their p. Where hiding costs less than 0.01 it is the effect. `q` is over all
+    over documents. `effect` is the least of three, with its interval: of `hiding` the keys, of `exchange` of their
+    values for others' and of their `removal` (`analyses.labels.knockouts`); `p_effect` is the largest of their p. Where
+    hiding costs less than 0.01 it is the effect; a measure without claims of its own (`self`) has none. `q` is over all
     candidates and kinds of evidence, since a label takes whichever holds; `q_within` over those of the behaviour;
-    `q_attention` and `q_effect` are of either p alone. A measure without claims of its own (`self`) has no effect.
-    `agreement` is the rank correlation, over all heads, of gain and effect on the reporting half. `task_effect` is the
-    larger of the two shares, denoised or noised, that the head carries of the minimal pairs named in `task`, where the
-    label has such pairs and the model can do them; of their `task_n` prompts `task_flips` get another answer.
-    `all_effect` is the effect in all `heads` at once that have the label by this measure: heads that do the same stand
-    in for each other, so that single effects are lower bounds. `rest_effect` is that in all of them but this one, on
-    ten documents, where `all_effect` is at least 0.01: if it is as large, this one adds nothing. `others_effect` is
-    that in as many `others`, heads without the label drawn at random. Of models that fill masks, `both` asks besides
-    that the head attends to the claimed keys, by 0.05 more than to others, where the words are masked.
-
-    A relation, a lift or an antecedent must besides set the head apart from the simplest rules
-    (`analyses.rivals.rules`): where it does not, the label is the rule that the head's choices follow (`rule:last
-    VERB`), or that it looks at a class whoever asks, as words of other tags do too (`rule:any->NOUN`), or none.
-    `measure` names what was asked, `verdict` and `rule` say how it stands to the rules.
+    `q_attention` and `q_effect` are of either p alone. `docs/labels.md` describes all columns: what rules and minimal
+    pairs say of a head, and what hiding keys from all heads of a label costs.
 
     Args:
         model: a transformer with a tokenizer.
@@ -244,8 +226,7 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """
     held = _held(pd.concat([_as_itself(candidates), _plainer(candidates)], ignore_index=True))
     plain = held["plain"].to_numpy(dtype=bool)
-    itself = {*held.loc[~plain, CELL].itertuples(index=False, name=None)}
-    beaten = plain & np.array([row not in itself for row in held[CELL].itertuples(index=False, name=None)], dtype=bool)
+    beaten = held.groupby(CELL)["plain"].transform("all").to_numpy(dtype=bool)
     named = beaten & held["label"].notna().to_numpy()
     labels = held.loc[~plain | named].sort_values("gain", ascending=False, kind="stable")
     labels = labels.drop_duplicates([*HEAD, "behaviour", "label"])

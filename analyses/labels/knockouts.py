@@ -60,7 +60,7 @@ def measure(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
     *,
-    training: Iterable[AnnotatedText] | None = None,
+    training: Iterable[AnnotatedText] = (),
     behaviours: Sequence[str | Behaviour] | None = None,
     texts: int = _TEXTS,
     armed: Collection[str] | None = None,
@@ -71,24 +71,19 @@ def measure(
 ) -> Knockouts:
     """What hiding claimed keys costs of what is read at the same rows: a row a head and measure, in nats a claimed row.
 
-    `readout` is what is read: the next token, a masked word, or a probe's log-odds (`analyses.labels.readouts`).
-    `drop` is the mean over the `n` claimed rows, `control` that of the control that loses most, which `control_name`
-    names: other keys of the same rows, or keys at the distances that are usual for the label (not for positional
-    measures, which are nothing but distance). `effect` is their difference, with a 95% interval over documents and a
-    one-sided p for effect > 0; `q` is over all rows, where those that are not measured count as not significant.
+    `readout` is what is read (`analyses.labels.readouts`). `drop` is the mean over the `n` claimed rows, `control` that
+    of the control that loses most (`control_name`); `effect` is their difference, with a 95% interval over documents
+    and a one-sided p for effect > 0. `q` is over all rows, where those that are not measured count as not significant.
     `exchange` is the drop where each claimed key keeps its weight and mixes in the value of another key that the row
-    sees, drawn at random; `removal` where its weight times its value is left out. An exchange puts something in place
-    of a key that may have said nothing, and a removal leaves less than the head ever writes: what the model needs is
-    missed in both ways, and beyond the control. With a `screen` they are measured where hiding costs enough.
-    `masked`, of models that fill masks, is the head's attention from the masked rows to the claimed keys, less that to
-    the control's other keys. `measured` is False where all numbers but `masked` are estimates, or missing; `estimate`
-    is what the effect was estimated to be, `sampled` whether it was drawn at random to be measured.
+    sees, `removal` where its weighted value is left out: what the model needs is missed in both ways. With a `screen`
+    they are measured where hiding costs enough, and `measured` is False where all numbers but `masked` are estimates,
+    or missing. `docs/measures/interventions.md` describes controls and columns.
 
     Args:
         model: a transformer of one stack with a tokenizer.
         corpus: texts; each measure reads those that have the annotation it needs.
         training: texts for the probes of a model without output layer; texts of documents that are measured are passed
-            over. None: half of the corpus's documents, by a hash of their names, train, and the others are measured.
+            over.
         behaviours: whose measures; all of ours by default.
         texts: how many to measure.
         armed: names of the measures whose keys are exchanged and removed too; all by default.
@@ -119,7 +114,7 @@ def measure_together(
     corpus: Iterable[AnnotatedText],
     heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
     *,
-    training: Iterable[AnnotatedText] | None = None,
+    training: Iterable[AnnotatedText] = (),
     behaviours: Sequence[str | Behaviour] | None = None,
     texts: int = _TEXTS,
     seed: int = 0,
@@ -176,7 +171,7 @@ def _hidden_measures(
 def _work(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
-    training: Iterable[AnnotatedText] | None,
+    training: Iterable[AnnotatedText],
     measures: Sequence[tuple[Behaviour, Measure]],
     texts: int,
     armed: Collection[str],
@@ -187,9 +182,10 @@ def _work(
     """The claims on all texts, and what each behaviour is read by."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
-    read, others = _split(model, corpus, training, texts, counts)
+    read = [*islice(corpus, texts)]
     if not read:
         raise InputError("the corpus holds no text to measure: expected at least one")
+    others = _training(training, read, counts) if model.output is None else []
     read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], others, counts)
     hidden = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
     columns, causal = [(behaviour.name, measure) for behaviour, measure in measures], model.config.last.causal
@@ -218,31 +214,21 @@ def _work(
     return work
 
 
-def _split(
-    model: Transformer,
-    corpus: Iterable[AnnotatedText],
-    training: Iterable[AnnotatedText] | None,
-    texts: int,
-    counts: Counter[str],
-) -> tuple[list[AnnotatedText], list[AnnotatedText]]:
-    """Texts to measure, and texts of other documents for probes where they are needed."""
-    if model.output is not None:
-        return [*islice(corpus, texts)], []
-    split = training is None  # the lowest bit of a document's group tells apart the halves of `labels`
-    measured = [] if split else [*islice(corpus, texts)]
-    documents, others, words = {text.document for text in measured}, list[AnnotatedText](), 0
-    for text in corpus if training is None else training:
-        if words >= _TRAINING_WORDS and (not split or len(measured) == texts):
+def _training(
+    training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText], counts: Counter[str]
+) -> list[AnnotatedText]:
+    """Texts for probes: none of a document that is measured."""
+    documents, texts, words = {text.document for text in measured}, list[AnnotatedText](), 0
+    for text in training:
+        if words >= _TRAINING_WORDS:
             break
-        if split and group_of(text.document) // 2 % 2:
-            measured += [text] if len(measured) < texts else []
-        elif text.document in documents:
+        if text.document in documents:
             counts["training texts left out: their document is measured"] += 1
-        elif words < _TRAINING_WORDS:
-            others.append(text)
+        else:
+            texts.append(text)
             words += len(text.words)
-    counts["texts that probes were trained on"] = len(others)
-    return measured, others
+    counts["texts that probes were trained on"] = len(texts)
+    return texts
 
 
 def _repeats(model: Transformer, measure: Measure, readout: Readout, seed: int, counts: Counter[str]) -> list[Window]:

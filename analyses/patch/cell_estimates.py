@@ -1,27 +1,41 @@
 """How well do gradients foretell what patching measures? Estimates beside exact effects, cell by cell and edge by edge.
 
 Cells: attribution patching (Nanda 2023), its QK fix for queries and keys, and AtP* (Kramár 2024), against the sweep of
-the same site. Edges: `analyses.patch.edge_estimates`.
+the same site. Edges: EAP (Syed et al. 2023) and EAP-IG (Hanna et al. 2024) score them; path patching of one edge
+(Goldowsky-Dill et al. 2023) measures them. One measurement of a receiver gives all edges that end there, so where a
+model has many edges it is receivers that are chosen: those of the strongest estimates, and as many by chance.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
-from analyses.patch.cells import METRICS, How, all_idle, sweeps
-from analyses.patch.edge_estimates import EDGE_SITE, edge_rows
+from analyses.patch.cells import METRICS, all_idle, sweeps
 from analyses.wording.formats import number
 from interp import InputError, Model
-from interp.patching import Pairs, Sweep, atp_star, attribution_patching
+from interp.patching import (
+    Edges,
+    Metric,
+    Pairs,
+    Receiver,
+    Sweep,
+    atp_star,
+    attribution_patching,
+    edge_attribution,
+    path_patch,
+)
 from interp.patching.cell_tables import POSITIONAL, named_places
 from interp.patching.patch_sites import IN_ATTENTION
+from interp.patching.paths import Part, Sender
+from interp.patching.results import Direction
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
 MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effects
@@ -33,6 +47,14 @@ ESTIMATE_COLUMNS = [
     *("stack", "attention", "site", *_CELL, "sender", "receiver"),
     *("method", "direction", "metric", "exact", "estimate", "idle", "chosen", "n"),
 ]
+
+EAP, EAP_IG = "EAP", "EAP-IG"
+STEPS = 5  # of EAP-IG, on the way from one prompt to the other
+EDGE_SITE = "z"  # heads send what their z becomes: the site whose sweep edges stand beside
+UNMEASURED = "no"
+_FEW = 5000  # edges that are all measured
+_RECEIVERS = 8  # chosen by estimate where there are more, and as many by chance
+_SENDERS: dict[Sender, tuple[str, ...]] = {"z": ("layer", "head"), "mlp_out": ("layer",)}
 Progress = Callable[[str, int], object]
 
 
@@ -59,7 +81,7 @@ def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how
     Raises:
         InputError: as `analyses.patch.measure`, or a metric without a gradient.
     """
-    check_metrics(How(**how).metrics)
+    check_metrics(how.get("metrics", ()))
     return estimates_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed)
 
 
@@ -82,7 +104,7 @@ def estimates_of(
     for each in found:
         methods = _methods(model, pairs, each, left_out)
         for metric in each.values:
-            tables.append(_rows(each, metric, {method: found[metric] for method, found in methods.items()}))
+            tables.append(_cell_rows(each, metric, {method: found[metric] for method, found in methods.items()}))
     edges: dict[str, Any] = {}
     if found[0].site != EDGE_SITE:
         left_out["EAP, EAP-IG"] = f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}"
@@ -118,7 +140,7 @@ def _methods(
     return estimates
 
 
-def _rows(found: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
+def _cell_rows(found: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
     """One row a cell and method, cells that lie in no prompt left out."""
     effect = found.effect(metric)
     idle = all_idle([effect, *methods.values()], found.rounding(metric)).flatten().cpu().numpy()
@@ -135,6 +157,123 @@ def _rows(found: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells
         tables.append(rows.assign(method=method))
     table = pd.concat(tables).assign(site=found.site, direction=found.direction, metric=metric, chosen="all")
     return table.loc[table["n"] > 0]
+
+
+# Edges.
+
+
+def edge_rows(
+    model: Model,
+    pairs: Pairs,
+    found: Sequence[Sweep],
+    *,
+    seed: int = 0,
+    few: int = _FEW,
+    progress: Progress | None = None,
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Rows of `tables/estimates` for all edges, in the metrics and directions of some sweeps; and how they were chosen.
+
+    Edges from the embedding have estimates alone, since path patching starts at heads and feed-forwards.
+
+    Raises:
+        InputError: norms after the layers, for which no edges are defined.
+    """
+    say = progress or (lambda stage, count: None)
+    tables, chosen = [], {}
+    for each in found:
+        for name in each.values:
+            scored = {
+                method: edge_attribution(model, pairs, METRICS[name](), each.direction, steps=steps)
+                for method, steps in ((EAP, 1), (EAP_IG, STEPS))
+            }
+            chosen = _receivers(scored, seed, few)
+            exact = torch.full_like(scored[EAP].effect(), torch.nan)
+            for count, receiver in enumerate(chosen):
+                say("measuring edges into receiver", count)
+                for at, effect in _measured(model, pairs, METRICS[name](), each.direction, scored[EAP], receiver):
+                    exact[at, scored[EAP].labels["receiver"].index(receiver)] = effect
+            least = each.rounding(name)
+            idle = all_idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
+            for method, edges in scored.items():
+                tables.append(_edge_rows(edges, exact, idle, chosen).assign(method=method, metric=name))
+    table = pd.concat(tables, ignore_index=True)
+    first = table.loc[(table["method"] == EAP) & (table["direction"] == table["direction"].iloc[0])]
+    first = first.loc[first["metric"] == first["metric"].iloc[0]]
+    return table, {
+        "edges": len(first),
+        "from_embedding": int((first["sender"] == "embed").sum()),
+        "sampled": "all" not in chosen.values(),
+        "receivers": _RECEIVERS,
+        "steps": STEPS,
+        "seed": seed,
+    }
+
+
+def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
+    """Which receivers to measure, with the reason: `all`, by `chance` or as the `strongest`."""
+    sizes = torch.stack([edges.effect().mean(-1).abs() for edges in scored.values()])
+    size = sizes.amax(0)[1:]  # without the embedding
+    names = [str(name) for name in scored[EAP].labels["receiver"]]
+    reachable = (~size.isnan()).any(0)
+    if int((~size.isnan()).sum()) <= few:
+        return {name: "all" for name, real in zip(names, reachable.tolist(), strict=True) if real}
+    places = reachable.nonzero()[:, 0].cpu().numpy()
+    drawn = np.random.default_rng(seed).choice(places, min(_RECEIVERS, len(places)), replace=False)
+    best = size.nan_to_num(-1).amax(0).argsort(descending=True, stable=True)[:_RECEIVERS].tolist()
+    return {names[at]: "strongest" for at in best} | {names[at]: "chance" for at in sorted(drawn.tolist())}
+
+
+def _measured(
+    model: Model, pairs: Pairs, metric: Metric, direction: Direction, edges: Edges, receiver: str
+) -> Iterator[tuple[int, Float[Tensor, " prompt"]]]:
+    """The exact effect of each edge into a receiver, with its sender's place."""
+    exists = ~edges.effect()[:, edges.labels["receiver"].index(receiver)].isnan().any(-1)
+    senders = [(at, name) for at, name in enumerate(map(str, edges.labels["sender"])) if exists[at] and name != "embed"]
+    for site, by in _SENDERS.items():
+        group = [(at, name) for at, name in senders if name.startswith("mlp") == (site == "mlp_out")]
+        if not group:
+            continue
+        effect = path_patch(model, pairs, metric, [_receiver(receiver)], site, by, "nothing", direction).effect()
+        for at, name in group:
+            yield at, effect[tuple(map(int, name.removeprefix("mlp.").split(".")))]
+
+
+def _receiver(name: str) -> Receiver:
+    """`1.4.q`, `mlp.1` or `logits`, as an end of a path."""
+    if name == "logits":
+        return Receiver("logits")
+    if name.startswith("mlp."):
+        return Receiver("mlp", int(name.removeprefix("mlp.")))
+    layer, head, part = name.split(".")
+    return Receiver(cast(Part, part), int(layer), int(head))
+
+
+def _edge_rows(
+    edges: Edges,
+    exact: Float[Tensor, "sender receiver prompt"],
+    idle: Bool[Tensor, "sender receiver"],
+    chosen: dict[str, str],
+) -> pd.DataFrame:
+    """One row an edge. A score has the sign of the metric's change, an effect is positive towards the other prompt."""
+    estimate = edges.effect() if edges.direction == "denoise" else -edges.effect()
+    senders, receivers = (~estimate.isnan().any(-1)).nonzero().T.tolist()
+    own, truth = estimate[senders, receivers], exact[senders, receivers]
+    names = [(edges.labels["sender"][a], edges.labels["receiver"][b]) for a, b in zip(senders, receivers, strict=True)]
+    return pd.DataFrame(
+        {
+            "sender": [sender for sender, _ in names],
+            "receiver": [receiver for _, receiver in names],
+            "direction": edges.direction,
+            "exact": truth.double().mean(-1).cpu().numpy(),
+            "estimate": own.double().mean(-1).cpu().numpy(),
+            "idle": idle[senders, receivers].cpu().numpy(),
+            "chosen": [UNMEASURED if a == "embed" else chosen.get(b, UNMEASURED) for a, b in names],
+            "n": own.shape[-1],
+        }
+    )
+
+
+# Agreement.
 
 
 def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -163,7 +302,6 @@ def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _agreement(exact: np.ndarray, estimate: np.ndarray) -> tuple[float, float]:
-    """Rank and linear correlation."""
     if len(exact) < _FEWEST or np.ptp(exact) == 0 or np.abs(estimate).max() <= _NOTHING * np.abs(exact).max():
         return float("nan"), float("nan")
     rank, line = (np.asarray(tuple(each(estimate, exact))) for each in (spearmanr, pearsonr))

@@ -8,7 +8,6 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 
-from analyses.patch.task_answers import Answers
 from interp import InputError, Model
 from interp.patching import (
     Metric,
@@ -24,7 +23,7 @@ from interp.patching import (
 )
 from interp.patching.cell_tables import ESTIMATED, POSITIONAL, long_table
 from interp.patching.patch_sites import IN_ATTENTION, PatchSite
-from interp.patching.results import Direction
+from interp.patching.results import ANSWERS, Direction, refusal
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "logit_difference": logit_difference,
@@ -37,31 +36,62 @@ METRICS: dict[str, Callable[[], Metric]] = {
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
 _BESIDE = ("token", "corrupt_token")  # columns of a place that a text counts
+_WRONG_SIGN = "the sign is wrong"
 
 
 @dataclass(frozen=True)
-class How:
-    """How a site is patched.
+class Answers:
+    """Does the model do the task? Its logit difference of right and wrong answers, unpatched.
 
-    Args:
-        by_position: whether positions are patched one by one.
-        directions: `denoise`, `noise` or both.
-        metrics: names of `METRICS`.
-        stack: of a model with an encoder and a decoder which is patched, by default the decoder.
-        attention: `self` or `cross`.
+    `right` of `n` clean prompts and `wrong` of the corrupted ones get their own answer first; `difference` is the mean
+    of clean less corrupted, which the right sign has above 0. `refused` says why nothing is a share of it.
     """
 
-    by_position: bool = False
-    directions: Sequence[Direction] = DIRECTIONS
-    metrics: Sequence[str] = ("logit_difference",)
-    stack: str | None = None
-    attention: str = "self"
+    n: int
+    right: int
+    wrong: int
+    difference: float
+    refused: str | None
+
+    @staticmethod
+    def of(found: Sweep) -> "Answers | None":
+        """The answers to the pairs of a sweep; None where these bring none."""
+        if ANSWERS not in found.clean:
+            return None
+        clean, corrupt = found.clean[ANSWERS], found.corrupt[ANSWERS]
+        refused, right, wrong = refusal(ANSWERS, found.clean, found.corrupt), clean > 0, corrupt < 0
+        return Answers(len(clean), int(right.sum()), int(wrong.sum()), float((clean - corrupt).mean()), refused)
+
+    @property
+    def share(self) -> float:
+        """Share of clean prompts whose right answer is first."""
+        return self.right / self.n
+
+    @property
+    def sign(self) -> str:
+        """Whether the difference has the `right` sign or the `wrong` one."""
+        return "right" if self.difference > 0 else "wrong"
+
+    @property
+    def unsaid(self) -> str | None:
+        """Why nothing is a share, where `said` does not tell it already: it tells of a wrong sign."""
+        return None if self.refused is None or self.refused.startswith(_WRONG_SIGN) else self.refused
+
+    @property
+    def said(self) -> str:
+        """In a sentence."""
+        difference = f"{self.difference:+.3g}".replace("-", "−")
+        return (
+            f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.share:.0%}) and the "
+            f"wrong one on {self.wrong} of the corrupted; clean less corrupted, the logit difference is {difference}, "
+            f"of the {self.sign} sign."
+        )
 
 
 def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Any) -> pd.DataFrame:
     """One row a cell, direction and metric: how far patching the cell moves the metric, and how sure that is.
 
-    Columns are those of `Cells.table`; `how` are fields of `How`.
+    Columns are those of `Cells.table`; `how` is as of `sweeps`.
 
     Raises:
         InputError: no such site or metric, or a model without an output layer.
@@ -69,18 +99,40 @@ def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how
     return cells_of(model, sweeps(model, pairs, site, **how), seed=seed).table
 
 
-def sweeps(model: Model, pairs: Pairs, site: str, **how: Any) -> list[Sweep]:
-    """One sweep a direction; arguments and what is raised as in `measure`."""
-    asked = How(**how)
-    metrics, where = dict.fromkeys(asked.metrics), {"stack": asked.stack, "attention": asked.attention}
+def sweeps(
+    model: Model,
+    pairs: Pairs,
+    site: str,
+    *,
+    by_position: bool = False,
+    directions: Sequence[Direction] = DIRECTIONS,
+    metrics: Sequence[str] = ("logit_difference",),
+    stack: str | None = None,
+    attention: str = "self",
+) -> list[Sweep]:
+    """One sweep a direction.
+
+    Args:
+        model: a transformer with an output layer.
+        pairs: clean and corrupted prompts.
+        site: what is patched.
+        by_position: whether positions are patched one by one.
+        directions: `denoise`, `noise` or both.
+        metrics: names of `METRICS`.
+        stack: of a model with an encoder and a decoder which is patched, by default the decoder.
+        attention: `self` or `cross`.
+
+    Raises:
+        InputError: as `measure`.
+    """
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if unknown := [name for name in metrics if name not in METRICS]:
-        raise InputError(f"no metric {', '.join(unknown)}: expected some of {', '.join(METRICS)}")
-    axes = PatchSite.of(model, site, ("layer",), asked.stack, asked.attention).axes
-    by = ["layer", *(axis for axis in axes if axis == "head" or (asked.by_position and axis in POSITIONAL))]
-    readers = [METRICS[name]() for name in metrics]
-    return [sweep(model, pairs, readers, site, by, direction, **where) for direction in asked.directions]
+        raise InputError(f"no metric {', '.join(dict.fromkeys(unknown))}: expected some of {', '.join(METRICS)}")
+    axes = PatchSite.of(model, site, ("layer",), stack, attention).axes
+    by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
+    readers, where = [METRICS[name]() for name in dict.fromkeys(metrics)], {"stack": stack, "attention": attention}
+    return [sweep(model, pairs, readers, site, by, direction, **where) for direction in directions]
 
 
 @dataclass(frozen=True)

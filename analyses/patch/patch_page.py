@@ -134,7 +134,6 @@ def _short(patched: Patched, metric: str) -> tuple[Block, ...]:
 
 
 def _means(patched: Patched, metric: str) -> tuple[float, float, float]:
-    """A metric on clean and on corrupted prompts, and its whole difference."""
     clean, corrupt = (patched.pairs[f"{which}_{metric}"].to_numpy(dtype=float) for which in ("clean", "corrupt"))
     return float(clean.mean()), float(corrupt.mean()), float((clean - corrupt).mean())
 
@@ -247,7 +246,6 @@ def _estimates(patched: Patched, estimates: Estimates, n_layers: int) -> Section
 
 
 def _agreement(correlations: pd.DataFrame, estimates: pd.DataFrame, metric: str) -> list[Block]:
-    """One metric: correlations, the figure, and the edges with the largest effects."""
     rows = correlations.loc[correlations["metric"] == metric].to_dict("records")
     ranks = [f"{row['method']}, {row['direction']}: rank correlation {number(row['spearman'])}" for row in rows]
     name, edges = figures.metric_unit(metric)[0], _edges(estimates, metric)
@@ -262,7 +260,6 @@ def _agreement(correlations: pd.DataFrame, estimates: pd.DataFrame, metric: str)
 
 
 def _edges(estimates: pd.DataFrame, metric: str) -> list[dict[str, Any]]:
-    """The edges with the largest exact effects, a few a direction, with both estimates."""
     rows = estimates.loc[(estimates["metric"] == metric) & estimates["sender"].notna() & estimates["exact"].notna()]
     if rows.empty:
         return []

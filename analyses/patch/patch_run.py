@@ -1,7 +1,7 @@
 """What does one run of `interp patch` measure? Its pairs, every cell, and estimates beside them where asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,9 @@ import pandas as pd
 
 from analyses.execution.provenance import digest
 from analyses.patch.cell_estimates import Estimates, check_metrics, correlations, estimates_of
-from analyses.patch.cells import NO_OUTPUT, Cells, How, cells_of, sweeps
+from analyses.patch.cells import NO_OUTPUT, Cells, cells_of, sweeps
 from analyses.patch.prompt_pairs import PromptTokens, make_pairs, pairs_table, prompt_tokens
 from interp import InputError, Model
-from interp.patching.patch_sites import last_stack
 
 Progress = Callable[[str, int], object]  # what is being done, and how often it was
 
@@ -61,24 +60,23 @@ def find(
         source: the file that the prompts come from.
         seed: of everything random.
         progress: called with what is being done.
-        how: fields of `analyses.patch.cells.How`.
+        how: `directions`, `metrics`, `stack` and `attention` of `analyses.patch.cells.sweeps`.
 
     Raises:
         InputError: as `make_pairs` and `measure`, or a metric without a gradient where estimates are asked for.
     """
     say = progress or (lambda stage, count: None)
-    config = asdict(How(**how))
-    config |= {"directions": list(config["directions"]), "metrics": list(dict.fromkeys(config["metrics"]))}
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if estimates:
-        check_metrics(config["metrics"])
+        check_metrics(how.get("metrics", ()))
     named = None if source is None else source.name
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=named)
-    config["by_position"] = bool(pairs.positions) if by_position is None else by_position
+    by_position = bool(pairs.positions) if by_position is None else by_position
     say("patching", 0)
-    config["stack"] = config["stack"] or last_stack(model)
-    exact = sweeps(model, pairs, site, **config)
+    exact = sweeps(model, pairs, site, by_position=by_position, **how)
+    config = {"by_position": by_position, "directions": [each.direction for each in exact]}
+    config |= {"metrics": [*exact[0].values], "stack": exact[0].stack, "attention": how.get("attention", "self")}
     cells = cells_of(model, exact, seed=seed)
     read = {
         "file": named,

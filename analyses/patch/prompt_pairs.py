@@ -56,13 +56,13 @@ def read_places(typed: Sequence[str]) -> dict[str, int | str]:
     Raises:
         InputError: there is no `=`, no name or no place, or a name twice.
     """
-    found: dict[str, int | str] = {}
-    for each in typed:
-        name, _, at = each.partition("=")
-        if not name or not at or name in found:
-            raise InputError(f"expected --position NAME=PLACE, as END=-1, each name once; got {each!r}")
-        found[name] = place(at)
-    return found
+    places: dict[str, int | str] = {}
+    for text in typed:
+        name, _, where = text.partition("=")
+        if not name or not where or name in places:
+            raise InputError(f"expected --position NAME=PLACE, as END=-1, each name once; got {text!r}")
+        places[name] = place(where)
+    return places
 
 
 def make_pairs(
@@ -102,15 +102,14 @@ def prompt_tokens(model: Model, pairs: Pairs) -> list[PromptTokens]:
     tokenizer = model.tokenizer if pairs.source is None else answers_in(model)
     beside = pairs.target or pairs.source
     other_tokenizer = answers_in(model) if pairs.target is not None else model.tokenizer
-    found = []
-    for at, length in enumerate(pairs.clean.lengths.tolist()):
-        own, other = (batch.ids[at, :length].tolist() for batch in (pairs.clean, pairs.corrupt))
-        changed = [a != b for a, b in zip(own, other, strict=True)]
-        shared = [] if beside is None else beside.ids[at, : int(beside.lengths[at])].tolist()
-        found.append(
-            PromptTokens(labels(tokenizer, own), labels(tokenizer, other), changed, labels(other_tokenizer, shared))
-        )
-    return found
+    tokens = []
+    for row, length in enumerate(pairs.clean.lengths.tolist()):
+        clean, corrupt = (batch.ids[row, :length].tolist() for batch in (pairs.clean, pairs.corrupt))
+        changed = [a != b for a, b in zip(clean, corrupt, strict=True)]
+        shared = [] if beside is None else beside.ids[row, : int(beside.lengths[row])].tolist()
+        shown = labels(tokenizer, clean), labels(tokenizer, corrupt), changed, labels(other_tokenizer, shared)
+        tokens.append(PromptTokens(*shown))
+    return tokens
 
 
 def labels(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:

@@ -34,20 +34,7 @@ class Head:
 def head_patterns(
     model: Model, tokens: TokenBatch | Tensor, heads: Sequence[Head]
 ) -> Float[Tensor, "prompt head query key"]:
-    """The patterns of chosen heads, in their order.
-
-    Raises:
-        InputError: a head or a layer that the model does not have, or tokens that do not fit it.
-    """
-    for head in heads:
-        stack = model.config.stacks.get(head.stack)
-        if stack is None or not (0 <= head.layer < stack.n_layers and 0 <= head.head < stack.n_heads):
-            has = ", ".join(
-                f"{name} {s.n_layers} layers of {s.n_heads} heads" for name, s in model.config.stacks.items()
-            )
-            raise InputError(f"no head {head.layer}.{head.head} in {head.stack}: this model has {has}, counted from 0")
-    if len(model.config.stacks) > 1 and any(head.stack != "encoder" for head in heads):
-        raise InputError("a decoder that has a source reads no text alone: expected heads of the encoder")
+    """The patterns of chosen heads of one stack that reads a text alone, in their order."""
     n_texts = len(tokens.ids if isinstance(tokens, TokenBatch) else tokens)
     capture = {f"{head.stack}.{head.layer}.attn.pattern" for head in heads}
     out = run(model, tokens, capture, target=least_target(model, n_texts))

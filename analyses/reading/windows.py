@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from analyses.reading.attended import Attended, Pass, makes_rows
 from analyses.reading.head_kinds import Heads
-from analyses.reading.inputs import given, is_paired, shown_to, tokenizer_of
+from analyses.reading.inputs import is_paired, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
@@ -54,14 +56,20 @@ class Window:
         return [count[word] for word in range(self.start, self.stop)]
 
     @cached_property
+    def masks(self) -> tuple[Bool[Tensor, " column"], Bool[Tensor, " column"]]:
+        """The columns that hold no special token, and those of them whose rows are counted in this window."""
+        content, words = ~torch.tensor(self.special), torch.tensor(self.word_of)
+        return content, content & ((words == NO_WORD) | (words >= self.scored_from))
+
+    @cached_property
     def content(self) -> frozenset[int]:
         """Columns that hold no special token."""
-        return frozenset(column for column, special in enumerate(self.special) if not special)
+        return frozenset(self.masks[0].nonzero().flatten().tolist())
 
     @cached_property
     def scored(self) -> frozenset[int]:
         """Of these, the columns whose rows are counted in this window."""
-        return frozenset(i for i in self.content if self.word_of[i] < 0 or self.word_of[i] >= self.scored_from)
+        return frozenset(self.masks[1].nonzero().flatten().tolist())
 
     @cached_property
     def columns(self) -> dict[int, list[int]]:
@@ -75,11 +83,8 @@ class Window:
     @cached_property
     def rows(self) -> Rows:
         """Its tokens as a batch of one, all of them visible."""
-        n = len(self.ids)
-        content, scored = (
-            torch.tensor([[at in columns for at in range(n)]]) for columns in (self.content, self.scored)
-        )
-        return Rows(torch.tensor([self.ids]), content, scored, torch.ones(1, n, n, dtype=torch.bool))
+        n, (content, scored) = len(self.ids), self.masks
+        return Rows(torch.tensor([self.ids]), content[None], scored[None], torch.ones(1, n, n, dtype=torch.bool))
 
     @property
     def shown(self) -> str:
@@ -114,7 +119,9 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
     """The windows of one text, counting in `counts` what is special about it."""
     pieces = tokenizer.pieces(text.text)
     word_of = align(pieces.spans, text.word_spans, text.text)
-    room = n_ctx - len(tokenizer.prefix) - len(tokenizer.suffix)
+    before, after = ([NO_WORD] * len(ids) for ids in (tokenizer.prefix, tokenizer.suffix))
+    special_ids = tokenizer.special_ids
+    room = n_ctx - len(before) - len(after)
     counts["words without a token of their own"] += len(text.words) - len({*word_of} - {NO_WORD})
     counts["unknown tokens"] += pieces.ids.count(tokenizer.unknown_id) if tokenizer.unknown_id is not None else 0
     counts["tokens"] += len(pieces.ids)
@@ -129,8 +136,8 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
     while True:
         end = len(pieces.ids)
         if end > begin + room:  # no word is cut
-            before = bisect_right(starts, begin + room)
-            end = starts[before - 1] if before else 0
+            whole = bisect_right(starts, begin + room)
+            end = starts[whole - 1] if whole else 0
         if end <= begin:
             counts["texts cut short: a word longer than the context"] += 1
             return
@@ -139,25 +146,17 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
         if end == len(pieces.ids):
             stop = len(text.words)
         if shown:
-            yield _window(text, tokenizer, pieces.ids[begin:end], word_of[begin:end], (first, stop, max(scored, first)))
+            ids = pieces.ids[begin:end]
+            yield Window(
+                *(text, first, stop, max(scored, first)),
+                ids=(*tokenizer.prefix, *ids, *tokenizer.suffix),
+                word_of=(*before, *word_of[begin:end], *after),
+                special=(*[True] * len(before), *(id in special_ids for id in ids), *[True] * len(after)),
+            )
             scored = stop
         if end == len(pieces.ids):
             return
         begin = starts[bisect_left(starts, begin + max(1, (end - begin) // 2))]
-
-
-def _window(
-    text: AnnotatedText, tokenizer: Tokenizer, ids: tuple[int, ...], words: list[int], extent: tuple[int, int, int]
-) -> Window:
-    before, after = len(tokenizer.prefix), len(tokenizer.suffix)
-    special_ids = tokenizer.special_ids
-    return Window(
-        text,
-        *extent,
-        ids=(*tokenizer.prefix, *ids, *tokenizer.suffix),
-        word_of=(*[NO_WORD] * before, *words, *[NO_WORD] * after),
-        special=(*[True] * before, *(id in special_ids for id in ids), *[True] * after),
-    )
 
 
 @dataclass(frozen=True)
@@ -196,29 +195,24 @@ class Batch:
     @cached_property
     def word_of(self) -> Int[Tensor, "prompt position"]:
         """The word that each token belongs to, counted in its window; NO_WORD for none."""
-        words = np.full(self.tokens.ids.shape, NO_WORD)
-        for row, window in enumerate(self.windows):
-            words[row, : len(window.word_of)] = window.word_of
-            words[row] -= np.where(words[row] == NO_WORD, 0, window.start)
-        return torch.from_numpy(words).to(self.device)
+        words = pad_sequence([torch.tensor(window.word_of) for window in self.windows], True, NO_WORD)
+        starts = torch.tensor([[window.start] for window in self.windows])
+        return torch.where(words == NO_WORD, words, words - starts).to(self.device)
+
+    @cached_property
+    def _belongs(self) -> Bool[Tensor, "prompt word position"]:
+        n_words = max(window.stop - window.start for window in self.windows)
+        return self.word_of[:, None] == torch.arange(n_words, device=self.device)[:, None]
 
     @cached_property
     def pieces(self) -> Int[Tensor, "prompt word"]:
         """How many tokens each word has; 0 where a window is shorter."""
-        n_words = max(window.stop - window.start for window in self.windows)
-        counts = torch.zeros(len(self.windows), n_words + 1, dtype=torch.long, device=self.device)
-        word = torch.where(self.word_of == NO_WORD, n_words, self.word_of)
-        return counts.scatter_add_(1, word, torch.ones_like(word))[:, :-1]
+        return self._belongs.sum(2)
 
     @cached_property
     def first_piece(self) -> Int[Tensor, "prompt word"]:
         """The column of each word's first token; 0 where it has none."""
-        n_columns = self.word_of.shape[1]
-        word = torch.where(self.word_of == NO_WORD, self.pieces.shape[1], self.word_of)
-        first = torch.full((len(word), self.pieces.shape[1] + 1), n_columns, device=word.device)
-        column = torch.arange(n_columns, device=word.device).expand_as(word)
-        first = first.scatter_reduce_(1, word, column, "amin")[:, :-1]
-        return torch.where(self.pieces > 0, first, 0)
+        return self._belongs.int().argmax(2)
 
     def by_word(
         self, values: Callable[[AnnotatedText], Sequence[int] | None], *, places: bool = False
@@ -263,17 +257,13 @@ class Reading:
             self.model = by_ids(self.model)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (read_batch(self.model, self.read, windows, self.weighted) for windows in self.shown())
+        return (read_batch(self.model, self.read, each, self.weighted, few_rows=self.few_rows) for each in self.shown())
 
     def shown(self) -> Iterator[list[Window]]:
         """The windows that the model reads together, batch by batch."""
-        pool: list[Window] = []
-        for window in self._windows():
-            pool.append(window)
-            if len(pool) == _POOL:
-                yield from self.batched(pool)
-                pool = []
-        yield from self.batched(pool)
+        unread = self._windows()
+        while pool := [*islice(unread, _POOL)]:
+            yield from self.batched(pool)
         if not self.counts["texts"]:
             raise InputError("the corpus holds no text: expected at least one")
 
@@ -328,29 +318,23 @@ class Reading:
         return self.read.count * size * length**2 <= _PATTERN_ELEMENTS
 
 
-def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None) -> Batch:
+def read_batch(
+    model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None, *, few_rows: bool = False
+) -> Batch:
     """Windows with the attention of some heads, of one pass of the model; with `norms` also as they weigh it."""
     sources = [window.source for window in shown if window.source is not None]
-    inputs = given(model, [window.ids for window in shown], sources or None)
-    tokens, source, reading = inputs.tokens, inputs.source, Pass(model, heads, inputs, norms)
-    width, device = tokens.ids.shape[1], model.device
-    content, scored = (torch.zeros(len(shown), width, dtype=torch.bool) for _ in range(2))
-    for row, window in enumerate(shown):
-        ordinary, words = ~torch.tensor(window.special), torch.tensor(window.word_of)
-        content[row, : len(words)] = ordinary
-        scored[row, : len(words)] = ordinary & ((words == NO_WORD) | (words >= window.scored_from))
-    visible = (
-        Visibility.of(tokens, causal=model.config.stacks[heads.stack].causal).mask()[:, 0].expand(len(shown), -1, -1)
-    )
-    crossing = None
-    if heads.attention == "cross" and source is not None:
-        crossing = Crossing(scored.to(device), tokens.mask, source.mask)
+    reading = Pass(model, heads, [window.ids for window in shown], sources or None, norms, few_rows=few_rows)
+    tokens, source = reading.tokens, reading.source
+    masks = zip(*(window.masks for window in shown), strict=True)
+    content, scored = (pad_sequence([*each], batch_first=True).to(model.device) for each in masks)
+    visible = Visibility.of(tokens, causal=model.config.stacks[heads.stack].causal).mask()[:, 0]
+    crosses = heads.attention == "cross" and source is not None
     return Batch(
         windows=shown,
         tokens=tokens,
         attention=Attended(reading),
-        rows=Rows(tokens.ids, content.to(device), scored.to(device), visible),
+        rows=Rows(tokens.ids, content, scored, visible.expand(len(shown), -1, -1)),
         groups=torch.tensor([group_of(window.text.document) for window in shown]),
-        crossing=crossing,
+        crossing=Crossing(scored, tokens.mask, reading.read.mask) if crosses else None,
         weighted=None if norms is None else Attended(reading, by_norm=True),
     )

@@ -106,7 +106,7 @@ def has_rules(result: Result) -> bool:
 
 
 def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list[Result]:
-    """The results that have such, with their rows of `tables/rules` at hand; the others as they are."""
+    """The results, those that are compared with rules with their rows of `tables/rules` at hand."""
     tables = iter(rules)
     return [_with_rules(each, next(tables)) if has_rules(each) else each for each in results]
 
@@ -115,9 +115,8 @@ def _with_rules(result: Result, table: pd.DataFrame) -> Result:
     def rules(*, seed: int = 0) -> pd.DataFrame:  # worked out already, with the one seed of a report
         return table
 
-    assert result.collected is not None
-    measured, collected = replace(result.measured, followed=rules), replace(result.collected, rules=rules)
-    return replace(result, measured=measured, collected=collected)
+    collected = result.collected and replace(result.collected, rules=rules)
+    return replace(result, measured=replace(result.measured, followed=rules), collected=collected)
 
 
 def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -> tuple[Effects, float]:
@@ -140,10 +139,7 @@ def _read(
     behaviours: Sequence[Behaviour],
     while_reading: Callable[[], object],
 ) -> list[Sums]:
-    """What the collectors of one reading add up, of the model's attention and of the same weighed by norm.
-
-    There is no norm where the model's parts are not at hand.
-    """
+    """What the collectors of one reading add up, of attention and, where the model's parts are at hand, by norm."""
     collectors = [each.collector(model, seed=run.seed, heads=kind) for each in behaviours]
     weighted, by_norm = None, []
     if isinstance(model, Transformer):

@@ -33,19 +33,11 @@ from analyses.tables.head_tables import Collected, Heads, Measured
 from analyses.tasks.causal_tests import Effects
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, head_name
-from analyses.wording.plain_words import TEXTS, worded
+from analyses.wording.plain_words import TEXTS, WORDS, worded
 
 _ROWS = 10  # heads in a table
 _CELL = [*HEAD, "measure"]
 _COLUMNS = "head measure value baseline baseline_name gain interval n q without norm_value"
-_FACTS = {  # of a task
-    "accuracy": "share of clean prompts answered right",
-    "difference": "whole difference",
-    "n": "pairs",
-    "clean": "logit difference, clean",
-    "corrupt": "corrupted",
-    "neutral": "neutral",
-}
 
 
 @dataclass(frozen=True)
@@ -238,7 +230,7 @@ def _causes(result: Result) -> list[Block]:
         return [result.tested.left_out]
     blocks: list[Block] = [TEXTS["tests"]]
     for task in result.tested.tasks:
-        known = {says: number(task.get(key)) for key, says in _FACTS.items()} if task.get("n") else {}
+        known = {says: number(task.get(key)) for key, says in WORDS["task_facts"].items()} if task.get("n") else {}
         facts = [f"{says} {value}" for says, value in known.items() if value != "–"]
         facts += [f"about this {task['fixed']} alone"] if task.get("fixed") else []
         shown, rows = [BREAK, soft(" · ".join(facts))] if facts else [], _carriers(task, result.tested)

@@ -1,8 +1,8 @@
 """What leaves a directory? A function a command: it says what is measured, and the scaffold writes it.
 
 All take `out`, the output directory, left as it was when anything fails; `seed`, of everything random; `command`, what
-the user typed, for the record; and `progress`, called with what is being done and how often it was. All return where
-the directory lies, and raise an `InputError` for one that cannot be used.
+the user typed, and `name`, the model's, for the record; and `progress`, called with what is being done and how often it
+was. All return where the directory lies, and raise an `InputError` for one that cannot be used.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -79,14 +79,7 @@ def experiments(
     name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
-    """Run the articles' small experiments.
-
-    Args:
-        model: a transformer with a tokenizer.
-        out: the output directory.
-        commands: `word-sense`, `next-word` or `position`: whose experiments; all by default.
-        name: the model's, for the record.
-        record: as of all.
+    """Run the articles' small experiments, those of some `commands` or all.
 
     Raises:
         InputError: no such command, or none of them can be asked of this model.
@@ -137,8 +130,7 @@ def patch(
     progress: Say | None = None,
     **how: Any,
 ) -> Written:
-    """Patch one site. `how`, and what is raised, as of `analyses.patch.find`; `name` is the model's, for the record."""
-
+    """Patch one site. `how`, and what is raised, as of `analyses.patch.find`."""
     answers: list[patching.Answers | None] = []
 
     def measure(run: Run) -> Page:
@@ -151,16 +143,9 @@ def patch(
 
 
 def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record: Unpack[Record]) -> Path:
-    """Read the training runs in `folders` and set them side by side; nothing is written there.
+    """Read the training runs that `interp train` wrote in `folders` and set them side by side.
 
-    Args:
-        folders: what `interp train` wrote.
-        out: the output directory.
-        load: opens a snapshot, where a run did not record what its heads did.
-        record: as of all.
-
-    Raises:
-        InputError: as of `read_run`.
+    `load` opens a snapshot, where a run did not record what its heads did. What is raised is as of `read_run`.
     """
     names = comparing.names([*map(str, folders)]) if len(folders) > 1 else [folders[0].resolve().name]
 

@@ -41,13 +41,7 @@ from analyses.page.sections import (
     remark,
 )
 from analyses.reading.token_ids import TokenIds, by_ids, of_ids, random_ids
-from analyses.report import (
-    behaviour_results,
-    behaviour_sections,
-    coreference_section,
-    explanation_section,
-    label_section,
-)
+from analyses.report import behaviour_results, behaviour_sections, label_section, text_sections
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
 from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
@@ -63,7 +57,7 @@ _COREFERENCE = coreference.BEHAVIOUR.name
 _UNKNOWN = ["unknown tokens"]  # are counted though there be none
 _RELATIONS = "; ".join(f"{name} {' to '.join(ends)}" for name, ends in plain_words.RELATIONS.items())
 _TERMS = {name: meaning.format(relations=_RELATIONS) for name, meaning in plain_words.WORDS["terms"].items()}
-_PARTS = "beside", "labels", "scores", "explanations", "probes", "experiments"
+_PARTS = "scores", "explanations", "probes", "experiments"  # that stand below the behaviours
 _TARGETS = {True: "its own targets", False: "each text as its own target"}  # that a decoder with an encoder read
 DEFINITIONS = {"finding": _TERMS.pop("finding"), **meanings("heads"), **_TERMS}
 
@@ -114,7 +108,7 @@ def build(
         if model.tokenizer is None:
             known, read, used = _without_words(known, model, corpora, run.seed)
         passages = corpus_passages.read_texts(model, texts)  # before the long work: a text may be too long
-        parts = {"beside": Part() if training is None else _trained(training, model)}
+        parts = {} if training is None else {"training": _trained(training, model)}
         measured = behaviour_results.measure(run, read, known, used, pairs)
         if all(result.left_out for result in measured):
             raise InputError(_reasons(measured))
@@ -130,31 +124,29 @@ def build(
         if any(rest.values()):
             run.show(replace(page(parts), unfinished=", ".join(name for name, asked in rest.items() if asked)))
         meant: dict[str, Callable[[Run], Part]] = {
-            **({"scores": partial(coreference_section.section, model, used)} if _COREFERENCE in known else {}),
-            "explanations": partial(explanation_section.section, read, results),
+            **({"scores": partial(text_sections.scores, model, used)} if _COREFERENCE in known else {}),
+            "explanations": partial(text_sections.explanations, read, results),
             **({"probes": partial(_probes, model, used)} if probes else {}),
         }
         with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
             labelled = _labelled(run, read, known, results, exact=exact) if labels else None
-            evidence = {"labels": labelled.labels, "evidence": labelled.evidence} if labelled else {}
-            facts = {
-                place: ranking.ranked(own)
-                for place, own in facts_of({**behaviour_results.tables(results), **evidence}, known).items()
-            }
+            tables = behaviour_results.tables(results)
+            if labelled:
+                tables |= {"labels": labelled.labels, "evidence": labelled.evidence}
+            facts = {place: ranking.ranked(several) for place, several in facts_of(tables, known).items()}
             if labelled:
                 parts["labels"] = label_section.section(labelled, read, known, facts)
             run.say("reading sentences", 0)
-            first = [each for each in results if not each.left_out and each.kind == Heads.every(model)[0]]
-            texts_of = {each.behaviour.name: each.corpus for each in first}
+            kind = Heads.every(model)[0]
+            texts_of = {each.behaviour.name: each.corpus for each in results if not each.left_out and each.kind == kind}
             sentences = example_sentences(model, texts_of, facts, known, seed=run.seed)
-            tables = {"example_sentences": sentences} if len(sentences) else {}
-            parts["beside"] = replace(parts["beside"], tables={**parts["beside"].tables, **tables})
+            parts["sentences"] = Part(tables={"example_sentences": sentences} if len(sentences) else {})
             run.say(f"the rest of {', '.join(meant)}", 0)
             for part_name, (part, seconds) in zip(meant, ended(), strict=True):
                 parts[part_name] = part
                 run.say.add(seconds)
         if asks:
-            parts["experiments"] = experiments_section.section(model, seed=run.seed, progress=run.say)
+            parts["experiments"] = _experiments(run, model)
         return page(parts, facts)
 
     write(out, measure, {name: model}, **record)
@@ -164,11 +156,7 @@ def build(
 def _without_words(
     behaviours: Mapping[str, Behaviour], model: Model, corpora: Sequence[Corpus], seed: int
 ) -> tuple[dict[str, Behaviour], Model, list[Corpus]]:
-    """What can be asked of a model without a tokenizer, the model reading ids, and texts of ids that it can read.
-
-    Raises:
-        InputError: nothing can.
-    """
+    """What can be asked of a model without a tokenizer, the model reading ids, and texts of ids that it can read."""
     rest = {name: behaviour for name, behaviour in behaviours.items() if not behaviour.needs}
     if not rest:
         raise InputError(f"this model has no tokenizer, and {', '.join(behaviours)} is about words: give it one")
@@ -176,7 +164,6 @@ def _without_words(
 
 
 def _reasons(results: Sequence[Result]) -> str:
-    """Why nothing was measured, each reason once."""
     reasons = dict.fromkeys(result.left_out for result in results)
     of = {why: ", ".join(result.behaviour.name for result in results if result.left_out == why) for why in reasons}
     return "; ".join(f"{behaviours}: {why}" for why, behaviours in of.items())
@@ -191,7 +178,6 @@ def _timed(part: Callable[[Run], Part], run: Run) -> tuple[Part, dict[str, float
 def _labelled(
     run: Run, model: Model, behaviours: Mapping[str, Behaviour], results: Sequence[Result], *, exact: bool
 ) -> Labelled:
-    """The labels of all behaviours that were measured, each on its corpus."""
     corpora = {result.behaviour.name: result.corpus for result in results if result.collected}
     effects = pd.concat([result.tested.table for result in results], ignore_index=True)
     how: dict[str, Any] = {"exact": exact, "seed": run.seed, "shards": run.shards, "progress": run.say}
@@ -203,9 +189,19 @@ def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     """What probes read from every layer, or why they could not."""
     try:
         part = probe.section(model, corpora, seed=run.seed, progress=run.say)
-        return replace(part, counted=[Section("By probes", part.counted)])
+        return replace(part, counted=[Section("By probes", part.counted)], facts={"probes": part.facts})
     except InputError as error:
-        return Part(counted=[caveat(f"No probes: {error}.")], facts={"left_out": str(error)})
+        return Part(counted=[caveat(f"No probes: {error}.")], facts={"probes": {"left_out": str(error)}})
+
+
+def _experiments(run: Run, model: Model) -> Part:
+    """All experiments in one section, whose line in short leads to each."""
+    part = experiments_section.section(model, seed=run.seed, progress=run.say)
+    links = joined([link(section.title, section.id) for section in part.sections], "; ")
+    titles = [*links, "."] if links else "None can be asked of this model."
+    blocks = [TEXTS["experiments"], *part.sections, *part.counted]
+    short = [(link("Experiments", "experiments"), titles)]
+    return replace(part, sections=[Section("Experiments", blocks, "experiments")], short=short, counted=())
 
 
 def _trained(training: TrainingRun, model: Model) -> Part:
@@ -221,7 +217,6 @@ def _trained(training: TrainingRun, model: Model) -> Part:
 
 
 def _drawn(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
-    """The results with their figures. Meanwhile other processes compare heads with rules."""
     compared = [result.measured.followed for result in results if behaviour_results.has_rules(result)]
     with meanwhile(compared) as ended:
         drawn = [_draw(run, model, result) for result in results]
@@ -260,42 +255,35 @@ def _page(
     facts: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> Page:
     """What is known so far: results in every kind of attention, passages to look at, and by name the parts that are
-    done. What stands `beside` heads is when they formed, and sentences that they look around in. `facts` are every
-    head's, the first to be told first, once all that they rest on is measured."""
+    done. `facts` are every head's, the first to be told first, once all that they rest on is measured."""
     several = len(model.config.stacks) > 1
-    beside, labels, scores, explained, probes, experiments = (parts.get(name, Part()) for name in _PARTS)
-    behaviour_parts = [behaviour_sections.section(each, several, labels.tables.get("evidence")) for each in results]
-    known = [labels, scores, explained, probes]
-    small = [TEXTS["experiments"], *experiments.sections, *experiments.counted] if experiments.facts else []
-    links = joined([link(section.title, section.id) for section in experiments.sections], "; ")
-    titles = [*links, "."] if links else "None can be asked of this model."
-    short = [line for part in (*behaviour_parts, *known) for line in part.short]
-    short += [(link("Experiments", "experiments"), titles)] if small else []
+    training, labels, *rest = (parts.get(name, Part()) for name in ("training", "labels", *_PARTS))
+    evidence = labels.tables.get("evidence")
+    of_behaviours = [behaviour_sections.section(each, several, evidence) for each in results]
     tables = behaviour_results.tables(results)
     for part in parts.values():
         tables |= part.tables
     line, first, said = overview(tables, behaviours, passages, facts)
     counts = counts_table([result.counts for result in results], [each.name(several) for each in results], _UNKNOWN)
     by_ids = [caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
-    counted = [block for part in (probes, scores, explained) for block in part.counted]
     sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
     n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))
-    also = "labels and " if labels.sections else ""
+    short = Definitions([line for part in (*of_behaviours, labels, *rest) for line in part.short])
+    read = [*by_ids, *counts, *(block for part in rest for block in part.counted)]
     return Page(
         title=f"{line}: {short_name(run.models[0]['name'])}",
         overview=[first],
-        summary=[Definitions(short), remark(TEXTS["kept apart"].format(also=also))],
+        summary=[short, remark(TEXTS["kept apart"].format(also="labels and " if labels.sections else ""))],
         sections=[
-            *(section for part in (labels, *behaviour_parts, scores, explained, probes) for section in part.sections),
-            *([Section("Experiments", small, "experiments")] if small else []),
-            Section("What was read and what was left out", [*by_ids, *counts, *counted]),
+            *(section for part in (labels, *of_behaviours, *rest) for section in part.sections),
+            Section("What was read and what was left out", read),
         ],
-        corpora=_sources(corpora, results, {*scores.facts.get("scored", ())}),
-        made=[("minimal pairs", f"{n_pairs} a task" if n_pairs else "none"), *beside.definitions],
+        corpora=_sources(corpora, results, {*tables.get("coreference_scores", pd.DataFrame({"corpus": []}))["corpus"]}),
+        made=[("minimal pairs", f"{n_pairs} a task" if n_pairs else "none"), *training.definitions],
         definitions=[
             *DEFINITIONS.items(),
             *_own_terms(behaviours),
-            *(term for part in known for term in part.definitions),
+            *(term for part in (labels, *rest) for term in part.definitions),
         ],
         tables=tables,
         facts={
@@ -303,24 +291,20 @@ def _page(
             "sentences": {each.behaviour: each.text for each in said},
             "pairs": pairs,
             **_left_out(model, results),
-            **beside.facts,
             "labels_left_out": None,
-            **labels.facts,
-            "probes": probes.facts or {"left_out": None},
-            **experiments.facts,
+            "probes": {"left_out": None},
+            **{name: fact for part in parts.values() for name, fact in part.facts.items()},
         },
     )
 
 
 def _own_terms(behaviours: Mapping[str, Behaviour]) -> list[tuple[str, str]]:
-    """What measures of a user's own mean: their titles."""
     own = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
     measures = (measure for behaviour in own for measure in behaviour.measures)
     return [(each.name, f"A measure of your own: {each.title or each.name}.") for each in measures]
 
 
 def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Collection[str]) -> list[Source]:
-    """All texts that were given or stood in, with what was measured on each; those in `scored` as their papers do."""
     known = {corpus.name: corpus for corpus in (*corpora, *(result.corpus for result in results))}
     measured = {
         name: list(dict.fromkeys(each.behaviour.name for each in results if each.corpus.name == name and each.readable))
@@ -335,7 +319,6 @@ def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Colle
 
 
 def _left_out(model: Model, results: Sequence[Result]) -> dict[str, Any]:
-    """What was left out, and why."""
     several = len(model.config.stacks) > 1
     named = {result.behaviour.name + (f": {result.kind.title}" if several else ""): result for result in results}
     paired = {result.corpus.name: "targets" in result.corpus.annotates for result in results}

@@ -26,8 +26,7 @@ from analyses.wording.plain_words import TEXTS
 from interp import AnnotatedText, Model
 
 _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is drawn, and the tokens of one copy
-_MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
-_MOST = 0.8  # and of a head that gives them more, hardly a line would be seen
+_MOST = 0.8  # share of attention to special tokens; of a head that gives them more, hardly a line would be seen
 _SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
 Named = Mapping[str, examples.Head]  # heads by their names in a figure
 _TAGGED = 40  # sentences over which attention between tags is averaged
@@ -223,16 +222,10 @@ def _over_words(
 
 
 def _on_words(patterns: Mapping[str, examples.WordPattern]) -> tuple[dict[str, examples.WordPattern], list[str]]:
-    """The heads to draw, and those of whose lines hardly any would be seen.
-
-    A head's name says how much of its attention goes to special tokens, and so is not drawn, where it is much.
-    """
+    """The heads to draw, and those of whose lines hardly any would be seen."""
     special = {  # the share of the words' attention that goes there
         name: 1 - float(np.nanmean(np.nansum(pattern, axis=1)[~np.isnan(pattern).all(1)]))
         for name, pattern in patterns.items()
     }
-    shown = {name: share for name, share in special.items() if share <= _MOST}
-    second = {name: f"({share:.0%} to special tokens)" if share > _MUCH else "" for name, share in shown.items()}
-    level = "\n" if any(second.values()) else ""  # titles of as many lines stand at one height
-    drawn = {f"{name}{level}{second[name]}": patterns[name] for name in shown}
-    return drawn, [name for name in patterns if name not in shown]
+    elsewhere = [name for name, share in special.items() if share > _MOST]
+    return {name: pattern for name, pattern in patterns.items() if name not in elsewhere}, elsewhere

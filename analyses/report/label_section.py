@@ -24,11 +24,7 @@ from interp import Model, Transformer
 
 _NAMED = 4  # heads of one behaviour that a summary names
 _FEW = 12  # labels that are shown at once
-_EVIDENCE = {
-    "both": "Attention and effect",
-    "effect": "Effect, though attention does not stand out",
-    "attention": "Attends, but no effect that could be told from chance",
-}
+_EVIDENCE = plain_words.WORDS["label_evidence"]  # titles by what labels rest on
 
 
 def section(
@@ -75,7 +71,6 @@ def section(
 
 
 def _figures(labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Mapping[str, str]) -> list[Figure]:
-    """What heads of each kind of attention may be called, and effects beside attention."""
     labels, drawn, kinds = labelled.labels, [], Heads.every(model)
     for kind in kinds:
         rows = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 
-import pandas as pd
-
-from analyses.viewer.naming import Called, HeadName, head_named, labelled
+from analyses.viewer.naming import head_named
 from analyses.viewer.passages import Viewer, passage, read
-from analyses.viewer.static import static
-from analyses.viewer.viewer_page import frame, write
+from analyses.viewer.viewer_page import frame, static, write
 from interp import InputError, Model, Run, Sweep
 from interp.display import Shown
 
@@ -48,7 +45,7 @@ def view(
     what: Run | Sweep | Model,
     *texts: str,
     target: str | None = None,
-    labels: pd.DataFrame | str | Path | None = None,
+    labels: str | Path | None = None,
     head: str | None = None,
 ) -> View:
     """Where does each token look, in every head? Or of a sweep: how much does each cell carry?
@@ -57,8 +54,7 @@ def view(
         what: a run whose patterns were captured (`capture="*.pattern"`), a model with texts to read, or a sweep.
         texts: what a model reads.
         target: what its decoder reads where there is an encoder.
-        labels: the directory of a report, which names and colours heads as its atlas does; or a table of labels
-            (`tables/labels`). Heads that have a name are first.
+        labels: the directory of a report, which names and colours heads as its atlas does; those are first.
         head: the head that is seen first: `L2.H5`, of an encoder-decoder `cross.L2.H5`.
 
     Raises:
@@ -77,8 +73,11 @@ def view(
             raise InputError('expected a text beside the model: view(model, "The old lady shook her head.")')
         passages, model = [read(what, text, target) for text in texts], what
     assert model is not None  # a passage needs it
-    first = None if head is None else head_named(model, head)
-    called = {} if labels is None else _called(labels, model)
+    first, called = None if head is None else head_named(model, head), {}
+    if labels is not None:
+        from analyses.headlines.written_reports import called_by  # noqa: PLC0415 what reads reports draws figures
+
+        called = called_by(labels, model)
     viewer = Viewer(tuple(passages), called, first=first, budget=_SMALL)
     return View(f"View of {viewer.size}", static(viewer), frame(viewer), viewer)
 
@@ -91,14 +90,6 @@ def _picture(sweep: Sweep) -> str:
     with rc_context({"svg.fonttype": "none"}):  # text stays text
         sweep.figure().savefig(file, format="svg")
     return file.getvalue()[file.getvalue().index("<svg") :]
-
-
-def _called(labels: pd.DataFrame | str | Path, model: Model) -> dict[HeadName, Called]:
-    if isinstance(labels, pd.DataFrame):
-        return labelled(labels)
-    from analyses.headlines.written_reports import called_by  # noqa: PLC0415 what reads reports draws figures
-
-    return called_by(labels, model)
 
 
 def _refuse(**given: object) -> None:

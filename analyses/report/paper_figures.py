@@ -23,8 +23,8 @@ from analyses.headlines import ranking
 from analyses.headlines.facts import facts
 from analyses.headlines.written_reports import WRITTEN
 from analyses.over_training.training_page import change_steps
-from analyses.report.explanation_section import by_group
 from analyses.report.illustrations import Drawing, effect_figures, measured
+from analyses.report.text_sections import by_group
 from analyses.runs import RunFolder
 from analyses.wording.head_names import HEAD
 from interp.errors import InputError, one_of
@@ -137,11 +137,7 @@ def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure
 
 
 def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, source: str) -> None:
-    """Draw a figure into a file, with its caption beside it.
-
-    Raises:
-        RoomError: it does not fit its width, or no page.
-    """
+    """Draw a figure into a file, with its caption beside it; a RoomError where it has no room."""
     figure = draw()
     if (high := figure.get_figheight()) > HIGHEST:
         raise RoomError(f"it would be {high:.1f} inches high, and a page holds {HIGHEST:g}: give it more width")
@@ -211,7 +207,6 @@ def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_other_tables(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
-    """Of probes, comparisons, patches and training."""
     if {"layers", "depths"} <= tables.keys():
         layers = tables["layers"]
         yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from analyses.page.sections import Block, Definitions, Details, Figure, Piece, Section, is_text
 from analyses.viewer import FILTERS
@@ -14,14 +14,6 @@ from analyses.viewer.page_safety import environment, policy
 _SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-class Image(NamedTuple):
-    """A figure inside the page: its address, and its size in pixels."""
-
-    address: str
-    width: int
-    height: int
 
 
 def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs: Mapping[str, bytes]) -> str:
@@ -70,13 +62,14 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     )
 
 
-def _image(svg: bytes) -> Image:
-    """What was drawn, inside the page, so large that its text can be read."""
+def _image(svg: bytes) -> dict[str, str | int]:
+    """What was drawn, inside the page: its address, and a size in pixels at which its text can be read."""
     found = re.search(rb'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', svg)
     if found is None:
         raise ValueError("a figure's SVG begins with its width and height in points: this one does not")
     address = "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
-    return Image(address, *(round(float(each) * _PIXELS * _SHOWN) for each in found.groups()))
+    width, height = (round(float(each) * _PIXELS * _SHOWN) for each in found.groups())
+    return {"address": address, "width": width, "height": height}
 
 
 def kind(block: Any) -> str:

@@ -29,7 +29,7 @@ from analyses.page.sections import (
     remark,
 )
 from analyses.report.renderer import figures, render
-from analyses.wording.formats import counted, number
+from analyses.wording.formats import number
 from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model
 from interp.errors import inside, whole_number
@@ -199,29 +199,21 @@ def _sentences(summary: Sequence[Block]) -> dict[str, str]:
 
 
 def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """What the models are."""
-    named = "named by layer and head, counted from 0: L0.H3."
-    stacks = [(model, name, stack) for model in models for name, stack in model["stacks"].items()]
-    if len(models) == 1:
-        shapes = " ".join(
-            f"{name} of {counted(stack['layers'], 'layer')} with {counted(stack['heads'], 'head')}"
-            f"{' each' if stack['layers'] > 1 else ''}, {number(stack['d_model'])} dimensions;"
-            for _, name, stack in stacks
-        )
-        size = f"{number(models[0]['parameters'])} parameters, context of {models[0]['context']} tokens."
-        return [remark(f"{shapes[:1].upper()}{shapes[1:]} {size} Heads are {named}")]
+    several = len(models) > 1
     columns = ["model", "stack", "layers", "heads each", "dimensions", "parameters", "context", "sees"]
     rows = [
         [
-            *((bold(model["name"]), " (reference)" if model is models[0] else ""), name),
+            *((bold(model["name"]), " (reference)" if several and model is models[0] else ""), name),
             *(str(stack[key]) for key in ("layers", "heads", "d_model")),
             *map(number, (model["parameters"], model["context"])),
             "what came before" if model["causal"] else "before and after",
         ]
-        for model, name, stack in stacks
+        for model in models
+        for name, stack in model["stacks"].items()
     ]
-    matched = remark(f"Heads are matched by what they do, not by where they sit, and {named}")
-    return [Table(columns, rows, "wlrrrrrl"), matched] if models else [remark(f"Heads are {named}")]
+    matched = "matched by what they do, not by where they sit, and " if several else ""
+    named = remark(f"Heads are {matched}named by layer and head, counted from 0: L0.H3.")
+    return [*([Table(columns, rows, "wlrrrrrl")] if rows else []), named]
 
 
 def short_name(name: str) -> str:
@@ -255,7 +247,6 @@ def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, A
 
 
 def _identity(model: Mapping[str, Any]) -> list[Piece]:
-    """What tells a model from others, or why nothing does."""
     if model["fingerprint"] is None:
         return [f"no fingerprint ({model['no_fingerprint']}), so a run that is stopped begins again"]
     files = [", weight files SHA-256 ", code(model["sha256"])] if model["sha256"] else []

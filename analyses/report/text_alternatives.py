@@ -132,5 +132,4 @@ def _most(rows: pd.DataFrame, column: str) -> str:
 
 
 def _panels(said: Mapping[str, str]) -> str:
-    """What each panel shows, one after the other."""
     return "; ".join(f"{' '.join(measure_name(name).split())}: {text}" for name, text in said.items()) + "."

@@ -69,15 +69,10 @@ def antecedent_items(text: AnnotatedText, pronouns: Collection[str] | None = Non
     return items_and_unasked(text, pronouns)[0]
 
 
-def unasked(text: AnnotatedText, pronouns: Collection[str] | None = None) -> list[tuple[int, str]]:
-    """The pronouns of one text that are no item, each with the reason, in order. Arguments as in `antecedent_items`."""
-    return items_and_unasked(text, pronouns)[1]
-
-
 def items_and_unasked(
     text: AnnotatedText, pronouns: Collection[str] | None = None
 ) -> tuple[list[AntecedentItem], list[tuple[int, str]]]:
-    """What `antecedent_items` and `unasked` give, found in one go."""
+    """What `antecedent_items` gives, and the pronouns that are no item, each with the reason, in order."""
     asking = frozenset(GENDERED if pronouns is None else pronouns)
     mentions = sorted(text.mentions or (), key=lambda mention: (mention.head, mention.end - mention.start))
     gender_of = cache(lambda at: gender(text, mentions[at]))  # a mention is a candidate of every later pronoun

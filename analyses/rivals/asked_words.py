@@ -12,7 +12,8 @@ import numpy as np
 from analyses.measures import Looks, Measure, Rival
 from analyses.reading.windows import Batch, Window
 from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
-from analyses.rivals.relations import NEAREST, OFFSETS, Items, pairs_of
+from analyses.rivals.choices import Items
+from analyses.rivals.relations import NEAREST, OFFSETS, pairs_of
 from analyses.wording.plain_words import Label
 from interp.tokens import NO_WORD
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from analyses.reading.windows import Batch
 from analyses.rivals.antecedents import RANDOM, RIVALS, antecedent_items
-from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS, Items
+from analyses.rivals.choices import Items
+from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
 from interp.annotation import ROOT, AnnotatedText
 
 POSITION, TOKEN, CLOSEST, RELATED = GROUPS = (
@@ -122,7 +123,8 @@ class Pairs:
         return [self.other & (each[self.item] == self.key) for each in words.unbind(1)]
 
     def _by_rule(self, rules: Sequence[Callable[[Items], Tensor]]) -> Int[Tensor, "item rule"]:
-        items = Items(self.batch, self.prompt, self.query, self.query, torch.zeros_like(self.query))
+        none = torch.zeros(len(self.query), 0, dtype=torch.bool)  # nothing is sought
+        items = Items(self.batch, self.prompt, self.query, torch.zeros_like(self.query), none, none)
         return torch.stack([rule(items) for rule in rules], 1)
 
     def _by_mention(self) -> Int[Tensor, "item rule"]:

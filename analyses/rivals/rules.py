@@ -100,7 +100,8 @@ class Records:
     def __init__(self, heads: Heads, measures: Sequence[Measure], tiers: Sequence[Sequence[Rival]], itself: str):
         self.heads, self.measures, self.itself, self.n = heads, measures, itself, 0
         self.unseen = np.full(len(measures), np.nan)  # by measure, items that the model does not show; NaN: not counted
-        self.names = np.array([rule.name for tier in tiers for rule in tier], dtype=object)
+        self.rules = [rule for tier in tiers for rule in tier]
+        self.names = np.array([rule.name for rule in self.rules], dtype=object)
         self.ends = np.cumsum([len(tier) for tier in tiers])
         self.parts: list[Chosen] = []
 
@@ -208,27 +209,11 @@ def rules_table(
 ) -> pd.DataFrame:
     """One row a head and measure: the rows of `tables/rules`, of the half of the documents that chose nothing.
 
-    **Chosen words.** A head has two rivals, both chosen on the other half. `rival` is the rule that finds most of what
-    is sought, the same for all heads; `own_rival` is the rule that predicts this head's choices best. `margin` is how
-    much more often the head is right than `rival` on all items: one that beats it does so by at least 0.05. On the
-    `n_differ` items where a rival chooses no word that is sought, `target_share` is how often the head chooses a right
-    one and `rival_share` how often what the rival chooses; `difference` is between the two. Both have a 95% interval
-    over documents and a one-sided p.
-    `choosing_margin` is the margin on the other half, by which the best of several heads may be chosen. `asked` is the
-    share of all items that the model could be asked: whose two words it sees where the one asks.
-    `rule` is the simplest rule (of relations a fixed offset, the nearest word of a class, the relation itself; of
-    reference the nearest or first mention, another rule, the antecedent itself) that predicts the head's choices on the
-    other half within 0.05 of the best, and `predicts` the share that it predicts here. The head has "no rule" where
-    0.7 lies above the lower end of that share's interval, or where its choices hold less than 0.3 of its attention
-    (`mass`).
-
-    **Lifts.** The rival of `tag:X->Y` is the lift that it would have with the odds of the same head's words of other
-    tags (`TagTotals.of_other_queries`): one that likes Y whoever asks is not about X. `difference`, between the two
-    lifts, must be at least 0.05. `predicts` is how much of what the lift has beyond 1 the rival has; a head that does
-    not beat it has the `rule` `any->Y` where that is half and more, beyond doubt something.
-
-    `chance` is how often the head would be right if the words of the target's tag at about its distance changed places,
-    and `p_chance` the one-sided p of what it is right beyond that; missing where there is never another such word.
+    Of chosen words a head has two rivals, both chosen on the other half: `rival` is right most often for all heads,
+    `own_rival` predicts this head's choices best. `margin` is how much more often the head is right than `rival` on all
+    items, `difference` the same on the `n_differ` items where a rival chooses no word that is sought; both have a 95%
+    interval over documents and a one-sided p. The rival of a lift is the lift with the odds of the same head's words of
+    other tags (`TagTotals.of_other_queries`). `docs/measures/part_of_speech.md` describes all columns and verdicts.
 
     `p_both` is the largest of the p where both differences hold; `q` is of the largest p, over all chosen words that
     can be tested (30 items in 8 documents for either rival) and over all lifts, apart.

@@ -7,7 +7,7 @@ mention on all items, and every baseline where the nearest true antecedent is a 
 previous "he" is not coreference.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ DISCOVERY = 0.05  # the false discovery rate that findings are held to
 FEW_DOCUMENTS = 20  # fewer, and intervals are rough
 FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
 UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
-_ROW = [*HEAD, "behaviour", "measure", "corpus"]
+_ROW, _TOGETHER = [*HEAD, "behaviour", "measure", "corpus"], [*HEAD, "together"]
 
 
 def notable(heads: pd.DataFrame) -> pd.DataFrame:
@@ -30,13 +30,10 @@ def notable(heads: pd.DataFrame) -> pd.DataFrame:
     ranked = heads.loc[heads["unit"].isin(RANKED) & (heads["q"] < DISCOVERY)]
     clear = _clear(ranked, ranked["gain"], ranked["ci_low"])
     shown, without = (clear.loc[clear["sink"] == sink] for sink in SINKS)
-    also = {*without[_ROW].itertuples(index=False, name=None)}
-    rows = zip(shown["readings"] != BOTH_READINGS, shown[_ROW].itertuples(index=False, name=None), strict=True)
-    shown = shown.loc[np.array([one or row in also for one, row in rows], dtype=bool)]
-    asked, strict = shown["together"].fillna(""), shown["reference"].isna()
-    both = _keys(shown.loc[strict]) & _keys(beating_reference(heads))
-    holds = [not name or key in both for name, key in zip(asked, _each(shown), strict=True)]
-    return shown.loc[np.array(holds, dtype=bool)]
+    shown = shown.loc[(shown["readings"] != BOTH_READINGS) | _are_in(_keys(without, _ROW), shown, _ROW)]
+    strict = shown.loc[shown["reference"].isna()]
+    both = _keys(strict, _TOGETHER) & _keys(beating_reference(heads), _TOGETHER)
+    return shown.loc[(shown["together"].fillna("") == "") | _are_in(both, shown, _TOGETHER)]
 
 
 def shows(heads: pd.DataFrame, rows: pd.DataFrame | None = None, apart: Sequence[str] = ()) -> np.ndarray:
@@ -44,10 +41,10 @@ def shows(heads: pd.DataFrame, rows: pd.DataFrame | None = None, apart: Sequence
 
     `apart` are columns whose values tell several models or runs of the table apart.
     """
-    key, rows = [*_ROW, *apart], heads if rows is None else rows
+    columns = [*_ROW, *apart]
     parts = [part for _, part in heads.groupby([*apart], sort=False)] if apart else [heads]
-    known = {row for part in parts for row in notable(part)[key].itertuples(index=False, name=None)}
-    return np.array([row in known for row in rows[key].itertuples(index=False, name=None)], dtype=bool)
+    keys = set().union(*(_keys(notable(part), columns) for part in parts))
+    return _are_in(keys, heads if rows is None else rows, columns)
 
 
 def _clear(rows: pd.DataFrame, gain: pd.Series, low: pd.Series) -> pd.DataFrame:
@@ -61,12 +58,12 @@ def beating_reference(heads: pd.DataFrame) -> pd.DataFrame:
     return clear.loc[clear["reference_q"] < DISCOVERY]
 
 
-def _each(rows: pd.DataFrame) -> Iterable[tuple[object, ...]]:
-    return rows[[*HEAD, "together"]].itertuples(index=False, name=None)
+def _keys(rows: pd.DataFrame, columns: list[str]) -> set[tuple[object, ...]]:
+    return {*rows[columns].itertuples(index=False, name=None)}
 
 
-def _keys(rows: pd.DataFrame) -> set[tuple[object, ...]]:
-    return set(_each(rows))
+def _are_in(keys: set[tuple[object, ...]], rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
+    return np.array([row in keys for row in rows[columns].itertuples(index=False, name=None)], dtype=bool)
 
 
 def best(heads: pd.DataFrame, measures: Sequence[str], top: int = 3) -> pd.DataFrame:

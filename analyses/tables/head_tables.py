@@ -15,7 +15,7 @@ from analyses.measures import Measure
 from analyses.reading.head_kinds import Heads
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.rows import SINKS
-from interp.patterns.totals import Finishing
+from interp.patterns.tags import TagTotals
 from interp.statistics import benjamini_hochberg, estimate
 
 HEAD_COLUMNS = [
@@ -43,7 +43,7 @@ class Scored:
     what the heads' sums come to under permuted keys.
     """
 
-    totals: Finishing
+    totals: Totals | TagTotals
     measures: Sequence[Measure]
     sink: Literal["kept", "removed"]
     corpus: str | None = None
@@ -125,7 +125,8 @@ class Collected:
         """
         finished = [(each, each.totals.finish()) for each in self.scored]
         rules = pd.DataFrame([row for part in finished for row in self._baselines(*part)], columns=BASELINE_COLUMNS)
-        table = pd.concat([self._rows(*part, seed) for part in finished], ignore_index=True)
+        rows = [_rows(self.heads, *part, seed).assign(corpus=part[0].corpus or self.corpus) for part in finished]
+        table = pd.concat(rows, ignore_index=True)
         table = table.loc[table["n"] > 0].reset_index(drop=True).assign(behaviour=self.behaviour)
         (table,) = with_q([table])
         names, twice = (
@@ -139,10 +140,6 @@ class Collected:
         counts = {**self.counts, **({NO_ITEMS: len(absent)} if absent else {})}
         followed = partial(self.rules, seed=seed) if self.rules else pd.DataFrame
         return Measured(table.reindex(columns=HEAD_COLUMNS), rules, counts, self.documents, absent, followed)
-
-    def _rows(self, scored: Scored, totals: Totals, seed: int) -> pd.DataFrame:
-        rows = _rows(self.heads, scored, totals, seed)
-        return rows.assign(corpus=scored.corpus or self.corpus, **_beside_reference(self.heads, scored, totals, seed))
 
     def _baselines(self, scored: Scored, totals: Totals) -> list[dict[str, Any]]:
         """Every rival's own value on every measure that has items, where there is more than one."""
@@ -169,9 +166,7 @@ def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
     """
     cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
     named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}
-    columns = pd.DataFrame(
-        {**{each: by_norm[each] for each in cell}, **{new: by_norm[old] for old, new in named.items()}}
-    )
+    columns = by_norm.loc[:, [*cell, *named]].rename(columns=named)
     return heads.drop(columns=[*named.values()]).merge(columns, on=cell, how="left").reindex(columns=HEAD_COLUMNS)
 
 
@@ -201,6 +196,7 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
             **_under_null(scored.null, totals, heads.count),
             "n": rows[:, : heads.count].sum(0).reshape(-1).round().astype(int),
             "documents": result.groups,
+            **_beside_reference(heads, scored, totals, seed),
         }
     )
 

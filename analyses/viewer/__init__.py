@@ -1,6 +1,6 @@
 """Where does each token of one's own sentence look? A page to be pointed at, in one file without any library."""
 
-from analyses.viewer.naming import Called, address, head_named, labelled
+from analyses.viewer.naming import Called, address, head_named
 from analyses.viewer.passages import Attention, Passage, Viewer, passage, read
 from analyses.viewer.viewer_page import FILTERS, frame, page, write
 
@@ -13,7 +13,6 @@ __all__ = [
     "address",
     "frame",
     "head_named",
-    "labelled",
     "page",
     "passage",
     "read",

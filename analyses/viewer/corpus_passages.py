@@ -54,7 +54,6 @@ def choose(model: Model, corpus: Iterable[AnnotatedText], measures: Sequence[Mea
 
 
 def _pronouns(text: AnnotatedText) -> int:
-    """How many different pronouns of the third person it has."""
     return len({word.lower() for word in text.words} & PRONOUNS.keys())
 
 

@@ -26,7 +26,6 @@ BUDGET = 440_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept
 _TRIED = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
 _LONGEST = 60  # characters of a token that are shown
-_WORDS = {"part-of-speech": "syntax", "own": "your own"}  # of a behaviour, where it has others
 _SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
 
 
@@ -172,29 +171,13 @@ class Viewer:
         }
 
     @property
-    def legend(self) -> list[tuple[str, str]]:
-        """The behaviours whose colours heads have, each with its word."""
-        behaviours = dict.fromkeys(label.behaviour for label in self.called.values() if label.behaviour)
-        return [(name, _WORDS.get(name, name)) for name in behaviours]
-
-    @property
     def least(self) -> str:
         """The share below which none is kept, in words."""
         return f"{LEAST:.0%}"
 
     @property
-    def flips(self) -> bool:
-        """Whether tokens look at others of their own text."""
-        return any(attention.heads.attention == "self" for attention in self.passages[0].attentions)
-
-    @property
-    def n_patterns(self) -> int:
-        """Patterns of all heads in all passages."""
-        return sum(attention.heads.count for attention in self._attentions)
-
-    @property
     def left_out(self) -> int:
-        """How many of them the page has no room for."""
+        """How many patterns the page has no room for."""
         return self._kept[1]
 
     @cached_property

@@ -4,10 +4,11 @@ import json
 from html import escape
 from pathlib import Path
 
+import numpy as np
+
 from analyses.execution.file_marks import check_free
 from analyses.viewer.page_safety import environment, policy
 from analyses.viewer.passages import Viewer
-from analyses.viewer.static import static
 from interp import InputError
 from interp.training.whole_files import file_above, replacing
 
@@ -15,6 +16,9 @@ TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
 _THEME = _ROOM.parent / "report" / "templates" / "style.css"  # of every page
 _FRAME = 480, 30, 32, 14, 900  # pixels of a frame: to begin with, a layer, a line of so many tokens; and at most
+_MOST = 40  # tokens of each side that are drawn
+_FAINTEST = 0.05  # of a head's attention that is drawn
+_LETTERS = 18  # of a token beside the lines
 
 
 def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = True) -> str:
@@ -54,6 +58,34 @@ def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "", *
             part.write_text(page(viewer, title, lead), "utf-8")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+
+
+def static(viewer: Viewer) -> str:
+    """An SVG picture: on the left the tokens that look, on the right those that they look at, wider lines for more.
+
+    It is of the first passage and head, and of no more than its first tokens.
+    """
+    stack, kind, layer, head = viewer.start
+    attentions = viewer.passages[0].attentions
+    same = [each for each in attentions if (each.heads.stack, each.heads.attention) == (stack, kind)]
+    attention = (same or attentions)[0]
+    shares = attention.weights[layer, head, :_MOST, :_MOST] / 255
+    links = [(query, key, shares[query, key]) for query, key in np.argwhere(shares >= _FAINTEST).tolist()]
+    longest = max(len(attention.queries), len(attention.keys))
+    title = (
+        f"{'cross-attention ' if kind == 'cross' else ''}L{layer}.H{head} looks from the tokens on the left to those"
+    )
+    title += " on the right" + f" (the first {_MOST} of {longest})" * (longest > _MOST)
+    sides = [[_printable(token) for token in side[:_MOST]] for side in (attention.queries, attention.keys)]
+    template = environment({"analyses.viewer": "."}, {}).get_template("links.svg.jinja")
+    return template.render(title=title, sides=sides, links=links)
+
+
+def _printable(token: str) -> str:
+    """A token of so many letters, without signs that no XML may hold."""
+    shown = token.strip() or "␣"
+    shown = shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…"
+    return "".join(sign if sign.isprintable() else "�" for sign in shown)
 
 
 def packed(viewer: Viewer) -> str:

@@ -86,33 +86,24 @@ class Label(NamedTuple):
 
     def words(self, title: str = "") -> Words:
         """How it is worded; by its `title` or name where it is somebody's own."""
+        kind, this, that, where = self.kind, tag(self.source), tag(self.target), ""
         match self:
-            case Label("relation", name, _, target) if target:
-                return _relation(self)
-            case Label("tag", _, source, target) if target:
-                these, thing = plural(tag(source)), tag(target)
-                return Words(f"{tag(source)} to {thing}", f"looks from {these} to {plural(thing)}", these, an(thing))
-            case Label("any", target=target):
-                noun = tag(target)
-                return Words(f"any {noun}", f"looks at {plural(noun)}, whoever asks", "words", an(noun))
+            case Label("relation", name, source, target) if target and name in RELATIONS:
+                this, that = RELATIONS[name] if source == "dependent" else RELATIONS[name][::-1]
+            case Label("relation", target=target) if target:
+                kind = "unknown relation"
             case Label("rule", name):
-                return Words(rule(name).removeprefix("the "), f"goes to {rule(name)}", sought=rule(name))
+                where = rule(name)
             case Label("offset", name) if re.fullmatch(r"-?\d+", name):
-                there = f"token {offset(int(name))}"
-                return Words(there, f"looks at the {there}", "words", f"the {there}")
-        title = title or str(self)
-        return Words(title, f"looks where “{title}” says", f"words that “{title}” is about", "a word that it names")
-
-
-def _relation(label: Label) -> Words:
-    """From one end of a dependency to the other."""
-    ends = RELATIONS.get(label.name)
-    if ends is None:
-        at, that = f"the {label.source} of {label.name}", f"its {label.target}"
-        short = f"{label.name}: {label.source} to {label.target}"
-        return Words(short, f"goes from {at} to {that}", f"words at {at}", that)
-    this, that = ends if label.source == "dependent" else ends[::-1]
-    return Words(f"{this} to its {that}", f"goes from {an(this)} to its {that}", plural(this), f"their {that}")
+                where = f"the token {offset(int(name))}"
+            case Label("tag" | "any", target=target) if target:
+                pass
+            case _:
+                kind = "own"
+        words = {"this": this, "these": plural(this), "that": that, "those": plural(that)}
+        words |= {"a_this": an(this), "a_that": an(that), "where": where, "there": where.removeprefix("the ")}
+        words |= {"title": title or str(self), **self._asdict()}
+        return Words(*(template.format(**words) for template in WORDS["labels"][kind]))
 
 
 def worded(label: str, vocabulary: Mapping[str, Words]) -> Words:

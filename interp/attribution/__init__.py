@@ -6,7 +6,6 @@ sum says after each layer; `composition_scores` says which heads read what earli
 path only: `interp.patching` measures what a head does through later layers.
 """
 
-from interp.attribution.answers import Answer, Positions
 from interp.attribution.composition import composition_scores
 from interp.attribution.direct import (
     DirectAttribution,
@@ -15,6 +14,8 @@ from interp.attribution.direct import (
     head_results,
 )
 from interp.attribution.lens import LogitLens, logit_lens
+from interp.patching.pairs import Answer
+from interp.tokens import Positions
 
 __all__ = [
     "Answer",

@@ -1,7 +1,5 @@
 """Which heads read what earlier heads write? Asked of the weights alone, nothing run (Elhage 2021)."""
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -30,13 +28,12 @@ def composition_scores(
     model = with_parts(model, "composition of heads")
     only_stack(model, "composition of heads")
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
+    factors = [_factors(model, layer) for layer in range(n_layers)]
     shape = (3, n_layers, n_heads, n_layers, n_heads)
-    factors = [_Factors.from_weights(model, layer) for layer in range(n_layers)]
-    scores = torch.full(shape, torch.nan, dtype=factors[0].writes.dtype, device=model.device)
-    for layer in range(n_layers):
-        writes = factors[layer].writes  # head rank d_model
+    scores = torch.full(shape, torch.nan, dtype=factors[0][0].dtype, device=model.device)
+    for layer, (writes, *_) in enumerate(factors):
         for later in range(layer + 1, n_layers):
-            for kind, reads in enumerate((factors[later].queries, factors[later].keys, factors[later].values)):
+            for kind, reads in enumerate(factors[later][1:]):
                 product = writes.flatten(0, 1) @ reads.transpose(0, 1).flatten(1)  # all pairs of heads at once
                 product = product.view(n_heads, -1, n_heads, reads.shape[-1])
                 norms = writes.norm(dim=(1, 2))[:, None] * reads.norm(dim=(1, 2))
@@ -44,29 +41,20 @@ def composition_scores(
     return scores
 
 
-@dataclass(frozen=True)
-class _Factors:
-    """A layer's W_OV, W_QK, W_QK^T and W_OV as thin matrices of the same Frobenius norms.
+def _factors(model: Transformer, layer: int) -> tuple[Float[Tensor, "head _ _"], ...]:
+    """A layer's W_OV (rank x d_model), W_QK, W_QK^T and W_OV (d_model x rank), thin, of the same Frobenius norms.
 
-    |A B| = |R B| where A = Q R and Q's columns are orthonormal: an outer side of width d_model shrinks to d_head.
+    |A B| = |R B| where A = Q R and Q's columns are orthonormal: an outer side of width d_model shrinks to d_head. They
+    are in at least float32.
     """
-
-    writes: Float[Tensor, "head rank d_model"]
-    queries: Float[Tensor, "head d_model rank"]
-    keys: Float[Tensor, "head d_model rank"]
-    values: Float[Tensor, "head d_model rank"]
-
-    @staticmethod
-    def from_weights(model: Transformer, layer: int) -> "_Factors":
-        """From the weights, in at least float32."""
-        block, config = model.last.blocks[layer], model.last.config
-        attn, norm, after = block.attn, block.attention.norm_before, block.attention.norm_after
-        shared = config.n_heads // config.kv_heads
-        w_q, w_k, w_v = (_folded(norm, wide(weight)) for weight in (attn.W_Q, attn.W_K, attn.W_V))
-        w_k, w_v = w_k.repeat_interleave(shared, 0), w_v.repeat_interleave(shared, 0)
-        w_o = _folded(after, wide(attn.W_O).mT, writes=True).mT
-        r_q, r_k, r_v, r_o = (torch.linalg.qr(side, "r").R for side in (w_q, w_k, w_v, w_o.mT))
-        return _Factors(r_v @ w_o, w_q @ r_k.mT, w_k @ r_q.mT, w_v @ r_o.mT)
+    block, config = model.last.blocks[layer], model.last.config
+    attn, norm, after = block.attn, block.attention.norm_before, block.attention.norm_after
+    shared = config.n_heads // config.kv_heads
+    w_q, w_k, w_v = (_folded(norm, wide(weight)) for weight in (attn.W_Q, attn.W_K, attn.W_V))
+    w_k, w_v = w_k.repeat_interleave(shared, 0), w_v.repeat_interleave(shared, 0)
+    w_o = _folded(after, wide(attn.W_O).mT, writes=True).mT
+    r_q, r_k, r_v, r_o = (torch.linalg.qr(side, "r").R for side in (w_q, w_k, w_v, w_o.mT))
+    return r_v @ w_o, w_q @ r_k.mT, w_k @ r_q.mT, w_v @ r_o.mT
 
 
 def _folded(

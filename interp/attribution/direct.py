@@ -2,26 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.attention import Attention
-from interp.attribution.answers import Answer, Positions, Reading
 from interp.attribution.composition import gain, wide
 from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.errors import InputError, one_of
 from interp.indices import is_number
-from interp.model import Model, split_name
+from interp.model import Model
 from interp.parts import RootMeanSquare
 from interp.patching.cell_tables import cell_rows, dust, long_table
+from interp.patching.pairs import Answer, Inputs, answer_ids
 from interp.patching.patch_sites import Attending, last_stack
 from interp.patching.results import Drawing, unreliable
-from interp.running import Run, Tokens, run
+from interp.running import Run, Tokens, as_batches, run
+from interp.tokens import Positions
 from interp.transformer import Block, Transformer, with_parts
 
 Toward = Float[Tensor, "prompt head d_head"]  # what a unit of each dimension of each head's z adds along a direction
@@ -59,6 +59,20 @@ def head_results(
     return einsum(z, weight, "... position head d_head, head d_head d_model -> ... position head d_model")
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Where a direction is read: prompts, one column of each, and the direction after the final norm."""
+
+    inputs: Inputs
+    columns: Int[Tensor, " prompt"]
+    direction: Float[Tensor, "prompt d_model"]
+    bias: Float[Tensor, " prompt"] | None  # what the output layer adds
+
+    def take(self, site: Float[Tensor, "prompt position ..."]) -> Float[Tensor, "prompt ..."]:
+        """What a site holds where the direction is read."""
+        return wide(site[torch.arange(len(self.columns), device=self.columns.device), self.columns])
+
+
 @dataclass(frozen=True, repr=False)
 class DirectAttribution(Shown):
     """What each term of the stream adds to a logit difference (or to any direction) at one position a prompt.
@@ -85,14 +99,12 @@ class DirectAttribution(Shown):
     def by_head(self, attention: Attending = "self") -> Float[Tensor, "layer head prompt"]:
         """The heads alone; of cross-attention, those that read the encoder."""
         _attention(self.model.last.blocks[0], attention)  # which says where there is none
-        config, kind = self.model.config, f"{_PREFIX[attention]}head"
-        cells = product(range(config.n_layers), range(config.n_heads))
-        heads = [self[f"{self.reading.stack}.{layer}.{kind}.{head}"] for layer, head in cells]
-        return torch.stack(heads).unflatten(0, (config.n_layers, config.n_heads))
+        heads = [at for at, name in enumerate(self.names) if f".{_PREFIX[attention]}head." in name]
+        return self.values[heads].unflatten(0, (self.model.config.n_layers, -1))
 
     def by_layer(self) -> Float[Tensor, "layer prompt"]:
         """All that a layer's attention (biases included) and feed-forward write."""
-        prefixes = [f"{self.reading.stack}.{layer}." for layer in range(self.model.config.n_layers)]
+        prefixes = [f"{last_stack(self.model)}.{layer}." for layer in range(self.model.config.n_layers)]
         members = [[at for at, name in enumerate(self.names) if name.startswith(prefix)] for prefix in prefixes]
         return torch.stack([self.values[at].sum(0) for at in members])
 
@@ -106,14 +118,13 @@ class DirectAttribution(Shown):
         Args:
             seed: of the intervals' resampling.
         """
-        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
-
         whole = None if unreliable(self.total) else self.total
         rows = cell_rows(("term",), self.values, dust(self.total), whole, seed=seed)
         rows["term"] = [self.names[column] for column in rows["term"].tolist()]
-        places = pd.DataFrame([*map(_place, rows["term"])], columns=["part", "layer", "head"], index=rows.index)
-        rows[["part", "layer", "head"]] = places.astype({"layer": "Int64", "head": "Int64"})
-        return long_table({"stack": self.reading.stack}, [rows], ("term", "part", "layer", "head"))
+        place = rows["term"].str.extract(r"^\w+\.(?P<layer>\d+)\.(?P<part>.*?)(?:\.(?P<head>\d+))?$")
+        rows["part"] = place["part"].fillna(rows["term"])
+        rows[["layer", "head"]] = place[["layer", "head"]].astype("Int64")
+        return long_table({"stack": last_stack(self.model)}, [rows], ("term", "part", "layer", "head"))
 
     def figure(self, kind: Drawing = "map", attention: Attending = "self", **how: Any) -> Figure:
         """A map of the heads, or the terms that add most either way, with their intervals.
@@ -142,15 +153,6 @@ class DirectAttribution(Shown):
         facts |= {self.names[at]: signed(float(means[at])) for at in order}
         count = so_many(self.total.shape[-1], "prompt")
         return f"Direct attribution: {so_many(len(self.names), 'term')}, over {count}", facts
-
-
-def _place(name: str) -> tuple[str, int | None, int | None]:
-    """The part of a term by its name, its layer and its head: `decoder.0.head.3` is head, 0, 3."""
-    _, layer, within = split_name(name)
-    part, _, head = within.rpartition(".")
-    if layer is None:
-        return name, None, None
-    return (part, layer, int(head)) if head.isdigit() else (within, layer, None)
 
 
 @torch.no_grad()
@@ -189,15 +191,15 @@ def direct_logit_attribution(
             neither or both of answers and direction; no such position.
     """
     model = with_parts(model, "direct attribution")
-    reading = Reading.from_arguments(model, tokens, right, wrong, direction, position, target)
-    name, stack, layers = reading.stack, model.last, range(model.config.n_layers)
+    reading = _reading(model, as_batches(model, tokens, target), right, wrong, direction, position)
+    name, stack, layers = last_stack(model), model.last, range(model.config.n_layers)
     attentions: list[Attending] = ["self", "cross"] if stack.config.cross_attention else ["self"]
     sites = {f"{name}.{layer}.{_PREFIX[attention]}attn.z" for layer in layers for attention in attentions}
     sites |= {f"{name}.{layer}.mlp_out" for layer in layers if stack.blocks[layer].mlp is not None}
     ends = f"{name}.embed", f"{name}.{layers[-1]}.resid_post", f"{name}.resid_final"
     out = run(model, reading.inputs[0], capture=[*sites, *ends], target=reading.inputs[1])
     e = _before(stack.norm, reading.take(out[ends[1]]), reading.direction)
-    terms = {"embed": reading.dot(out[ends[0]], e)}
+    terms = {"embed": (reading.take(out[ends[0]]) * e).sum(-1)}
     toward: dict[Attending, list[Toward]] = {attention: [] for attention in attentions}
     for layer, block in enumerate(stack.blocks):
         for attention in attentions:
@@ -207,17 +209,61 @@ def direct_logit_attribution(
             toward[attention].append(directions)
             heads = einsum(z, directions, "prompt head d_head, prompt head d_head -> head prompt")
             terms |= {f"{within}{kind}head.{head}": value for head, value in enumerate(heads)}
-            if bias is not None:
-                terms[f"{within}{kind}attn.bias"] = bias
+            terms |= {} if bias is None else {f"{within}{kind}attn.bias": bias}
         if block.mlp is not None:
-            terms[f"{name}.{layer}.mlp"] = reading.dot(out[f"{name}.{layer}.mlp_out"], e)
+            terms[f"{name}.{layer}.mlp"] = (reading.take(out[f"{name}.{layer}.mlp_out"]) * e).sum(-1)
     if (shift := _shift(stack.norm, reading.direction)) is not None:
         terms["norm.bias"] = shift
-    total = reading.dot(out[ends[2]], reading.direction)
+    total = (reading.take(out[ends[2]]) * reading.direction).sum(-1)
     if reading.bias is not None:
         terms["output.bias"] = reading.bias
         total = total + reading.bias
     return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model, reading, toward)
+
+
+def _reading(
+    model: Transformer,
+    inputs: Inputs,
+    right: Answer | None,
+    wrong: Answer | None,
+    direction: Tensor | None,
+    position: Positions,
+) -> Reading:
+    """The arguments of `direct_logit_attribution`, checked."""
+    config, n_prompts, bias = model.last.config, len(inputs[0].ids), None
+    if config.norms_sums:
+        raise InputError(
+            "this model's norms come after its sums: each rescales all that was written before, so its stream is "
+            "no sum of what its layers write and there is no direct attribution; patch or ablate instead"
+        )
+    if (right is None) == (direction is None) or (wrong is not None and right is None):
+        raise InputError("expected either answers (right, and wrong to compare with) or a direction")
+    if right is None:
+        assert direction is not None
+        read = wide(direction.to(model.device))
+        if read.shape not in {(config.d_model,), (n_prompts, config.d_model)}:
+            shapes = f"({config.d_model},) or ({n_prompts}, {config.d_model})"
+            raise InputError(f"a direction has shape {shapes}, got {tuple(read.shape)}")
+        read = read.expand(n_prompts, -1)
+    else:
+        output = model.output
+        if output is None:
+            raise InputError("this model has no output layer, so answers have no logits: give a direction")
+        if model.config.transform is not None:
+            raise InputError(
+                "this model transforms its final stream before the output layer, so that no logit is a sum of what "
+                "its layers write: give a direction of that stream, or patch or ablate instead"
+            )
+        ids = [answer_ids(model, answer, n_prompts) for answer in (right, wrong) if answer is not None]
+        read, *less = (wide(output.weight)[answers] * output.scale for answers in ids)
+        read = read - less[0] if less else read
+        if output.bias is not None:
+            bias, *less = (wide(output.bias)[answers] for answers in ids)
+            bias = bias - less[0] if less else bias
+    columns = (inputs[1] or inputs[0]).columns(position)
+    if columns.shape[1] != 1:
+        raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
+    return Reading(inputs, columns[:, 0], read, bias)
 
 
 @torch.no_grad()
@@ -234,7 +280,7 @@ def attribution_by_source(
     """
     _attention(found.model.last.blocks[0], attention)  # which says where there is none
     reading, config = found.reading, found.model.last.config
-    place = f"{reading.stack}.{{}}.{_PREFIX[attention]}attn."
+    place = f"{last_stack(found.model)}.{{}}.{_PREFIX[attention]}attn."
     batch, decoded = reading.inputs
     out = run(found.model, batch, f"{place.format('*')}v", target=decoded, until=f"{place.format('*')}pattern")
     keys, shared, by_layer = batch if attention == "cross" else decoded or batch, config.n_heads // config.kv_heads, []

@@ -8,12 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attribution.answers import Answer, answer_ids
 from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.cell_tables import cell_rows, long_table
-from interp.patching.pairs import answers_in
+from interp.patching.pairs import Answer, answer_ids, answers_in
 from interp.patching.patch_sites import last_stack
 from interp.running import Tokens, as_batches, run
 from interp.tokens import Positions, TokenBatch
@@ -74,21 +73,11 @@ class LogitLens(Shown):
         logits, ids = (each.cpu() for each in self.top(k))
         chances = (logits.double() - self.logits.double().logsumexp(-1, keepdim=True).cpu()).exp()
         layer, prompt, index, rank = torch.cartesian_prod(*map(torch.arange, ids.shape)).T
-        positions, read = self.tokens.positions.cpu(), self.tokens.ids.cpu()
-        column = self.columns.cpu()[prompt, index]
-        return pd.DataFrame(
-            {
-                "layer": layer.numpy(),
-                "prompt": prompt.numpy(),
-                "position": positions[prompt, column].numpy(),
-                "read": self._labels(read[prompt, column].tolist()),
-                "rank": rank.numpy() + 1,
-                "id": ids.flatten().numpy(),
-                "token": self._labels(ids.flatten().tolist()),
-                "logit": logits.flatten().double().numpy(),
-                "probability": chances.flatten().numpy(),
-            }
-        )
+        at = prompt, self.columns.cpu()[prompt, index]
+        table: dict[str, Any] = {"layer": layer, "prompt": prompt, "position": self.tokens.positions.cpu()[at]}
+        table |= {"read": self._labels(self.tokens.ids.cpu()[at].tolist()), "rank": rank + 1, "id": ids.flatten()}
+        table |= {"token": self._labels(ids.flatten().tolist()), "logit": logits.flatten().double()}
+        return pd.DataFrame({**table, "probability": chances.flatten()})
 
     def _labels(self, ids: list[int]) -> list[str | None]:
         """Tokens as a person reads them; None where the model has no tokenizer."""

@@ -4,15 +4,13 @@ Where there is an encoder, it reads the prompts once, and each layer of the deco
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.cache import Growing, growing_cache
-from interp.continued import Continued, places
-from interp.edited import Edited
+from interp.attention import Growing
 from interp.errors import InputError, whole_number
 from interp.finite import check_finite
 from interp.generation.sampling import check_sampling, choose, penalised, streams
@@ -20,8 +18,9 @@ from interp.generation.while_writing import Watch
 from interp.generation.written import Written, text_behind
 from interp.model import Model
 from interp.model_inputs import Tokens, as_batch, as_batches, check_model
-from interp.running import Edits
-from interp.tokens import TokenBatch
+from interp.running import Edited, Edits
+from interp.tap import Tap
+from interp.tokens import Continued, TokenBatch, text_positions
 from interp.transformer import Transformer
 from interp.visibility import Source, Visibility
 
@@ -75,8 +74,8 @@ def generate(
             range; edits as in `run`; captures of a text that outgrows the context; logits that are no numbers.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
-    settings = {**sampling, "target": target, "stop": stop, "seed": seed, "edit": edit, "capture": capture}
-    writer = Writer(model, prompt, max_new_tokens, **settings)
+    texts = {"target": target, "stop": stop, "seed": seed, "edit": edit, "capture": capture}
+    writer = Writer(model, prompt, max_new_tokens, **texts, **sampling)
     for _ in writer.tokens():
         pass
     return writer.written()
@@ -97,9 +96,7 @@ def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: 
     shown = [""] * len(writer.ids)
     for _ in writer.tokens():
         whole = writer.behind()
-        ready = [
-            text.rstrip("\ufffd") if not done else text for text, done in zip(whole, writer.ended.tolist(), strict=True)
-        ]
+        ready = [text if done else text.rstrip("\ufffd") for text, done in zip(whole, writer.ended, strict=True)]
         yield [text[len(old) :] for text, old in zip(ready, shown, strict=True)]
         shown = ready
 
@@ -128,7 +125,7 @@ class Writer:
         while isinstance(model, Edited):
             model, edits = model.model, [model.edits, *edits]
         check_model(model)
-        self.model, config = model, model.config
+        self.model, config, n_ctx = model, model.config, model.config.n_ctx
         if config.decoder is None or config.output == "none":
             raise InputError("only a decoder with an output layer can generate text")
         whole_number("max_new_tokens", max_new_tokens)
@@ -137,11 +134,8 @@ class Writer:
         longest, shortest = int(self.begun.lengths.max()), int(self.begun.lengths.min())
         self.room = max_new_tokens if self.source is None else min(max_new_tokens, config.n_ctx - shortest)
         n_read = max(0, self.room - 1)
-        if capture and longest + n_read > config.n_ctx:
-            raise InputError(
-                f"captures are of one reading of a text, and {longest} + {n_read} tokens outgrow the context of "
-                f"{config.n_ctx}: write at most {config.n_ctx - longest + 1}"
-            )
+        if capture and longest + n_read > n_ctx:
+            raise InputError(f"captures outgrow the context of {n_ctx}: write at most {n_ctx - longest + 1} tokens")
         self.stops, self.stop_texts = _stops(model, stop)
         self.watch = Watch(model, capture, edits, Continued.from_prompts(self.begun, n_read), self.source)
         self.sampling, self.penalty = sampling, repetition_penalty
@@ -158,8 +152,7 @@ class Writer:
         n_ctx = self.model.config.n_ctx
         if self.source is not None:
             self.ended |= self.begun.lengths >= n_ctx
-        read = self._read_on_cache if isinstance(self.model, Transformer) else self._read_anew
-        logits = read()
+        logits = self._read()
         for step in range(self.room):
             new = torch.where(self.ended, self.ids[:, -1], self._next(logits, ends_here=step + 1 == self.room))
             self._ends = self._ends + (~self.ended).long()
@@ -174,52 +167,45 @@ class Writer:
             yield new
             if step + 1 == self.room or bool(self.ended.all()):
                 return
-            logits = read()
+            logits = self._read()
 
     @torch.no_grad()
-    def _read_on_cache(self) -> Tensor:
-        """Logits after the last column, on the keys and values of what was read before."""
-        assert isinstance(self.model, Transformer)
-        stop, stack = self.ids.shape[1], self.model.last
-        start = max(0, stop - self.model.config.n_ctx)
-        if start or not self._cache:  # the oldest token has left: every position is another
-            self._cache, self._done = growing_cache(stack.config), start
-        tap = self.watch.tap(start, self._done, stop)
-        if self.source is not None and self._encoded is None:
-            encoded = self.model.stack("encoder")(self.source, tap.at("encoder"))
-            self._encoded = Source.of(encoded, self.source)
-        elif self.source is not None:
-            tap.fired.update(site for site in tap.edit if site.startswith("encoder."))
-        window = self._window(start)
-        first, inside = self._done - start, tap.at(next(reversed(self.model.config.stacks)))
-        visibility = Visibility.of(window, causal=True, first=first)
-        residual = inside("embed", stack.embed(window.ids[:, first:], visibility.positions))
-        final = stack.resume(residual, visibility, tap=inside, past=self._cache, source=self._encoded)
-        logits = self.model.read(final if tap.wants("logits") else final[:, -1:], tap)
+    def _read(self) -> Tensor:
+        """Logits after the last column; of a `Transformer` on the keys and values of what was read before."""
+        model, stop = self.model, self.ids.shape[1]
+        start = max(0, stop - model.config.n_ctx)
+        if start or not isinstance(model, Transformer):  # the oldest token has left: every position is another
+            self._cache, self._done = [], start
+        tap, mask = self.watch.tap(start, self._done, stop), self.mask[:, start:]
+        window = TokenBatch(self.ids[:, start:], mask, text_positions(mask))
+        if isinstance(model, Transformer):
+            logits = self._continued(model, window, tap, self._done - start)
+        else:
+            logits = model(window, tap) if self.source is None else model(self.source, tap, window)
         assert logits is not None
-        self.watch.keep(tap, logits, whole=False)
+        self.watch.keep(tap, logits, whole=not isinstance(model, Transformer))
         self._done = stop
         return logits[:, -1]
 
-    @torch.no_grad()
-    def _read_anew(self) -> Tensor:
-        """The same of a model that is run as a whole."""
-        start = max(0, self.ids.shape[1] - self.model.config.n_ctx)
-        window, tap = self._window(start), self.watch.tap(start, start, self.ids.shape[1])
-        logits = self.model(window, tap) if self.source is None else self.model(self.source, tap, window)
-        assert logits is not None
-        self.watch.keep(tap, logits, whole=True)
-        return logits[:, -1]
-
-    def _window(self, start: int) -> TokenBatch:
-        if not self.begun.padded:
-            return TokenBatch.from_ids(self.ids[:, start:])
-        return TokenBatch(self.ids[:, start:], self.mask[:, start:], places(self.mask[:, start:]))
+    def _continued(self, model: Transformer, window: TokenBatch, tap: Tap, first: int) -> Tensor | None:
+        stack = model.last
+        self._cache = self._cache or [Growing() for _ in stack.blocks]
+        if self.source is not None and self._encoded is None:
+            self._encoded = Source.of(model.stack("encoder")(self.source, tap.at("encoder")), self.source)
+        elif self.source is not None:
+            tap.fired.update(site for site in tap.edit if site.startswith("encoder."))
+        inside = tap.at(next(reversed(model.config.stacks)))
+        visibility = Visibility.of(window, causal=True, first=first)
+        residual = inside("embed", stack.embed(window.ids[:, first:], visibility.positions))
+        final = stack.resume(residual, visibility, tap=inside, past=self._cache, source=self._encoded)
+        return model.read(final if tap.wants("logits") else final[:, -1:], tap)
 
     def _next(self, logits: Tensor, *, ends_here: bool) -> Int[Tensor, " prompt"]:
         writing = self.model.config.writing
-        if bool((logits.isnan() | logits.isposinf()).any()):
-            self._refuse()
+        if bool((logits.isnan() | logits.isposinf()).any()):  # in the model, or else in what edits make of it
+            texts = [None if each is None else each.ids[:1][each.mask[:1]][None] for each in (self.source, self.begun)]
+            check_finite(self.model, *(texts if self.source is not None else texts[1:]))
+            raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
         logits = penalised(logits, self.ids, self.mask, self.penalty)
         if writing.never:
             logits = logits.index_fill(1, torch.tensor([*writing.never], device=logits.device), -torch.inf)
@@ -228,12 +214,6 @@ class Writer:
             last = (self._ends + 1 >= self.model.config.n_ctx) | ends_here
             new = new.masked_fill(last, writing.last)
         return new if writing.first is None else new.masked_fill(self._ends == 1, writing.first)
-
-    def _refuse(self) -> NoReturn:
-        """Say where what is no number arises: in the model, or else in what edits make of it."""
-        texts = [None if each is None else each.ids[:1][each.mask[:1]][None] for each in (self.source, self.begun)]
-        check_finite(self.model, *(texts if self.source is not None else texts[1:]))
-        raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
 
     def behind(self) -> list[str]:
         """What is written behind each prompt so far."""
@@ -244,7 +224,7 @@ class Writer:
     def _texts(self) -> TokenBatch:
         width, first = self.ids.shape[1], self.mask.int().argmax(1, keepdim=True)
         mask = self.mask & (torch.arange(width, device=self.ids.device) < first + self._ends[:, None])
-        return TokenBatch(self.ids, mask, places(mask))
+        return TokenBatch(self.ids, mask, text_positions(mask))
 
     def written(self) -> Written:
         """The texts as they stand."""
@@ -258,23 +238,19 @@ def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBa
     if len(model.config.stacks) == 1:
         if target is not None:
             raise InputError("this model has one stack, which continues its prompt: expected no target")
-        return None, _padded_left(batch)
-    start = model.config.target_start
-    if target is None and start is None:
-        raise InputError("this model does not say what its decoder's input begins with: give ids as target=")
-    batch, written = as_batches(model, batch, torch.tensor([[start]]) if target is None else target)
-    assert written is not None
-    return batch, _padded_left(written)
-
-
-def _padded_left(batch: TokenBatch) -> TokenBatch:
-    if not batch.padded:
-        return batch
-    return TokenBatch.from_rows(batch.id_lists(), side="left").to(batch.ids.device)
+        source, begun = None, batch
+    else:
+        start = model.config.target_start
+        if target is None and start is None:
+            raise InputError("this model does not say what its decoder's input begins with: give ids as target=")
+        source, begun = as_batches(model, batch, torch.tensor([[start]]) if target is None else target)
+        assert begun is not None
+    if begun.padded:
+        begun = TokenBatch.from_rows(begun.id_lists(), side="left").to(begun.ids.device)
+    return source, begun
 
 
 def _stops(model: Model, stop: Stop) -> tuple[Int[Tensor, " id"], list[str]]:
-    """Ids that end a text, and strings that do."""
     stops = model.config.writing.ends if stop is None else [stop] if isinstance(stop, int | str) else [*stop]
     texts = [each for each in stops if isinstance(each, str)]
     if "" in texts:

@@ -10,15 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from interp.continued import Continued
-from interp.edited import in_turn
 from interp.edits import Change, SelectiveEdit, on_a_copy, read_along
 from interp.errors import InputError
 from interp.model import Model
-from interp.running import Edits, counted
+from interp.running import Edits, counted, in_turn
 from interp.sites import matching
 from interp.tap import Edit, Tap
-from interp.tokens import TokenBatch
+from interp.tokens import Continued, TokenBatch
 
 
 class Watch:
@@ -56,10 +54,7 @@ class Watch:
         if idle := self._edits.keys() - tap.fired:
             raise InputError(f"these edits never fired: {', '.join(sorted(idle))}")
         if logits.ndim > 3 or logits.shape[0] != len(self.text.ids):
-            raise InputError(
-                "an edit adds an axis before the prompts, and each prompt is continued in one way: give a prompt once "
-                "for each change"
-            )
+            raise InputError("an edit adds an axis before the prompts: give a prompt once for each change")
         for name, value in tap.seen.items():
             self._seen[name] = [*([] if whole else self._seen.get(name, [])), value]
 

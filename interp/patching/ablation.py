@@ -15,22 +15,21 @@ from typing import TypedDict, Unpack
 from warnings import warn
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError, InputWarning
 from interp.indices import is_number
 from interp.model import Model
 from interp.patching.memory import BUDGET
-from interp.patching.metrics import Metric, prepared, with_answers
-from interp.patching.named_positions import cells_of, check_names
+from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import Attending, PatchSite, StackName
+from interp.patching.patch_sites import Attending, StackName
 from interp.patching.plain import PlainRun
+from interp.patching.preparation import Plan, Values, read_values
 from interp.patching.replacements import Alone, Kind, replacements
 from interp.patching.results import Cells
 from interp.patching.resumption import Cell, measure_sets
-from interp.patching.sweeps import read_values, swept
+from interp.patching.sweeps import swept
 from interp.running import Tokens
 from interp.transformer import with_parts
 
@@ -91,18 +90,15 @@ def ablate(
     Raises:
         InputError: no such site, axis, kind or option; a mean of the wrong shape; no other prompt to draw from.
     """
-    by = tuple(by)
-    setting = _Setting(model, prompts, metrics, site, by, kind, options)
-    patch_site, clean = setting.patch_site, setting.clean
-    check_names(setting.alone, patch_site, by)
-    if site == "z" or (patch_site.in_engine(by) and not patch_site.units):  # the plain run has these
-        runs = setting.plain, setting.replaced()
-        values = swept(setting.model, setting.alone, runs, setting.readouts, clean, patch_site, by, setting.budget)
+    ablation = _Ablation(model, prompts, metrics, site, by, kind, options)
+    plan = ablation.plan
+    if site == "z" or (plan.patch_site.in_engine(plan.by) and not plan.patch_site.units):  # the plain run has these
+        values = swept(plan, (ablation.run, ablation.replaced()), ablation.values, ablation.budget)
     else:
-        shape = patch_site.shape(setting.alone, by)
-        sets = setting.measure(by, [[cell] for cell in product(*map(range, shape))])
-        values = {name: value.view(*shape, -1) for name, value in sets.items()}
-    return cells_of(setting.model, setting.alone, patch_site, by, "noise", values, clean, {}, kind=kind)
+        sets = ablation.measure(plan.by, [[cell] for cell in product(*map(range, plan.shape))])
+        values = {name: value.view(*plan.shape, -1) for name, value in sets.items()}
+    values = {name: plan.by_name(value) for name, value in values.items()}
+    return plan.cells(values, ablation.values, {}, kind=kind)
 
 
 def ablate_cells(
@@ -124,7 +120,7 @@ def ablate_cells(
     Raises:
         InputError: as `ablate`, or a cell that the model lacks.
     """
-    return _listed(model, prompts, metrics, cells, site, kind, options, "cell")
+    return _Ablation(model, prompts, metrics, site, ("layer",), kind, options).listed(cells, "cell")
 
 
 def ablate_in_order(
@@ -146,52 +142,11 @@ def ablate_in_order(
     Raises:
         InputError: as `ablate_cells`, or a cell named twice.
     """
-    return _listed(model, prompts, metrics, order, site, kind, options, "step")
+    return _Ablation(model, prompts, metrics, site, ("layer",), kind, options).listed(order, "step")
 
 
-def _listed(
-    model: Model,
-    prompts: Tokens | Pairs,
-    metrics: Metric | Sequence[Metric],
-    cells: Sequence[Cell],
-    site: str,
-    kind: Kind,
-    options: Options,
-    axis: str,
-) -> Cells:
-    """The metrics with each cell ablated (`cell`), or each with all before it (`step`)."""
-    setting = _Setting(model, prompts, metrics, site, ("layer",), kind, options)
-    patch_site, units = setting.patch_site, ("layer", *setting.patch_site.units)
-    cells = _checked(patch_site, cells)
-    if axis == "step" and len({*cells}) != len(cells):
-        raise InputError(f"an order names each cell once: expected {len({*cells})} cells, got {len(cells)}")
-    values = setting.measure(units, [cells[: at + 1] if axis == "step" else [cells[at]] for at in range(len(cells))])
-    clean, stack, attention = setting.clean, patch_site.stack, patch_site.attention
-    return Cells(
-        site, "noise", (axis,), values, clean, stack=stack, attention=attention, kind=kind, cells=(*cells,), units=units
-    )
-
-
-def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells, negative indices counted from the end.
-
-    Raises:
-        InputError: no cell, or one that the model lacks.
-    """
-    sizes = {axis: patch_site.size(axis) or 0 for axis in ("layer", *patch_site.units)}
-    if not len(cells):
-        raise InputError(f"expected at least one cell ({', '.join(sizes)}) to ablate, got none")
-    found = [(*cell,) if isinstance(cell, Iterable) and not is_number(cell) else (cell,) for cell in cells]
-    for cell in found:
-        exist = [is_number(at) and -size <= at < size for at, size in zip(cell, sizes.values(), strict=False)]
-        if len(cell) != len(sizes) or not all(exist):
-            limits = ", ".join(f"{name} 0-{size - 1}" for name, size in sizes.items())
-            raise InputError(f"no cell {cell} of {patch_site.site}: expected ({limits})")
-    return [tuple(int(at) % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in found]
-
-
-class _Setting:
-    """The prompts with their plain run and metrics, and what replaces the site in each layer (`instead`)."""
+class _Ablation:
+    """The prompts with their plain run and its metrics, and what replaces the site in each layer."""
 
     @torch.no_grad()
     def __init__(
@@ -200,39 +155,58 @@ class _Setting:
         prompts: Tokens | Pairs,
         metrics: Metric | Sequence[Metric],
         site: str,
-        by: tuple[str, ...],
+        by: Sequence[str],
         kind: Kind,
         options: Options,
     ):
         if unknown := options.keys() - Options.__annotations__.keys():
             raise InputError(f"no option {', '.join(unknown)} here: expected {', '.join(Options.__annotations__)}")
-        self.model, self.budget = with_parts(model, "an ablation"), options.get("budget", BUDGET)
+        model, self.kind, self.budget = with_parts(model, "an ablation"), kind, options.get("budget", BUDGET)
+        alone = Alone.of(model, prompts, options.get("target"))
         where = options.get("stack"), options.get("attention", "self")
-        self.patch_site = PatchSite.of(self.model, site, by, *where)
-        self.alone = Alone.of(self.model, prompts, options.get("target"))
-        self.readouts = prepared(self.model, self.alone, metrics)
-        donors, pairs = options.get("donors"), prompts if isinstance(prompts, Pairs) else None
-        if donors is None and kind == "resample" and pairs is not None and pairs.reaches(self.patch_site.stack):
-            first, second = pairs.to(self.model.device).inputs[1]
-            donors = first if second is None else (first, second)
+        self.plan = Plan.of(model, alone, metrics, site, by, "noise", *where)
+        donors = options.get("donors")
+        if donors is None and kind == "resample" and isinstance(prompts, Pairs):
+            first, second = prompts.to(model.device).inputs[1]
+            if prompts.reaches(self.plan.patch_site.stack):
+                donors = first if second is None else (first, second)
         drawn = options.get("mean"), donors, options.get("seed", 0)
-        self.instead = replacements(self.model, self.patch_site, self.alone, kind, *drawn)
-        self.plain = PlainRun.of(self.model, *self.alone.inputs[0])
-        self.clean = read_values(self.model, self.plain, with_answers(self.model, self.alone, self.readouts))
+        self.instead = replacements(model, self.plan.patch_site, alone, kind, *drawn)
+        self.run = PlainRun.of(model, *alone.inputs[0])
+        self.values = read_values(model, self.run, self.plan.plain)
         if donors is None and kind == "resample":
-            both = [(each.tokens, self.clean[each.name] < 0) for each in self.readouts if each.tokens is not None]
+            both = [(each.tokens, self.values[each.name] < 0) for each in self.plan.readouts if each.tokens is not None]
             if any(len(answers.gather(1, wrong.long()[:, None]).unique()) == 1 for answers, wrong in both):
                 warn(_ONE_ANSWER, InputWarning, stacklevel=4)
 
     def replaced(self) -> PlainRun:
         """A run that has the replacements at the site, to patch from."""
-        run = self.plain.of_stack(self.patch_site.stack)
-        layers = zip(self.instead, run[self.patch_site.local], strict=True)
-        run = run.putting(self.patch_site.local, [theirs.to(plain.dtype).expand_as(plain) for theirs, plain in layers])
-        return run if run.stack == self.plain.stack else replace(self.plain, source=run)
+        site = self.plan.patch_site
+        run = self.run.of_stack(site.stack)
+        layers = zip(self.instead, run[site.local], strict=True)
+        run = run.putting(site.local, [theirs.to(plain.dtype).expand_as(plain) for theirs, plain in layers])
+        return run if run.stack == self.run.stack else replace(self.run, source=run)
 
-    def measure(self, by: Sequence[str], sets: Sequence[Sequence[Cell]]) -> dict[str, Float[Tensor, "set prompt"]]:
-        """Each metric with each set of cells ablated together."""
-        args = self.model, self.alone, self.plain, self.readouts, self.patch_site, by, sets
-        values = measure_sets(*args, self.instead.__getitem__, self.budget)
-        return dict(zip((readout.name for readout in self.readouts), values, strict=True))
+    def measure(self, by: Sequence[str], sets: Sequence[Sequence[Cell]]) -> Values:
+        """Each metric, `set prompt`, with each set of cells ablated together."""
+        tables = measure_sets(self.plan, self.run, by, sets, self.instead.__getitem__, self.budget)
+        return dict(zip((readout.name for readout in self.plan.readouts), tables, strict=True))
+
+    def listed(self, cells: Sequence[Cell], axis: str) -> Cells:
+        """The metrics with each cell ablated (`cell`), or each with all before it (`step`)."""
+        site, units = self.plan.patch_site, ("layer", *self.plan.patch_site.units)
+        sizes = {axis: site.size(axis) or 0 for axis in units}
+        if not len(cells):
+            raise InputError(f"expected at least one cell ({', '.join(sizes)}) to ablate, got none")
+        places = [(*cell,) if isinstance(cell, Iterable) and not is_number(cell) else (cell,) for cell in cells]
+        for place in places:
+            exist = [is_number(at) and -size <= at < size for at, size in zip(place, sizes.values(), strict=False)]
+            if len(place) != len(sizes) or not all(exist):
+                limits = ", ".join(f"{name} 0-{size - 1}" for name, size in sizes.items())
+                raise InputError(f"no cell {place} of {site.site}: expected ({limits})")
+        places = [tuple(int(at) % sizes[unit] for at, unit in zip(place, units, strict=True)) for place in places]
+        if axis == "step" and len({*places}) != len(places):
+            raise InputError(f"an order names each cell once: expected {len({*places})} cells, got {len(places)}")
+        sets = [places[: at + 1] if axis == "step" else [places[at]] for at in range(len(places))]
+        more = {"kind": self.kind, "cells": (*places,), "units": units}
+        return replace(self.plan, by=(axis,)).cells(self.measure(units, sets), self.values, {}, **more)

@@ -161,7 +161,7 @@ class Place:
     """Which rows some cells change, of cells x prompts x positions of the suffix.
 
     None: all of them; a slice: those positions of all cells and prompts.
-    They lie in the order of the axes `lead`, of which `positions` in their texts has the last, or the last two.
+    They lie in the order of the axes `lead`: so many times prompt by prompt, so many of each, at `positions` of texts.
     """
 
     suffix: Suffix
@@ -209,15 +209,14 @@ class Place:
 class ChangedRows:
     """Cells that enter together, with the rows of the stream that they change: into block `layer`, or further on in it.
 
-    `place` says which rows these are; the others are there as the base run left them. They lie in `order`: so many
-    times prompt by prompt, so many of each. `source` is what cross-attention reads where these cells change it.
+    `place` says which rows these are; the others are there as the base run left them. `source` is what cross-attention
+    reads where these cells change it.
     """
 
     layer: int
     stage: int
     place: Place
     rows: Rows
-    order: Shape
     source: Float[Tensor, "cell prompt position d_model"] | None = None
 
     @staticmethod
@@ -226,7 +225,7 @@ class ChangedRows:
     ) -> "ChangedRows":
         """Cells that change the same positions, from `start` on, in all prompts."""
         place = suffix.place(len(stream), start, stream.shape[2])
-        return ChangedRows(layer, stage, place, stream.flatten(0, 2), stream.shape[:3])
+        return ChangedRows(layer, stage, place, stream.flatten(0, 2))
 
     @property
     def suffix(self) -> Suffix:
@@ -273,7 +272,7 @@ class ChangedRows:
         suffix = self.suffix.onward
         assert suffix is not None
         rows = suffix.base["resid_mid"][0].flatten(0, 1).repeat(len(final), 1)
-        return ChangedRows(0, AFTER_SELF, suffix.place(len(final)), rows, (len(final), *suffix.shape), final)
+        return ChangedRows(0, AFTER_SELF, suffix.place(len(final)), rows, final)
 
 
 def attend(

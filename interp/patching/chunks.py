@@ -14,9 +14,9 @@ from torch import Tensor
 from interp.patching.changed_rows import AtReads, ChangedRows, Suffix
 from interp.patching.engine import resume
 from interp.patching.metrics import Readout
-from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.patching.plain import PlainRun
+from interp.patching.preparation import Plan
 from interp.patching.site_patches import SitePatches, Where
 from interp.transformer import Transformer
 
@@ -102,12 +102,8 @@ class GroupSweep:
 
 
 def group_sweeps(
-    model: Transformer,
-    pairs: Pairs,
+    plan: Plan,
     runs: tuple[PlainRun, PlainRun],
-    readouts: Sequence[Readout],
-    patch_site: PatchSite,
-    by: tuple[str, ...],
     most: int,
     *,
     alone: bool = False,
@@ -118,19 +114,19 @@ def group_sweeps(
     The runs are those of the stack that the metrics read. A group's changed positions fill one pass at most; or each
     prompt is a group `alone`. Prompts whose rows of `alike` differ share no group.
     """
-    swept = pairs.read_by(patch_site.stack).lengths
-    first = pairs.first_reached(patch_site.stack) if patch_site.causal else torch.zeros_like(swept)
-    texts = {stack: pairs.read_by(stack).lengths for stack in model.config.stacks}
-    onward = 0 if patch_site.stack == last_stack(model) else pairs.read_by(last_stack(model)).ids.shape[1]
+    pairs, site, model = plan.pairs, plan.patch_site, plan.transformer
+    swept, texts = pairs.read_by(site.stack).lengths, {name: pairs.read_by(name) for name in model.config.stacks}
+    first = pairs.first_reached(site.stack) if site.causal else torch.zeros_like(swept)
+    onward = 0 if site.stack == last_stack(model) else texts[last_stack(model)].ids.shape[1]
     keys = torch.cat([first[:, None], swept[:, None], *([] if alike is None else [alike])], 1)
     for key in keys.unique(dim=0):
         start, length = key.tolist()[:2]
         together = (keys == key).all(1).nonzero()[:, 0]
         for prompts in together.split(1 if alone else max(1, most // (length - start + onward))):
-            lengths = {name: int(each[prompts].max()) for name, each in texts.items()}
+            lengths = {name: int(text.lengths[prompts].max()) for name, text in texts.items()}
             base, source = (run.take(prompts, lengths) for run in runs)
-            reads = [readout.take(prompts) for readout in readouts]
-            yield GroupSweep(by, prompts, start, lengths, base, SitePatches(model, base, source, patch_site), reads)
+            reads = [readout.take(prompts) for readout in plan.readouts]
+            yield GroupSweep(plan.by, prompts, start, lengths, base, SitePatches(model, base, source, site), reads)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from interp.model import Model
 from interp.patching.pairs import Inputs, check_padding, text_read
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.running import Tokens, as_batches
-from interp.tokens import TokenBatch
 
 Heads = Collection[tuple[int, int]]  # layer and head
 
@@ -71,22 +70,18 @@ class Claim:
         expected = {"queries": "positions, one a row", "keys": "True or False, row x key", "others": "keys, row x key"}
         for name in expected if self.others is not None else ("queries", "keys"):
             object.__setattr__(self, name, _tensor(name, getattr(self, name), expected[name]))
-        if not len(self.queries) or len(self.queries) != len(self.keys):
-            raise InputError(
-                f"a claim has rows, and keys for each: got {len(self.queries)} rows and keys for {len(self.keys)}"
-            )
-        if not bool(self.keys.any(1).all()):
-            row = int((~self.keys.any(1)).nonzero()[0])
-            raise InputError(f"row {int(self.queries[row])} of a claim on text {self.prompt} claims no key")
         rows = self.queries.tolist()
+        if not rows or len(rows) != len(self.keys):
+            raise InputError(f"a claim has rows, and keys for each: got {len(rows)} rows and keys for {len(self.keys)}")
+        where, empty = f"a claim on text {self.prompt}", (~self.keys.any(1)).tolist()
+        if any(empty):
+            raise InputError(f"row {rows[empty.index(True)]} of {where} claims no key")
         if len({*rows}) != len(rows):
-            raise InputError(f"a claim on text {self.prompt} names a row twice: {rows}")
+            raise InputError(f"{where} names a row twice: {rows}")
         if (self.how == "exchange") != (self.others is not None):
-            raise InputError(
-                f"a claim on text {self.prompt}: expected `others` where keys are exchanged, and only there"
-            )
+            raise InputError(f"{where}: expected `others` where keys are exchanged, and only there")
         if self.others is not None and not bool(self.others[self.keys].ge(0).all()):
-            raise InputError(f"a claim on text {self.prompt}: expected another key for each that is exchanged")
+            raise InputError(f"{where}: expected another key for each that is exchanged")
 
 
 class ClaimedTexts:
@@ -98,11 +93,7 @@ class ClaimedTexts:
     def __init__(self, model: Model, inputs: Inputs, patch_site: PatchSite):
         self.model, self.inputs, self.patch_site = model, inputs, patch_site
         stacks = patch_site.stack, patch_site.counted("key"), last_stack(model)
-        self.rows, self.keys, self.read = map(self.read_by, stacks)
-
-    def read_by(self, stack: str) -> TokenBatch:
-        """What a stack reads."""
-        return text_read(self.inputs, stack)
+        self.rows, self.keys, self.read = (text_read(inputs, stack) for stack in stacks)
 
     def read_of(self, claim: Claim) -> Read:
         """What a claim reads: by default its own next tokens."""
@@ -169,9 +160,9 @@ def checked(
     tokens: Tokens,
     claims: Sequence[Claim],
     output: nn.Linear | None,
-    target: Tokens | None,
-    stack: str | None,
-    attention: str,
+    target: Tokens | None = None,
+    stack: str | None = None,
+    attention: str = "self",
 ) -> ClaimedTexts:
     """The texts, every claim inside its own."""
     patch_site = PatchSite.of(model, "scores", stack=stack, attention=attention)
@@ -183,48 +174,38 @@ def checked(
         check_padding("texts", batch)
     says_next = own and patch_site.stack == last_stack(model) and model.config.last.causal
     for claim in claims:
-        if not 0 <= claim.prompt < len(texts.rows.ids):
-            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
         if claim.read is None and not says_next:
             raise InputError(
                 "only a causal model with an output layer says the next token: name what else a claim reads (`read`)"
             )
-        _check_claim(texts, claim)
+        if not 0 <= claim.prompt < len(texts.rows.ids):
+            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
+        if fault := _fault(texts, claim):
+            raise InputError(f"a claim on text {claim.prompt} {fault}")
     return texts
 
 
-def _check_claim(texts: ClaimedTexts, claim: Claim) -> None:
-    """Whether a claim lies inside its texts, and leaves each row a key in the layers that see least."""
+def _fault(texts: ClaimedTexts, claim: Claim) -> str | None:
+    """Why a claim does not lie inside its texts, or leaves a row no key in the layers that see least."""
     length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.read))
-    rows = claim.queries.tolist()
-    last = length - 1 if claim.read is not None else length - 2
+    rows, last = claim.queries.tolist(), length - 1 - (claim.read is None)
     if min(rows) < 0 or max(rows) > last:
-        that = "" if claim.read is not None else ", rows that a token follows"
-        raise InputError(f"a claim on text {claim.prompt} names rows {rows}: expected 0-{last}{that}")
-    if claim.read is not None:
-        at = claim.read.positions.tolist()
-        if not at or min(at) < 0 or max(at) >= n_read:
-            raise InputError(f"a claim on text {claim.prompt} reads positions {at}: expected some of 0-{n_read - 1}")
-    seen = near = _seen(texts.patch_site, claim, n_keys)
+        that = ", rows that a token follows" * (claim.read is None)
+        return f"names rows {rows}: expected 0-{last}{that}"
+    read = rows if claim.read is None else claim.read.positions.tolist()
+    if not read or min(read) < 0 or max(read) >= n_read:
+        return f"reads positions {read}: expected some of 0-{n_read - 1}"
+    key, query = torch.arange(claim.keys.shape[1], device=claim.keys.device), claim.queries[:, None]
+    within = texts.patch_site.attention == "self"
+    seen = near = key <= query if texts.patch_site.causal and within else (key < n_keys).expand_as(claim.keys)
     config = texts.model.config.stacks[texts.patch_site.stack]
-    reach = min((each for layer in range(config.n_layers) if (each := config.reach(layer)) is not None), default=None)
-    if reach is not None and texts.patch_site.attention == "self":
-        key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
-        near = seen & ((key - claim.queries[:, None]).abs() <= reach)
+    if within and (reaches := [at for at in map(config.reach, range(config.n_layers)) if at is not None]):
+        near = seen & ((key - query).abs() <= min(reaches))
     if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~near).all(1).any()):
-        raise InputError(
-            f"a claim on text {claim.prompt} must name keys that its rows see, and leave each row another one"
-        )
+        return "must name keys that its rows see, and leave each row another one"
     if claim.others is not None:
         row, key = claim.keys.nonzero(as_tuple=True)
         other = claim.others[row, key]
         if int(other.max()) >= claim.keys.shape[1] or not bool(seen[row, other].all()):
-            raise InputError(f"a claim on text {claim.prompt} must exchange keys for others that their rows see")
-
-
-def _seen(patch_site: PatchSite, claim: Claim, n_keys: int) -> Bool[Tensor, "row key"]:
-    """The keys that a claim's rows see: in causal self-attention none after them, else those of a text so long."""
-    key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
-    if patch_site.causal and patch_site.attention == "self":
-        return key <= claim.queries[:, None]
-    return (key < n_keys).expand_as(claim.keys)
+            return "must exchange keys for others that their rows see"
+    return None

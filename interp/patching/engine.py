@@ -128,7 +128,7 @@ class Pass:
             parts.append(self._attention(block, layer, fresh))
             layout += [(suffix, members, _shape(suffix, members)) for suffix, members in self.met.items()]
         parts += [one.rows for one in joining]
-        layout += [(one.suffix, [one], one.order) for one in joining]
+        layout += [(one.suffix, [one], one.place.lead) for one in joining]
         if parts and block.cross_attn is not None:
             parts = [_cross(block, layer, layout, _cat(parts))]
         crossed = self._entering(layer, AFTER_CROSS)

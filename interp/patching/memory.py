@@ -17,11 +17,7 @@ MOST = 2048 * 768
 
 
 def shares(model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite | None = None) -> tuple[int, int]:
-    """How many prompts' two plain runs are held at a time, and how much of the budget is left for passes.
-
-    Raises:
-        InputError: not even one prompt and one of its cells fit.
-    """
+    """How many prompts' two plain runs are held at a time, and how much of the budget is left for passes."""
     kept = 0
     for name, config in model.config.stacks.items():
         attentions = 2 if config.cross_attention else 1
@@ -83,9 +79,6 @@ def most_rows(
     """How many rows (cells x prompts x positions) a pass carries: at least those of one cell of one prompt.
 
     Where so many numbers are `recorded` of each on its way, one cell must fit.
-
-    Raises:
-        InputError: it does not.
     """
     one_cell, row = positions_changed(model, pairs, patch_site), _row_bytes(model, pairs, recorded)
     if recorded:
@@ -94,13 +87,7 @@ def most_rows(
 
 
 def check_budget(budget: int, least: int, pairs: Pairs, what: str = "cell of a prompt") -> None:
-    """Whether one such part fits.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Refuse a budget that one such part exceeds."""
     if budget < least:
-        raise InputError(
-            f"a budget of {budget} bytes is too small for one {what} of {pairs.clean.ids.shape[1]} positions: "
-            f"expected at least {least}"
-        )
+        size = f"one {what} of {pairs.clean.ids.shape[1]} positions"
+        raise InputError(f"a budget of {budget} bytes is too small for {size}: expected at least {least}")

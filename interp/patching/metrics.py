@@ -9,13 +9,12 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.pairs import Pairs, answers_in, differing
+from interp.patching.pairs import Answer, Pairs, answer_ids, differing
 from interp.patching.patch_sites import last_stack
 from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer
 
 _NO_TOKEN = -1  # in the place of padding
-Answer = str | Sequence[str] | Int[Tensor, " prompt"] | None
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,7 @@ class Metric:
 
 
 def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
-    """One or several metrics made ready for some pairs.
-
-    Raises:
-        InputError: what is no metric; no output layer; a target or source too many or missing.
-    """
+    """One or several metrics made ready for some pairs, if the model has logits and the pairs fit it."""
     several = list(metrics) if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
     if strange := [each for each in several if not isinstance(each, Metric)]:
         raise InputError(f"expected a metric, as logit_difference() gives it; got {strange[0]!r}")
@@ -80,13 +75,27 @@ def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> 
     return [metric.prepare(model, pairs) for metric in several if isinstance(metric, Metric)]
 
 
+def checked_values(values: dict[str, Tensor], n_prompts: int) -> dict[str, Tensor]:
+    """Metrics by name, each one finite number a prompt, or refused."""
+    for name, value in values.items():
+        if value.shape != (n_prompts,):
+            raise InputError(
+                f"metric {name} must give one number for each of {n_prompts} prompts, shape ({n_prompts},); "
+                f"got shape {tuple(value.shape)}"
+            )
+        if not bool(value.isfinite().all()):
+            where = int((~value.isfinite()).nonzero()[0])
+            raise InputError(f"metric {name} is {float(value[where])} for prompt {where}: expected a finite number")
+    return values
+
+
 def with_answers(model: Model, pairs: Pairs, readouts: list[Readout]) -> list[Readout]:
     """Metrics, and beside them the logit difference of the pairs' own answers where these bring some."""
     bare = pairs.right is None or pairs.wrong is None or any(each.name == "logit_difference" for each in readouts)
     return readouts if bare else [*readouts, logit_difference().prepare(model, pairs)]
 
 
-def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:
+def logit_difference(right: Answer | None = None, wrong: Answer | None = None) -> Metric:
     """Logit of the right answer minus that of the wrong one, at the last position: in units of logits.
 
     Answers are one token for all prompts (`" he"`) or one a prompt (texts or ids); by default the pairs' own.
@@ -100,22 +109,22 @@ def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:
     return Metric("logit_difference", prepare)
 
 
-def log_probability(answer: Answer = None) -> Metric:
+def log_probability(answer: Answer | None = None) -> Metric:
     """Log-probability of the answer at the last position, in nats; by default the pairs' right one."""
     return _of_answer("log_probability", answer, lambda logits, at: logits.log_softmax(-1).gather(-1, at)[..., 0])
 
 
-def probability(answer: Answer = None) -> Metric:
+def probability(answer: Answer | None = None) -> Metric:
     """Probability of the answer at the last position; by default the pairs' right one."""
     return _of_answer("probability", answer, lambda logits, at: logits.softmax(-1).gather(-1, at)[..., 0])
 
 
-def rank(answer: Answer = None) -> Metric:
+def rank(answer: Answer | None = None) -> Metric:
     """How many tokens are likelier than the answer at the last position: 0 where it is the likeliest."""
     return _of_answer("rank", answer, lambda logits, at: (logits > logits.gather(-1, at)).sum(-1).to(logits.dtype))
 
 
-def _of_answer(name: str, answer: Answer, value: Callable[[Tensor, Tensor], Tensor]) -> Metric:
+def _of_answer(name: str, answer: Answer | None, value: Callable[[Tensor, Tensor], Tensor]) -> Metric:
     def prepare(model: Model, pairs: Pairs) -> Readout:
         ids = _ids(model, pairs, answer, "right")
 
@@ -200,23 +209,11 @@ def last_logits(model: Model, batch: TokenBatch, target: TokenBatch | None = Non
     return logits[torch.arange(len(batch.ids), device=logits.device), (target or batch).lengths - 1]
 
 
-def _ids(model: Model, pairs: Pairs, answer: Answer, kind: str) -> Tensor:
-    """One answer id a prompt."""
-    if answer is None:
-        ids = pairs.right if kind == "right" else pairs.wrong
-        if ids is None:
-            raise InputError(
-                f"the pairs bring no {kind} answer: name it in the metric, logit_difference(' he', ' she')"
-            )
-        return ids
-    if isinstance(answer, Tensor):
-        ids = answer
-    elif (tokenizer := answers_in(model)) is None:
-        raise InputError("this model has no tokenizer: give answers as ids")
-    elif isinstance(answer, str):
-        ids = torch.tensor([tokenizer.id(answer)]).expand(len(pairs))
-    else:
-        ids = torch.tensor([tokenizer.id(each) for each in answer])
-    if ids.shape != (len(pairs),):
-        raise InputError(f"expected one {kind} answer for each of the {len(pairs)} pairs, got shape {tuple(ids.shape)}")
-    return ids.to(model.device)
+def _ids(model: Model, pairs: Pairs, answer: Answer | None, kind: str) -> Int[Tensor, " prompt"]:
+    """One answer id a prompt: by default the pairs' own."""
+    if answer is not None:
+        return answer_ids(model, answer, len(pairs), f"{kind} answer")
+    own = pairs.right if kind == "right" else pairs.wrong
+    if own is None:
+        raise InputError(f"the pairs bring no {kind} answer: name it in the metric, logit_difference(' he', ' she')")
+    return own

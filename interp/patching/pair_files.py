@@ -89,11 +89,7 @@ def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequen
 
 
 def unmarked(text: str) -> tuple[str, dict[str, Span]]:
-    """A text without its braces, and the characters that each `{NAME:words}` marked.
-
-    Raises:
-        InputError: a name twice.
-    """
+    """A text without its braces, and the characters that each `{NAME:words}` marked."""
     found: dict[str, Span] = {}
     parts, end, length = [], 0, 0
     for mark in _MARK.finditer(text):
@@ -118,11 +114,7 @@ def place(cell: Any) -> int | str:
 
 
 def each_place(places: Places, n_prompts: int) -> dict[str, list[Place | None]]:
-    """The places of each prompt.
-
-    Raises:
-        InputError: not one for all, or one for each.
-    """
+    """The places of each prompt."""
     found: dict[str, list[Place | None]] = {}
     for name, place in places.items():
         if isinstance(place, int | str | tuple) or is_number(place) or callable(place):
@@ -135,11 +127,7 @@ def each_place(places: Places, n_prompts: int) -> dict[str, list[Place | None]]:
 
 
 def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span], before: int, length: int) -> int:
-    """The position of a place in a prompt of `length` tokens: `before` are special, then come the text's, its `spans`.
-
-    Raises:
-        InputError: there is no such place, or several.
-    """
+    """The position of a place in a prompt of `length` tokens: `before` special ones, then the text's, its `spans`."""
     if place is None:
         raise InputError(f"no {name} is marked in {text!r}: expected {{{name}:words}}")
     if callable(place):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _NAMES = (
     "every token takes the place of one of the other prompt, so both must have equally many: reword one of the two "
     "(named positions align one pair with another)"
 )
+Answer = str | Sequence[str] | int | Sequence[int] | Int[Tensor, "*prompt"]
 Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
 
@@ -73,12 +75,12 @@ class Pairs(Shown):
         same = (~self.changed.any(1)).nonzero()
         if len(same):
             raise InputError(f"clean and corrupted prompt {int(same[0])} are identical: nothing can be patched")
-        self._check_other()
+        self.check_other()
         for name, at in self.positions.items():
             if at.shape != self.last.shape or bool((at < 0).any()) or bool((at >= self.clean.lengths).any()):
                 raise InputError(f"expected one position {name} within each prompt's tokens, got {at.tolist()}")
 
-    def _check_other(self) -> None:
+    def check_other(self) -> None:
         """Whether the text that does not differ fits."""
         if self.target is not None and self.source is not None:
             raise InputError("one text differs and the other does not: expected a target or a source, got both")
@@ -107,14 +109,13 @@ class Pairs(Shown):
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """How many pairs, where they differ, what they name and what was left out."""
         first, last = int(self.first_changed.min()), int(self.first_changed.max())
-        facts = {"first difference": f"at position {first}" + (f" to {last}" if last > first else "")}
+        facts = {"first difference": f"at position {first}" + f" to {last}" * (last > first)}
         facts["answers"] = "none" if self.right is None else "one right" + " and one wrong" * (self.wrong is not None)
         others = {"target": self.target, "source": self.source}
         facts |= {name: said_of(other) for name, other in others.items() if other is not None}
         facts |= {"positions": ", ".join(self.positions)} if self.positions else {}
-        facts |= (
-            {"left out": "; ".join(f"{n} because {why}" for why, n in self.left_out.items())} if self.left_out else {}
-        )
+        reasons = "; ".join(f"{n} because {why}" for why, n in self.left_out.items())
+        facts |= {"left out": reasons} if reasons else {}
         return f"{so_many(len(self), 'pair')}: {said_of(self.clean)}", facts
 
     @property
@@ -203,13 +204,12 @@ class Pairs(Shown):
             if ids is not None:
                 parts[name] = as_batch(model, ids.reshape(-1, ids.shape[-1]).expand(n_pairs, -1), read)
         for name, ids in (("right", right), ("wrong", wrong)):
-            parts[name] = None if ids is None else _answers(name, ids, n_pairs, model.config.last.d_vocab)
+            parts[name] = None if ids is None else answer_ids(model, ids, n_pairs, f"{name} id")
         named = {
             name: torch.tensor([position_of(name, at, "these ids", (), 0, clean.shape[1]) for at in places])
             for name, places in each_place(positions or {}, n_pairs).items()
         }
-        pairs = Pairs(*prompts, **parts).to(model.device)
-        return replace(pairs, positions={name: at.to(model.device) for name, at in named.items()})
+        return Pairs(*prompts, **parts, positions={name: at.to(model.device) for name, at in named.items()})
 
     @staticmethod
     def from_texts(
@@ -237,15 +237,16 @@ class Pairs(Shown):
                 place that a prompt has not.
         """
         check_model(model)
-        if strange := [each for each in (*clean, *corrupt, *right, *wrong) if not isinstance(each, str)]:
+        texts = clean, corrupt, right, wrong
+        if strange := [each for each in chain(*texts) if not isinstance(each, str)]:
             raise InputError(f"expected prompts and answers as texts, got {strange[0]!r}")
-        if len({*map(len, (clean, corrupt, right, wrong))}) > 1:
-            sizes = len(clean), len(corrupt), len(right), len(wrong)
+        if len({*map(len, texts)}) > 1:
+            sizes = (*map(len, texts),)
             raise InputError(
                 f"expected one corrupted prompt, right and wrong answer for each clean prompt, got {sizes}"
             )
         beside = {name: each for name, each in (("target", target), ("source", source)) if each is not None}
-        return _made(model, (clean, corrupt, right, wrong), beside, each_place(positions or {}, len(clean)), drop)
+        return _from_rows(model, texts, beside, each_place(positions or {}, len(clean)), drop)
 
     @staticmethod
     def from_csv(model: Model, file: str | Path, *, drop: bool = False, as_typed: bool = False) -> "Pairs":
@@ -302,29 +303,10 @@ class Pairs(Shown):
                 places[str(name).removeprefix(POSITION)] = [*map(place, columns[name])]
         for name in dict.fromkeys(name for each in marks for name in each):
             places[name] = [each.get(name) for each in marks]
-        return _made(model, (clean, corrupt, right, wrong), beside, places, drop, file, glue=as_typed)
+        return _from_rows(model, (clean, corrupt, right, wrong), beside, places, drop, file, glue=as_typed)
 
 
-def _answers(name: str, ids: Tensor | Sequence[int] | int, n_pairs: int, d_vocab: int) -> Int[Tensor, " prompt"]:
-    """One answer a pair.
-
-    Raises:
-        InputError: not so many, or no ids.
-    """
-    found = torch.as_tensor(ids)
-    if found.is_floating_point() or found.shape not in {(), (n_pairs,)}:
-        raise InputError(
-            f"expected one {name} id for each of {n_pairs} pairs, or one for all; "
-            f"got {found.dtype} {tuple(found.shape)}"
-        )
-    if int(found.min()) < 0 or int(found.max()) >= d_vocab:
-        raise InputError(
-            f"{name} ids must lie in 0-{d_vocab - 1}, the vocabulary; got {int(found.min())} to {int(found.max())}"
-        )
-    return found.expand(n_pairs)
-
-
-def _made(
+def _from_rows(
     model: Model,
     texts: tuple[Sequence[str], ...],
     beside: Mapping[str, Sequence[str]],
@@ -335,38 +317,39 @@ def _made(
     glue: bool = False,
 ) -> Pairs:
     """Pairs of texts, answers and named places; `beside` are targets or sources; answers may `glue` to a word."""
+    n_rows = len(texts[0])
     if len(model.config.stacks) > 1 and not beside:
-        beside = {"target": [""] * len(texts[0])}
+        beside = {"target": [""] * n_rows}
     differing(model, beside.get("target"), beside.get("source"))
     kind = "source" if "source" in beside else "target"
-    others = beside.get(kind)
-    if others is not None and len(others) != len(texts[0]):
-        raise InputError(f"expected one {kind} for each of {len(texts[0])} pairs, got {len(others)}")
+    others = beside.get(kind, [None] * n_rows)
+    if len(others) != n_rows:
+        raise InputError(f"expected one {kind} for each of {n_rows} pairs, got {len(others)}")
     if (answering := answers_in(model)) is not None and not glue:
         warn_of_glued(answering, beside.get("target", texts[0]), *texts[2:])
     left_out: Counter[str] = Counter()
-    usable: dict[int, tuple[list[int], list[int], int, int, list[int], list[int]]] = {}  # with named positions
-    for at, each in enumerate(zip(*texts, strict=True)):
+    usable: dict[int, tuple[list[int], list[int], int, int, list[int], list[int]]] = {}
+    for at, (*row, other) in enumerate(zip(*texts, others, strict=True)):
         try:
-            row = _pair(model, *each, **({} if others is None else {kind: others[at]}))
-            where = _positions(model, each[0], kind, len(row[0]), {name: listed[at] for name, listed in places.items()})
-            usable[at] = (*row, where)
+            usable[at] = _pair(model, row, kind, other, {name: listed[at] for name, listed in places.items()})
         except _UnusableError as reason:
             left_out[str(reason).split(":")[0]] += 1
             if not drop:
-                name = f"pair {each[0]!r} / {each[1]!r}" if file is None else f"row {at + 1} of {file}"
+                name = f"pair {row[0]!r} / {row[1]!r}" if file is None else f"row {at + 1} of {file}"
                 advice = "" if file is None else "; --drop (drop=True) leaves such rows out"
                 raise InputError(f"{name}: {reason}{advice}") from None
     if not usable:
         reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
-        raise InputError(f"none of the {len(texts[0])} pairs can be used: {reasons}")
-    *prompts, rights, wrongs, read, positions = zip(*usable.values(), strict=True)
+        raise InputError(f"none of the {n_rows} pairs can be used: {reasons}")
+    clean, corrupt, right, wrong, read, positions = zip(*usable.values(), strict=True)
     columns = torch.tensor(positions, dtype=torch.long).view(len(usable), len(places)).unbind(1)
-    named = dict(zip(places, columns, strict=True))
-    other = {} if others is None else {kind: TokenBatch.from_rows(read)}
-    answers = torch.tensor(rights), torch.tensor(wrongs)
-    batches = TokenBatch.from_rows(prompts[0]), TokenBatch.from_rows(prompts[1])
-    return Pairs(*batches, *answers, left_out, tuple(usable), **other, positions=named).to(model.device)
+    parts: dict[str, Any] = {"positions": dict(zip(places, columns, strict=True))}
+    parts |= {kind: TokenBatch.from_rows(read)} if beside else {}
+    batches, answers = (
+        (TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt)),
+        (torch.tensor(right), torch.tensor(wrong)),
+    )
+    return Pairs(*batches, *answers, left_out, tuple(usable), **parts).to(model.device)
 
 
 class _UnusableError(InputError):
@@ -374,11 +357,7 @@ class _UnusableError(InputError):
 
 
 def check_padding(what: str, batch: TokenBatch) -> None:
-    """Whether texts are padded on the right.
-
-    Raises:
-        InputError: a text has padding before it.
-    """
+    """Refuse texts with padding before them."""
     if batch.padded and not bool(batch.mask[:, 0].all()):
         raise InputError(f"{what} are padded on the right: expected a real token in the first column of each")
 
@@ -394,12 +373,27 @@ def answers_in(model: Model) -> Tokenizer | None:
     return model.tokenizer if len(model.config.stacks) == 1 else model.target_tokenizer
 
 
-def differing(model: Model, target: object, source: object) -> str:
-    """The stack whose texts differ.
+def answer_ids(model: Model, answer: Answer, n_prompts: int, name: str = "answer") -> Int[Tensor, " prompt"]:
+    """One token a prompt."""
+    ids: Any = answer
+    if isinstance(answer, str) or (isinstance(answer, Sequence) and any(isinstance(each, str) for each in answer)):
+        if (tokenizer := answers_in(model)) is None:
+            raise InputError("this model has no tokenizer: give answers as ids")
+        ids = tokenizer.id(answer) if isinstance(answer, str) else [tokenizer.id(str(each)) for each in answer]
+    ids = torch.as_tensor(ids)
+    if ids.is_floating_point() or ids.shape not in {(), (n_prompts,)}:
+        raise InputError(
+            f"expected one {name} for each of the {n_prompts} prompts, or one for all; "
+            f"got {ids.dtype} {tuple(ids.shape)}"
+        )
+    low, high, d_vocab = int(ids.min()), int(ids.max()), model.config.last.d_vocab
+    if low < 0 or high >= d_vocab:
+        raise InputError(f"{name}s must lie in 0-{d_vocab - 1}, the model's vocabulary; got {low} to {high}")
+    return ids.long().expand(n_prompts).to(model.device)
 
-    Raises:
-        InputError: a target or source for a model that reads one text, or neither for one that reads two.
-    """
+
+def differing(model: Model, target: object, source: object) -> str:
+    """The stack whose texts differ."""
     two = len(model.config.stacks) > 1
     if two != (target is not None or source is not None):
         raise InputError(
@@ -412,33 +406,24 @@ def differing(model: Model, target: object, source: object) -> str:
 
 
 def _pair(
-    model: Model,
-    clean: str,
-    corrupt: str,
-    right: str,
-    wrong: str,
-    target: str | None = None,
-    source: str | None = None,
-) -> tuple[list[int], list[int], int, int, list[int]]:
-    """Ids of both prompts, of the differing answer pieces and of the text that does not differ.
-
-    Raises:
-        _UnusableError: they are no pair.
-    """
-    tokenizer, answering = model.tokenizer, answers_in(model)
+    model: Model, row: Sequence[str], kind: str, other: str | None, places: Mapping[str, Place | None]
+) -> tuple[list[int], list[int], int, int, list[int], list[int]]:
+    """Ids of both prompts, of the differing answer pieces and of the text that does not differ; the named positions."""
+    (clean, corrupt, right, wrong), tokenizer, answering = row, model.tokenizer, answers_in(model)
     if tokenizer is None or answering is None:
         raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
+    of_sources = other is not None and kind == "target"  # the prompts are what the encoder reads
 
     def decoded(text: str) -> list[int]:
         """Ids as the decoder reads them, its start id before them."""
         return as_target(model, text).ids[0].tolist()
 
-    if target is not None:
-        prompts, beside = [tokenizer.encode(text) for text in (clean, corrupt)], decoded(target)
-    elif source is not None:
-        prompts, beside = [decoded(text) for text in (clean, corrupt)], tokenizer.encode(source)
-    else:
+    if other is None:
         prompts, beside = [[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in (clean, corrupt)], []
+    elif of_sources:
+        prompts, beside = [tokenizer.encode(text) for text in (clean, corrupt)], decoded(other)
+    else:
+        prompts, beside = [decoded(text) for text in (clean, corrupt)], tokenizer.encode(other)
     answers = answering.continuation(right), answering.continuation(wrong)
     shared = _shared(*answers, f"{right!r} and {wrong!r}")
     if len(prompts[0]) != len(prompts[1]):
@@ -446,19 +431,26 @@ def _pair(
         raise _UnusableError(f"the prompts do not align: they are {lengths} tokens long; {_NAMES}")
     if prompts[0] == prompts[1]:
         raise _UnusableError(f"the prompts are {'identical' if clean.strip() else 'empty'}: nothing can be patched")
-    if target is not None:
+    if of_sources:
         beside = [*beside, *answers[0][:shared]]
     else:
         prompts = [[*prompt, *answers[0][:shared]] for prompt in prompts]
-    read = (prompts[0], beside) if source is None else (beside, prompts[0])
-    for texts, config, row in zip(("prompts", "targets"), model.config.stacks.values(), read, strict=False):
-        if len(row) > config.n_ctx:
-            raise _UnusableError(f"the {texts} are longer than the context: {len(row)} tokens against {config.n_ctx}")
-    said = {*beside, answers[0][shared]} if source is None else {answers[0][shared]}
-    for each, ids in ((tokenizer if source is None else answering, {*prompts[0], *prompts[1]}), (answering, said)):
-        if each.unknown_id is not None and each.unknown_id in ids:
-            raise _UnusableError("the prompts hold words that the vocabulary lacks")
-    return prompts[0], prompts[1], answers[0][shared], answers[1][shared], beside
+    reads_source = other is not None and not of_sources
+    read = (beside, prompts[0]) if reads_source else (prompts[0], beside)
+    for texts, config, ids in zip(("prompts", "targets"), model.config.stacks.values(), read, strict=False):
+        if len(ids) > config.n_ctx:
+            raise _UnusableError(f"the {texts} are longer than the context: {len(ids)} tokens against {config.n_ctx}")
+    asked = answering if reads_source else tokenizer
+    said = {answers[0][shared], *(() if reads_source else beside)}
+    if asked.unknown_id in {*prompts[0], *prompts[1]} or answering.unknown_id in said:
+        raise _UnusableError("the prompts hold words that the vocabulary lacks")
+    try:
+        tokenizer = target_tokenizer(model) if reads_source else tokenizer
+        pieces = clean, tokenizer.pieces(clean).spans, len(tokenizer.prefix), len(prompts[0])
+        positions = [position_of(name, at, *pieces) for name, at in places.items()] if places else []
+    except InputError as error:
+        raise _UnusableError(f"a named position is missing: {error}") from None
+    return prompts[0], prompts[1], answers[0][shared], answers[1][shared], beside, positions
 
 
 def _shared(right: Sequence[int], wrong: Sequence[int], names: str) -> int:
@@ -469,17 +461,6 @@ def _shared(right: Sequence[int], wrong: Sequence[int], names: str) -> int:
         raise _UnusableError(f"an answer is empty: expected two that continue the prompt, got {names}")
     same = "the answers are the same" if right == wrong else "one answer begins the other"
     raise _UnusableError(f"{same}: {names} are {right} and {wrong}, with no differing piece")
-
-
-def _positions(model: Model, clean: str, kind: str, length: int, places: Mapping[str, Place | None]) -> list[int]:
-    """The positions of named places in a clean prompt."""
-    tokenizer = model.tokenizer if kind == "target" else target_tokenizer(model)
-    assert tokenizer is not None
-    try:
-        pieces = clean, tokenizer.pieces(clean).spans, len(tokenizer.prefix), length
-        return [position_of(name, at, *pieces) for name, at in places.items()]
-    except InputError as error:
-        raise _UnusableError(f"a named position is missing: {error}") from None
 
 
 def first_difference(right: Sequence[int], wrong: Sequence[int]) -> int | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Literal, cast
 
 from interp.errors import InputError
@@ -14,8 +13,8 @@ StackName = Literal["encoder", "decoder"]
 _HEADS = ("q", "k", "v", "z", "scores", "pattern")
 IN_ATTENTION = (*_HEADS, "normalized", "rot_q", "rot_k")
 _IN_CROSS = ("resid_cross", "cross_attn_out")  # of the stream, around cross-attention
-_OUTSIDE = ("embed", "resid_final", "logits")  # of no layer: they count as a single one
-_OF_ROWS = ("scores", "pattern")  # what a query gives each key
+OUTSIDE = ("embed", "resid_final", "logits")  # of no layer: they count as a single one
+OF_ROWS = ("scores", "pattern")  # what a query gives each key
 # a sweep's engine knows what a patch of these does to the stream; other cells resume with an edit
 _ENGINE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "mlp.post", *_IN_CROSS, *_HEADS)
 _AXES = {"d_mlp": "neuron"}  # as cells are counted
@@ -24,7 +23,7 @@ _COUNTED = ("head", "position", "query", "key", "neuron", "expert")  # axes by w
 
 def site_name(stack: str, layer: int, site: str, attention: Attending = "self") -> str:
     """The full name of a patchable site (`z`, `resid_pre`, `mlp.post`) in one layer, or of one outside the layers."""
-    if site in _OUTSIDE:
+    if site in OUTSIDE:
         return site if site == "logits" else f"{stack}.{site}"
     return f"{stack}.{layer}.{_local(site, attention)}"
 
@@ -57,11 +56,7 @@ class PatchSite:
         stack: str | None = None,
         attention: str = "self",
     ) -> "PatchSite":
-        """The site of `stack`, by default of the stack that the output layer reads, and in which attention.
-
-        Raises:
-            InputError: no such stack, attention or site in this model, or an axis that the site does not have.
-        """
+        """The site of `stack`, by default of the stack that the output layer reads, and in which attention."""
         stacks = model.config.stacks
         stack = stack or last_stack(model)
         if stack not in stacks:
@@ -75,27 +70,15 @@ class PatchSite:
         if site not in patchable:
             where = "cross-attention" if attention == "cross" else "this model" if len(stacks) == 1 else f"the {stack}"
             raise InputError(f"no patchable site {site!r} in {where}: expected one of {', '.join(patchable)}")
-        found = model.sites[site_name(stack, 0, site, kind)]
-        axes = tuple(_AXES.get(axis, axis) for axis in found.axes)
-        n_layers = 1 if site in _OUTSIDE else config.n_layers
-        parts = found.sizes, n_layers, config.causal, config.qk_norm == "all"
-        patch_site = PatchSite(cast(StackName, stack), kind, site, axes, *parts)
+        activations = model.sites[site_name(stack, 0, site, kind)]
+        axes = tuple(_AXES.get(axis, axis) for axis in activations.axes)
+        parts = 1 if site in OUTSIDE else config.n_layers, config.causal, config.qk_norm == "all"
+        patch_site = PatchSite(cast(StackName, stack), kind, site, axes, activations.sizes, *parts)
         if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*patch_site.counting}:
             raise InputError(
                 f"{site} can be swept by layer first, then any of {', '.join(patch_site.counting)}; got {', '.join(by)}"
             )
         return patch_site
-
-    def check_ablation(self, kind: str) -> None:
-        """Whether the site can be ablated in this way.
-
-        Raises:
-            InputError: rows of attention, whose keys are another text's in another prompt.
-        """
-        if kind != "zero" and self.site in _OF_ROWS:
-            raise InputError(
-                f"cannot ablate {self.site!r} by kind={kind!r}: its keys differ from prompt to prompt; expected 'zero'"
-            )
 
     @property
     def counting(self) -> list[str]:
@@ -135,11 +118,6 @@ class PatchSite:
         """Whether its positions are those that are attended to."""
         return self.site in {"k", "v", "rot_k"}
 
-    @property
-    def entries(self) -> int:
-        """How many numbers it has a position (a query and key for rows of attention)."""
-        return prod(size for size in self.sizes if size is not None)
-
     def counted(self, axis: str) -> str:
         """The stack whose text an axis counts: keys of cross-attention are the encoder's positions."""
         keys = axis == "key" or (axis == "position" and self.of_keys)
@@ -158,23 +136,18 @@ class PatchSite:
         """The table of all cells: one size an axis."""
         return [self.size(axis) or pairs.read_by(self.counted(axis)).ids.shape[1] for axis in by]
 
-    @property
-    def outside(self) -> bool:
-        """Whether it lies in no layer."""
-        return self.site in _OUTSIDE
-
 
 def _patchable(model: Model, stack: str, attention: str) -> list[str]:
     """What can be patched in a stack, without the insides of its cross-attention; or in and around that."""
-    first, others = f"{stack}.0.", range(1, model.config.stacks[stack].n_layers)
-    local = [name.removeprefix(first) for name in model.sites if name.startswith(first)]
-    local = [site for site in local if all(f"{stack}.{layer}.{site}" in model.sites for layer in others)]
-    inside = [site for site in local if site.startswith("cross_attn.")]
+    sites, config = model.sites, model.config.stacks[stack]
+    names = [name.removeprefix(f"{stack}.0.") for name in sites if name.startswith(f"{stack}.0.")]
+    names = [name for name in names if all(f"{stack}.{layer}.{name}" in sites for layer in range(config.n_layers))]
+    inside = [name for name in names if name.startswith("cross_attn.")]
     if attention == "cross":
-        return [*_IN_CROSS, *(site.removeprefix("cross_attn.") for site in inside)]
-    outside = [site for site in _OUTSIDE if site != "logits" or stack == last_stack(model)]
-    outside = [site for site in outside if site_name(stack, 0, site) in model.sites]
-    return [*(site.removeprefix("attn.") for site in local if site not in inside), *outside]
+        return [*_IN_CROSS, *(name.removeprefix("cross_attn.") for name in inside)]
+    outside = [site for site in OUTSIDE if site_name(stack, 0, site) in sites]
+    outside = [site for site in outside if site != "logits" or stack == last_stack(model)]
+    return [*(name.removeprefix("attn.") for name in names if name not in inside), *outside]
 
 
 def last_stack(model: Model) -> str:
@@ -183,11 +156,7 @@ def last_stack(model: Model) -> str:
 
 
 def only_stack(model: Model, what: str) -> str:
-    """The name of the only stack of a model.
-
-    Raises:
-        InputError: there are two.
-    """
+    """The name of the only stack of a model, or a refusal."""
     if len(model.config.stacks) > 1:
         raise InputError(f"{what} is for models of one stack, and this one has an encoder and a decoder: use `sweep`")
     return next(iter(model.config.stacks))

@@ -1,8 +1,8 @@
 """Along which path does a part of the model act? What one sender writes, as chosen receivers read it, and no further.
 
-Every cell is taken twice away from the base run: from its sender to the receivers (`_Senders`), and from the first of
-these that it reaches to the metric (`_given`). Both are passes of the engine, but where attention is kept as it was:
-there rows are independent. `path_patch_by_forward` is the plain way; both give the same numbers.
+Every cell is taken twice away from the base run: from its sender to the receivers (`_received`), where rows are
+independent, as attention is kept; and from the first of these that it reaches to the metric (`_given`), by the engine.
+`path_patch_by_forward` is the plain way; both give the same numbers.
 """
 
 from collections import defaultdict
@@ -17,31 +17,20 @@ from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.config import StackConfig
 from interp.model import Model
-from interp.patching.changed_rows import (
-    AFTER_CROSS,
-    AFTER_SELF,
-    INTO,
-    AtReads,
-    ChangedRows,
-    Rows,
-    Suffix,
-    after,
-    attend,
-)
+from interp.patching.by_forward import path_patch_by_forward
+from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, AtReads, ChangedRows, Suffix, after, attend
 from interp.patching.chunks import Chunk, GroupSweep, group_sweeps, passes, put
-from interp.patching.engine import Pass, resume
+from interp.patching.engine import resume
 from interp.patching.memory import BUDGET, most_rows
-from interp.patching.metrics import Metric, prepared, with_answers
-from interp.patching.named_positions import cells_of, columns_named, names_of, ordered
+from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, StackName, last_stack
-from interp.patching.paths import Moment, Receiver, Sender, Through, check_paths, path_name, written
-from interp.patching.plain import PlainRun, after_attention
-from interp.patching.results import Cells, Direction, checked_direction
+from interp.patching.paths import Moment, Receiver, Sender, Through, check_paths, n_heads, path_name, written
+from interp.patching.plain import after_attention
+from interp.patching.preparation import Plan, read_values
+from interp.patching.results import Cells, Direction
 from interp.patching.site_patches import SitePatches, Stream, Where, stream_with
-from interp.patching.sweeps import check_reach, read_values
 from interp.tap import Edit, Tap
 from interp.transformer import Transformer, with_parts
 
@@ -81,7 +70,8 @@ def path_patch(
         sender: where they begin: `z` (heads) or `mlp_out` (feed-forwards).
         by: the cells' axes: `layer`, then any of `head` (for `z`) and `position`, of the sender.
         through: what is recomputed between sender and receivers: `nothing` (one edge; every other attention and
-            feed-forward writes what it writes in the base run), `mlps` (attention alone is kept) or `everything`.
+            feed-forward writes what it writes in the base run), `mlps` (attention alone is kept) or `everything`, for
+            which every cell takes two plain forward passes.
         direction: `denoise` sends clean activations into the corrupted prompt, `noise` corrupted ones into the clean.
         stack: `encoder` or `decoder`, in which the paths begin and end; by default that which the output layer reads.
             Receivers are in its self-attention and feed-forwards, where each reads that stack's own stream alone.
@@ -96,29 +86,29 @@ def path_patch(
             reach, a metric that returns no number a prompt, a budget too small for one cell.
     """
     model = with_parts(model, "path patching")
-    by, direction = tuple(by), checked_direction(direction)
-    patch_site = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
-    check_reach(pairs, patch_site)
-    readouts = prepared(model, pairs, metrics)
-    runs = PlainRun.of_both(model, *ordered(pairs, direction))
-    plain = with_answers(model, pairs, readouts)
-    base_values, other_values = (read_values(model, run, plain) for run in runs)
-    shape = patch_site.shape(pairs, by)
-    values = {each.name: base_values[each.name].expand(*shape, -1).clone() for each in readouts}
-    config = model.config.stacks[patch_site.stack]
-    most = most_rows(model, pairs, budget, patch_site, recorded=_recorded(config, receivers))
-    lengths = pairs.read_by(patch_site.stack).lengths
-    at = [receiver.columns(pairs, patch_site.stack) for receiver in receivers]
+    if through == "everything":
+        where = {"stack": stack, "attention": attention}
+        return path_patch_by_forward(model, pairs, metrics, receivers, sender, by, through, direction, **where)
+    plan = Plan.of(model, pairs, metrics, sender, by, direction, stack, attention)
+    check_paths(plan, receivers, through)
+    site, runs = plan.patch_site, plan.runs()
+    own, other = (read_values(model, run, plan.plain) for run in runs)
+    values, config = plan.unchanged(own), model.config.stacks[site.stack]
+    widths = [config.d_model if each.part in {"mlp", "logits"} else config.d_head for each in receivers]
+    heads = [n_heads(config, each.part) if each.head is None else 1 for each in receivers]
+    recorded = sum(width * n for width, n in zip(widths, heads, strict=True))  # numbers of each row
+    most = most_rows(model, pairs, budget, site, recorded=recorded)
+    lengths = pairs.read_by(site.stack).lengths
+    at = [receiver.columns(pairs, site.stack) for receiver in receivers]
     together = torch.stack([torch.full_like(lengths, -1) if each is None else each for each in at], 1)
-    for group in group_sweeps(model, pairs, runs, readouts, patch_site, by, most, alike=together):
+    for group in group_sweeps(plan, runs, most, alike=together):
         places = [None if each is None else int(each[group.prompts[0]]) for each in at]
-        named = columns_named(pairs)[:, group.prompts].unique().tolist() if names_of(pairs, by) else None
+        wanted = plan.wanted(group.prompts)
         for where in group.wheres():
-            if named is None or where.position in named:
-                _fill(values, group, where, [*zip(receivers, places, strict=True)], through, most)
-    clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
-    site = path_name(sender, receivers)
-    return cells_of(model, pairs, patch_site, by, direction, values, clean, corrupt, site=site)
+            if wanted[group.entry(0, where)].any():
+                _fill(values, group, where, [*zip(receivers, places, strict=True)], through == "mlps", most)
+    values = {name: plan.by_name(table) for name, table in values.items()}
+    return plan.cells(values, own, other, site=path_name(sender, receivers))
 
 
 def _fill(
@@ -126,31 +116,31 @@ def _fill(
     sweep: GroupSweep,
     where: Where,
     receivers: Sequence[tuple[Receiver, int | None]],
-    through: Through,
+    again: bool,
     most: int,
 ) -> None:
     """Take all senders of one place in a group of prompts to the receivers and on to the metrics, into the tables.
 
-    With each receiver comes its position in these prompts.
+    With each receiver comes its position in these prompts; `again` says whether feed-forwards are recomputed.
     """
-    site, config, start = sweep.patch_site, sweep.patches.model.config, sweep.first_reached(where)
-    reads = _reads_from(sweep, receivers, start)
+    site, config = sweep.patch_site, sweep.patches.model.config
+    reads = _reads_from(sweep, receivers, sweep.first_reached(where))
     if not reads:
         return
     rows = torch.cat([read.rows for parts in reads.values() for read in parts]).unique()
     first = int(rows[0]) if site.causal else 0
-    everything = through == "everything"
-    if where.position is not None and not everything:  # attention alone moves anything to another position
+    if where.position is not None:  # attention alone moves anything to another position
         rows = rows[rows == where.position]
     if not len(rows) or first > sweep.last_read:
         return
-    senders = _Senders(sweep.patches, reads, rows, again=through == "mlps")
     every = np.ones(next(iter(values.values())).shape[:-1], dtype=bool)
-    chunks = sweep.chunks_of(where, start if everything else first, most, every)
-    stack, last = config.stacks[site.stack], max(reads)
-    chunks = [chunk for chunk in chunks if written(stack, site.site, chunk.layer, site.attention) <= last]
+    chunks = [
+        chunk
+        for chunk in sweep.chunks_of(where, first, most, every)
+        if written(config.stacks[site.stack], site.site, chunk.layer, site.attention) <= max(reads)
+    ]
     for party in passes(chunks, most):
-        received = senders.recomputing(party) if everything else senders.keeping_attention(party)
+        received = _received(sweep.patches, reads, rows, party, again)
         put(party, values, _given(sweep.patches, sweep.suffix(first), received))
     sweep.patches.forget()
 
@@ -167,7 +157,7 @@ def _reads_from(
     masks: dict[tuple[Moment, str], Tensor] = {}
     for receiver, place in receivers:
         moment, part = receiver.moment(config), receiver.part
-        mask = torch.zeros(length, _n_heads(config, part), dtype=torch.bool, device=changed.device)
+        mask = torch.zeros(length, n_heads(config, part), dtype=torch.bool, device=changed.device)
         mask[slice(None) if place is None else place, slice(None) if receiver.head is None else receiver.head] = True
         moved_on = moment[0] < _read_layer(model, base.stack) or part in {"k", "v"}
         mask &= (changed if moved_on else changed & measured)[:, None]
@@ -177,20 +167,6 @@ def _reads_from(
     for (moment, part), mask in sorted(masks.items(), key=lambda item: item[0][0]):
         reads[moment].append(_Read(part, moment[0], mask))
     return reads
-
-
-def _recorded(config: StackConfig, receivers: Sequence[Receiver]) -> int:
-    """How many numbers are recorded of each row for the receivers."""
-    found = 0
-    for receiver in receivers:
-        width = config.d_model if receiver.part in {"mlp", "logits"} else config.d_head
-        found += width * (_n_heads(config, receiver.part) if receiver.head is None else 1)
-    return found
-
-
-def _n_heads(config: StackConfig, part: str) -> int:
-    """How many heads read for themselves; feed-forwards and the output layer read as one."""
-    return {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(part, 1)
 
 
 # From the senders to what receivers get.
@@ -229,16 +205,13 @@ class _Read:
         together = torch.arange(shared, device=self.heads.device)
         return self.heads if self.part == "q" else (self.heads[:, None] * shared + together).flatten()
 
-    def received(self, patches: SitePatches, x: Stream, carried: Positions, made: bool = False) -> "_Received":
-        """What they get where cells have the stream `x` at positions `carried`, or have `made` it of that already.
-
-        Elsewhere they get what the base run has.
-        """
+    def received(self, patches: SitePatches, x: Stream, carried: Positions) -> "_Received":
+        """What they get where cells have the stream `x` at positions `carried`; elsewhere what the base run has."""
         changed = torch.isin(self.rows, carried)
         rows = self.rows[changed]
         x = x[:, :, torch.searchsorted(carried, rows)]
         positions = patches.base.batch.positions[:, rows]
-        value = x[..., None, :] if made or self.part == "logits" else self._made(patches, x, positions)
+        value = x[..., None, :] if self.part == "logits" else self._made(patches, x, positions)
         if len(rows) == len(self.rows):
             return _Received(self, value)
         plain = patches.base[_SITE[self.part]][self.layer - (self.part == "logits")][:, self.rows]
@@ -278,88 +251,36 @@ class _Received:
         own[where] = torch.where(mask, self.value[start : start + n_cells][:, prompt, row], own[where])
 
 
-@dataclass(frozen=True)
-class _Senders:
-    """Patches of a sending site, and what receivers read: in order of their moments, at `rows` in all."""
+def _received(
+    patches: SitePatches, reads: dict[Moment, list[_Read]], rows: Positions, chunks: Sequence[Chunk], again: bool
+) -> dict[Moment, list[_Received]]:
+    """What receivers get of cells whose attention writes what it does in the base run: row by row, where they read."""
+    sent = [patches.left(chunk.layer, chunk.where, chunk.heads, rows) for chunk in chunks]
+    last, received = max(reads), {}
+    x = sent[0][2][:0]
+    for layer, stage in product(range(sent[0][0], last[0] + 1), (INTO, AFTER_SELF, AFTER_CROSS)):
+        x = _kept(patches, rows, x, layer, stage, again) if len(x) else x
+        if writing := [stream for *at, stream in sent if at == [layer, stage]]:
+            x = torch.cat([x, *writing])
+        if parts := reads.get((layer, stage), ()) if len(x) else ():
+            received[layer, stage] = [each.received(patches, x, rows) for each in parts]
+        if (layer, stage) == last:
+            break
+    return received
 
-    patches: SitePatches
-    reads: dict[Moment, list[_Read]]
-    rows: Positions
-    again: bool  # whether feed-forwards are recomputed where attention is kept
 
-    def keeping_attention(self, chunks: Sequence[Chunk]) -> dict[Moment, list[_Received]]:
-        """What they get of cells whose attention writes what it does in the base run: row by row, where they read."""
-        sent = [self.patches.left(chunk.layer, chunk.where, chunk.heads, self.rows) for chunk in chunks]
-        last, received = max(self.reads), {}
-        x = sent[0][2][:0]
-        for layer, stage in product(range(sent[0][0], last[0] + 1), (INTO, AFTER_SELF, AFTER_CROSS)):
-            x = self._kept(x, layer, stage) if len(x) else x
-            if writing := [stream for *at, stream in sent if at == [layer, stage]]:
-                x = torch.cat([x, *writing])
-            if parts := self.reads.get((layer, stage), ()) if len(x) else ():
-                received[layer, stage] = [each.received(self.patches, x, self.rows) for each in parts]
-            if (layer, stage) == last:
-                break
-        return received
-
-    def _kept(self, x: Stream, layer: int, stage: int) -> Stream:
-        """The stream there from that before it: what is not recomputed writes what it does in the base run."""
-        base, block = self.patches.base, self.patches.blocks[layer - (stage == INTO)]
-        if stage == AFTER_SELF:
-            out = base["attn_out"][layer][:, self.rows]
-            # a parallel block's attention would compute the feed-forward beside it
-            return x + out if block.config.parallel and not self.again else block.attention.add(x, out)
-        if stage == AFTER_CROSS:
-            return x if block.cross_attn is None else block.cross.add(x, base["cross_attn_out"][layer][:, self.rows])
-        if self.again or block.mlp is None:
-            return block.feed_forward(x)
-        return block.feed_forward.add(x, base["mlp_out"][layer - 1][:, self.rows])
-
-    def recomputing(self, chunks: Sequence[Chunk]) -> dict[Moment, list[_Received]]:
-        """What they get of cells of which everything is recomputed."""
-        model, base, received = self.patches.model, self.patches.base, {}
-        last, at_reads = max(self.reads), (_read_layer(model, base.stack), AFTER_CROSS)
-        late = [each.rows for moment, parts in self.reads.items() if moment >= at_reads for each in parts]
-        late = torch.cat(late).unique() if late else base.batch.ids.new_empty(0)
-        suffix = Suffix(model, base, chunks[0].suffix.first, [late.expand(len(base.batch.ids), -1)])
-        every = suffix.visibility.columns[0]
-        # feed-forwards of parallel blocks read what attention does, the others in the middle of a block
-        edits = {
-            parts[0].site: self._recording(parts[0], moment, late if moment >= at_reads else every, received)
-            for moment, parts in self.reads.items()
-            if moment[1] == AFTER_CROSS
-        }
-        walk = Pass(model.stack(base.stack), [self._entering(suffix, chunk) for chunk in chunks], Tap(edit=edits))
-        for layer, stage in self.reads:
-            if stage == INTO and (layer, stage) < at_reads and (streams := walk.into(layer)):
-                x = torch.cat(streams)
-                received[layer, stage] = [each.received(self.patches, x, every) for each in self.reads[layer, stage]]
-        if last < at_reads:
-            walk.into(last[0] + (last[1] == AFTER_CROSS))
-            return received
-        final = walk.read()[suffix]
-        if last[1] == INTO:  # the logits'
-            received[last] = [each.received(self.patches, final, late) for each in self.reads[last]]
-        return received
-
-    def _entering(self, suffix: Suffix, chunk: Chunk) -> ChangedRows:
-        """Senders as they enter a pass, with the rows too that they leave as they were: these are recorded as well."""
-        one = self.patches.enter(suffix, chunk.layer, chunk.where, chunk.heads)
-        base, site = self.patches.base, {AFTER_SELF: "resid_mid", AFTER_CROSS: "resid_cross"}.get(one.stage)
-        rows = one.among((base.resid if site is None else base[site])[one.layer], one.rows)
-        return ChangedRows(one.layer, one.stage, suffix.place(one.n_cells), rows, one.place.shape)
-
-    def _recording(
-        self, read: _Read, moment: Moment, carried: Positions, received: dict[Moment, list[_Received]]
-    ) -> Edit:
-        """An edit that leaves what feed-forwards write at `carried` as it is, and records it."""
-
-        def edit(out: Rows) -> Tensor:
-            rows = out.view(-1, len(self.patches.base.batch.ids), len(carried), out.shape[-1])
-            received[moment] = [read.received(self.patches, rows, carried, made=True)]
-            return out
-
-        return edit
+def _kept(patches: SitePatches, rows: Positions, x: Stream, layer: int, stage: int, again: bool) -> Stream:
+    """The stream there from that before it: what is not recomputed writes what it does in the base run."""
+    base, block = patches.base, patches.blocks[layer - (stage == INTO)]
+    if stage == AFTER_SELF:
+        out = base["attn_out"][layer][:, rows]
+        # a parallel block's attention would compute the feed-forward beside it
+        return x + out if block.config.parallel and not again else block.attention.add(x, out)
+    if stage == AFTER_CROSS:
+        return x if block.cross_attn is None else block.cross.add(x, base["cross_attn_out"][layer][:, rows])
+    if again or block.mlp is None:
+        return block.feed_forward(x)
+    return block.feed_forward.add(x, base["mlp_out"][layer - 1][:, rows])
 
 
 # From what receivers got to the metrics.

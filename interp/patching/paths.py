@@ -11,9 +11,9 @@ from interp.config import StackConfig
 from interp.errors import InputError, inside, one_of
 from interp.indices import Index, is_number
 from interp.patching.changed_rows import AFTER_CROSS, INTO, after
-from interp.patching.named_positions import check_names
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import PatchSite, last_stack
+from interp.patching.patch_sites import last_stack
+from interp.patching.preparation import Plan
 from interp.transformer import Transformer
 
 # what is recomputed between sender and receivers, and the sites that are therefore kept as they were
@@ -59,40 +59,29 @@ class Receiver:
         return self.layer, AFTER_CROSS if self.part == "mlp" and not config.parallel else INTO
 
 
+def n_heads(config: StackConfig, part: str) -> int:
+    """How many heads read for themselves; feed-forwards and the output layer read as one."""
+    return {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(part, 1)
+
+
 def written(config: StackConfig, sender: str, layer: int, attention: str = "self") -> Moment:
     """The first moment at which the stream has what a sender wrote."""
     return after(config, layer, attention) if sender == "z" else (layer + 1, INTO)
 
 
-def check_paths(
-    model: Transformer,
-    pairs: Pairs,
-    receivers: Sequence[Receiver],
-    sender: Sender,
-    by: tuple[str, ...],
-    through: Through,
-    stack: str | None,
-    attention: str,
-) -> PatchSite:
-    """The senders, if these paths exist.
-
-    Raises:
-        InputError: what does not, and what there is instead.
-    """
-    one_of("sender", sender, Sender)
+def check_paths(plan: Plan, receivers: Sequence[Receiver], through: Through) -> None:
+    """Refuse paths that do not exist: from the plan's site to the receivers."""
+    sender, model = one_of("sender", plan.patch_site.site, Sender), plan.transformer
     one_of("through", through, Through)
-    patch_site = PatchSite.of(model, sender, by, stack, attention)
-    check_names(pairs, patch_site, by)
     if not receivers:
         raise InputError('expected at least one receiver, such as Receiver("q", layer=9, head=6); got none')
     for receiver in receivers:
-        _check_receiver(model, patch_site.stack, pairs, receiver)
-    config = model.config.stacks[patch_site.stack]
-    if max(receiver.moment(config) for receiver in receivers) < written(config, sender, 0, attention):
+        _check_receiver(model, plan.patch_site.stack, plan.pairs, receiver)
+    config = model.config.stacks[plan.patch_site.stack]
+    if max(receiver.moment(config) for receiver in receivers) < written(config, sender, 0, plan.patch_site.attention):
         raise InputError(
             f"no {sender} is written before {', '.join(map(str, receivers))} read: expected a receiver in a later layer"
         )
-    return patch_site
 
 
 def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Receiver) -> None:
@@ -112,7 +101,7 @@ def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Rece
             f"this model normalises {'queries' if part == 'q' else 'keys'} over all heads at once, so that none reads "
             "by itself: expected a receiver v, mlp or logits"
         )
-    heads = {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(part, 0)
+    heads = n_heads(config, part) if part in {"q", "k", "v"} else 0
     if receiver.head is not None and not (is_number(receiver.head) and 0 <= receiver.head < heads):
         expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
         raise InputError(f"no head {receiver.head} of receiver {part}: {expected}")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from interp.errors import InputError, one_of, whole_number
 from interp.patching.pairs import Pairs, check_padding, text_read
-from interp.patching.patch_sites import Attending, PatchSite, StackName
-from interp.running import Run, Tokens, as_batches, run
+from interp.patching.patch_sites import OF_ROWS, Attending, PatchSite, StackName
+from interp.running import Tokens, as_batches, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
@@ -23,7 +23,7 @@ class Alone(Pairs):
 
     def __post_init__(self) -> None:
         check_padding("prompts to ablate", self.clean)
-        self._check_other()
+        self.check_other()
 
     @property
     def first_changed(self) -> Int[Tensor, " prompt"]:
@@ -68,10 +68,25 @@ def mean_activation(
         InputError: no such site, rows of attention, or no text.
     """
     patch_site = PatchSite.of(model, site, stack=stack, attention=attention)
-    patch_site.check_ablation("mean")
-    total, count = torch.zeros((), dtype=torch.float64), 0
-    for each in [texts] if isinstance(texts, str | Tensor | TokenBatch) else texts:
-        out = _seen(model, each, patch_site)
+    _check_rows(patch_site, "mean")
+    return _mean(model, patch_site, [texts] if isinstance(texts, str | Tensor | TokenBatch) else texts)
+
+
+def _check_rows(patch_site: PatchSite, kind: str) -> None:
+    if kind != "zero" and patch_site.site in OF_ROWS:
+        site = patch_site.site
+        raise InputError(
+            f"cannot ablate {site!r} by kind={kind!r}: its keys differ from prompt to prompt; expected 'zero'"
+        )
+
+
+def _mean(model: Transformer, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Tensor, "layer ..."]:
+    two, total, count = len(model.config.stacks) > 1, torch.zeros((), dtype=torch.float64), 0
+    for text in texts:
+        if two and (not isinstance(text, tuple) or len(text) != 2):
+            raise InputError("this model reads two texts: expected (sources, targets), one such pair or more")
+        first, second = text if two else ([text] if isinstance(text, tuple) else text, None)
+        out = run(model, first, capture=patch_site.names, target=second)
         read = text_read((out.tokens, out.target), patch_site.counted("position"))
         # in double precision: a long corpus must not lose its last batches to rounding
         sums = torch.stack([out[name][read.mask].double().sum(0) for name in patch_site.names])
@@ -79,16 +94,7 @@ def mean_activation(
         count += int(read.mask.sum())
     if not count:
         raise InputError("a mean needs at least one text: got none")
-    return (total / count).to(model.last.embed.token.weight.dtype)
-
-
-def _seen(model: Transformer, texts: Any, patch_site: PatchSite) -> Run:
-    """A site's activations on a text or a batch, or on sources with their targets."""
-    if len(model.config.stacks) == 1:
-        return run(model, [texts] if isinstance(texts, tuple) else texts, capture=patch_site.names)
-    if not isinstance(texts, tuple) or len(texts) != 2:
-        raise InputError("this model reads two texts: expected (sources, targets), one such pair or more")
-    return run(model, texts[0], capture=patch_site.names, target=texts[1])
+    return (total / count).to(model.dtype)
 
 
 def replacements(
@@ -97,7 +103,7 @@ def replacements(
     prompts: Alone,
     kind: Kind,
     mean: Tensor | None,
-    donors: Tokens | tuple[Tokens, Tokens] | None,
+    donors: Any,
     seed: int,
 ) -> list[Tensor]:
     """What is put in the place of a site's activations, as `ablate` says: broadcast to each layer's `prompt ...`."""
@@ -105,44 +111,32 @@ def replacements(
     for name, value in [("mean", mean), ("donors", donors)]:
         if value is not None and kind != {"mean": "mean", "donors": "resample"}[name]:
             raise InputError(f"{name}= is not used by kind={kind!r}: leave it out")
-    patch_site.check_ablation(kind)
+    _check_rows(patch_site, kind)
     if kind == "zero":
         return [torch.zeros((), device=model.device)] * patch_site.n_layers
     if kind == "resample":
         return _resampled(model, patch_site, prompts, donors, seed)
-    if mean is None:
-        inside = patch_site.attention if patch_site.in_attention else "self"
-        first, second = prompts.inputs[0]
-        read = first if second is None else (first, second)
-        mean = mean_activation(model, [read], patch_site.site, stack=patch_site.stack, attention=inside)
+    first, second = prompts.inputs[0]
+    mean = _mean(model, patch_site, [first if second is None else (first, second)]) if mean is None else mean
     expected = (patch_site.n_layers, *patch_site.sizes[1:])
     if mean.shape != expected:
         raise InputError(f"the mean of {patch_site.site} must have shape {expected}, got {tuple(mean.shape)}")
     return list(mean.to(model.device))
 
 
-def _resampled(
-    model: Transformer,
-    patch_site: PatchSite,
-    prompts: Alone,
-    given: Tokens | tuple[Tokens, Tokens] | None,
-    seed: int,
-) -> list[Tensor]:
-    """What other prompts have there: those given, or each other's."""
-    if given is None:
-        texts, target = prompts.inputs[0]
-    elif len(model.config.stacks) == 1:
-        texts, target = as_batches(model, given, None)  # pyright: ignore[reportArgumentType]
-    elif isinstance(given, tuple):
-        texts, target = as_batches(model, *given)
-    else:
+def _resampled(model: Transformer, patch_site: PatchSite, prompts: Alone, donors: Any, seed: int) -> list[Tensor]:
+    """What other prompts have there: the donors, or each other."""
+    two = len(model.config.stacks) > 1
+    if donors is not None and two and not isinstance(donors, tuple):
         raise InputError("this model reads two texts: expected donors=(sources, targets)")
+    given: tuple[Any, Any] = donors if two else (donors, None)
+    inputs = prompts.inputs[0] if donors is None else as_batches(model, *given)
     stack = patch_site.counted("position")
-    donors, batch = text_read((texts, target), stack), prompts.read_by(stack)
-    check_padding("donors", donors)
-    chosen = _draw(batch.lengths, donors.lengths, seed, apart=given is None)
+    read, batch = text_read(inputs, stack), prompts.read_by(stack)
+    check_padding("donors", read)
+    chosen = _draw(batch.lengths, read.lengths, seed, apart=donors is None)
     width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
-    seen = run(model, texts, capture=patch_site.names, target=target)
+    seen = run(model, inputs[0], capture=patch_site.names, target=inputs[1])
     values = [seen[name][chosen] for name in patch_site.names]  # padded with less than nothing is cut off
     return [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]
 

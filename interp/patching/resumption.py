@@ -7,16 +7,16 @@ sites that `run` can edit are patched and ablated so, for which the engine of sw
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
+from math import prod
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.patching.memory import most_rows
-from interp.patching.metrics import Readout
-from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import PatchSite
+from interp.patching.patch_sites import OUTSIDE, PatchSite
 from interp.patching.plain import PlainRun
+from interp.patching.preparation import Plan, Values
 from interp.tap import Edit, Tap
 from interp.transformer import Stream, Transformer
 from interp.visibility import Source, Visibility
@@ -35,7 +35,7 @@ def resumed(
     tap, run = Tap(edit=edits), None
     for name in model.config.stacks if patch_site.stack != plain.stack else [plain.stack]:
         own, stack, within = plain.of_stack(name), model.stack(name), tap.at(name)
-        here = len(stack.blocks) if patch_site.outside else start
+        here = len(stack.blocks) if patch_site.site in OUTSIDE else start
         if name != patch_site.stack or patch_site.site == "embed":
             here = 0
         residual = within("embed", own.resid[0]) if here == 0 else own.resid[here]
@@ -49,7 +49,7 @@ def resumed(
 def observed(model: Transformer, plain: PlainRun, patch_site: PatchSite, layer: int) -> Tensor:
     """What a run had at a site in one layer, made anew from the stream that entered the layer."""
     own = plain.of_stack(patch_site.stack)
-    if patch_site.outside:
+    if patch_site.site in OUTSIDE:
         logits = model.read(own.final) if patch_site.site == "logits" else None
         return own.resid[0] if patch_site.site == "embed" else own.final if logits is None else logits
     tap, name = Tap(capture={patch_site.name(layer)}), patch_site.name(layer)
@@ -69,62 +69,36 @@ def _seen(model: Transformer, run: PlainRun, source: Stream | None = None) -> tu
 
 @torch.no_grad()
 def measure_sets(
-    model: Transformer,
-    pairs: Pairs,
-    plain: PlainRun,
-    readouts: Sequence[Readout],
-    patch_site: PatchSite,
-    by: Sequence[str],
-    sets: Sequence[Sequence[Cell]],
-    instead: Instead,
-    budget: int,
+    plan: Plan, run: PlainRun, by: Sequence[str], sets: Sequence[Sequence[Cell]], instead: Instead, budget: int
 ) -> list[Float[Tensor, "set prompt"]]:
-    """Each metric with each set's cells replaced together: sets of one lowest layer go through in chunks.
-
-    Raises:
-        InputError: a metric that does not give one number a prompt.
-    """
-    last = plain.final
-    found = [last.new_empty(len(sets), len(pairs)) for _ in readouts]
+    """Each metric with each set's cells, on the axes `by`, replaced together: sets of one lowest layer go in chunks."""
+    model, pairs, site = plan.transformer, plan.pairs, plan.patch_site
+    tables = [run.final.new_empty(len(sets), len(pairs)) for _ in plan.readouts]
     lengths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
-    width = lengths[patch_site.stack] + (lengths[plain.stack] if plain.stack != patch_site.stack else 0)
-    if patch_site.site in {"logits", "mlp.experts"}:
-        width *= max(1, patch_site.entries // model.config.d_model)
-    most = most_rows(model, pairs, budget, patch_site)
+    width = lengths[site.stack] + (lengths[run.stack] if run.stack != site.stack else 0)
+    if site.site in {"logits", "mlp.experts"}:
+        width *= max(1, prod(size or 1 for size in site.sizes) // model.config.d_model)
+    most = most_rows(model, pairs, budget, site)
     lowest = [min(cell[0] for cell in cells) for cells in sets]
     for start, group in groupby(sorted(range(len(sets)), key=lowest.__getitem__), lowest.__getitem__):
         together = torch.tensor([*group])
-        for prompts in torch.arange(len(pairs), device=last.device).split(max(1, most // width)):
-            own, some = plain.take(prompts, lengths), [readout.take(prompts) for readout in readouts]
+        for prompts in torch.arange(len(pairs), device=run.final.device).split(max(1, most // width)):
+            own, readouts = run.take(prompts, lengths), [readout.take(prompts) for readout in plan.readouts]
             for chunk in together.split(max(1, most // (width * len(prompts)))):
-                edits = _edits(patch_site, by, [sets[at] for at in chunk.tolist()], instead, prompts, lengths)
-                value = resumed(model, own, patch_site, edits, start)
-                for table, readout in zip(found, some, strict=True):
-                    logits = patch_site.site == "logits"
+                chosen, edits = [sets[at] for at in chunk.tolist()], {}
+                for layer in sorted({cell[0] for cells in chosen for cell in cells}):
+                    mask, theirs = _mask(site, by, chosen, layer, lengths).to(prompts.device), instead(layer)
+                    theirs = theirs[prompts] if theirs.ndim > len(site.axes) else theirs
+                    edits[site.name(layer)] = partial(_put, theirs, mask)
+                value = resumed(model, own, site, edits, start)
+                for table, readout in zip(tables, readouts, strict=True):
+                    logits = site.site == "logits"
                     read = readout.of_logits(value) if logits else readout.of(model, readout.at_reads(value))
                     table[chunk[:, None], prompts] = read
-    return found
-
-
-def _edits(
-    patch_site: PatchSite,
-    by: Sequence[str],
-    sets: Sequence[Sequence[Cell]],
-    instead: Instead,
-    prompts: Int[Tensor, " prompt"],
-    lengths: dict[str, int],
-) -> dict[str, Edit]:
-    """For each layer of any cell, the edit that puts what stands there instead, on a new leading axis."""
-    edits = {}
-    for layer in sorted({cell[0] for cells in sets for cell in cells}):
-        mask, theirs = _mask(patch_site, by, sets, layer, lengths).to(prompts.device), instead(layer)
-        theirs = theirs[prompts] if theirs.ndim > len(patch_site.axes) else theirs
-        edits[patch_site.name(layer)] = partial(_put, theirs, mask)
-    return edits
+    return tables
 
 
 def _put(theirs: Tensor, mask: Bool[Tensor, "set 1 ..."], plain: Tensor) -> Tensor:
-    """What is there instead where `mask` is true."""
     return torch.where(mask, theirs.to(plain.dtype), plain)
 
 
@@ -144,47 +118,26 @@ def _mask(
     return mask
 
 
-def sweep_by_resuming(
-    model: Transformer,
-    pairs: Pairs,
-    runs: tuple[PlainRun, PlainRun],
-    readouts: Sequence[Readout],
-    values: dict[str, Float[Tensor, "*cells prompt"]],
-    patch_site: PatchSite,
-    by: Sequence[str],
-    budget: int,
-) -> None:
+def sweep_by_resuming(plan: Plan, runs: tuple[PlainRun, PlainRun], values: Values, budget: int) -> None:
     """Put into the tables each cell of the first run with what the second has there.
 
-    Cells that no change can reach stay as they are.
+    Cells that no change can reach stay as they are: in a causal stack those before the prompts differ.
     """
-    plain, source = runs
-    asked = _reached(pairs, readouts, patch_site, by)
-    cells = [tuple(cell) for cell in asked.any(-1).nonzero().tolist()]
-    if not cells:
-        return
-    theirs = lru_cache(maxsize=1)(lambda layer: observed(model, source, patch_site, layer))
-    found = measure_sets(model, pairs, plain, readouts, patch_site, by, [[cell] for cell in cells], theirs, budget)
-    at = tuple(torch.tensor(cells).T)
-    for readout, value in zip(readouts, found, strict=True):
-        table = values[readout.name]
-        table[at] = torch.where(asked[at], value, table[at])
-
-
-def _reached(
-    pairs: Pairs, readouts: Sequence[Readout], patch_site: PatchSite, by: Sequence[str]
-) -> Bool[Tensor, "*cells prompt"]:
-    """Which cells can change what is read of which prompts: in a causal stack none before the prompts differ."""
-    shape = patch_site.shape(pairs, by)
-    found = torch.ones(*shape, len(pairs), dtype=torch.bool, device=pairs.last.device)
-    counted = [axis for axis in ("position", "query") if axis in by and patch_site.counted(axis) == patch_site.stack]
-    axis = next(iter(counted), None)
-    if axis is None:
-        return found
-    at = torch.arange(shape[by.index(axis)], device=found.device)[:, None]
-    live = at < pairs.read_by(patch_site.stack).lengths
-    if patch_site.causal:
-        read = torch.cat([readout.positions for readout in readouts], 1).amax(1)
-        live &= (at >= pairs.first_reached(patch_site.stack)) & (at <= read)
-    after = [1] * (len(shape) - 1 - by.index(axis))
-    return found & live.view(-1, *after, len(pairs))
+    own, other = runs
+    pairs, site = plan.pairs, plan.patch_site
+    reached = torch.ones(*plan.shape, len(pairs), dtype=torch.bool, device=pairs.last.device)
+    for at, axis in enumerate(plan.by):
+        if axis in {"position", "query"} and site.counted(axis) == site.stack:
+            column = torch.arange(plan.shape[at], device=reached.device)[:, None]
+            live = column < pairs.read_by(site.stack).lengths
+            if site.causal:
+                read = torch.cat([readout.positions for readout in plan.readouts], 1).amax(1)
+                live &= (column >= pairs.first_reached(site.stack)) & (column <= read)
+            reached &= live.view(-1, *[1] * (reached.ndim - at - 2), len(pairs))
+    if cells := [tuple(cell) for cell in reached.any(-1).nonzero().tolist()]:
+        theirs = lru_cache(maxsize=1)(lambda layer: observed(plan.transformer, other, site, layer))
+        measured = measure_sets(plan, own, plan.by, [[cell] for cell in cells], theirs, budget)
+        at = tuple(torch.tensor(cells).T)
+        for readout, value in zip(plan.readouts, measured, strict=True):
+            table = values[readout.name]
+            table[at] = torch.where(reached[at], value, table[at])

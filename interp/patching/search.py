@@ -9,6 +9,7 @@ and each cell's own prompts refine (a moderated t, as in Smyth 2004, "Linear Mod
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +23,11 @@ from interp.model import Model
 from interp.patching.chunks import fill, group_sweeps
 from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.memory import BUDGET, most_rows
-from interp.patching.metrics import Metric, prepared
-from interp.patching.named_positions import by_name, labels_of, names_of, of_names, ordered
+from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import Attending, PatchSite, StackName
-from interp.patching.plain import PlainRun
-from interp.patching.results import Cells, Direction, checked_direction
-from interp.patching.sweeps import check_reach, read_values
+from interp.patching.patch_sites import Attending, StackName
+from interp.patching.preparation import Plan, read_values
+from interp.patching.results import Cells, Direction
 from interp.transformer import with_parts
 
 Array = np.ndarray
@@ -98,30 +97,26 @@ def top_cells(
             a metric without a gradient.
     """
     model = with_parts(model, "the screened search")
-    by, direction = tuple(by), checked_direction(direction)
     if not 0 < confidence < 1:
         raise InputError(f"confidence lies between 0 and 1, got {confidence}")
     if tie < 0:
         raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
-    where = {"stack": stack, "attention": attention}
-    patch_site = PatchSite.of(model, site, by, stack, attention)
-    if not patch_site.in_engine(by):
+    plan = Plan.of(model, pairs, metric, site, by, direction, stack, attention)
+    if not plan.patch_site.in_engine(plan.by):
         raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
-    check_reach(pairs, patch_site)
-    readouts, most = prepared(model, pairs, metric), most_rows(model, pairs, budget, patch_site)
-    runs, columns = PlainRun.of_both(model, *ordered(pairs, direction)), (*patch_site.shape(pairs, by), len(pairs))
-    prompts = [*group_sweeps(model, pairs, runs, readouts, patch_site, by, most, alone=True)]
-    (plain,) = read_values(model, runs[0], readouts).values()
-    reached = torch.zeros(columns)  # 1 where a patch can change a cell of a prompt
-    for chunk in (each for prompt in prompts for each in prompt.chunks(most, np.ones(columns[:-1], dtype=bool))):
+    most, runs = most_rows(model, pairs, budget, plan.patch_site), plan.runs()
+    prompts = [*group_sweeps(plan, runs, most, alone=True)]
+    plain = read_values(model, runs[0], plan.readouts)
+    reached = torch.zeros(*plan.shape, len(pairs))  # 1 where a patch can change a cell of a prompt
+    for chunk in (each for prompt in prompts for each in prompt.chunks(most, np.ones(plan.shape, dtype=bool))):
         chunk.put({metric.name: reached}, [reached.new_ones(1, 1)])
-    how = {"qk_fix": site in {"q", "k"}, "budget": budget, **where}
+    how = {"qk_fix": site in {"q", "k"}, "budget": budget, "stack": stack, "attention": attention}
     own, other = (
         attribution_patching(model, pairs, metric, {site: by}, way, **how)[site]
-        for way in (direction, "noise" if direction == "denoise" else "denoise")
+        for way in (plan.direction, "noise" if plan.direction == "denoise" else "denoise")
     )
-    estimate, second = (_flat(found.effect()) for found in (own, other))
-    exists, live = ~np.isnan(estimate), _flat(by_name(reached, by, pairs))
+    estimate, second = (_flat(cells.effect()) for cells in (own, other))
+    exists, live = ~np.isnan(estimate), _flat(plan.by_name(reached))
     shape = own.values[metric.name].shape
     if not 1 <= k <= len(estimate):
         raise InputError(f"k must lie between 1 and the number of cells, {len(estimate)}; got {k}")
@@ -129,31 +124,20 @@ def top_cells(
     @torch.no_grad()
     def measure(wanted: Array) -> Array:
         """Exact effects of the wanted (cell, prompt)."""
-        cells, table = of_names(wanted.reshape(shape), by, pairs, columns), plain.expand(columns).clone()
+        cells, values = plan.of_names(wanted.reshape(shape)), plan.unchanged(plain)
         chunks = [each for prompt in prompts for each in prompt.chunks(most, cells[..., int(prompt.prompts[0])])]
-        fill(model, {metric.name: table}, chunks, most)
-        change = table - plain if direction == "denoise" else plain - table
-        return _flat(by_name(change, by, pairs))
+        fill(model, values, chunks, most)
+        change = values[metric.name] - plain[metric.name]
+        return _flat(plan.by_name(change if plan.direction == "denoise" else -change))
 
     race = _Race(np.nan_to_num(estimate), np.nan_to_num(second), live.astype(bool), measure)
     top, limit = race.run(k, confidence, tie)
     effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
-    return TopCells(
-        site,
-        direction,
-        ("cell",),
-        {metric.name: effect},
-        stack=patch_site.stack,
-        attention=patch_site.attention,
-        positions=names_of(pairs, by),
-        labels=labels_of(model, pairs, patch_site, by),
-        kind="search",
-        cells=tuple(tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top),
-        units=by,
-        limit=limit,
-        paid=race.paid,
-        total=int(live.sum()),
-    )
+    places = tuple(tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top)
+    kept = {name: getattr(own, name) for name in ("site", "direction", "stack", "attention", "positions", "labels")}
+    more: dict[str, Any] = {"kind": "search", "cells": places, "units": plan.by}
+    more |= {"limit": limit, "paid": race.paid, "total": int(live.sum())}
+    return TopCells(axes=("cell",), values={metric.name: effect}, **kept, **more)
 
 
 class _Race:

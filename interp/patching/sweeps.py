@@ -11,17 +11,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from interp.errors import InputError
 from interp.model import Model
 from interp.patching.by_forward import sweep_by_forward, unpatched_by_forward
 from interp.patching.chunks import fill, group_sweeps
 from interp.patching.memory import BUDGET, most_rows, shares
-from interp.patching.metrics import Metric, Readout, prepared, with_answers
-from interp.patching.named_positions import cells_of, check_names, ordered, wanted
+from interp.patching.metrics import Metric, prepared
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import Attending, PatchSite, StackName
+from interp.patching.patch_sites import Attending, StackName
 from interp.patching.plain import PlainRun
-from interp.patching.results import Cells, Direction, checked_direction
+from interp.patching.preparation import Plan, Values, read_values
+from interp.patching.results import Cells, Direction
 from interp.patching.resumption import sweep_by_resuming
 from interp.transformer import Transformer
 
@@ -66,23 +65,17 @@ def sweep(
     """
     if not isinstance(model, Transformer):
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
-    direction = checked_direction(direction)
-    by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
-    check_reach(pairs, patch_site)
-    check_names(pairs, patch_site, by)
-    readouts = prepared(model, pairs, metrics)
-    plain = with_answers(model, pairs, readouts)
-    swept_parts, ends = [], []
-    at_once, left = shares(model, pairs, budget, patch_site)
+    plan = Plan.of(model, pairs, metrics, site, by, direction, stack, attention)
+    tables, ends = [], []
+    at_once, left = shares(model, pairs, budget, plan.patch_site)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(at_once):
-        some = pairs.take(prompts)
-        runs = PlainRun.of_both(model, *ordered(some, direction))
-        read = [readout.take(prompts) for readout in readouts]
-        own, other = (read_values(model, run, [each.take(prompts) for each in plain]) for run in runs)
-        swept_parts.append(swept(model, some, runs, read, own, patch_site, by, left))
-        ends.append((other, own) if direction == "denoise" else (own, other))
-    clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
-    return cells_of(model, pairs, patch_site, by, direction, _joined(swept_parts), clean, corrupt)
+        part = plan.take(prompts)
+        runs = part.runs()
+        own, other = (read_values(model, run, part.plain) for run in runs)
+        tables.append(swept(part, runs, own, left))
+        ends.append((own, other))
+    values = {name: plan.by_name(table) for name, table in _joined(tables).items()}
+    return plan.cells(values, *(_joined(parts) for parts in zip(*ends, strict=True)))
 
 
 @torch.no_grad()
@@ -107,71 +100,26 @@ def unpatched(
         return unpatched_by_forward(model, pairs, readouts)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(shares(model, pairs, budget)[0]):
         read = [readout.take(prompts) for readout in readouts]
-        parts.append([read_values(model, each, read) for each in PlainRun.of_both(model, *pairs.take(prompts).inputs)])
+        parts.append([read_values(model, PlainRun.of(model, *each), read) for each in pairs.take(prompts).inputs])
     clean, corrupt = (_joined(each) for each in zip(*parts, strict=True))
     return clean, corrupt
 
 
-def swept(
-    model: Transformer,
-    pairs: Pairs,
-    runs: tuple[PlainRun, PlainRun],
-    readouts: Sequence[Readout],
-    plain_values: dict[str, Tensor],
-    patch_site: PatchSite,
-    by: tuple[str, ...],
-    budget: int,
-) -> dict[str, Tensor]:
+def swept(plan: Plan, runs: tuple[PlainRun, PlainRun], own: Values, budget: int) -> Values:
     """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
 
     The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
-    plain run's value. Position axes count columns, also where these have names.
+    plain run's value (`own`). Position axes count columns, also where these have names.
     """
-    shape = patch_site.shape(pairs, by)
-    values = {each.name: plain_values[each.name].expand(*shape, -1).clone() for each in readouts}
-    if patch_site.in_engine(by):
-        most = most_rows(model, pairs, budget, patch_site)
-        groups = group_sweeps(model, pairs, runs, readouts, patch_site, by, most)
-        cells = [(group, wanted(pairs, group.prompts, by, shape)) for group in groups]
-        fill(model, values, [chunk for group, some in cells for chunk in group.chunks(most, some)], most)
+    values = plan.unchanged(own)
+    if plan.patch_site.in_engine(plan.by):
+        most = most_rows(plan.transformer, plan.pairs, budget, plan.patch_site)
+        groups = [(group, plan.wanted(group.prompts)) for group in group_sweeps(plan, runs, most)]
+        chunks = [chunk for group, wanted in groups for chunk in group.chunks(most, wanted)]
+        fill(plan.transformer, values, chunks, most)
     else:
-        sweep_by_resuming(model, pairs, runs, readouts, values, patch_site, by, budget)
+        sweep_by_resuming(plan, runs, values, budget)
     return values
-
-
-def check_reach(pairs: Pairs, patch_site: PatchSite) -> None:
-    """Whether the pairs can differ at a site.
-
-    Raises:
-        InputError: prompts whose targets differ, for what is made of sources.
-    """
-    if pairs.source is not None and (
-        patch_site.stack == "encoder" or (patch_site.attention == "cross" and patch_site.of_keys)
-    ):
-        raise InputError(
-            f"{patch_site.name(0)} is made of the source, which these pairs share: they differ in their targets alone"
-        )
-
-
-def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]) -> dict[str, Tensor]:
-    """The metrics of an unpatched run, checked: every metric must give one number a prompt."""
-    final = plain.final
-    prompt = torch.arange(len(final), device=final.device)[:, None]
-    found = {}
-    for readout in readouts:
-        value = readout.of(model, final[prompt, readout.positions])
-        if value.shape != prompt.shape[:1]:
-            raise InputError(
-                f"metric {readout.name} must give one number for each of {len(prompt)} prompts, "
-                f"shape ({len(prompt)},); got shape {tuple(value.shape)}"
-            )
-        if not bool(value.isfinite().all()):
-            where = int((~value.isfinite()).nonzero()[0])
-            raise InputError(
-                f"metric {readout.name} is {float(value[where])} for prompt {where}: expected a finite number"
-            )
-        found[readout.name] = value
-    return found
 
 
 def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

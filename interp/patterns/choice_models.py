@@ -4,11 +4,11 @@ In each row p(key) is a softmax of scores, and a score adds up one weight for ea
 is uniform attention.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from interp.patterns.totals import N_GROUPS
@@ -21,28 +21,21 @@ Weights = Float[Tensor, "mark head"]
 
 
 class _Rows(NamedTuple):
-    """Some rows of one group: marks of their keys and uniform attention, and of which row each pair is."""
+    """Some rows of one group, and the marks of their keys."""
 
+    keys: VisibleKeys
     marks: Named  # of a pair
     marked: Named  # pairs, of a mark
-    uniform: Float[Tensor, "pair 1"]
-    row: Int[Tensor, " pair"]
-    n_rows: int
-    pairs: slice
-    group: int
 
     def scored(self, weights: Weights) -> tuple[Float[Tensor, "pair head"], ...]:
         """Of each pair its score and exp(score) x uniform attention, and the sums of the latter by row."""
         score = self.marks.sums(weights).clamp_(-_LARGEST, _LARGEST)
-        risen = score.exp().mul_(self.uniform)
-        total = risen.new_zeros(self.n_rows, risen.shape[1]).index_add_(0, self.row, risen)
-        return score, risen, total
+        risen = score.exp().mul_(self.keys.uniform[:, None])
+        return score, risen, self.keys.by_row(risen)
 
 
-def _rows(visible: VisibleKeys) -> Iterator[_Rows]:
-    for pairs, rows, group in visible.stretches():
-        row, (marks, marked) = visible.row[pairs] - rows.start, named(visible.marks[pairs])
-        yield _Rows(marks, marked, visible.uniform[pairs, None], row, rows.stop - rows.start, pairs, group)
+def _rows(visible: VisibleKeys) -> list[_Rows]:
+    return [_Rows(keys, *named(keys.marks)) for keys in visible.stretches()]
 
 
 def fit(
@@ -56,9 +49,9 @@ def fit(
         penalty: keeps finite the weight of a key that gets all attention.
         tolerance: a head rests once a step promises to lower its value by less, in nats.
     """
-    n_rows, attention, parts = len(visible.group), visible.attention, [*_rows(visible)]
+    n_rows, attention, parts = len(visible.group), visible.attention, _rows(visible)
     start = attention.new_zeros(visible.marks.shape[1], attention.shape[1]) if start is None else start
-    wanted = sum((rows.marked.sums(attention[rows.pairs]) for rows in parts), 0 * start)
+    wanted = sum((rows.marked.sums(rows.keys.attention) for rows in parts), 0 * start)
 
     def objective(point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         weights, target = point[active].T.contiguous(), wanted[:, active]
@@ -66,7 +59,7 @@ def fit(
         for rows in parts:
             _, risen, total = rows.scored(weights)
             value += total.log().sum(0)
-            expected += rows.marked.sums(risen.mul_(total.reciprocal_()[rows.row]))
+            expected += rows.marked.sums(risen.mul_(total.reciprocal_()[rows.keys.row]))
         value = (value - (target * weights).sum(0)) / n_rows + penalty / 2 * weights.square().sum(0)
         values, gradients = point.new_zeros(len(point)), torch.zeros_like(point)
         values[active] = value.to(point)
@@ -83,9 +76,9 @@ def _inverse_curvature(visible: VisibleKeys, parts: Sequence[_Rows], penalty: fl
     none = visible.attention.new_zeros(n_marks, 1)
     curvature = none.new_zeros(n_marks, n_marks, dtype=torch.float64)
     for rows in parts:
-        _, risen, total = rows.scored(none)
-        weighted = visible.marks[rows.pairs] * risen
-        mean = weighted.new_zeros(len(total), n_marks).index_add_(0, rows.row, weighted)
+        _, risen, _ = rows.scored(none)
+        weighted = rows.keys.marks * risen
+        mean = rows.keys.by_row(weighted)
         curvature += rows.marked.sums(weighted) - mean.T @ mean
     curvature = curvature / len(visible.group) + penalty * torch.eye(n_marks).to(curvature)
     return torch.cholesky_inverse(torch.linalg.cholesky(curvature)).to(none)
@@ -96,5 +89,5 @@ def closer(visible: VisibleKeys, weights: Weights) -> Float[Tensor, "group head"
     gains = weights.new_zeros(N_GROUPS, weights.shape[1], dtype=torch.float64)
     for rows in _rows(visible):
         score, _, total = rows.scored(weights)
-        gains[rows.group] += (visible.attention[rows.pairs] * (score - total.log()[rows.row])).sum(0)
+        gains[rows.keys.group[0]] += (rows.keys.attention * (score - total.log()[rows.keys.row])).sum(0)
     return gains

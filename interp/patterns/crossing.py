@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.patterns.rows import REAL, Pattern, argmax, entropies, remove_sink
+from interp.patterns.rows import REAL, Pattern, Sink, argmax, entropies
 
 MEASURES = ("first-token", "entropy", "diagonal", "monotonicity")
 _FEWEST = 3  # rows of a text below which a rank correlation says nothing
@@ -23,7 +23,7 @@ class Crossing:
 
     scored   prompt query    True at the target's content tokens whose rows are counted here
     target   prompt query    True at the target's real tokens
-    source   prompt key      True at the source's real tokens, which every query sees
+    source   prompt key      True at the source's real tokens, which every query sees; padding stands behind them
     """
 
     scored: Bool[Tensor, "prompt query"]
@@ -53,33 +53,23 @@ def score(
 ) -> tuple[Float[Tensor, "prompt head measure"], Float[Tensor, "prompt head measure"]]:
     """Sums over eligible rows, and how many rows (for monotonicity: texts) they are.
 
-    With `sink_removed` the source's first position is taken off and the rest renormalised, as in `remove_sink`.
+    With `sink_removed` the source's first position is taken off and the rest renormalised; rows that keep less than
+    0.01 of their mass are left out.
     """
     source, rows = crossing.source, crossing.scored[:, None].expand(pattern.shape[:-1])
-    first = source.to(torch.int8).argmax(-1)  # padding may stand before it
     if sink_removed:
-        place = torch.arange(source.shape[1], device=source.device)
-        source = source & (place != first[:, None])
-        pattern, enough = _without(pattern, first)
-        rows = rows & enough
-    n_keys = source.sum(-1)[:, None, None]
+        sink = Sink.of(pattern)
+        rows = rows & sink.kept
+        pattern = torch.cat([torch.zeros_like(pattern[..., :1]), pattern[..., 1:] * sink.scale[..., None]], -1)
+    n_keys = source[:, int(sink_removed) :].sum(-1)[:, None, None]
     has_choice = rows & (n_keys >= 2)
-    at_first = pattern.gather(-1, first[:, None, None, None].expand(*pattern.shape[:-1], 1))[..., 0]
     entropy = entropies(pattern) / n_keys.clamp(min=2).log()
     diagonal = (pattern * crossing.off_diagonal[:, None].to(pattern)).sum(-1)
     eligible = [rows & (not sink_removed), has_choice, has_choice]
-    sums = [(value * rows).sum(-1) for value, rows in zip((at_first, entropy, diagonal), eligible, strict=True)]
+    sums = [(value * rows).sum(-1) for value, rows in zip((pattern[..., 0], entropy, diagonal), eligible, strict=True)]
     correlation, defined = _rank_correlation(pattern, rows)
     scores = torch.stack([*sums, correlation], -1)
     return scores, torch.stack([*(rows.sum(-1) for rows in eligible), defined], -1).to(scores)
-
-
-def _without(pattern: Pattern, first: Tensor) -> tuple[Pattern, Bool[Tensor, "prompt head query"]]:
-    """The pattern without each source's first position, renormalised, and the rows that keep enough of it."""
-    index = first[:, None, None, None].expand(*pattern.shape[:-1], 1)
-    moved = torch.cat([pattern.gather(-1, index), pattern.scatter(-1, index, 0.0)], -1)
-    rest, enough = remove_sink(moved)
-    return rest[..., 1:], enough
 
 
 def _rank_correlation(

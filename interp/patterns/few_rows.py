@@ -57,7 +57,7 @@ class FewRows:
     ) -> Float[Tensor, "row head key"]:
         """What every head attends to, layer by layer, in the rows at `query` of each `prompt`, in float32.
 
-        `by_norm` weights it as `interp.patterns.norm_weighted.NormWeighted` does.
+        The prompts ascend. `by_norm` weights it as `interp.patterns.norm_weighted.NormWeighted` does.
         """
         place, columns = _by_prompt(prompt, query, len(self.layers[0].queries))
         visibility = self.visibility.at(columns)
@@ -79,11 +79,8 @@ def _by_prompt(
     prompt: Int[Tensor, " row"], query: Int[Tensor, " row"], n_prompts: int
 ) -> tuple[Int[Tensor, " row"], Int[Tensor, "prompt asked"]]:
     """The queries of each prompt side by side (0 where it has fewer), and the place of each row among them."""
-    order = prompt.argsort(stable=True)
     count = torch.bincount(prompt, minlength=n_prompts)
-    before = (count.cumsum(0) - count)[prompt[order]]
-    place = torch.empty_like(prompt)
-    place[order] = torch.arange(len(prompt), device=prompt.device) - before
+    place = torch.arange(len(prompt), device=prompt.device) - (count.cumsum(0) - count)[prompt]
     columns = query.new_zeros(n_prompts, max(1, int(count.max())))
     columns[prompt, place] = query
     return place, columns

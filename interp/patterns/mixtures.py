@@ -20,13 +20,13 @@ Weights = Float[Tensor, "part head"]
 
 
 class _Rows(NamedTuple):
-    """Some rows of one group: what each part gives each key, which parts a row has, and the heads' attention."""
+    """Some rows of one group, what each part gives each key, which parts a row has, and the heads' attention."""
 
+    keys: VisibleKeys
     parts: Named  # of a pair
     pairs: Named  # of a part
     has: Float[Tensor, "row part"]
     attention: Float[Tensor, "pair head"]
-    group: int
 
     def taken(self, weights: Weights) -> tuple[Weights, Weights]:
         """What attention each part has, over its weight; and in how many rows it could have had it."""
@@ -84,27 +84,24 @@ def shares(visible: VisibleKeys, weights: Weights) -> Float[Tensor, "group part 
     """Each group's attention, part by part: of how many rows each part has all (mean responsibilities, summed)."""
     totals = visible.attention.new_zeros(N_GROUPS, *weights.shape, dtype=torch.float64)
     for part in _parts(visible):
-        totals[part.group] += weights * part.taken(weights)[0]
+        totals[part.keys.group[0]] += weights * part.taken(weights)[0]
     return totals
 
 
 def closer(visible: VisibleKeys, weights: Weights) -> Float[Tensor, "group head"]:
     """Each group's sum of KL(attention || uniform) - KL(attention || mixture), in nats."""
     gains = visible.attention.new_zeros(N_GROUPS, weights.shape[1], dtype=torch.float64)
-    for (pairs, rows, group), part in zip(visible.stretches(), _parts(visible), strict=True):
-        row = visible.row[pairs] - rows.start
-        mixed = part.parts.sums(weights) / (part.has @ weights)[row]
-        gains[group] += (part.attention * (mixed / visible.uniform[pairs, None]).log()).sum(0)
+    for part in _parts(visible):
+        mixed = part.parts.sums(weights) / (part.has @ weights)[part.keys.row]
+        gains[part.keys.group[0]] += (part.attention * (mixed / part.keys.uniform[:, None]).log()).sum(0)
     return gains
 
 
 def _parts(visible: VisibleKeys) -> Iterator[_Rows]:
     """Uniform attention and every mark's, row by row."""
-    for pairs, rows, group in visible.stretches():
-        uniform, row = visible.uniform[pairs, None], visible.row[pairs] - rows.start
-        parts = torch.cat([uniform, visible.marks[pairs] * uniform], 1)
-        total = parts.new_zeros(rows.stop - rows.start, parts.shape[1]).index_add_(0, row, parts)
+    for keys in visible.stretches():
+        uniform = keys.uniform[:, None]
+        parts = torch.cat([uniform, keys.marks * uniform], 1)
+        total = keys.by_row(parts)
         has = (total > 0).to(parts)
-        yield _Rows(
-            *named(parts > 0, parts / torch.where(total > 0, total, 1)[row]), has, visible.attention[pairs], group
-        )
+        yield _Rows(keys, *named(parts > 0, parts / torch.where(total > 0, total, 1)[keys.row]), has, keys.attention)

@@ -1,10 +1,14 @@
-"""What stands in for a model when a measure reads other patterns than its own."""
+"""Patterns of a text, and what stands in for a model when a measure reads other patterns than its own."""
 
 from collections.abc import Iterator, Mapping
 
+import torch
+
 from interp.attention import Attention
 from interp.config import TransformerConfig
-from interp.model import Site
+from interp.model import Model, Site
+from interp.patterns.rows import Pattern
+from interp.running import Tokens, run
 from interp.sites import sites_of
 from interp.transformer import Sublayer, Transformer
 
@@ -35,3 +39,14 @@ def sublayers(model: Transformer, stack: str, attention: str) -> Iterator[tuple[
         sublayer = block.attention if attention == "self" else block.cross
         assert isinstance(sublayer.layer, Attention)
         yield sublayer, sublayer.layer
+
+
+def read_patterns(model: Model, tokens: Tokens, sites: str, target: Tokens | None = None) -> Pattern:
+    """The patterns at `sites` (a glob), layer after layer, in float32; the pass ends with the last of them.
+
+    Args:
+        model, tokens, target: as in `interp.run`.
+        sites: names patterns of one attention of every layer (`"decoder.*.attn.pattern"`).
+    """
+    out = run(model, tokens, target=target, until=sites)
+    return torch.cat([*out.activations.values()], 1).float()  # sums over rows want more than 8 bits

@@ -8,7 +8,7 @@ Both readings come from one set of values a row: without the first position's at
 """
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from interp.patterns import nulls
@@ -18,6 +18,7 @@ from interp.patterns.totals import Totals
 
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
 MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16..16
+N_MODES = 2 * MODE_RANGE + 1
 
 Claims = Bool[Tensor, "prompt query key"]
 
@@ -36,18 +37,8 @@ _OTHERS = ("first-token", "self", "duplicate-token", "distance", "entropy")  # b
 
 
 def measures(causal: bool) -> list[str]:
-    """Names of the measures in the order in which `score` returns them."""
+    """Names of the measures in the order in which `Questions.read` returns them."""
     return [*map(offset_name, offsets(causal)), *_OTHERS]
-
-
-def score(pattern: Pattern, rows: Rows, *, causal: bool, sink_removed: bool = False) -> tuple[Scores, Scores]:
-    """Sums over eligible rows, and how many rows they are, for each prompt, head and measure.
-
-    With `sink_removed` the first position is taken off and the rest renormalised; rows that keep less than 0.01 of
-    their mass, and rows whose key would be the first position, are not eligible.
-    """
-    sums = Questions(rows, causal=causal).read(pattern)["removed" if sink_removed else "kept"]
-    return sums.scores, sums.counts
 
 
 # Which keys satisfy a measure (`prompt query key`), whether a row sees them or not.
@@ -79,7 +70,11 @@ def after_copies(rows: Rows) -> Claims:
 
 
 class Questions:
-    """What every measure reads of a batch's rows: worked out once, applied to any number of patterns."""
+    """What every measure reads of a batch's rows: worked out once, applied to any number of patterns.
+
+    Without the first position, rows that keep less than 0.01 of their mass, and rows whose key would be the first
+    position, are not eligible.
+    """
 
     def __init__(self, rows: Rows, *, causal: bool):
         around = [near(rows, offset) for offset in offsets(causal)]
@@ -132,38 +127,23 @@ class _Spread:
         return found
 
 
-class Modes:
-    """How many rows of each head look hardest at each offset; `finish` counts those at the head's favourite one."""
-
-    def __init__(self, totals: Totals):
-        self.totals = totals
-
-    @staticmethod
-    def empty(n_heads: int) -> "Modes":
-        """Nothing read yet."""
-        return Modes(Totals.empty(n_heads, 2 * MODE_RANGE + 1))
-
-    def add(self, groups: Int[Tensor, " prompt"], pattern: Pattern, rows: Rows) -> None:
-        """Add a batch of patterns."""
-        self.totals.add(groups, *argmax_offsets(pattern, rows))
-
-    def of(self, groups: Bool[Tensor, " group"]) -> "Modes":
-        """The counts of some groups, whose favourite offset is then these groups' own."""
-        return Modes(self.totals.of(groups))
+class Modes(Totals):
+    """How many rows of each head look hardest at each offset (`argmax_offsets`); `finish` counts those at its favourite
+    one, which of some groups of documents is these groups' own."""
 
     def finish(self) -> Totals:
         """One measure: the rows at the favourite offset, of all rows."""
-        best = self.totals.scores.sum(0).argmax(-1)
-        pick = best[None, :, None].expand(len(self.totals.scores), -1, 1)
-        return Totals(self.totals.scores.gather(-1, pick), self.totals.weights[..., :1], self.totals.rows[..., :1])
+        best = self.scores.sum(0).argmax(-1)
+        pick = best[None, :, None].expand(len(self.scores), -1, 1)
+        return Totals(self.scores.gather(-1, pick), self.weights[..., :1], self.rows[..., :1])
 
 
 def argmax_offsets(pattern: Pattern, rows: Rows) -> tuple[Scores, Scores]:
     """How many rows look hardest at each offset in -16..16, and how many rows there are (Voita 2019)."""
     offset = argmax(pattern) - torch.arange(pattern.shape[-2], device=pattern.device)
     near = (offset.abs() <= MODE_RANGE) & rows.scored[:, None]
-    bins = (offset + MODE_RANGE).clamp(0, 2 * MODE_RANGE)
-    counts = pattern.new_zeros(*pattern.shape[:2], 2 * MODE_RANGE + 1)
+    bins = (offset + MODE_RANGE).clamp(0, N_MODES - 1)
+    counts = pattern.new_zeros(*pattern.shape[:2], N_MODES)
     counts.scatter_add_(-1, bins, near.to(pattern.dtype))
     n_rows = rows.scored.sum(-1).to(pattern.dtype)[:, None, None].expand_as(counts)
     return counts, n_rows

@@ -1,6 +1,6 @@
 """Which rows and keys of a batch of patterns count: not padding, not special tokens; with or without the first key."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,29 +67,9 @@ class Sink:
         return self.scale > 0
 
 
-def remove_sink(
-    pattern: Float[Tensor, "*batch query key"],
-) -> tuple[Float[Tensor, "*batch query key"], Bool[Tensor, "*batch query"]]:
-    """The pattern without its first position, renormalised (attention sinks: Xiao 2023), and the rows that remain.
-
-    A row keeps its second reading only where at least 0.01 of its mass remains; the others are zero and not kept.
-    """
-    rest = pattern.clone()
-    rest[..., 0] = 0
-    mass = rest.sum(-1)
-    enough = mass >= SINK_FLOOR
-    return rest / torch.where(enough, mass, torch.inf)[..., None], enough
-
-
 def entropies(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
     """-sum A log A of each row, in nats."""
     return -rows.clamp(min=TINY).log_().mul_(rows).sum(-1)
-
-
-def parts(pattern: Pattern) -> Iterator[slice]:
-    """Prompts, so few at a time that all that is read of them stays in the processor's cache."""
-    size = max(1, CHUNK // pattern[0].numel())
-    return (slice(at, at + size) for at in range(0, len(pattern), size))
 
 
 def rows_at(

@@ -1,6 +1,6 @@
 """Which of several candidate words does a head choose? Heads and baselines go through the same scorer."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,8 +34,7 @@ def share(
     return (scores * correct[:, None]).sum(-1) / among.clamp(min=1e-30), counted
 
 
-@dataclass(frozen=True)
-class Highest:
+class Highest(NamedTuple):
     """Each row's highest score, the first place that has it, and whether another has it too."""
 
     score: Float[Tensor, "*row"]
@@ -58,7 +57,3 @@ class Highest:
             best[chunk], at[chunk] = value[..., 0], index[..., 0]
         best, at, tied = (each.view(scores.shape[:-1]) for each in (best, at, (second == best) & (best > 0)))
         return Highest(best, at, tied)
-
-    def several(self) -> tuple[Int[Tensor, " row"], ...]:
-        """Where there are several."""
-        return torch.nonzero(self.tied, as_tuple=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from hashlib import blake2b
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -58,16 +58,3 @@ class Totals(GroupSums):
     def finish(self) -> "Totals":
         """Itself: a mean over rows needs nothing but its sums."""
         return self
-
-
-@runtime_checkable
-class Finishing(Protocol):
-    """Sums by group of documents that give totals in the end, of all groups or of some."""
-
-    def of(self, groups: Bool[Tensor, " group"]) -> "Finishing":
-        """The sums of some groups."""
-        ...
-
-    def finish(self) -> Totals:
-        """What each head scored."""
-        ...

@@ -15,14 +15,6 @@ from interp.patterns.totals import N_GROUPS
 _TOGETHER = 2048  # pairs that are read at once: what a hundred heads have of them stays in the processor's cache
 
 
-class Stretch(NamedTuple):
-    """Some neighbouring rows, all of one group of documents."""
-
-    pairs: slice
-    rows: slice
-    group: int
-
-
 class Named(NamedTuple):
     """Sparse marks in the form that `embedding_bag` adds up: of a hundred marks a key has four."""
 
@@ -86,16 +78,22 @@ class VisibleKeys:
         """With some of the marks."""
         return replace(self, marks=self.marks[:, [*marks]])
 
-    def stretches(self) -> Iterator[Stretch]:
-        """All rows, so few at a time that what is read of them stays in the processor's cache."""
+    def stretches(self) -> "Iterator[VisibleKeys]":
+        """Neighbouring rows of one group, so few at a time that what is read of them stays in the processor's cache."""
         ends = torch.bincount(self.row, minlength=len(self.group)).cumsum(0).tolist()
         groups = self.group.tolist()
         first = begin = 0
         for row, end in enumerate(ends):
             last = row + 1 == len(ends)
             if last or groups[row + 1] != groups[row] or ends[row + 1] - begin > _TOGETHER:
-                yield Stretch(slice(begin, end), slice(first, row + 1), groups[row])
+                pairs, group = slice(begin, end), self.group[first : row + 1]
+                parts = (part[pairs] for part in (self.uniform, self.attention, self.marks))
+                yield VisibleKeys(self.row[pairs] - first, group, *parts)
                 begin, first = end, row + 1
+
+    def by_row(self, values: Float[Tensor, "pair any"]) -> Float[Tensor, "row any"]:
+        """Sums over each row's keys."""
+        return _summed(values, self.row, len(self.group))
 
     def over_groups(self, values: Float[Tensor, "row head"]) -> Float[Tensor, "group head"]:
         """The sum of each group's rows."""
@@ -108,7 +106,7 @@ class VisibleKeys:
     def below_uniform(self) -> Float[Tensor, "group head"]:
         """Each group's sum of KL(attention || uniform), in nats."""
         ratio = (self.attention / self.uniform[:, None]).clamp(min=TINY).log()
-        return self.over_groups(_summed(self.attention * ratio, self.row, len(self.group)))
+        return self.over_groups(self.by_row(self.attention * ratio))
 
 
 def _summed(values: Float[Tensor, "pair any"], to: Int[Tensor, " pair"], count: int) -> Float[Tensor, "row any"]:

@@ -31,8 +31,5 @@ def commonest_labels(types: Sequence[str], labels: Sequence[int]) -> tuple[dict[
     counts: dict[str, Counter[int]] = {}
     for name, label in zip(types, labels, strict=True):
         counts.setdefault(name, Counter())[label] += 1
-    return {name: _commonest(count) for name, count in counts.items()}, _commonest(Counter(labels))
-
-
-def _commonest(count: Counter[int]) -> int:
-    return max(sorted(count), key=count.__getitem__)
+    *by_type, overall = (max(sorted(count), key=count.__getitem__) for count in (*counts.values(), Counter(labels)))
+    return dict(zip(counts, by_type, strict=True)), overall

@@ -13,11 +13,11 @@ import torch
 from interp.errors import InputError
 from interp.generation.generate import generate
 from interp.training import state
-from interp.training.directory import Directory, Save
 from interp.training.objectives import Examples, Mixed, Source
-from interp.training.parallel import Parallel, Processes, joined
+from interp.training.parallel import Parallel, joined
 from interp.training.plan import Plan
 from interp.training.record import METRICS, Record
+from interp.training.state import Directory, Save
 from interp.training.steps import Learner, Step, held_out_losses, summed_loss
 from interp.training.stops import unstopped
 from interp.transformer import Transformer
@@ -89,7 +89,6 @@ def train(
         processes.check(plan)
         last_state = directory.read() if resume else directory.check_new()
         model.files = ()  # it is about to leave the weights that were read
-        learner = Learner(model, Mixed(sources), plan, processes)
         losses = summed_loss(model, plan, learning=False)
 
         def observe() -> tuple[dict[str, float], str | None]:
@@ -102,39 +101,42 @@ def train(
             model.train()
             return numbers, sample
 
-        _Run(model, learner, directory, observe, tell).go(last_state)
+        _Run(model, Learner(model, Mixed(sources), plan, processes), directory, observe, tell).go(last_state)
 
 
 @dataclass
 class _Run:
-    """A run from its last state to its end."""
+    """A run from its last state to its end.
+
+    Losses stay on the device until `_settle` reads them all at once, so that no step waits for the one before.
+    """
 
     model: Transformer
     learner: Learner
     directory: Directory
     observe: Callable[[], tuple[dict[str, float], str | None]]
     tell: Callable[[Progress], None]
+    waiting: list[tuple[int, Step]] = field(default_factory=list)
+    total: float = 0.0  # of the losses of all targets since the last report
+    n_targets: int = 0
+    n_tokens: int = 0
+    since: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         self.plan, self.processes = self.learner.plan, self.learner.processes
 
     def go(self, last_state: state.State | None) -> None:
         """Take all steps that are left after the state that was kept, and keep what comes out."""
-        begun, facts = 0, {}
+        begun = 0
         if last_state is not None:
             state.restore(self.learner.learning, self.learner.optimizer, last_state.tensors)
-            begun, facts = int(last_state.facts["step"]), last_state.facts.get("tally") or {}
-            if not 0 <= begun <= self.plan.steps:
-                raise InputError(
-                    f"the state is after step {begun:,} of a plan of {self.plan.steps:,} steps: start again in another "
-                    "directory"
-                )
-        self.tally = Tally(self.processes, **facts)
+            begun, counts = int(last_state.facts["step"]), last_state.facts.get("tally") or {}
+            self.total, self.n_targets = float(counts.get("total", 0.0)), int(counts.get("n_targets", 0))
         # several processes would not all stop after the same step
-        waiting = unstopped() if self.processes.kind is None else nullcontext([])
-        with self._record(begun) as record, waiting as interrupted:
+        signals = unstopped() if self.processes.kind is None else nullcontext([])
+        with self._record(begun) as record, signals as interrupted:
             for step in range(begun, self.plan.steps):
-                self.tally.waiting.append((step, self.learner.step(step)))
+                self.waiting.append((step, self.learner.step(step)))
                 stops = bool(interrupted) and step + 1 < self.plan.steps
                 self._pause(step + 1, record, stops=stops)
                 if stops:
@@ -158,82 +160,47 @@ class _Run:
         observes = last or snapshot or bool(plan.evaluate_every and done % plan.evaluate_every == 0)
         keeps = last or stops or bool(plan.save_every and done % plan.save_every == 0)
         reports = observes or done % _REPORT_EVERY == 0
-        if (reports or keeps) and (bad := self.tally.settle()) is not None:  # nothing is kept of a model that is broken
-            step, loss = bad
-            raise InputError(
-                f"the loss of step {step + 1} is {loss}; {self.directory.last_good}. Lower the learning rate, or clip"
-            )
+        if reports or keeps:
+            self._settle()
         if observes:
             self.processes.publish(self.learner.learning, self.model)
         if reports:
             if record is not None:
                 self._report(done, observes, record)
-            self.tally.clear()
+            self.total, self.n_targets, self.n_tokens = 0.0, 0, 0
         if (snapshot or stops) and record is not None:
             self.directory.snapshot(self.model, done)
         if keeps:
             tensors = state.gather(self.learner.learning, self.learner.optimizer)
             if record is not None:
-                counts = {"total": self.tally.total, "n_targets": self.tally.n_targets}
-                self.directory.write(tensors, done, {"tally": counts})  # losses that are still to be reported
+                counts = {"total": self.total, "n_targets": self.n_targets}  # losses that are still to be reported
+                self.directory.write(tensors, done, {"tally": counts})
         if reports:
-            self.tally.since = time.perf_counter()
+            self.since = time.perf_counter()
+
+    def _settle(self) -> None:
+        """Read the losses that are waiting; nothing is kept of a model that is broken."""
+        if not self.waiting:
+            return
+        losses = self.processes.summed(torch.stack([step.loss for _, step in self.waiting]).double()).tolist()
+        norms = torch.stack([step.norm for _, step in self.waiting]).tolist()
+        for (number, step), loss, norm in zip(self.waiting, losses, norms, strict=True):
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                value = loss * step.n_targets if math.isfinite(norm) else math.nan
+                good = self.directory.last_good
+                raise InputError(f"the loss of step {number + 1} is {value}: lower the learning rate; {good}")
+            self.total += loss * step.n_targets
+            self.n_targets += step.n_targets
+            self.n_tokens += step.n_tokens
+        self.waiting.clear()
 
     def _report(self, done: int, observes: bool, record: Record) -> None:
-        rate, speed = self.plan.rate(done - 1), self.tally.tokens_per_second
-        numbers, sample = {"loss": self.tally.mean, "rate": rate, "tokens_per_second": speed}, None
+        loss, rate = self.total / max(self.n_targets, 1), self.plan.rate(done - 1)
+        speed, sample = self.n_tokens / (time.perf_counter() - self.since), None
+        numbers = {"loss": loss, "rate": rate, "tokens_per_second": speed}
         if observes:
             measured, sample = self.observe()
             numbers |= measured
         with self.directory.writing(record.path):
             record(done, numbers, sample)
-        self.tell(Progress(done, self.plan.steps, numbers["loss"], rate, speed, numbers, sample))
-
-
-class Tally:
-    """Losses since the last report.
-
-    They stay on the device until `settle` reads them all at once, so that no step waits for the one before.
-    """
-
-    def __init__(self, processes: Processes, total: float = 0.0, n_targets: int = 0):
-        self.processes = processes
-        self.waiting: list[tuple[int, Step]] = []
-        self.clear()
-        self.total, self.n_targets = float(total), int(n_targets)
-
-    def clear(self) -> None:
-        """All that was counted has been reported."""
-        self.total, self.n_targets, self.n_tokens, self.since = 0.0, 0, 0, time.perf_counter()
-
-    def settle(self) -> tuple[int, float] | None:
-        """Read what is waiting; the first step whose loss or gradient is not finite, and what that is."""
-        if not self.waiting:
-            return None
-        losses = torch.stack([loss for _, step in self.waiting for loss in step.losses]).double()
-        norms = torch.stack([step.norm for _, step in self.waiting]).double()
-        values, bad = iter(self.processes.summed(losses).tolist()), None
-        for (number, step), norm in zip(self.waiting, norms.tolist(), strict=True):
-            loss = sum(next(values) * step.n_targets for _ in step.losses)
-            if bad is None and not (math.isfinite(loss) and math.isfinite(norm)):
-                bad = number, loss if math.isfinite(norm) else math.nan
-            self.total += loss
-            self.n_targets += step.n_targets
-            self.n_tokens += step.n_tokens
-        self.waiting.clear()
-        return bad
-
-    @property
-    def mean(self) -> float:
-        """Loss a target, in nats."""
-        return self.total / max(self.n_targets, 1)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Speed since the last report."""
-        return self.n_tokens / (time.perf_counter() - self.since)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a run that is resumed needs to report the losses that it would have reported."""
-        return {"total": self.total, "n_targets": self.n_targets}
+        self.tell(Progress(done, self.plan.steps, loss, rate, speed, numbers, sample))

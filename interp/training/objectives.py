@@ -5,7 +5,7 @@ run that is resumed reads on where it stopped.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -87,9 +87,7 @@ class Windows:
         if width < 1:
             raise InputError(f"a row of {row} has no room beside the {len(self.prefix)} tokens that begin a text")
         if len(self.stream) <= width:
-            raise InputError(
-                f"the text has {len(self.stream)} tokens, fewer than a row of {row}: give more, or shorten the row"
-            )
+            raise InputError(f"the text has {len(self.stream)} tokens, fewer than a row of {row}")
         return width
 
     def _at(self, starts: Int[Tensor, " row"], row: int) -> Examples:
@@ -111,10 +109,7 @@ class Repeats:
     def __init__(self, tokenizer: Tokenizer, shortest: int = 6, longest: int = 40):
         ordinary = [id for id in range(tokenizer.d_vocab) if id not in tokenizer.special_ids]
         if not 2 <= shortest <= longest <= len(ordinary):
-            raise InputError(
-                f"segments have at least 2 tokens and no token twice: expected 2 <= shortest <= longest <= "
-                f"{len(ordinary)}, got {shortest} and {longest}"
-            )
+            raise InputError(f"expected 2 <= shortest <= longest <= {len(ordinary)}, got {shortest} and {longest}")
         self.ordinary, self.prefix = torch.tensor(ordinary), torch.tensor(tokenizer.prefix, dtype=torch.long)
         self.shortest, self.longest = shortest, longest
 
@@ -165,7 +160,7 @@ class Masked:
         how = torch.rand(ids.shape, generator=generator)
         other = torch.randint(self.d_vocab, ids.shape, generator=generator)
         read = torch.where(chosen & (how < 0.8), self.mask_id, torch.where(chosen & (how >= 0.9), other, ids))
-        return Examples(examples.tokens.reading(read), ids.masked_fill(~chosen, IGNORED))
+        return Examples(replace(examples.tokens, ids=read), ids.masked_fill(~chosen, IGNORED))
 
 
 class Pairs:
@@ -196,9 +191,7 @@ class Pairs:
     def _at(self, chosen: Sequence[int], row: int) -> Examples:
         sources, targets = zip(*(self.pairs[at] for at in chosen), strict=True)
         if (longest := max(len(each) for each in (*sources, *targets))) > row:
-            raise InputError(
-                f"a text of {longest} tokens is longer than a row of {row}: lengthen the row, or leave it out"
-            )
+            raise InputError(f"a text of {longest} tokens is longer than a row of {row}: lengthen the row")
         read = [[self.start, *target[:-1]] for target in targets]
         width = max(map(len, read))
         wanted = torch.tensor([[*target, *[IGNORED] * (width - len(target))] for target in targets])
@@ -206,7 +199,6 @@ class Pairs:
 
 
 def _spread(items: Int[Tensor, " item"], limit: int | None) -> Int[Tensor, " some"]:
-    """At most `limit` of the items, spread evenly."""
     return items if limit is None or len(items) <= limit else items[torch.arange(limit) * len(items) // limit]
 
 

@@ -46,12 +46,10 @@ class Processes:
 
     def check(self, plan: Plan) -> None:
         """Every process has as many rows of each micro-batch as the others."""
+        shares = plan.accumulate * self.size
         for phase in plan.phases:
-            if phase.rows % (plan.accumulate * self.size):
-                raise InputError(
-                    f"{phase.rows} rows a step cannot be shared out evenly among {self.size} processes in "
-                    f"{plan.accumulate} micro-batches each: expected a multiple of {plan.accumulate * self.size}"
-                )
+            if phase.rows % shares:
+                raise InputError(f"{phase.rows} rows a step: expected a multiple of {shares}, for all micro-batches")
 
     def learning(self, model: Transformer) -> Transformer:
         """What learns in place of `model`: itself, or a copy that is shared out among the processes."""
@@ -133,15 +131,19 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
     started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if parallel is None:
         if started > 1:
-            raise InputError(
-                f'{started} processes were started, and each would train for itself: choose parallel "ddp" or "fsdp"'
-            )
+            raise InputError(f'each of {started} processes would train for itself: choose parallel "ddp" or "fsdp"')
         yield Processes()
         return
     one_of("parallel", parallel, Parallel)
     begun = not dist.is_initialized()
     if begun:
-        _begin(model)
+        if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
+            raise InputError(f"no processes share the work ({missing[0]} is not set): start them by torchrun")
+        if model.device.type == "cuda":
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
+            model.to(device)
+        dist.init_process_group("nccl" if model.device.type == "cuda" else "gloo")
     try:
         yield Processes(parallel, dist.get_rank(), dist.get_world_size())
         if begun:
@@ -149,13 +151,3 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
     finally:
         if begun:
             dist.destroy_process_group()
-
-
-def _begin(model: Transformer) -> None:
-    if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
-        raise InputError(f"there are no processes to share the work ({missing[0]} is not set): start them by torchrun")
-    if model.device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        model.to(device)
-    dist.init_process_group("nccl" if model.device.type == "cuda" else "gloo")

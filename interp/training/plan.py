@@ -1,8 +1,10 @@
 """The plan of a training run: phases, optimizer, schedule, and how often it measures and saves."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from interp.errors import InputError, one_of, whole_number
@@ -26,15 +28,11 @@ class Phase:
     learning_rate: float | None = None  # where the schedule begins anew; absent: it goes on
 
     def __post_init__(self) -> None:
-        for name in ("steps", "rows"):
-            if getattr(self, name) < 1:
-                raise InputError(f"a phase has at least 1 of its {name}, got {getattr(self, name)}")
-        if self.row < 2:
-            raise InputError(f"a row has a token to read and one to foretell: expected row >= 2, got {self.row}")
+        for name, least in (("steps", 1), ("rows", 1), ("row", 2)):  # a row has a token to read and one to foretell
+            whole_number(name, getattr(self, name), least)
         if any(share < 0 for share in self.mix.values()) or (self.mix and sum(self.mix.values()) <= 0):
             raise InputError(f"shares of a mix are at least 0 and not all 0, got {dict(self.mix)}")
-        if self.learning_rate is not None:
-            _check_size("learning_rate", self.learning_rate)
+        _check_range("learning_rate", self.learning_rate or 0.0)
 
 
 @dataclass(frozen=True)
@@ -75,12 +73,12 @@ class Plan:
             raise InputError("expected at least one phase")
         one_of("schedule", self.schedule, Schedule)
         one_of("precision", self.precision, Precision)
-        whole_number("seed", self.seed)
-        for name in ("learning_rate", "weight_decay", "clip", "warmup", "hold", "evaluate_every", "save_every"):
-            _check_size(name, getattr(self, name))
+        for name in ("seed", "warmup", "hold", "evaluate_every", "evaluate_rows", "save_every"):
+            whole_number(name, getattr(self, name))
+        for name in ("learning_rate", "weight_decay", "clip"):
+            _check_range(name, getattr(self, name))
         for name in ("label_smoothing", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} must be from 0 to less than 1, got {getattr(self, name):g}")
+            _check_range(name, getattr(self, name), 1.0)
         if not 0 <= self.final <= 1:
             raise InputError(f"final is a share of the peak: expected 0 to 1, got {self.final:g}")
         if not all(0 <= beta < 1 for beta in self.betas) or not 0 < self.eps < math.inf:
@@ -95,10 +93,7 @@ class Plan:
         first = self._legs[0].steps
         level = self.warmup if self.schedule == "constant" else self.warmup + self.hold + 1
         if level > first:
-            raise InputError(
-                f"the schedule ends before its warm-up does: warmup {self.warmup} and hold {self.hold} leave nothing "
-                f"of {first} steps; take fewer, or more steps"
-            )
+            raise InputError(f"the schedule ends before its warm-up: warmup and hold leave nothing of {first} steps")
 
     @property
     def steps(self) -> int:
@@ -107,11 +102,7 @@ class Plan:
 
     def phase(self, step: int) -> Phase:
         """The phase of `step`, counted from 0."""
-        for phase in self.phases:
-            if step < phase.steps:
-                return phase
-            step -= phase.steps
-        raise InputError(f"the run has {self.steps} steps: there is no such step after them")
+        return self.phases[bisect_right([*accumulate(phase.steps for phase in self.phases)], step)]
 
     def rate(self, step: int) -> float:
         """The learning rate of `step`, counted from 0."""
@@ -147,6 +138,6 @@ class _Leg(NamedTuple):
     hold: int = 0
 
 
-def _check_size(name: str, value: float | int) -> None:
-    if not 0 <= value < math.inf:
-        raise InputError(f"{name} must be at least 0 and finite, got {value:g}")
+def _check_range(name: str, value: float | int, end: float = math.inf) -> None:
+    if not 0 <= value < end:
+        raise InputError(f"{name} must be at least 0 and less than {end:g}, got {value:g}")

@@ -1,11 +1,13 @@
-"""What a run needs to go on as if it had never stopped, in one file that is whole or not there.
+"""What a run needs to go on as if it had never stopped, in one file that is whole or not there; and its directory.
 
 The file is written beside and renamed, so a run that is killed at any moment leaves the last good state behind it.
 Everything random is drawn from the seed and the step, so weights, moments and the step are the whole of it.
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -18,9 +20,14 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.training.parallel import shared_as, whole
-from interp.training.whole_files import replacing
+from interp.training.record import METRICS
+from interp.training.whole_files import beside, check_kind, check_owner, replacing, sweep
+from interp.transformer import Transformer
 
 FILE = "state.safetensors"
+MODEL = "model"  # what its draft is called
+OURS = {FILE, METRICS, MODEL, "recipe.toml", "run.json"}  # what is written to `out` by way of a draft
+Save = Callable[[Transformer, Path], None]
 
 
 @dataclass(frozen=True)
@@ -51,12 +58,10 @@ def read(path: Path) -> State:
             raise ValueError("it has no checksums")
         sums, now = json.loads(about["sums"]), _sums(tensors, about["facts"])
         if differing := [name for name in {**sums, **now} if sums.get(name) != now.get(name)]:
-            name = differing[0]
-            how = "is missing" if name not in now else "is not as it was written"
-            raise ValueError(f"{name or 'its record'} {how}")
+            raise ValueError(f"{differing[0] or 'its record'} is not as it was written")
         return State(tensors, json.loads(about["facts"]))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}): it cannot be resumed from; {_good(path.parent)}") from error
+        raise InputError(f"{path} is damaged ({error}): go on from a model in steps/ (start in [model])") from error
 
 
 def _sums(tensors: Mapping[str, Tensor], facts: str) -> dict[str, str]:
@@ -66,14 +71,6 @@ def _sums(tensors: Mapping[str, Tensor], facts: str) -> dict[str, str]:
         sums[name] = blake2b(f"{tuple(tensor.shape)} {tensor.dtype} ".encode(), digest_size=16)
         sums[name].update(tensor.reshape(-1).view(torch.uint8).numpy())
     return {name: each.hexdigest() for name, each in sums.items()}
-
-
-def _good(out: Path) -> str:
-    """What is still good of a run whose state is damaged."""
-    models = sorted(each.parent for each in (out / "steps").glob("[0-9]*/config.json"))
-    if not models:
-        return "no model of an earlier step was kept (snapshot_at): start again in another directory"
-    return f"the model of an earlier step is {models[-1]}: go on with it in another directory (start in [model])"
 
 
 def gather(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -91,20 +88,94 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
     expected = {name: tuple(weight.shape) for name, weight in weights.items()}
     there = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("weights/")}
     for name in {**expected, **there}:
-        if expected.get(name) != there.get(name):
-            raise InputError(
-                f"the state is of another architecture: {name.removeprefix('weights/')} is "
-                f"{expected.get(name, 'absent')} here and {there.get(name, 'absent')} there; resume with the "
-                "configuration that it was begun with"
-            )
+        shape, wanted = there.get(name, "absent"), expected.get(name, "absent")
+        if shape != wanted:
+            raise InputError(f"the state is of another architecture: {name} is {shape}, not {wanted}")
     for name, weight in model.named_parameters():
         with torch.no_grad():
             weight.copy_(shared_as(tensors[f"weights/{name}"], weight))
         start = f"moments/{name}/"
         for key, value in tensors.items():
             if key.startswith(start):
-                optimizer.state[weight][key.removeprefix(start)] = (
-                    torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
-                    if value.ndim
-                    else value.to(weight.device, copy=True)  # a count of steps, where the optimizer would have made it
-                )
+                moment = value.to(weight.device, copy=True)  # a count of steps, where the optimizer would have made it
+                if value.ndim:
+                    moment = torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
+                optimizer.state[weight][key.removeprefix(start)] = moment
+
+
+class Directory:
+    """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory."""
+
+    def __init__(self, out: Path, save: Save, made_of: Mapping[str, Any]):
+        for folder in ("steps", "tensorboard"):
+            check_owner(out / folder)
+        self.out, self._save, self._made_of = out, save, made_of
+        self._state = out / FILE
+        self._saved: int | None = None  # the step after which the last good state was written
+
+    def check_new(self) -> None:
+        """No run has begun here."""
+        if self._state.exists() or (self.out / "config.json").exists():
+            raise InputError(f"{self.out} holds a run or a model already: resume it, or choose another directory")
+
+    def read(self) -> State:
+        """Where the run stopped."""
+        last = read(self._state)
+        stored, now = last.facts["made_of"], json.loads(json.dumps(self._made_of))
+        for part in [part for part in {**now, **stored} if now.get(part) != stored.get(part)]:
+            here, there, changed = now.get(part), stored.get(part), ""
+            if isinstance(here, dict) and isinstance(there, dict):
+                keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
+                changed = f" ({', '.join(f'{key} was {there.get(key)}, is {here.get(key)}' for key in keys)})"
+            raise InputError(f"the run was begun with another {part}{changed}: resume with the same, or start anew")
+        self._saved = int(last.facts["step"])
+        return last
+
+    def sweep(self) -> None:
+        """Remove what a run that was killed had not finished writing."""
+        sweep(self.out, lambda name: name in OURS)
+        sweep(self._steps, str.isdecimal)
+
+    def write(self, tensors: Mapping[str, Any], step: int, facts: Mapping[str, Any]) -> None:
+        """Keep where the run stands after `step` steps, to go on from there."""
+        with self.writing(self._state):
+            write(self._state, State(tensors, {"step": step, "made_of": self._made_of, **facts}))
+        self._saved = step
+
+    def snapshot(self, model: Transformer, step: int) -> None:
+        """Keep the model as it is after `step` steps."""
+        place = self._steps / f"{step:06d}"
+        with self.writing(place), replacing(place) as part:
+            part.mkdir(exist_ok=True)
+            self._save(model, part)
+
+    def finish(self, model: Transformer) -> None:
+        """Put the trained model into the directory itself."""
+        with self.writing(self.out), beside(self.out / MODEL) as part:
+            part.mkdir(exist_ok=True)
+            self._save(model, part)
+            for file in sorted(part.iterdir()):
+                check_kind(self.out / file.name)
+                os.replace(file, self.out / file.name)
+
+    @contextmanager
+    def writing(self, place: Path) -> Iterator[None]:
+        """Say, where `place` cannot be written, from where the run can go on."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{error}; {self.last_good}") from error
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot write {place}: {reason}; {self.last_good}") from error
+
+    @property
+    def last_good(self) -> str:
+        """From where the run can go on."""
+        if self._saved is None:
+            return "no state was saved yet"
+        return f"the last good state is {self._state}, after step {self._saved}"
+
+    @property
+    def _steps(self) -> Path:
+        return self.out / "steps"

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,20 +24,6 @@ from interp.transformer import Transformer
 Losses = Callable[[Examples], Tensor]
 
 
-def optimizer_of(model: nn.Module, plan: Plan) -> torch.optim.AdamW:
-    """AdamW that decays matrices and leaves vectors alone."""
-    decayed = [weight for weight in model.parameters() if weight.ndim > 1]
-    others = [weight for weight in model.parameters() if weight.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=plan.learning_rate,
-        betas=plan.betas,
-        eps=plan.eps,
-        fused=True,
-    )
-
-
 def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Callable[..., Any] | None = None) -> Losses:
     """The cross-entropy of all targets of some examples, summed, in nats.
 
@@ -48,7 +35,9 @@ def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Call
         calling: is called in place of the model.
     """
     smoothing = plan.label_smoothing if learning else 0.0
-    tap = _dropout(model, plan.dropout) if learning and plan.dropout else UNTAPPED
+    # of embeddings, and of what each layer adds (Vaswani 2017, section 5.4)
+    dropped = matching(model, ["*.embed", "*attn_out", "*.mlp_out"]) if learning and plan.dropout else []
+    tap = Tap(edit={name: partial(F.dropout, p=plan.dropout) for name in dropped}) if dropped else UNTAPPED
     forward = model if calling is None else calling
 
     def loss(examples: Examples) -> Tensor:
@@ -64,12 +53,6 @@ def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Call
         )
 
     return loss
-
-
-def _dropout(model: Transformer, share: float) -> Tap:
-    """Dropout as an edit, where Vaswani 2017 has it: of embeddings, and of what each layer adds."""
-    places = matching(model, ["*.embed", "*attn_out", "*.mlp_out"])
-    return Tap(edit={name: lambda value: F.dropout(value, share) for name in places})
 
 
 @contextmanager
@@ -89,16 +72,13 @@ def kernels(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """Say what to do where torch.compile fails."""
     try:
         yield
     except RuntimeError as error:
         if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
             raise
         reason = str(getattr(error, "inner_exception", error)).splitlines()[0]
-        raise InputError(
-            f"torch.compile failed ({reason}): remove what is damaged in its cache, or train with compile = false"
-        ) from error
+        raise InputError(f"torch.compile failed ({reason}): empty its cache, or train with compile = false") from error
 
 
 def held_out_losses(
@@ -120,9 +100,9 @@ def seed_of(*parts: int) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """The numbers of a step. Losses and norm are still on the device: reading them waits for it."""
+    """The numbers of a step. Loss and norm are still on the device: reading them waits for it."""
 
-    losses: Sequence[Tensor]  # of each micro-batch of this process; together a target's of the step
+    loss: Tensor  # a target, in nats, of this process's rows; those of all processes add up to the step's
     norm: Tensor  # of the gradient, before it was clipped
     n_targets: int  # of all processes
     n_tokens: int  # of all processes
@@ -134,7 +114,16 @@ class Learner:
     def __init__(self, model: Transformer, data: Mixed, plan: Plan, processes: Processes):
         self.data, self.plan, self.processes = data, plan, processes
         self.learning = processes.learning(model)
-        self.optimizer = optimizer_of(self.learning, plan)
+        matrices = [weight for weight in self.learning.parameters() if weight.ndim > 1]
+        vectors = [weight for weight in self.learning.parameters() if weight.ndim <= 1]
+        groups = [{"params": matrices, "weight_decay": plan.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=plan.learning_rate,
+            betas=plan.betas,
+            eps=plan.eps,
+            fused=True,
+        )
         self._calling = processes.calling(self.learning)
         losses = summed_loss(self.learning, plan, learning=True, calling=self._calling)
         # pairs of texts are of many widths, windows of few
@@ -144,31 +133,24 @@ class Learner:
 
     def step(self, step: int) -> Step:
         """The update of `step`, counted from 0."""
-        phase = self.plan.phase(step)
-        generator = Generator().manual_seed(seed_of(self.plan.seed, step))
+        plan, phase, processes = self.plan, self.plan.phase(step), self.processes
+        generator = Generator().manual_seed(seed_of(plan.seed, step))
         examples = self.data.examples(phase.rows, phase.row, phase.mix, generator)
-        rank = self.processes.rank
-        torch.manual_seed(seed_of(self.plan.seed, step, 1, *([rank] if rank else [])))  # what dropout draws
-        n_targets = max(examples.n_targets, 1)
-        losses = self._gradients(examples, n_targets)
-        norm = nn.utils.clip_grad_norm_(self.learning.parameters(), self.plan.clip or math.inf)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.rate(step)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return Step(losses, whole(norm.detach()), n_targets, examples.tokens.ids.numel())
-
-    def _gradients(self, examples: Examples, n_targets: int) -> list[Tensor]:
-        """Add up the gradient of the mean over all targets; the share of it that each micro-batch is."""
-        size, rank, device = self.processes.size, self.processes.rank, self.learning.device
-        rows, losses = len(examples) // (self.plan.accumulate * size), []
-        for number in range(self.plan.accumulate):
+        rank, size = processes.rank, processes.size
+        torch.manual_seed(seed_of(plan.seed, step, 1, *([rank] if rank else [])))  # what dropout draws
+        n_targets, losses = max(examples.n_targets, 1), []
+        rows = len(examples) // (plan.accumulate * size)
+        for number in range(plan.accumulate):
             first = (number * size + rank) * rows
-            part = examples.part(slice(first, first + rows)).to(device)
-            last = number + 1 == self.plan.accumulate
-            alone = nullcontext() if last else self.processes.alone(self._calling)
-            with alone, kernels(device), _compiling():
+            part = examples.part(slice(first, first + rows)).to(self.learning.device)
+            alone = nullcontext() if number + 1 == plan.accumulate else processes.alone(self._calling)
+            with alone, kernels(self.learning.device), _compiling():
                 loss = self._losses(part) / n_targets
                 (loss * size if size > 1 else loss).backward()  # the mean is taken over processes
             losses.append(loss.detach())
-        return losses
+        norm = nn.utils.clip_grad_norm_(self.learning.parameters(), plan.clip or math.inf)
+        for group in self.optimizer.param_groups:
+            group["lr"] = plan.rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return Step(torch.stack(losses).sum(), whole(norm.detach()), n_targets, examples.tokens.ids.numel())

@@ -54,18 +54,15 @@ def read(paths: Iterable[Path], *, unwrap: bool = False) -> Iterator[Document]:
     """The files' texts; `unwrap` joins the lines of a paragraph, which a blank line ends."""
     for path in paths:
         text = whole(path, _LARGEST).replace("\r\n", "\n")
-        yield Document(name_of(path), unwrapped(text) if unwrap else text)
+        if unwrap:
+            paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+            text = "\n".join(filter(None, paragraphs))
+        yield Document(name_of(path), text)
 
 
 def name_of(path: Path) -> str:
     """The name of the document in a file."""
     return path.name.removesuffix(".gz").removesuffix(".txt")
-
-
-def unwrapped(text: str) -> str:
-    """The text with one line a paragraph."""
-    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-    return "\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
 def held_out(name: str, share: float) -> bool:
@@ -84,24 +81,13 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -
     special = [START, MASK] if mask else [START]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if d_vocab < len(alphabet) + len(special):
-        raise InputError(
-            f"a byte-level vocabulary has a token for each of 256 bytes and {len(special)} of its own: "
-            f"expected d_vocab of at least {len(alphabet) + len(special)}, got {d_vocab}"
-        )
-    trainer = trainers.BpeTrainer(
-        vocab_size=d_vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    backend.train_from_iterator(texts, trainer)
+        raise InputError(f"bytes and special tokens need a d_vocab of {len(alphabet) + len(special)}, got {d_vocab}")
+    settings = {"special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
+    backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=d_vocab, **settings))
     if (got := backend.get_vocab_size()) < d_vocab:
-        raise InputError(
-            f"the text is too short for a vocabulary of {d_vocab}: it gives {got}; give more, or ask for less"
-        )
-    backend.post_processor = processors.Sequence(
-        [
-            processors.ByteLevel(trim_offsets=True),
-            processors.TemplateProcessing(f"{START} $A", special_tokens=[(START, backend.token_to_id(START))]),
-        ]
-    )
+        raise InputError(f"the text is too short for a vocabulary of {d_vocab}: it gives {got}")
+    start = processors.TemplateProcessing(f"{START} $A", special_tokens=[(START, backend.token_to_id(START))])
+    backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), start])
     return Tokenizer(backend)
 
 
@@ -140,9 +126,8 @@ def tokenize(
                 part.write_text(json.dumps(note) + "\n", "utf-8")
         except OSError as error:
             raise InputError(f"cannot write tokens to {path}: {error.strerror or error}") from error
-    tokens = torch.from_file(
-        str(path), shared=False, size=note["n_bytes"] // kind.itemsize, dtype=_KINDS[kind.itemsize]
-    )
+    size, dtype = note["n_bytes"] // kind.itemsize, _KINDS[kind.itemsize]
+    tokens = torch.from_file(str(path), shared=False, size=size, dtype=dtype)
     return Stream(tokens, note["names"], note["n_characters"])
 
 
@@ -186,14 +171,12 @@ def _write(
 
 
 def _sum(path: Path, names: Sequence[str], n_characters: int) -> str:
-    """A hash of an array and of what its note says."""
     note = json.dumps([names, n_characters]).encode()
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.sha256(note)).hexdigest()
 
 
 def _together(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents of some million characters at a time."""
     waiting, length = [], 0
     for document in documents:
         waiting.append(document)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written to a draft and renamed, or appended to in whole pieces.
+"""Files that are whole or absent: written to a draft and renamed.
 
 A draft is a hidden folder beside its target, locked by the process that writes it. The system releases the lock when
 that process ends, however it ends, so a draft without a lock was left by a kill. A draft that is a link, or another
@@ -32,9 +32,7 @@ def check_kind(path: Path, kind: int = stat.S_IFREG) -> None:
         InputError: something else is at `path`.
     """
     if os.path.lexists(path) and (there := stat.S_IFMT(path.lstat().st_mode)) != kind:
-        raise InputError(
-            f"{path} is {_KINDS.get(there, 'a device')}: expected the name of {_KINDS[kind]}, or one that is free"
-        )
+        raise InputError(f"{path} is {_KINDS.get(there, 'a device')}: expected the name of {_KINDS[kind]}")
 
 
 def check_owner(path: Path) -> None:
@@ -116,9 +114,7 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> 
             if is_new:
                 break
             if not is_locked:
-                raise InputError(
-                    f"{draft} is there, of a process that is writing {path} or was killed: remove it if none is at work"
-                )
+                raise InputError(f"{draft} is there: remove it if no process is writing {path}")
             put_right(draft / path.name)
             shutil.rmtree(draft)
             stack.close()
@@ -182,7 +178,6 @@ def is_draft(path: Path) -> bool:
 
 
 def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
-    """Drafts in `directory`, each with the name of its target."""
     for draft in directory.glob(f".*{_DRAFT}"):
         if match := re.fullmatch(rf"\.(.+?)(\.[a-z0-9_]{{8}})?{re.escape(_DRAFT)}", draft.name):
             yield draft, match[1]
@@ -226,31 +221,3 @@ def _removing(draft: Path, name: str) -> Iterator[None]:
         if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(place):
             os.replace(replaced, place)
         shutil.rmtree(draft, ignore_errors=True)
-
-
-class Growing:
-    """A file that grows by whole pieces: a piece that does not fit on the disk is taken back."""
-
-    def __init__(self, path: Path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        self._file = os.fdopen(os.open(path, flags, 0o666), "ab", 0)
-
-    def add(self, piece: bytes) -> None:
-        """Append `piece`.
-
-        Raises:
-            OSError: what the system says; the file is then as it was.
-        """
-        end = self._file.seek(0, os.SEEK_END)
-        left = memoryview(piece)
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-        except OSError:
-            self._file.truncate(end)
-            raise
-
-    def close(self) -> None:
-        """Nothing more is added."""
-        self._file.close()

@@ -9,7 +9,7 @@ from analyses import explanations
 from analyses.explanations import ALL, UNIFORM, explain, explained
 from analyses.part_of_speech import UNIVERSAL_TAGS
 from analyses.reading.windows import Reading
-from analyses.report.explanation_section import SINKS, by_group
+from analyses.report.text_sections import SINKS, by_group
 from analyses.rivals.named_keys import FIRST, GROUPS, NAMES
 from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError

@@ -15,7 +15,7 @@ from analyses.measures import UNITS, Behaviour, Measure
 from analyses.own_measures import own_behaviour
 from analyses.reading.windows import Batch, Reading
 from analyses.rivals.antecedents import PREDICTING_RIVALS, antecedent_items
-from analyses.rivals.relations import Items
+from analyses.rivals.choices import Items
 from interp import AnnotatedText, InputError, Transformer, run
 from models import load
 from models.planted import Planted, noise
@@ -100,10 +100,10 @@ def test_lifts_add_up_what_is_claimed(read_text):
     expected: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(collector.heads.count).double())
     for batch in batches(model, corpus):
         collector.add(batch)
-        for measure in collector.lifted:
+        for measure in collector.lifts.measures:
             expected[measure.name] += mass_on_claims(batch, measure, averaged=True)[0]
-    observed = collector.lifts["kept"].observed.sum(0)
-    for at, measure in enumerate(collector.lifted):
+    observed = collector.lifts.totals["kept"].observed.sum(0)
+    for at, measure in enumerate(collector.lifts.measures):
         torch.testing.assert_close(observed[:, at], expected[measure.name], rtol=1e-4, atol=1e-4)
     assert observed.sum() > 0
 
@@ -112,16 +112,18 @@ def test_relations_ask_for_the_words_that_they_pair(read_text):
     """Items are the pairs of the measures, and an item's target lies where the measure claims it."""
     model, corpus = read_text
     collector = part_of_speech.Collector(model)
+    chosen, measures = collector.chosen, collector.chosen.measures
     for text in corpus:
-        plain = [(*pair, at) for at, each in enumerate(collector.chosen) for pair in each.pairs(text)]
-        assert [pair[:3] for pair in collector.pairs(text)] == sorted(plain)
+        plain = [(*pair, at) for at, each in enumerate(measures) for pair in each.pairs(text)]
+        assert [pair[:3] for pair in chosen.pairs(text)] == sorted(plain)
     count = 0
     for batch in batches(model, corpus):
-        items = Items.of(batch, collector.pairs, np.zeros(len(collector.chosen), dtype=int), causal=collector.causal)
-        columns = (each.tolist() for each in (items.column, items.prompt, items.query, items.target))
+        items = Items.of(batch, chosen.pairs, np.zeros(len(measures), dtype=int), causal=chosen.causal)
+        target = items.right.int().argmax(1)
+        columns = (each.tolist() for each in (items.column, items.prompt, items.query, target))
         for column, prompt, query, target in zip(*columns, strict=True):
             window = batch.windows[prompt]
-            looks = collector.chosen[column].looks(window)
+            looks = measures[column].looks(window)
             for row in window.columns[query + window.start]:
                 assert {*window.columns[target + window.start]} <= looks[row]
         count += len(items)
@@ -148,8 +150,8 @@ def test_antecedents_are_chosen_among_what_is_claimed():
                     share[measure.name] += claimed.sum(-1) / own[:, candidates].sum(-1)
                     right[measure.name] += (claimed.amax(-1) >= own[:, candidates].amax(-1)).double()
                     n[measure.name] += 1
-    for reader in collector.readers:
-        totals = reader.sums.totals["kept"]
+    for reader in collector.scorers:
+        totals = reader.totals["kept"]
         for at, measure in enumerate(reader.measures):
             assert totals.rows[:, 0, at].sum() == n[measure.name] > 0
             expected = share if measure.name.startswith("antecedent-mass") else right

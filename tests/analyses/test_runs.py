@@ -52,7 +52,6 @@ def test_a_run_is_its_facts_and_its_tables(leave):
     pd.testing.assert_frame_equal(run.table("heads"), HEADS)
     pd.testing.assert_frame_equal(run.table("tokens"), cells)  # whatever a spreadsheet makes of such texts
     assert run.facts == json.loads((out / "run.json").read_text())
-    assert repr(run) == f"run {out}: model tiny, seed 3, corpora none\ntables heads, tokens"
     with pytest.raises(InputError, match=rf'no table "labels" in {re.escape(str(out))}: it has heads, tokens'):
         run.table("labels")
 
@@ -72,7 +71,6 @@ def test_joined_tables_say_which_run_each_row_is_of(leave):
         both = joined.table("both")
     assert both[["run", "training_run"]].fillna("").to_numpy().tolist() == [["a/report", ""], ["c/training", "one"]]
     assert both["model"].fillna("none").tolist() == ["x", "none"]
-    assert repr(joined) == "\n".join(["3 runs", *map(repr, joined.runs)])
 
 
 def test_what_cannot_be_joined_is_refused(leave):

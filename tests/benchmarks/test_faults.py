@@ -1,18 +1,12 @@
 """Kills, races and full disks lose nothing, and what counts their losses sees a run that is made of two."""
 
-import warnings
 from pathlib import Path
 
 import pytest
 
 from benchmarks.faults import stops
 
-
-@pytest.fixture(autouse=True)
-def forked():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads may run
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forking where threads may run
 
 
 def test_a_few_of_each_kind_lose_nothing() -> None:

@@ -17,24 +17,7 @@ from interp.initialisation import initialise
 from models import load
 
 pytestmark = pytest.mark.slow
-_FIRST_SCREEN = """height => {
-  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  const kinds = [["mark", ".atlas th"], ["cell", ".atlas td"], ["token", ".token"], ["name", "h1"], ["said", "*"]];
-  const how = { visibilityProperty: true, opacityProperty: true };
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    const around = node.parentElement, kind = kinds.find(([, where]) => around.closest(where))[0];
-    if (!around.checkVisibility(how) || around.closest(".hidden, .below > h2, script, option, noscript")) continue;
-    for (const word of node.data.matchAll(/\\S+(\\u202f\\d+)*/g)) {
-      const range = document.createRange();
-      range.setStart(node, word.index);
-      range.setEnd(node, word.index + word[0].length);
-      const box = range.getBoundingClientRect();
-      const inside = box.height && box.top < height && box.bottom > 0 && box.right > 0;
-      if (inside && /[\\p{L}\\p{N}]/u.test(word[0])) found.push([kind, word[0]]);
-    }
-  }
-  return found;
-}"""
+_FIRST_SCREEN = Path(__file__).with_name("first_screen.js").read_text()
 _WORDS, _NUMBERS = 120, 12  # of the first screen
 _THREE_ATLASES = 10  # words more where a model has two stacks
 
@@ -126,15 +109,6 @@ def test_heads_answer_to_address_key_and_hand(browse, file):
     word = token.text_content().strip()
     page.wait_for_function("word => document.querySelector('.viewer-says').textContent.includes(word)", arg=word)
     assert shown.errors == []
-
-
-def test_print_cuts_nothing_off(browse, file):
-    shown = browse(file, width=720)
-    shown.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    shown.page.emulate_media(media="print")
-    cut = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
-    assert shown.page.evaluate(cut) == 0
-    assert shown.overflow() <= 0
 
 
 def test_the_first_screen_says_little(browse, file):

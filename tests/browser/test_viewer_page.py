@@ -1,6 +1,7 @@
 """The attention viewer in a browser: what a hand, a key, an address and another part of the page make it show."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,11 +86,9 @@ def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(view):
     legend = shown.page.inner_text(".viewer-legend")
     assert all(word in legend for word in ("position", "syntax", "Filled: needed", "Grey: no fact is known"))
     assert "coreference" not in legend
-    colour = "each => ['backgroundColor', 'borderTopColor'].map(name => getComputedStyle(each)[name])"
-    cell = {at: shown.page.eval_on_selector(f'[data-place="{at}"]', colour) for at in ("1.2", "0.1", "0.0")}
-    assert cell["1.2"] == ["rgb(217, 235, 246)", "rgb(0, 103, 163)"]  # the wash and the ink of position
-    assert cell["0.1"] == ["rgba(0, 0, 0, 0)", "rgb(0, 84, 58)"]  # an edge alone
-    assert cell["0.0"][0] == "rgb(245, 247, 249)"  # grey
+    colour = "each => getComputedStyle(each).backgroundColor"
+    filled, outlined = (shown.page.eval_on_selector(f'[data-place="{at}"]', colour) for at in ("1.2", "0.1"))
+    assert (filled, outlined) == ("rgb(217, 235, 246)", "rgba(0, 0, 0, 0)")  # the wash of position; an edge alone
 
 
 def test_what_is_held_stays_and_several_are_summed(browse, file):
@@ -242,21 +241,6 @@ def test_144_heads_over_512_tokens_answer_a_hover_within_a_frame_and_a_page_with
     assert out.stat().st_size < 500_000
     shown = browse(out)
     looked_at(shown)
-    took = shown.page.evaluate(
-        """async () => {
-          const tokens = [...document.querySelectorAll(".token")], took = [];
-          for (let at = 100; at < 400; at++) {
-            await new Promise(requestAnimationFrame);
-            const begun = performance.now();
-            tokens[at].dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-            const heard = performance.now();
-            took.push(await new Promise(done => requestAnimationFrame(() => {  // after the viewer's own
-              document.body.getBoundingClientRect();  // styles and layout are worked out
-              done(heard - begun + performance.now() - document.timeline.currentTime);
-            })));
-          }
-          return took;
-        }"""
-    )
+    took = shown.page.evaluate(Path(__file__).with_name("hovers.js").read_text())
     assert "word399" in shown.page.inner_text(".viewer-says")
     assert np.median(took) < 16  # milliseconds

@@ -1,8 +1,5 @@
 """What an edit may return, and what becomes of what is captured: other precisions, nothing, no numbers."""
 
-import pickle
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +7,7 @@ from tiny import model, token_ids
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp import InputError, add, change, edited, patch, put, run, scale, zero
+from interp import InputError, add, change, patch, put, run, scale, zero
 
 
 def half(value: Tensor) -> Tensor:
@@ -105,21 +102,3 @@ def test_captured_values_that_were_one_have_gradients_each():
     one, other = torch.autograd.grad(out.logits.square().sum(), [out[site] for site in sites])
     assert_close(one, other)
     assert other.abs().max() > 1e-3
-
-
-READY: dict[str, Callable] = {
-    "zero": zero,
-    "put": lambda **where: put(torch.ones(5), **where),
-    "scale": lambda **where: scale(2.0, **where),
-    "add": lambda **where: add(1.0, **where),
-    "patch": lambda **where: patch(torch.ones(2, 5, 3, 5), **where),
-    "change": lambda **where: change(half, **where),
-    "a function": lambda **where: half,
-}
-
-
-@pytest.mark.parametrize("kind", READY)
-def test_an_edited_model_is_pickled_as_it_is(kind):
-    built, ids = model("gpt2"), token_ids(2, 5)
-    whole = edited(built, {"decoder.0.attn.z": READY[kind](head=1, position=[0, -1])})
-    assert torch.equal(pickle.loads(pickle.dumps(whole))(ids), whole(ids))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import model, token_ids, two_stacks
 
-from analyses.reading.inputs import given, patterns
+from analyses.reading.attended import Pass
 from analyses.report.scaffold import write
 from analyses.tables.head_tables import Heads
 from interp import InputError, Transformer, generate
@@ -39,7 +39,7 @@ NOT_FINITE = r"the weight .*blocks\.0\.attn\.qkv\.weight is not finite, so decod
 REFUSED = [
     (lambda: check_finite(overflowing()), r"^decoder\.1\.mlp_out holds .*, computed in torch.float32"),
     (lambda: check_finite(changed("1.attn.qkv", lambda w: w.mul_(1e30))), r"^decoder\.1\.attn\.scores holds"),
-    (lambda: patterns(damaged(), Heads("decoder", 2, 3), given(damaged(), [[1, 2, 3], [4, 5]])), NOT_FINITE),
+    (lambda: Pass(damaged(), Heads("decoder", 2, 3), [[1, 2, 3], [4, 5]]).whole, NOT_FINITE),
     (lambda: generate(overflowing(), token_ids(1, 4), 3, temperature=1.0), r"decoder\.1\.mlp_out holds"),
     *((lambda seed=seed: generate(model("gpt2"), token_ids(1, 4), 1, seed=seed), "as seed") for seed in (-1, 1 << 63)),
 ]

@@ -17,13 +17,6 @@ def by_hand(transformer, ids: torch.Tensor, **how) -> torch.Tensor:
     return F.cross_entropy(logits[:-1], ids.reshape(-1)[1:], reduction="none")
 
 
-def test_a_text_that_fits_is_read_in_one_pass():
-    built, ids = model("gpt2"), token_ids(1, 13)
-    (found,) = token_losses(built, ids)
-    assert_close(found, by_hand(built, ids))
-    assert loss(built, ids) == pytest.approx(float(by_hand(built, ids).mean()))
-
-
 @pytest.mark.parametrize("length", [14, 18, 19, 20, 31])
 @pytest.mark.parametrize("stride", [1, 5, 12])
 def test_in_longer_texts_each_token_is_scored_once_with_the_context_that_windows_leave(length, stride):

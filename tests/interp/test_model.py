@@ -12,7 +12,7 @@ from interp.patching import Receiver, attribution_patching, path_patch, top_cell
 from interp.patching.ablation import ablate
 from interp.patching.claimed_texts import Claim, Read
 from interp.patching.knockout import knock_out, knock_out_by_forward
-from interp.patterns.captured import read_patterns
+from interp.patterns.one_attention import read_patterns
 
 
 @pytest.fixture

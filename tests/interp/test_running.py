@@ -106,7 +106,7 @@ def test_runs_with_captures_and_edits_hold_nothing():
 
     calls()
     before, logits = held(), run(built, ids).logits.tolist()
-    for _ in range(30):
+    for _ in range(9):
         calls()
     assert held() == before
     assert run(built, ids).logits.tolist() == logits

@@ -31,17 +31,11 @@ def test_a_ratio_has_the_error_that_leaving_each_group_out_gives():
     assert groups.tolist() == [[59] * 3, [60] * 3]
 
 
-def test_groups_without_any_weight_are_no_observations():
-    totals, weights = np.array([[1.0], [3.0], [2.0]]), np.ones((3, 1))
-    padded = np.concatenate([totals, np.zeros((100, 1))]), np.concatenate([weights, np.zeros((100, 1))])
-    alone, among = estimate(totals, weights), estimate(*padded)
-    for name in ("value", "low", "high", "p"):
-        np.testing.assert_allclose(getattr(among, name), getattr(alone, name))
-
-
 def test_a_group_whose_weights_cancel_is_an_observation_where_it_is_said_to_be_one():
     totals, weights = np.array([[2.0], [-1.0], [2.0], [1.0], [0.0]]), np.array([[1.0], [0.0], [1.0], [1.0], [0.0]])
-    found = estimate(totals, weights, present=np.array([True] * 4 + [False]))
+    alone, found = (estimate(*each, present=np.array([True] * 4 + [False] * (len(each[0]) - 4)))
+                    for each in ((totals[:4], weights[:4]), (totals, weights)))  # fmt: skip
+    assert [found.low[0], found.high[0]] == [alone.low[0], alone.high[0]]  # groups without weight are no observations
     # ratio 4/3 of sums; influences (2 - 4/3, -1, 2 - 4/3, 1 - 4/3) / 3
     assert found.value[0] == pytest.approx(4 / 3)
     assert found.p[0] == pytest.approx(halls_p([2 / 9, -1 / 3, 2 / 9, -1 / 9], 4 / 3))
@@ -122,9 +116,9 @@ def test_skewed_documents_seldom_look_like_a_finding(sign, most):
     np.testing.assert_allclose(estimate(-values, np.ones_like(values)).p, found.p_below, rtol=1e-9)
 
 
-@pytest.mark.parametrize("groups", [5, 8, 20])
+@pytest.mark.parametrize("groups", [5, 20])
 def test_a_table_of_nothing_holds_a_discovery_in_one_report_of_twenty(groups, monkeypatch):
-    """As many columns as a report of 72 heads tests; Hall's t alone had one in 46%, 31% and 18% of the reports."""
+    """As many columns as a report of 72 heads tests; Hall's t alone had one in 46% and 18% of the reports."""
     unasked = np.full(3_744, np.nan)
     monkeypatch.setattr(statistics, "_studentised_quantiles", lambda *_: (unasked, unasked))  # of intervals alone
     rng, reports = np.random.default_rng(groups), 200

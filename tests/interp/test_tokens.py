@@ -120,11 +120,6 @@ def test_a_token_lies_in_its_word_and_no_visible_character_is_lost(name, tokeniz
         assert tokenizer.decode(torch.tensor(tokenizer.encode(text))) == text
 
 
-def test_a_piece_of_several_words_belongs_to_the_first():
-    text = "ab cd"
-    assert align([(0, 3), (3, 5), (0, 0)], [(0, 1), (1, 2), (3, 5)], text) == [0, 2, NO_WORD]
-
-
 # --- special tokens, decoding, labels
 
 
@@ -155,13 +150,8 @@ LABELS = {
     "minilm": {"he": " he", "##ily": "ily", "!": "!", "[CLS]": "[CLS]"},
     "bytes": {"Ġhe": " he", "he": "he", "Ġ": " ", "ð": "ð", "<|end|>": "<|end|>"},
     "names": {"b": "b", "<|start|>": "<|start|>"},
+    "sorter": {},
 }
-
-
-@pytest.mark.parametrize("name", LABELS)
-def test_a_label_shows_the_space_and_hides_the_signs(name, tokenizer):
-    ids = {token: tokenizer.backend.token_to_id(token) for token in LABELS[name]}
-    assert {token: tokenizer.label(id) for token, id in ids.items()} == LABELS[name]
 
 
 def test_a_character_in_parts_stands_at_the_first_of_them():
@@ -194,7 +184,9 @@ CONTINUED = {
 
 
 @pytest.mark.parametrize("name", CONTINUED)
-def test_a_continuation_has_no_space_but_its_own(name, tokenizer):
+def test_a_label_and_a_continuation_have_no_space_but_their_own(name, tokenizer):
+    ids = {token: tokenizer.backend.token_to_id(token) for token in LABELS[name]}
+    assert {token: tokenizer.label(id) for token, id in ids.items()} == LABELS[name]
     for text, tokens in CONTINUED[name].items():
         assert [tokenizer.backend.id_to_token(id) for id in tokenizer.continuation(text)] == tokens.split(), text
 
@@ -244,7 +236,7 @@ def test_pairs_are_refused_where_they_are_not_told_apart_later(minilm):
     batch = as_batch(bert_model, [("he", "she")], pairs=True)
     with pytest.raises(InputError, match="segments must lie in 0-1, got up to 2"):
         as_batch(bert_model, replace(batch, segments=batch.segments + 1), pairs=True)
-    assert batch.repeated(2).to(torch.device("cpu")).segments.tolist() == batch.segments.tolist() * 2
+    assert batch.rows(torch.tensor([0, 0])).to(torch.device("cpu")).segments.tolist() == batch.segments.tolist() * 2
     decoder, ids = tiny_model("gpt2"), torch.tensor([[1, 2, 3]])
     assert as_batch(decoder, replace(TokenBatch.from_ids(ids), segments=ids % 2)).segments is None
 
@@ -314,10 +306,9 @@ def test_a_target_is_read_with_the_target_tokenizer(tmp_path):
 
 
 def test_one_tokenizer_serves_one_vocabulary(tmp_path):
-    model = load(model_with(tmp_path / "one", TWO, words(29)))
-    assert model.target_tokenizer is model.tokenizer
-    save(model, tmp_path / "again")
+    one, two = (load(model_with(tmp_path / name, shape, words(29))) for name, shape in (("one", TWO), ("two", APART)))
+    assert one.target_tokenizer is one.tokenizer
+    save(one, tmp_path / "again")
     assert not (tmp_path / "again" / "target_tokenizer.json").exists()
-    model = load(model_with(tmp_path / "two", APART, words(29)))
     with pytest.raises(InputError, match="no tokenizer for its decoder"):
-        run(model, "w28", target="w27")
+        run(two, "w28", target="w27")

@@ -6,19 +6,7 @@ from covering import pairwise
 from tiny import Whole, model, ragged_pairs, rows, two_stacks, variant
 from torch.testing import assert_close
 
-from interp import (
-    TokenBatch,
-    Transformer,
-    add,
-    change,
-    edited,
-    generate,
-    patch,
-    put,
-    run,
-    scale,
-    zero,
-)
+from interp import TokenBatch, Transformer, add, change, edited, generate, patch, put, run, scale, zero
 from interp.patching.claimed_texts import Claim
 from interp.patching.knockout import knock_out, knock_out_by_forward
 

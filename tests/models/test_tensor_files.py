@@ -1,6 +1,5 @@
 """Stored tensors get into place and out again unchanged, whatever their shape, strides and dtype, in little memory."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from covering import pairwise
+from refusals import refusal
 from safetensors.torch import load_file, save_file
 
-from interp import InputError
 from models import tensor_files as stored
 from models.tensor_files import DTYPES, folded, read_header, write
 
@@ -54,10 +53,9 @@ def test_a_place_may_have_its_axes_split(tmp_path):
 def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
     path = tmp_path / "x.safetensors"
     save_file({"value": random(5, 3)}, path)
-    found = read_header(path)["value"]
+    tensor = read_header(path)["value"]
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match="cut short"):
-        found.fill(torch.empty(5, 3))
+    assert "cut short" in refusal(tensor.fill, torch.empty(5, 3))
 
 
 def test_what_is_written_is_what_safetensors_reads(tmp_path):
@@ -96,10 +94,10 @@ from benchmarks.loading import QUICK, build
 build(Path(sys.argv[1]), QUICK | {"num_hidden_layers": 6, "vocab_size": 4_000})
 """
 MEASURE = """
-import json, sys
+import sys
 from pathlib import Path
 from benchmarks.loading import measure
-print(json.dumps(measure("interp", Path(sys.argv[1]), sys.argv[2], {})))
+print(measure("interp", Path(sys.argv[1]), sys.argv[2], {})["peak"])
 """
 
 
@@ -117,4 +115,4 @@ def test_loading_needs_little_more_memory_than_the_weights(dtype, times, tmp_pat
     n_bytes = sum(file.stat().st_size for file in tmp_path.glob("*.safetensors"))
     found = python("-c", MEASURE, str(tmp_path), dtype)
     # what the libraries themselves take differs from run to run by a tenth of these small weights; a copy is a whole
-    assert times * 0.95 < json.loads(found)["peak"] / n_bytes <= times + 0.25
+    assert times * 0.95 < float(found) / n_bytes <= times + 0.25

@@ -7,21 +7,23 @@ import pytest
 import torch
 from families import variant
 from parity import transformers
-from tiny import GPT2 as OUR_GPT2
+from refusals import refusal
 from tiny import randomise, token_ids
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 from torch.testing import assert_close
+from worded import word_level
 
-from interp import InputError, Tokenizer, Transformer, TransformerConfig, run
-from interp.config import LayerNorm, Plain, StackConfig
+from interp import Tokenizer, Transformer, TransformerConfig, run
+from interp.config import Plain, StackConfig
 from models import Wrapped, copy_weights, load, save, wrap
 from models.families import by_head, columns
 
-FAMILIES = ("gpt2", "llama", "bert")
 COPIED = {"gpt2": set(), "llama": {"attn.qkv.weight", "mlp.up.weight"}, "bert": {"attn.qkv.weight", "attn.qkv.bias"}}
+MADE_OF = {
+    "gpt2": "h.1.attn.c_attn.weight",
+    "llama": ", ".join(f"layers.1.self_attn.{part}_proj.weight" for part in "qkv"),
+    "bert": ", ".join(f"encoder.layer.1.attention.self.{part}.weight" for part in ("query", "key", "value")),
+}
 IDS = token_ids(3, 11, d_vocab=23)
 
 
@@ -29,34 +31,23 @@ def build(family: str, dtype: torch.dtype = torch.float32, **changes: object):
     return variant(family, **changes).build(dtype).eval()
 
 
-# --- models of transformers
-
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", COPIED)
 def test_what_is_shared_and_what_was_copied_is_told(family):
     wrapped = wrap(build(family))
-    own = wrapped.shares
-    assert {share.parameter.partition(".blocks.")[2][2:] for share in own.parameters if not share.shared} == COPIED[
-        family
-    ]
+    shares = wrapped.shares
+    copied = [share.parameter for share in shares.parameters if not share.shared]
+    assert {name.partition(".blocks.")[2][2:] for name in copied} == COPIED[family]
     sizes = {name: weight.nbytes for name, weight in wrapped.named_parameters()}
-    copied = sum(size for name, size in sizes.items() if name[len("stacks.decoder.blocks.0.") :] in COPIED[family])
-    assert (own.copied_bytes, own.shared_bytes) == (copied, sum(sizes.values()) - copied)
-    assert own.copied == copied / sum(sizes.values())
-    first, *rest = repr(own).splitlines()
-    assert f"({own.copied:.1%})" in first
+    n_copied = sum(map(sizes.get, copied))
+    assert (shares.copied_bytes, shares.shared_bytes) == (n_copied, sum(sizes.values()) - n_copied)
+    assert shares.copied == n_copied / sum(sizes.values())
+    first, *rest = repr(shares).splitlines()
+    assert f"({shares.copied:.1%})" in first
     assert len(rest) == bool(COPIED[family])
-    table = own.table().set_index("parameter")
+    table = shares.table().set_index("parameter")
     assert table.loc[[*sizes], "bytes"].tolist() == [*sizes.values()]
-    stack = next(iter(wrapped.config.stacks))
-    assert (
-        table.loc[f"stacks.{stack}.blocks.1.attn.qkv.weight", "made_of"]
-        == {
-            "gpt2": "h.1.attn.c_attn.weight",
-            "llama": ", ".join(f"layers.1.self_attn.{part}_proj.weight" for part in "qkv"),
-            "bert": ", ".join(f"encoder.layer.1.attention.self.{part}.weight" for part in ("query", "key", "value")),
-        }[family]
-    )
+    (stack,) = wrapped.config.stacks
+    assert table.loc[f"stacks.{stack}.blocks.1.attn.qkv.weight", "made_of"] == MADE_OF[family]
 
 
 def test_a_view_of_a_head_here_edits_their_model():
@@ -72,17 +63,13 @@ def test_a_view_of_a_head_here_edits_their_model():
 
 def test_a_copy_is_untouched_and_can_be_filled_again():
     theirs = build("llama")
-    copied = wrap(theirs, copy=True)
+    copied, half = wrap(theirs, copy=True), wrap(theirs)
     assert copied.shares.copied == 1
     before = run(copied, IDS).logits
     with torch.no_grad():
         for weight in theirs.parameters():
             weight.mul_(1.5)
     assert torch.equal(run(copied, IDS).logits, before)
-    half = wrap(theirs)
-    with torch.no_grad():
-        for weight in theirs.parameters():
-            weight.mul_(1.5)
     expected = run(wrap(theirs, copy=True), IDS).logits
     assert not torch.equal(run(half, IDS).logits, expected)
     for model in (copied, half):  # of which one shares what it is filled from
@@ -105,13 +92,12 @@ def test_wrapping_draws_nothing_and_leaves_their_model_alone():
     assert all(weight.grad is None for weight in theirs.parameters())
 
 
-@pytest.mark.parametrize("given", ["config", "dict"])
-def test_tensors_with_a_config_are_the_model(given):
+def test_tensors_with_a_config_are_the_model():
     theirs = build("llama")
-    config = theirs.config if given == "config" else json.loads(theirs.config.to_json_string())
-    wrapped = wrap(theirs.state_dict(), config=config)
-    assert torch.equal(run(wrapped, IDS).logits, run(wrap(theirs), IDS).logits)
-    assert wrapped.shares.shared_bytes > 0
+    for config in (theirs.config, json.loads(theirs.config.to_json_string())):
+        wrapped = wrap(theirs.state_dict(), config=config)
+        assert torch.equal(run(wrapped, IDS).logits, run(wrap(theirs), IDS).logits)
+        assert wrapped.shares.shared_bytes > 0
 
 
 def test_a_tensor_of_another_dtype_is_copied_and_the_reason_given():
@@ -140,25 +126,18 @@ def test_a_wrapped_model_is_saved_as_its_family_and_is_a_transformer(tmp_path):
     save(wrapped, tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert again.family == "llama"
-    for name, weight in again.named_parameters():
-        assert torch.equal(weight, wrapped.get_parameter(name))
+    assert_close(again.state_dict(), wrapped.state_dict(), atol=0, rtol=0)
 
 
-def words() -> Backend:
-    backend = Backend(WordLevel({f"w{number}": number for number in range(23)}, "w0"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    return backend
+WORDS = [f"w{number}" for number in range(23)]
 
 
 def test_a_tokenizer_of_transformers_or_ours_reads_text():
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=words(), bos_token="w1")
-    for tokenizer in (theirs, Tokenizer(words())):
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=word_level(*WORDS), bos_token="w1")
+    for tokenizer in (theirs, Tokenizer(word_level(*WORDS))):
         out = run(wrap(build("gpt2"), tokenizer=tokenizer), "w5 w7")
         assert out.tokens.ids.tolist() == [[5, 7]]
     assert wrap(build("gpt2")).tokenizer is None
-
-
-# --- anyone's own module
 
 
 D, HEADS, INNER, LENGTH, VOCAB, LAYERS = 20, 4, 27, 13, 23, 2
@@ -199,22 +178,8 @@ class MyLayer(nn.Module):
         return x + self.back(self.fc(self.n2(x)).relu())
 
 
-CONFIG = TransformerConfig(
-    decoder=StackConfig(
-        n_layers=LAYERS,
-        d_model=D,
-        n_heads=HEADS,
-        d_head=D // HEADS,
-        d_mlp=INNER,
-        n_ctx=LENGTH,
-        d_vocab=VOCAB,
-        causal=True,
-        norm=LayerNorm(),
-        mlp=Plain("relu"),
-        attention_bias=False,
-    ),
-    output="untied",
-)
+STACK = StackConfig(LAYERS, D, HEADS, D // HEADS, INNER, LENGTH, VOCAB, True, mlp=Plain("relu"), attention_bias=False)
+CONFIG = TransformerConfig(decoder=STACK, output="untied")
 BLOCK = "stacks.decoder.blocks.*"
 NAMES = {
     "stacks.decoder.embed.token": "tok",
@@ -238,9 +203,11 @@ def mine() -> Mine:
 
 def test_a_module_of_ones_own_with_a_table_of_names():
     module = mine()
-    wrapped = wrap(module, config=CONFIG, names=NAMES)
+    wrapped, filled = wrap(module, config=CONFIG, names=NAMES), Transformer(CONFIG)
+    copy_weights(filled, module, NAMES)
     with torch.no_grad():
-        assert_close(run(wrapped, IDS).logits, module(IDS), atol=1e-4, rtol=1e-5)
+        for model in (wrapped, filled):
+            assert_close(run(model, IDS).logits, module(IDS), atol=1e-4, rtol=1e-5)
     assert wrapped.shares.passed_over == ("layers.0.seen", "layers.1.seen")
     assert "buffers: layers.0-1.seen" in repr(wrapped.shares)
     assert {each.parameter for each in wrapped.shares.parameters if not each.shared} == {
@@ -276,34 +243,13 @@ def test_matrices_that_lie_otherwise():
 
 
 def test_weights_under_our_own_names():
-    made = Transformer(TransformerConfig(decoder=OUR_GPT2))
+    made = Transformer(CONFIG)
     randomise(made)
-    wrapped = wrap(made.state_dict(), config=made.config)
+    wrapped, other = wrap(made.state_dict(), config=CONFIG), Transformer(CONFIG)
     assert wrapped.shares.copied == 0
-    ids = token_ids(2, 7)
-    assert torch.equal(run(wrapped, ids).logits, run(made, ids).logits)
-    other = Transformer(made.config)
     copy_weights(other, made.state_dict())
-    assert torch.equal(run(other, ids).logits, run(made, ids).logits)
-
-
-def test_copy_weights_fills_a_model_from_a_module():
-    module, model = mine(), Transformer(CONFIG)
-    copy_weights(model, module, NAMES)
-    with torch.no_grad():
-        assert_close(run(model, IDS).logits, module(IDS), atol=1e-4, rtol=1e-5)
-
-
-# --- bad input: each one line
-
-
-def refusal(call, *given: object, **settings: object) -> str:
-    with pytest.raises(InputError) as caught:
-        call(*given, **settings)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "config.json" not in message  # there is none
-    return message
+    for model in (wrapped, other):
+        assert torch.equal(run(model, IDS).logits, run(made, IDS).logits)
 
 
 def test_weights_that_do_not_fit_are_named_and_nothing_is_copied():
@@ -329,20 +275,15 @@ def test_weights_that_do_not_fit_are_named_and_nothing_is_copied():
     assert_close(dict(model.state_dict()), dict(before), atol=0, rtol=0)
 
 
-def test_a_table_that_lacks_a_name_or_has_one_too_many():
-    names = {ours: theirs for ours, theirs in NAMES.items() if not ours.endswith(("norm", "qkv"))}
-    message = refusal(wrap, mine(), config=CONFIG, names=names | {f"{BLOCK}.mlp.gate": "layers.*.fc"})
-    assert message == (
-        "Mine: names lacks stacks.decoder.blocks.*.attn.qkv.weight, stacks.decoder.norm.bias, "
-        "stacks.decoder.norm.weight, which the config asks for; names speaks of stacks.decoder.blocks.*.mlp.gate, "
-        "which the config has no place for"
-    )
+def unequal() -> dict[str, torch.Tensor]:
+    """Two tensors that the configuration says are one."""
+    tensors = build("gpt2").state_dict()
+    return tensors | {"transformer.wte.weight": tensors["transformer.wte.weight"] + 1}
 
 
-def test_by_head_is_for_one_matrix_of_equal_parts():
-    for part in ("attn.out", "mlp.up"):
-        names = NAMES | {f"{BLOCK}.{part}": by_head("layers.*.fc")}
-        assert "by_head is for" in refusal(wrap, mine(), config=CONFIG, names=names)
+UNEQUAL = {"model_type": "gpt2", "tie_word_embeddings": True, **variant("gpt2").fields}
+MIXED_UP = {ours: theirs for ours, theirs in NAMES.items() if not ours.endswith(("norm", "qkv"))}
+MIXED_UP[f"{BLOCK}.mlp.gate"] = "layers.*.fc"
 
 
 @pytest.mark.parametrize(
@@ -362,22 +303,26 @@ def test_by_head_is_for_one_matrix_of_equal_parts():
         (lambda: build("gpt2", reorder_and_upcast_attn=True), {}, "reorder_and_upcast_attn True is not supported"),
         (lambda: build("llama", model="LlamaModel"), {}, "wrap the LlamaForCausalLM"),
         (lambda: build("gpt2", model="GPT2ForSequenceClassification"), {}, "the weights hold score.weight"),
+        *(
+            (mine, {"config": CONFIG, "names": NAMES | {f"{BLOCK}.{part}": by_head("layers.*.fc")}}, "by_head is for")
+            for part in ("attn.out", "mlp.up")
+        ),
+        (
+            mine,
+            {"config": CONFIG, "names": MIXED_UP},
+            "Mine: names lacks stacks.decoder.blocks.*.attn.qkv.weight, stacks.decoder.norm.bias, "
+            "stacks.decoder.norm.weight, which the config asks for; names speaks of stacks.decoder.blocks.*.mlp.gate, "
+            "which the config has no place for",
+        ),
+        (
+            lambda: build("gpt2"),
+            {"tokenizer": Tokenizer(word_level(*WORDS, "w"))},
+            "ids up to 23, but the embedding has 23",
+        ),
+        (unequal, {"config": UNEQUAL}, "these tensors: the config says that lm_head.weight and wte.weight are one, "),
     ],
 )
 def test_what_cannot_be_wrapped(given, settings, expected):
-    assert expected in refusal(wrap, given(), **settings)
-
-
-def test_a_tokenizer_of_another_model():
-    backend = words()
-    backend.add_tokens(["more"])
-    assert "tokenizer gives ids up to 23, but the embedding has 23 rows" in refusal(
-        wrap, build("gpt2"), tokenizer=Tokenizer(backend)
-    )
-
-
-def test_tensors_that_the_config_says_are_one():
-    tensors = build("gpt2").state_dict()
-    tensors["transformer.wte.weight"] = tensors["transformer.wte.weight"] + 1
-    message = refusal(wrap, tensors, config=build("gpt2").config)
-    assert message == "these tensors: the config says that lm_head.weight and wte.weight are one, but they differ"
+    message = refusal(wrap, given(), **settings)
+    assert expected in message
+    assert "config.json" not in message  # there is none

@@ -26,33 +26,21 @@ def private_imports(code: str) -> list[str]:
 
 def test_there_are_notebooks_and_a_private_import_is_seen():
     assert len(NOTEBOOKS) >= 4
-    assert private_imports("from interp._a import b\nimport c._d\nfrom e import _f\nfrom g import h") == [
-        "interp._a",
-        "c._d",
-        "_f",
-    ]
+    code = "from interp._a import b\nimport c._d\nfrom e import _f\nfrom g import h"
+    assert private_imports(code) == ["interp._a", "c._d", "_f"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_cells_are_short_without_magic_and_import_nothing_private(path):
+def test_cells_are_short_without_magic_and_import_nothing_private_and_were_run_in_order(path):
     for number, cell in enumerate(cells(path), 1):
         code = "".join(cell["source"])
         where = f"code cell {number} of {path.name}"
         assert len(code.splitlines()) <= LONGEST, where
         assert not [line for line in code.splitlines() if line.lstrip().startswith(("%", "!"))], where
         assert private_imports(code) == [], where
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_cells_were_run_in_order_and_none_raised(path):
-    numbers = [cell["execution_count"] for cell in cells(path)]
-    assert numbers == [*range(1, len(numbers) + 1)]
-    assert not [out for cell in cells(path) for out in cell["outputs"] if out["output_type"] == "error"]
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_there_is_something_to_look_at(path):
-    """A table or a view of attention, which are HTML, and a figure; and the file may be committed."""
+        assert cell["execution_count"] == number, where
+        assert not [out for out in cell["outputs"] if out["output_type"] == "error"], where
+    # a table or a view of attention, which are HTML, and a figure; and the file may be committed
     shown = [{*out.get("data", {})} for cell in cells(path) for out in cell["outputs"]]
     assert any("text/html" in each for each in shown)
     assert any({"image/png", "image/svg+xml"} & each for each in shown)

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import torch
 from einops import einsum
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.model import Model
 from interp.patching.claimed_texts import Claim, ClaimedTexts, checked
 from interp.patching.gradients.tape import bytes_a_prompt, passed
-from interp.patching.hidden_keys import ChangedKeys
+from interp.patching.knockout import ChangedKeys
 from interp.patching.memory import fitting
-from interp.patching.pairs import Inputs
+from interp.patching.pairs import text_read
 from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
 from interp.running import Tokens
@@ -71,29 +71,23 @@ def estimated_knock_out(
     output = output or model.output
     assert output is not None
     config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
-    found = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
-    sizes, said = torch.zeros_like(found), base.resid[0].new_zeros(len(claims))
+    drops = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
+    sizes, said = torch.zeros_like(drops), base.resid[0].new_zeros(len(claims))
     most = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows whose weights are made at a time
     for lot in _lots(texts, claims, budget):
         read, values, gradients = _differentiated(texts, claims, lot, output)
         for some in fitting(read, lambda at: len(claims[at].queries), most, lambda at: claims[at].prompt):
-            mine, rows = [claims[at] for at in some], torch.tensor([read[at] for at in some], device=model.device)
-            by_row, claim = _by_row(texts, base, mine, gradients, rows)
-            for total, part in ((found, by_row), (sizes, by_row.abs())):
-                total[some] = torch.zeros_like(total[some]).index_add_(0, claim, part)
+            rows = torch.tensor([read[at] for at in some], device=model.device)
+            with torch.no_grad():
+                changed = ChangedKeys(texts, base, [claims[at] for at in some])
+                at_rows = [gradient[rows[changed.claim], changed.rows] for gradient in gradients]  # row head d_head
+                pattern = "head row d_head, row head d_head -> row head"
+                by_layer = [-einsum(changed.dz(layer), slope, pattern) for layer, slope in enumerate(at_rows)]
+                by_row = torch.stack(by_layer, 1)
+            for total, part in ((drops, by_row), (sizes, by_row.abs())):
+                total[some] = torch.zeros_like(total[some]).index_add_(0, changed.claim, part)
             said[some] = values[rows]
-    return Estimated(found, sizes, said)
-
-
-@torch.no_grad()
-def _by_row(
-    texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], gradients: Sequence[Tensor], read: Tensor
-) -> tuple[Float[Tensor, "row layer head"], Int[Tensor, " row"]]:
-    """Of claims on one text, and which a row is of; `gradients` at z are layer by layer, `read` says which is whose."""
-    changed, pattern = ChangedKeys(texts, base, claims), "head row d_head, row head d_head -> row head"
-    at_rows = [gradient[read[changed.claim], changed.rows] for gradient in gradients]
-    by_row = [-einsum(changed.dz(layer), gradient, pattern) for layer, gradient in enumerate(at_rows)]
-    return torch.stack(by_row, 1), changed.claim
+    return Estimated(drops, sizes, said)
 
 
 @torch.enable_grad()
@@ -105,44 +99,30 @@ def _differentiated(
     `lot` has, text by text, the claims of every read-out. The texts go through the model once, and back once for the
     first read-out of each, once for the second, and so on: they do not mix.
     """
-    model, prompts = texts.model, [claims[own[0][0]].prompt for own in lot]
+    model, prompts = texts.model, torch.tensor([claims[own[0][0]].prompt for own in lot], device=texts.model.device)
+    assert isinstance(model, Transformer)
     names = PatchSite.of(model, "z", stack=texts.patch_site.stack, attention=texts.patch_site.attention).names
     tap = Tap(capture=frozenset(names))
-    assert isinstance(model, Transformer)
-    final = passed(model, _copies(texts.inputs, prompts), tap)
+    own = [None if batch is None else batch.rows(prompts) for batch in texts.inputs]
+    parts = [(batch, int(batch.lengths.max())) for batch in own if batch is not None]  # no columns of longer ones
+    cut = [TokenBatch(*(each[:, :n] for each in (batch.ids, batch.mask, batch.positions))) for batch, n in parts]
+    final = passed(model, (cut[0], cut[1] if len(cut) > 1 else None), tap)
     seen, turns = [tap.seen[name] for name in names], max(map(len, lot))
     row, values, gradients = {}, final.new_zeros(turns * len(lot)), []
     for turn in range(turns):
         asked = [at for at, own in enumerate(lot) if turn < len(own)]
         row |= {claim: turn * len(lot) + at for at in asked for claim in lot[at][turn]}
-        said = _said(texts, [claims[lot[at][turn][0]] for at in asked], final, asked, output)
+        reads = [texts.read_of(claims[lot[at][turn][0]]) for at in asked]
+        sizes = torch.tensor([len(read.positions) for read in reads])
+        of_text = torch.tensor(asked).repeat_interleave(sizes).to(final.device)
+        logits = output(final[of_text, torch.cat([read.positions for read in reads]).to(final.device)])
+        parts = zip(reads, logits.split(sizes.tolist()), strict=True)
+        said = torch.stack([read.value(part) for read, part in parts])
         again = turn + 1 < turns
         found = torch.autograd.grad(said.sum(), seen, retain_graph=again, allow_unused=True, materialize_grads=True)
         gradients.append(found)
         values[[turn * len(lot) + at for at in asked]] = said.detach()
     return row, values, [torch.cat(of_layer) for of_layer in zip(*gradients, strict=True)]
-
-
-def _said(
-    texts: ClaimedTexts, claims: Sequence[Claim], final: Tensor, at: Sequence[int], output: nn.Linear
-) -> Float[Tensor, " claim"]:
-    """What claims read, each of one of the texts that went through the model."""
-    reads = [texts.read_of(claim) for claim in claims]
-    sizes = torch.tensor([len(read.positions) for read in reads])
-    row = torch.tensor(at).repeat_interleave(sizes).to(final.device)
-    logits = output(final[row, torch.cat([read.positions for read in reads]).to(final.device)])
-    return torch.stack([read.value(own) for read, own in zip(reads, logits.split(sizes.tolist()), strict=True)])
-
-
-def _copies(inputs: Inputs, prompts: Sequence[int]) -> Inputs:
-    """Each text as often as it is named, without the columns that only longer ones fill."""
-    made = []
-    for batch in inputs:
-        if batch is not None:
-            rows = batch.rows(torch.tensor(prompts, device=batch.ids.device))
-            width = int(rows.lengths.max())
-            made.append(TokenBatch(*(part[:, :width] for part in (rows.ids, rows.mask, rows.positions))))
-    return made[0], made[1] if len(made) > 1 else None
 
 
 def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator[list[list[list[int]]]]:
@@ -153,7 +133,7 @@ def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator
     for at, claim in enumerate(claims):
         groups[claim.prompt][tuple(claim.queries.tolist()) if claim.read is None else id(claim.read)].append(at)
     lot, longest = [], 0
-    lengths = {name: texts.read_by(name).lengths.tolist() for name in model.config.stacks}
+    lengths = {name: text_read(texts.inputs, name).lengths.tolist() for name in model.config.stacks}
     for prompt in sorted(groups, key=lambda prompt: (lengths[texts.patch_site.stack][prompt], prompt)):
         needed = bytes_a_prompt(model, {name: each[prompt] for name, each in lengths.items()})
         longest = max(longest, needed)

@@ -17,11 +17,11 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.gradients.tape import BUDGET, Tape, embedded, record, some, split
-from interp.patching.metrics import Metric, prepared
-from interp.patching.named_positions import ordered
+from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import last_stack, only_stack, site_name
-from interp.patching.results import Cells, Direction, checked_direction
+from interp.patching.preparation import Plan
+from interp.patching.results import Cells, Direction
 from interp.transformer import Block, Transformer, with_parts
 
 Writes = Float[Tensor, "sender prompt position d_model"]
@@ -60,31 +60,30 @@ def edge_attribution(
         InputError: norms after the layers, fewer than one step, no output layer, a metric without a gradient or
             without one number a prompt, a budget too small for one prompt.
     """
-    model, direction = with_parts(model, "edge attribution"), checked_direction(direction)
+    model = with_parts(model, "edge attribution")
     _check(model, steps)
-    readouts, (base, source) = prepared(model, pairs, metric), ordered(pairs, direction)
-    senders, receivers = _components(model)
+    plan = Plan.of(model, pairs, metric, "resid_pre", ("layer",), direction)
+    (readout,), (senders, receivers) = plan.readouts, _components(model)
     scores = model.last.embed.token.weight.detach().new_zeros(len(senders), len(receivers), len(pairs))
     exists = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
     held = 2 * len(senders) + 4 * (model.config.n_heads + 2 * model.last.config.kv_heads)  # writes; one layer's reads
-    names = _names(model)
+    names = _names(model, "resid_pre", "q", "k", "v", "z", "resid_post", "read by mlp", "mlp_out")
     for prompts in split(model, pairs, budget, held * model.config.d_model):
-        reading = [readouts[0].take(prompts)], names
-        own, other = some(base, prompts), some(source, prompts)
+        reading = [readout.take(prompts)], names
+        own, other = (some(inputs, prompts) for inputs in plan.inputs)
         start, end = (embedded(model.last, batch) for batch, _ in (own, other))
         with torch.no_grad():
             change = _change(model, *(record(model, inputs, *reading) for inputs in (own, other)))
         for step in range(steps):
             with torch.enable_grad():
                 tape = record(model, own, *reading, start=start + (end - start) * (step / steps))
-            for before, after, reads in _reads(model, tape, readouts[0].name):
+            for before, after, reads in _reads(model, tape, readout.name):
                 exists[:before, after] = True
                 pattern = "sender prompt p d_model, receiver prompt p d_model -> sender receiver prompt"
                 scores[:before, after, prompts] += einsum(change[:before], reads, pattern) / steps
-    scores = scores.masked_fill(~exists[..., None], torch.nan)
-    names_by_axis = {"sender": tuple(senders), "receiver": tuple(receivers)}
-    values = {readouts[0].name: scores}
-    return Cells("", direction, ("sender", "receiver"), values, labels=names_by_axis, kind="edges")
+    values = {readout.name: scores.masked_fill(~exists[..., None], torch.nan)}
+    labels = {"sender": tuple(senders), "receiver": tuple(receivers)}
+    return Cells("", plan.direction, ("sender", "receiver"), values, labels=labels, kind="edges")
 
 
 def _check(model: Transformer, steps: int) -> None:
@@ -106,12 +105,11 @@ def _check(model: Transformer, steps: int) -> None:
 def _components(model: Transformer) -> tuple[list[str], list[str]]:
     """What writes, in the order in which it does, and what reads, in the order in which `_reads` gives it."""
     config, senders, receivers = model.last.config, ["embed"], []
+    parts = [("q", config.n_heads), ("k", config.kv_heads), ("v", config.kv_heads)]
     for layer, block in enumerate(model.last.blocks):
         feed = [] if block.mlp is None else [f"mlp.{layer}"]
         senders += [*(f"{layer}.{head}" for head in range(config.n_heads)), *feed]
-        for part, heads in [("q", config.n_heads), ("k", config.kv_heads), ("v", config.kv_heads)]:
-            receivers += [f"{layer}.{head}.{part}" for head in range(heads)]
-        receivers += feed
+        receivers += [*(f"{layer}.{head}.{part}" for part, heads in parts for head in range(heads)), *feed]
     return senders, [*receivers, "logits"]
 
 
@@ -121,11 +119,10 @@ def _name(model: Transformer, layer: int, site: str) -> str:
     return site_name(last_stack(model), layer, site)
 
 
-def _names(model: Transformer) -> list[str]:
-    """What a pass keeps."""
-    feeds = [] if model.last.blocks[0].mlp is None else ["read by mlp", "mlp_out"]
-    parts = ("resid_pre", "q", "k", "v", "z", "resid_post", *feeds)
-    return [_name(model, layer, site) for layer in range(model.config.n_layers) for site in parts]
+def _names(model: Transformer, *sites: str) -> list[str]:
+    """Sites of every layer; those of feed-forwards where there are some."""
+    sites = tuple(site for site in sites if "mlp" not in site or model.last.blocks[0].mlp is not None)
+    return [_name(model, layer, site) for layer in range(model.config.n_layers) for site in sites]
 
 
 def _change(model: Transformer, own: Tape, other: Tape) -> Writes:
@@ -149,10 +146,8 @@ def _reads(model: Transformer, tape: Tape, metric: str) -> Iterator[tuple[int, s
     With each comes how many senders lie before it, and its place among all receivers.
     """
     blocks, n_heads = model.last.blocks, model.config.n_heads
-    feeds = [] if blocks[0].mlp is None else ["mlp_out"]
-    ends = [_name(model, layer, site) for layer in range(len(blocks)) for site in ("q", "k", "v", *feeds)]
     last = _name(model, len(blocks) - 1, "resid_post")
-    gradients = tape.gradients(metric, [*ends, last])
+    gradients = tape.gradients(metric, [*_names(model, "q", "k", "v", "mlp_out"), last])
     before, at = 1, 0
     for layer, block in enumerate(blocks):
         qkv = [gradients[_name(model, layer, part)] for part in "qkv"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.patching.memory import check_budget
-from interp.patching.metrics import Readout
+from interp.patching.metrics import Readout, checked_values
 from interp.patching.pairs import Inputs, Pairs
 from interp.tap import Edit, Tap
 from interp.tokens import TokenBatch
@@ -32,11 +32,7 @@ class Tape:
     values: dict[str, Float[Tensor, " prompt"]]
 
     def gradients(self, metric: str, names: Sequence[str]) -> dict[str, Tensor]:
-        """The metric's gradient at each of `names`. Prompts do not mix, so the sum over them is differentiated.
-
-        Raises:
-            InputError: the metric has no gradient.
-        """
+        """The metric's gradient at each of `names`. Prompts do not mix, so the sum over them is differentiated."""
         value = self.values[metric]
         if not value.requires_grad:
             raise InputError(
@@ -65,20 +61,11 @@ def record(
 
     Inside `torch.enable_grad()` the tape can be differentiated: the graph begins at what enters each stack's first
     block. `start` enters the first stack in place of its embedding.
-
-    Raises:
-        InputError: a metric that does not give one finite number a prompt.
     """
     tap = Tap(capture=frozenset(names), edit=edits or {})
     final = passed(model, inputs, tap, start)
     values = {readout.name: readout.of(model, readout.at_reads(final)) for readout in readouts}
-    for name, value in values.items():
-        if value.shape != final.shape[:1] or not bool(value.isfinite().all()):
-            raise InputError(
-                f"metric {name} must give one finite number for each of {len(final)} prompts, "
-                f"got {value.detach().tolist()}"
-            )
-    return Tape(inputs, tap.seen, values)
+    return Tape(inputs, tap.seen, checked_values(values, len(final)))
 
 
 def passed(
@@ -114,9 +101,6 @@ def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows
 
     A position of a layer keeps about a dozen vectors of the stream's width, those of its heads and of its feed-forward,
     and as many again in gradients; with `rows` also its attention to every key; `extra` counts what else it holds.
-
-    Raises:
-        InputError: not one prompt fits.
     """
     widths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
     needed = bytes_a_prompt(model, widths, extra, rows)

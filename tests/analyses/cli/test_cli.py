@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,14 +21,13 @@ from worded import worded
 
 from analyses import behaviours, report
 from analyses.behaviours import OURS
-from analyses.cli import command_frame as frame
 from analyses.collectors import Scoring, collect
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
-from analyses.measures import Behaviour, Measure, Rival
+from analyses.measures import Measure, Rival
 from analyses.page import sections
 from analyses.reading.windows import Reading
 from analyses.report import full_report, label_section
@@ -63,32 +62,19 @@ def model() -> Transformer:
     return worded(*WORDS)
 
 
-def fake(
-    behaviour: str,
-    needs: frozenset[str] = frozenset(),
-    *,
-    left_out: str | None = None,
-    refused: str | None = None,
-    baselines: Sequence[Mapping[str, object]] = (),
-    counts: Mapping[str, int] | None = None,
-    error: Exception | None = None,
-) -> Behaviour:
+def fake(behaviour, needs=frozenset(), *, left_out=None, refused=None, baselines=(), counts=None, error=None):
     """An analysis that reads its corpus and reports one clear head, L1.H2."""
     units = {"previous-token": "share", "distance": "tokens"}
     cells = [at(layer, head) for layer in range(2) for head in range(3)]
 
     def rows(name: str, n: int) -> pd.DataFrame:
-        clear = {(1, 2): 0.9}
-        values = [(*cell, clear.get(cell, 0.001)) for cell in np.ndindex(2, 3)]
         more = {"corpus": name, "n": n, "documents": 40, "p": 0.01, "q": 0.01}
         more |= dict.fromkeys(("norm_value", "norm_gain", "norm_low", "norm_high"), np.nan)
-        return pd.DataFrame(
-            [
-                heads_row(layer, head, behaviour, each, value, 0.0, unit=unit, **more)
-                for layer, head, value in values
-                for each, unit in units.items()
-            ]
-        )
+        values = {cell: 0.9 if cell == (1, 2) else 0.001 for cell in np.ndindex(2, 3)}
+        named = [
+            (*cell, behaviour, each, value, 0.0, unit) for cell, value in values.items() for each, unit in units.items()
+        ]
+        return pd.DataFrame([heads_row(*row, unit=unit, **more) for *row, unit in named])
 
     class Rows(Collected):
         def measured(self, *, seed=0):
@@ -123,17 +109,6 @@ def fake(
     measures = [Measure(name, unit=unit) for name, unit in units.items()]
     headline = {"headline": ("previous-token",), "pictures": OURS[behaviour].pictures, "bare": {}}
     return replace(OURS[behaviour], measures=measures, collector=Collector, needs=needs, effects=effects, **headline)
-
-
-@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
-def test_how_threads_wait_is_set_where_the_user_has_not(given, monkeypatch, capsys):
-    names = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
-    for name in names:
-        monkeypatch.setenv(name, given.get(name, ""))  # so that it is put back
-        if name not in given:
-            monkeypatch.delenv(name)
-    command(capsys, "--help")
-    assert {name: os.environ[name] for name in names if name in os.environ} == (given or {"GOMP_SPINCOUNT": "3000"})
 
 
 @pytest.fixture(scope="module")
@@ -281,14 +256,11 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, t
 
 
 def test_few_labelled_heads_are_named_and_many_counted():
-    where = {"stack": "encoder", "attention": "self"}
-    many = [
-        {**where, "layer": 1, "head": head, "behaviour": "part-of-speech", "label": "tag:A->B"} for head in range(5)
-    ]
-    one = {**where, "layer": 1, "head": 3, "behaviour": "coreference", "label": "antecedent"}
-    labels = pd.DataFrame([one, *many]).assign(evidence="attention", readout="tag probe", task=None, n=9)
+    many = [{"head": head, "behaviour": "part-of-speech", "label": "tag:A->B"} for head in range(5)]
+    labels = pd.DataFrame([{"head": 3, "behaviour": "coreference", "label": "antecedent"}, *many])
+    labels = labels.assign(stack="encoder", attention="self", layer=1, evidence="attention", task=None, n=9)
     numbers = ("gain", "gain_low", "gain_high", "effect", "effect_low", "effect_high", "q")
-    labels = labels.assign(**dict.fromkeys(numbers, 0.5))
+    labels = labels.assign(readout="tag probe", **dict.fromkeys(numbers, 0.5))
     short = label_section.short(labels, {name: each.title for name, each in OURS.items()})
     assert short.startswith("5 heads carry labels")
     assert short.endswith("By behaviour: coreference 1 (L1.H3), part of speech and syntax 5.")
@@ -442,8 +414,6 @@ def test_word_patterns_of_a_text_add_up_and_miss_nothing(model):
 
     (pattern,) = word_patterns(model, text("d"), [Head("decoder", 1, 2)])
     np.testing.assert_allclose(pattern.sum(1), 1, atol=1e-6)
-    with pytest.raises(InputError, match="no head"):
-        word_patterns(model, text("d"), [Head("decoder", 1, 3)])
 
 
 # The command line.
@@ -480,7 +450,7 @@ def here(tmp_path, monkeypatch, stories):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        *((f"{name} --model nowhere", "nowhere") for name in ("report", "position", "part-of-speech", "coreference")),
+        ("coreference --model nowhere", "nowhere"),
         ("report --dtype float8", "float8"),
         ("report --model model", "perceiver"),
         ("report --model truncated", "model.safetensors"),
@@ -503,13 +473,6 @@ def test_generate_continues_as_the_author_says(stories, capsys):
     code, out, _ = command(capsys, "generate", "Once upon a time", "--model", str(stories), "--tokens", "20")
     assert code == 0
     assert out.startswith("Once upon a time, there was a little girl named Lily.")
-
-
-def test_an_interrupted_command_ends_with_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(frame, "opened", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert command(capsys, "report") == (130, "", "interp: interrupted; nothing was written\n")
-    assert not os.listdir(tmp_path)
 
 
 def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeypatch):

@@ -88,9 +88,9 @@ def test_what_is_not_there_is_one_line(position, tmp_path, capsys):
     row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "behaviour": "position"}
     old = left(tmp_path / "old", heads=[row], tasks=[{"task": "repeat"}])
     for run, name, why in (
-        (position, "L9.H0", "no head L9.H0: layers are 0 to 1, heads 0 to 2"),
+        (position, "L9.H0", "no head L9.H0: the last ones are decoder.L1.H2"),
         (position, "third", "expected a head as L3.H4"),
-        (position, "cross.L0.H0", "no cross heads here: there are those of decoder"),
+        (position, "cross.L0.H0", "no head cross.L0.H0: the last ones are decoder.L1.H2"),
         (bare, "L0.H0", "has no table of heads: it has pairs"),
         (old, "L0.H0", "is of an earlier interp, whose tables lack"),
     ):

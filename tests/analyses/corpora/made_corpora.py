@@ -1,11 +1,15 @@
 """Small corpora of every format, made line by line, and what a reader makes of such lines."""
 
+import tomllib
+from pathlib import Path
+
 from analyses.corpora import FORMATS
 from interp.annotation import AnnotatedText
 
 ENTITIES = "# global.Entity = GRP-etype-infstat-minspan-link-identity"
 GAP = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
 SENTENCES = "sentid\tsentence"
+CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text("utf-8"))
 
 
 def texts(kind: str, *lines: str) -> list[AnnotatedText]:

@@ -9,7 +9,6 @@ import pytest
 from analyses.corpora import FORMATS, Corpus, read
 from analyses.rivals.antecedents import antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
-from interp.errors import InputError
 from tests.analyses.corpora.made_corpora import ENTITIES, texts, word
 
 SharedFile = Callable[..., Path]
@@ -67,9 +66,6 @@ def test_the_same_file_is_sentences_when_forced(tmp_path: Path) -> None:
     path.write_text("\n".join(BAKER + DOG + CAT))
     assert [text.mentions for text in read(f"conllu:{path}")] == [None] * 3
     assert read(f"gum:{tmp_path}").kind == read(tmp_path).kind == "gum"
-    (tmp_path / "b.conllu").write_text("\n".join(CAT))
-    with pytest.raises(InputError, match=r"several formats: choose with gum:\S+ or conllu:"):
-        read(tmp_path)
 
 
 @pytest.mark.parametrize(

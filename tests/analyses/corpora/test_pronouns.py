@@ -9,8 +9,8 @@ import pytest
 
 from analyses.corpora import read
 from analyses.corpora.marked import Mark, annotated
-from analyses.rivals.antecedents import antecedent_items, unasked
-from tests.analyses.corpora.made_corpora import GAP, SENTENCES, gap_row, mentions, texts
+from analyses.rivals.antecedents import antecedent_items, items_and_unasked
+from tests.analyses.corpora.made_corpora import CASES, GAP, SENTENCES, gap_row, mentions, texts
 
 SharedFile = Callable[..., Path]
 PAIR = (
@@ -27,17 +27,7 @@ def spelled_once(*words: tuple[str, str]) -> list[tuple[str, str, str]]:
 # Running text.
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Ann's hat, didn't fit.", "Ann|'s|hat|,|did|n't|fit|."),
-        ("well-made (1942) J*rg *", "well|-|made|(|1942|)|J*rg|*"),
-        ("a  b", "a| |b"),
-        (" a\tb\xa0 c ", " |a|\t|b|\xa0 |c"),
-        ("the boys' “I'll”", "the|boys|'|“|I|'ll|”"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), CASES["words"])
 def test_words_spell_the_text(text: str, words: str) -> None:
     result = annotated(text, [], "test")
     assert "|".join(result.words) == words
@@ -51,18 +41,7 @@ def test_words_are_cut_where_a_mention_begins_or_ends() -> None:
     assert text.text == "the Smithfields saw"
 
 
-@pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("Ann de la Rue", "Rue"),
-        ("Duke of York", "Duke"),
-        ("Otto IX of Rye", "Otto"),
-        ("Bo Lund, Jr.", "Lund"),
-        ("Bo Lund Jr.", "Lund"),
-        ("Lund.", "Lund"),
-        ("**", "*"),
-    ],
-)
+@pytest.mark.parametrize(("name", "head"), CASES["names"])
 def test_heads_of_names(name: str, head: str) -> None:
     text = annotated(f"so {name} saw", [Mark(3, 3 + len(name), "a")], "test")
     assert mentions(text) == [(name, head, "a")]
@@ -99,7 +78,7 @@ def test_gap_counts(shared_file: SharedFile) -> None:
     for text, row in zip(corpus, rows, strict=True):
         assert sorted(spelled for spelled, _, _ in mentions(text)) == sorted((row[2], row[4], row[7]))
     assert (len(corpus), len({text.document for text in corpus})) == (2_000, 1_834)  # the second are pages
-    reasons = Counter(reason.partition(": ")[2] for text in corpus for _, reason in unasked(text))
+    reasons = Counter(reason.partition(": ")[2] for text in corpus for _, reason in items_and_unasked(text)[1])
     assert (reasons["they refer to no other mention"], reasons.total()) == (201, 622)
 
 

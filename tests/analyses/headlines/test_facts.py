@@ -10,7 +10,6 @@ from analyses.headlines import ranking
 from analyses.headlines.facts import facts
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.wording.head_names import Place
-from analyses.wording.plain_words import Label
 from tests.analyses.headlines.hand_made_tables import RULE, hand_made, heads_row
 
 
@@ -136,9 +135,3 @@ def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
     assert headline([*found[:1], *none]) == (
         "Position shows in attention (effect untested), syntax and coreference not found"
     )
-
-
-def test_ties_of_evidence_go_to_the_larger_lower_bound(tables):
-    own = facts(tables, OURS)[Place("decoder", "self", 1, 0)][0]
-    surer = replace(own, strength=own.strength + 0.01, label=Label("surer"))
-    assert [each.name for each in ranking.ranked([own, surer])] == ["surer", "induction"]

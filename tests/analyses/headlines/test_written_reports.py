@@ -17,7 +17,7 @@ from analyses.headlines.written_reports import called_by
 from analyses.page.sections import Page
 from analyses.report.scaffold import write
 from interp import InputError, Transformer, TransformerConfig, run, zero
-from interp.edited import edited
+from interp.running import edited
 from models import load, save, weights_digest
 from tests.analyses.headlines.hand_made_tables import hand_made
 

@@ -9,10 +9,12 @@ import pytest
 from analyses import part_of_speech
 from analyses.labels import LABEL_COLUMNS, judgement, label
 from analyses.labels.evidence import CELL, HALVES
+from analyses.labels.knockouts import least
 from analyses.reading.samples import Sample
 from analyses.tables.findings import notable
 from analyses.tables.head_tables import BOTH_READINGS
 from analyses.wording.head_names import HEAD
+from benchmarks.labels import readers_one, sinks_one
 from benchmarks.planted import compose, planted_texts
 from interp import AnnotatedText, InputError
 from interp.patterns import group_of
@@ -192,3 +194,59 @@ def test_q_of_a_label_is_the_least_rate_at_which_its_evidence_is_called():
         ranks = [max([0, *(k for k in range(1, 41) if families[k - 1] <= rate * k / 40)]) for rate in rates]
         least = next((rate for rate, k in zip(rates, ranks, strict=True) if 2 * p <= rate * k / 40), 1.0)
         assert q == pytest.approx(least, abs=0.001)
+
+
+def held(**values: object) -> list[str]:
+    """The evidence of a head that the half which chooses shows by its effect, with some other values."""
+    row = {"attends": False, "bar": 0.03, "gain": 0.04, "gain_low": 0.035, "effect": 0.05, "effect_low": 0.02}
+    tiny = np.array([1e-9])
+    return judgement._held(candidates(tiny, tiny).assign(**row | values))["evidence"].tolist()
+
+
+def test_what_a_head_needs_without_looking_there_is_no_label():
+    """It must look there by more than any head that has learnt nothing does, beyond its interval."""
+    assert held() == ["effect"]
+    assert held(gain_low=0.025) == []
+    assert held(gain=0.2, gain_low=0.15, attends=True) == ["both"]
+    assert held(gain=0.2, gain_low=0.15, attends=True, effect=0.009) == ["attention"]
+    assert held(effect=0.009) == []
+
+
+PARTS = ("", "_low", "_high", "_p")
+
+
+def arms(*rows: tuple[float, float, float]) -> pd.DataFrame:
+    """What hiding, exchange and removal cost; each with an interval of 0.1 on both sides, and as p a tenth of it."""
+    columns = {}
+    for at, names in enumerate(
+        [("effect", "ci_low", "ci_high", "p"), *([f"{arm}{part}" for part in PARTS] for arm in ("exchange", "removal"))]
+    ):
+        cost = np.array([row[at] for row in rows])
+        columns |= dict(zip(names, (cost, cost - 0.1, cost + 0.1, cost / 10), strict=True))
+    return pd.DataFrame(columns)
+
+
+def test_the_effect_is_that_of_the_least_arm_and_p_the_largest():
+    found = least(arms((0.3, 0.2, 0.4), (0.1, 0.5, 0.2), (0.5, 0.4, 0.3)))
+    np.testing.assert_allclose(found["effect"], [0.2, 0.1, 0.3])
+    np.testing.assert_allclose(found["ci_low"], [0.1, 0.0, 0.2])
+    np.testing.assert_allclose(found["ci_high"], [0.3, 0.2, 0.4])
+    np.testing.assert_allclose(found["p"], [0.04, 0.05, 0.05])
+    np.testing.assert_allclose(found["hiding"], [0.3, 0.1, 0.5])
+
+
+def test_where_keys_were_only_hidden_the_effect_is_what_that_costs_and_p_is_not_known():
+    found = least(arms((0.002, np.nan, np.nan)))
+    assert found["effect"].tolist() == found["hiding"].tolist() == [0.002]
+    assert found["p"].isna().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_single_and_joint_effects_tell_sinks_unread_heads_and_twins_apart(seed):
+    """Twenty of each: `benchmarks.labels --only readers --models 80`."""
+    assert readers_one(seed) == {"unread beside a reader": True, "twins": True}
+    labels, hiding, (all_hiding, needed) = sinks_one(seed)
+    assert all(each.startswith("attention") for each in labels)
+    assert min(*hiding, all_hiding) > 0.1
+    assert abs(needed) < 0.01

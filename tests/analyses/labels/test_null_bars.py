@@ -14,18 +14,28 @@ from analyses.tables.head_tables import Collected, Heads, Scored
 from interp.patterns import Totals
 from models import load
 
+KIND = Heads("decoder", 1, 3)
+
+
+def collected(
+    items: float = 1.0, others: float = 1.0, behaviour: str = "position", documents: int = 12, tokens: int = 0
+) -> Collected:
+    """Of two measures, of which a text holds so many items."""
+    rows = torch.zeros(128, 3, 2)
+    rows[0, :, 0], rows[0, :, 1] = items, others
+    scored = Scored(Totals(rows, rows, rows), (), "kept")
+    return Collected(KIND, behaviour, "a text", [scored], {"tokens": tokens}, documents)
+
 
 def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path, monkeypatch):
     """A corpus of which fewer texts are read has the hash of the whole."""
-    rows, kind = torch.ones(128, 3, 2), Heads("decoder", 1, 3)
-    collected = Collected(kind, "position", "a text", [Scored(Totals(rows, rows, rows), (), "kept")], {}, 12)
-    null = null_bars._Null(null_bars.WORDS, lambda: load("default"), kind)
+    null = null_bars._Null(null_bars.WORDS, lambda: load("default"), KIND)
     monkeypatch.setattr(null_bars, "_nulls", lambda *_: [null])
     monkeypatch.setattr(null_bars, "_reached", lambda *_: {})
 
     def found(limit: int | None) -> int:
         corpora, shards = {"position": read("tales:12", limit)}, Shards.of(tmp_path / "out", [])
-        null_bars.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected])
+        null_bars.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected()])
         return shards.counts.found
 
     assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
@@ -44,17 +54,15 @@ def test_a_bar_is_surpassed_by_one_copy_in_as_many_as_are_said(share):
 
 def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
     """Over all measures one model in twenty has a head above any bar."""
-    kind, best = Heads("decoder", 1, 3), torch.stack([torch.linspace(0.1, 0.3, 40), torch.full((40,), 0.05)])
-    rows = torch.ones(128, 3, 2)
-    collected = Collected(kind, "position", "a text", [Scored(Totals(rows, rows, rows), (), "kept")], {}, 12)
-    null = null_bars._Null(null_bars.COPIES, lambda: load("default"), kind, 40)
+    best = torch.stack([torch.linspace(0.1, 0.3, 40), torch.full((40,), 0.05)])
+    null = null_bars._Null(null_bars.COPIES, lambda: load("default"), KIND, 40)
     monkeypatch.setattr(null_bars, "_nulls", lambda *_: [null])
 
     def bars(measures: int) -> null_bars.Bars:
         names = [measure.name for measure in OURS["position"].measures if measure.unit == "share"][:measures]
         kept = {f"position: {name}": best for name in names}
         monkeypatch.setattr(null_bars, "_reached", lambda *_: kept)
-        return null_bars.bars_of(Study(null.model(), {"position": []}, OURS), [collected])[0]
+        return null_bars.bars_of(Study(null.model(), {"position": []}, OURS), [collected()])[0]
 
     one, ten = (max(bars(measures).values()) for measures in (1, 10))
     assert one == pytest.approx(null_bars._surpassed([best], 0.05, ends=True))
@@ -72,11 +80,6 @@ def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
     ],
 )
 def test_documents_hold_a_hundred_items(items, documents, tokens, read):
-    rows = torch.zeros(128, 3, 2)
-    rows[0, :, 0], rows[0, :, 1] = items, items // 2
-    scored = Scored(Totals(rows, rows, rows), (), "kept")
-    heads = Heads("decoder", 1, 3)
-    whole = Collected(heads, "coreference", "a text", [scored], {"tokens": tokens}, documents)
+    whole = collected(items, items // 2, "coreference", documents, tokens)
     assert documents_of([whole]) == read
-    few = Collected(heads, "position", "a text", [Scored(Totals(rows, rows, rows + 1e6), (), "kept")], {}, documents)
-    assert documents_of([few, whole]) == max(read, 32)
+    assert documents_of([collected(1e6, 1e6, documents=documents), whole]) == max(read, 32)

@@ -143,13 +143,10 @@ def test_the_head_that_tells_the_tag_is_found_and_no_other(causal):
 
 
 def test_no_document_trains_the_probe_that_reads_it():
-    texts, model = [tagged(number) for number in range(40)], reader_of_tags()
-    counts = knockouts.measure(model, texts[:4], training=texts[:20], behaviours=["position"]).counts
+    texts, model = [tagged(number) for number in range(20)], reader_of_tags()
+    counts = knockouts.measure(model, texts[:4], training=texts, behaviours=["position"]).counts
     assert counts["training texts left out: their document is measured"] == 4
     assert counts["texts that probes were trained on"] == 16
-    counts = knockouts.measure(model, iter(texts), behaviours=["position"]).counts  # which are split
-    assert counts["texts"] + counts["texts that probes were trained on"] == 40
-    assert min(counts["texts"], counts["texts that probes were trained on"]) > 5
 
 
 def test_what_cannot_be_read_is_refused_or_counted():

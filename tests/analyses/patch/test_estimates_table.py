@@ -12,9 +12,8 @@ from worded import table, worded
 from analyses import figures
 from analyses import patch as patching
 from analyses.patch import cell_estimates as estimates
-from analyses.patch import edge_estimates
+from analyses.patch.cell_estimates import edge_rows
 from analyses.patch.cells import sweeps
-from analyses.patch.edge_estimates import edge_rows
 from interp import Transformer, TransformerConfig
 from interp.patching import (
     Pairs,
@@ -136,7 +135,7 @@ def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, found,
 
 
 def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, pairs, monkeypatch):
-    monkeypatch.setattr(edge_estimates, "_RECEIVERS", 3)
+    monkeypatch.setattr(estimates, "_RECEIVERS", 3)
     exact = sweeps(model, pairs, "z", by_position=False, directions=["denoise"], metrics=["logit_difference"])
     rows, said = edge_rows(model, pairs, exact, seed=1, few=10)
     again, _ = edge_rows(model, pairs, exact, seed=1, few=10)
@@ -201,22 +200,4 @@ def test_panels_are_titled_with_their_correlations_have_one_scale_and_name_the_w
     assert f"ρ {first['spearman']:.2f}".replace("-", "−") in title
     assert f"n {first['n']}" in title
     assert [text.get_text() for text in figure.axes[0].texts] == [figures.cell_name(missed.loc[row].to_dict())]
-
-
-def test_points_have_short_names():
-    head = {"sender": None, "layer": 1, "head": 3}
-    assert [figures.cell_name(row) for row in (head, {**head, "position": 4})] == ["L1.H3", "L1.H3 at 4"]
-    edges = {"sender": "0.3", "receiver": "1.2.q"}, {"sender": "mlp.0", "receiver": "logits"}
-    assert [*map(figures.cell_name, edges)] == ["L0.H3 → L1.H2.q", "L0.MLP → logits"]
-
-
-def test_key_value_heads_of_a_real_model(stories):
-    from models import load
-
-    real = load(str(stories))
-    rows = [("Lily was sad because", "Tim was sad because", "she", "he")]
-    pairs = patching.make_pairs(real, pd.DataFrame(rows, columns=list(patching.COLUMNS)))
-    found = estimates.measure(real, pairs, "k", by_position=True, directions=["noise"]).table
-    assert found["head"].max() == 3
-    ranks = patching.correlations(found).set_index("method")["spearman"]
-    assert ranks["QK fix"] > 0.9
+    assert figures.cell_name({"sender": "mlp.0", "receiver": "1.2.q"}) == "L0.MLP → L1.H2.q"

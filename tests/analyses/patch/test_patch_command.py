@@ -85,21 +85,6 @@ def test_effects_are_the_means_of_the_sweep(model, pairs, by_position, direction
     assert cells.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]  # prompts that reach it
 
 
-def test_shares_keep_prompts_that_differ_the_other_way():
-    found = estimates(np.array([[1.0], [-1.0], [6.0]]), np.zeros(3), np.array([2.0, -2.0, 12.0]), 0)
-    assert (found["share"], found["effect"]) == (pytest.approx([0.5]), pytest.approx([2.0]))
-    values, whole = np.array([[1.0], [1.5], [2.0]]), np.array([2.0, 2.5, 4.0])
-    up, down = (estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
-    for name in ("share", "share_low", "share_high"):  # the same where the whole difference is below zero
-        assert down[name] == pytest.approx(up[name])
-
-
-def test_the_whole_stream_carries_everything(model, pairs):
-    cells = patching.measure(model, pairs, "resid_pre", metrics=["logit_difference", "kl_divergence"])
-    np.testing.assert_allclose(cells["share"].dropna(), 1, atol=1e-4)
-    assert cells[["head", "position"]].isna().all(axis=None)
-
-
 def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
     cells = on_rows(model, ROWS[:1], by_position=True)  # a single pair
     assert cells[["ci_low", "ci_high", "p", "q", "share_low"]].isna().all(axis=None)
@@ -116,29 +101,35 @@ def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
     assert before["p"].isna().all()
 
 
-def test_a_bare_word_gets_its_space_in_front():
-    sad = "Lily was sad"
-    assert [with_space(sad, "she"), with_space(f"{sad} ", "she")] == [" she", "she"]
-    assert [with_space(sad, " she"), with_space(sad, ", she")] == [" she", ", she"]
+def test_shares_are_the_same_where_the_whole_difference_is_below_zero():
+    values, whole = np.array([[1.0], [1.5], [2.0]]), np.array([2.0, 2.5, 4.0])
+    up, down = (estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
+    for name in ("share", "share_low", "share_high"):
+        assert down[name] == pytest.approx(up[name])
 
 
-def test_the_command_s_metrics_are_the_table_s():
+def test_a_bare_word_gets_its_space_and_the_command_has_the_table_s_metrics():
+    asked = [("was sad", "she"), ("was sad ", "she"), ("was sad", " she"), ("was sad", ", she")]
+    assert [with_space(*each) for each in asked] == [" she", "she", " she", ", she"]
     assert [each.value for each in Metric] == list(patching.METRICS)
 
 
 def test_python_gives_no_share_that_the_command_refuses(model):
     failing = patching.make_pairs(model, table([(a, b, wrong, right) for a, b, right, wrong in ROWS]))
-    (found,) = sweeps(model, failing, "z", directions=["noise"], metrics=["probability", "log_probability"])
-    refused = cells_of(model, [found])
+    (exact,) = sweeps(model, failing, "z", directions=["noise"], metrics=["probability", "log_probability"])
+    refused = cells_of(model, [exact])
     assert [*refused.share_refused] == ["probability", "log_probability"]
     with pytest.warns(InputWarning, match="no shares"):
-        pd.testing.assert_series_equal(found.table()["share"], refused.table["share"])
+        pd.testing.assert_series_equal(exact.table()["share"], refused.table["share"])
 
 
 # Figures.
 
 
 def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
+    whole = patching.measure(model, pairs, "resid_pre", metrics=["logit_difference", "kl_divergence"])
+    np.testing.assert_allclose(whole["share"].dropna(), 1, atol=1e-4)  # the whole stream carries everything
+    assert whole[["head", "position"]].isna().all(axis=None)
     cells = patching.measure(model, pairs, "resid_pre", by_position=True)
     figure = figures.cell_map(cells, "logit_difference")
     meshes = [each for ax in figure.axes[:2] for each in ax.collections if isinstance(each, QuadMesh)]
@@ -146,27 +137,45 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     quantity = "share" if cells["share"].notna().any() else "effect"
     shown = np.asarray(meshes[0].get_array(), dtype=float).ravel()
     np.testing.assert_allclose(shown, cells.loc[cells["direction"] == "denoise", quantity])
-    alone = figures.cell_map(on_rows(model, ROWS[:1], "resid_pre", by_position=True), "logit_difference")
-    labels = [each.get_text() for each in alone.axes[0].get_xticklabels()]
-    assert labels == ["Tim\nSue", "saw"]  # the corrupted token stands below the clean one
-
-
-def test_a_wild_interval_leaves_the_dots_apart(model, pairs):
-    cells = patching.measure(model, pairs)
-    cells.loc[0, "ci_high"] = cells.loc[0, "share_high"] = 1e6
-    ax = figures.top_cells(cells, "logit_difference").axes[0]
-    assert ax.get_xlim()[1] < 100
-    assert "beyond the edge" in ax.get_xlabel()
-
-
-def test_a_dollar_sign_in_a_token_is_one():
-    cells = on_rows(worded("$a", "$b"), [("$a saw", "$b saw", "He", "She")], by_position=True)
-    assert figures.cell_name(cells.to_dict("records")[0]).endswith("($a/$b)")
-    for figure in figures.sweep_figures(cells, "logit_difference").values():
-        figure.draw_without_rendering()
+    dollars = on_rows(worded("$a", "$b"), [("$a saw", "$b saw", "He", "She")], "resid_pre", by_position=True)
+    alone = figures.cell_map(dollars, "logit_difference")
+    alone.draw_without_rendering()  # a dollar sign begins no formula
+    labels = [each.get_text().replace("\\", "") for each in alone.axes[0].get_xticklabels()]
+    assert labels == ["$a\n$b", "saw"]  # the corrupted token stands below the clean one
 
 
 # The command.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (b"", "empty"),
+        (b"clean,corrupt,answer,wrong\n", "no rows"),
+        (b"clean,corrupted,answer,wrong\na,b,c,d\n", "it has clean, corrupted"),
+        (b"clean,corrupt,answer,wrong\na,b,b,c,d\n", "quotes"),
+        (b"\xff\xfe\x00", "CSV"),
+        ([*ONE[:6]], "--wrong is not given"),
+        ([*ONE, "--pairs", "pairs.csv"], "got --pairs"),
+        (["--pairs", "nowhere.csv"], "nowhere.csv"),
+        ([*ONE, "--corrupt", "Sue saw the"], "named positions align one pair with another"),
+        ([*ONE, "--corrupt", "Tim saw"], "identical"),
+        ([*ONE, "--wrong", "He"], "no differing piece"),
+        ([*ONE, "--site", "zz"], "expected one of resid_pre"),
+        ([*ONE, "--metric", "losses"], "losses"),
+        ([*ONE, "--target", "He"], "reads one text"),
+        ([*ONE, "--stack", "encoder"], "no stack 'encoder'"),
+        ([*ONE, "--estimates", "--metric", "logit_difference", "--metric", "rank"], "rank has no gradient"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, arguments, says):
+    """Arguments, or what a file of pairs holds."""
+    if isinstance(arguments, bytes):
+        Path("pairs.csv").write_bytes(arguments)
+    before = os.listdir(here)
+    given = ["--pairs", "pairs.csv"] if isinstance(arguments, bytes) else arguments
+    assert says in refusal(capsys, "patch", *given)
+    assert os.listdir(here) == before
 
 
 def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched):
@@ -223,64 +232,6 @@ def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_
     assert IMAGE in shown
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("", "empty"),
-        ("clean,corrupt,answer,wrong\n", "no rows"),
-        ("clean,corrupted,answer,wrong\na,b,c,d\n", "it has clean, corrupted"),
-        ("clean,corrupt,answer,wrong\na,b,b,c,d\n", "quotes"),
-        ("clean,corrupt,answer,wrong\na,b,c,d\na,b,b,c,d\n", "CSV"),
-        (b"\xff\xfe\x00", "CSV"),
-    ],
-)
-def test_a_file_that_is_no_table_of_pairs_is_one_line(here, capsys, content, says):
-    (here / "pairs.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert says in refusal(capsys, "patch", "--pairs", "pairs.csv")
-    assert os.listdir(here) == ["pairs.csv"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([*ONE[:6]], "--wrong is not given"),
-        ([*ONE, "--pairs", "pairs.csv"], "got --pairs"),
-        (["--pairs", "nowhere.csv"], "nowhere.csv"),
-        ([*ONE, "--corrupt", "Sue saw the"], "named positions align one pair with another"),
-        ([*ONE, "--corrupt", "Tim saw"], "identical"),
-        ([*ONE, "--wrong", "He"], "no differing piece"),
-        ([*ONE, "--site", "zz"], "expected one of resid_pre"),
-        ([*ONE, "--metric", "losses"], "losses"),
-        ([*ONE, "--target", "He"], "reads one text"),
-        ([*ONE, "--stack", "encoder"], "no stack 'encoder'"),
-        ([*ONE, "--estimates", "--metric", "logit_difference", "--metric", "rank"], "rank has no gradient"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, arguments, says):
-    assert says in refusal(capsys, "patch", *arguments)
-    assert not os.listdir(here)
-
-
-def test_a_model_without_output_layer_is_one_line(here, capsys, monkeypatch, minilm):
-    from models import load
-
-    encoder = load(str(minilm))
-    monkeypatch.setattr(frame, "opened", lambda *_: encoder)
-    assert "no output layer" in refusal(capsys, "patch", *ONE)
-    assert not os.listdir(here)
-
-
-def test_real_pronouns_follow_the_name(tmp_path, stories, capsys):
-    prompts = "--clean", "Lily was sad because", "--corrupt", "Tim was sad because", "--answer", "she", "--wrong", "he"
-    where = "--model", str(stories), "--out", str(tmp_path / "out"), "--site", "resid_pre", "--by-position"
-    assert not command(capsys, "patch", *prompts, *where).code
-    cells = pd.read_parquet(tmp_path / "out/tables/cells.parquet")
-    first = cells[(cells["layer"] == 0) & (cells["direction"] == "denoise")].set_index("token")["share"]
-    first.index = first.index.str.strip()
-    assert first["Lily"] == pytest.approx(1, abs=1e-4)
-    assert first.drop("Lily").abs().max() < 1e-4
-
-
 # An encoder and a decoder.
 
 
@@ -313,14 +264,6 @@ def test_an_encoder_decoder_is_patched_where_it_is_asked_to(two, patched, argume
     if "pattern" in arguments:
         assert set(cells["token"].dropna()) == {"the"}  # queries are the target's
         assert "saw" in set(cells["key_token"].dropna())  # keys the source's
-
-
-def test_pairs_of_an_encoder_decoder_come_from_a_file_with_targets(two, patched):
-    rows = table(ROWS[:2]).assign(target=["He saw", "He"])
-    rows.to_csv("pairs.csv", index=False)
-    cells, *_ = patched("--pairs", "pairs.csv", "--stack", "encoder")
-    expected = patching.measure(two, patching.make_pairs(two, rows), stack="encoder")["effect"]
-    np.testing.assert_allclose(cells["effect"], expected, atol=1e-6)
 
 
 def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(patched, model, pairs):

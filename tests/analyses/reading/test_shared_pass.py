@@ -41,12 +41,12 @@ def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):
     def sums() -> list[torch.Tensor]:
         own, by_norm = coreference.Collector(model), coreference.Collector(weighted)
         read(Reading(model, texts, weighted=weighted), [own], [by_norm])
-        return [reader.sums.totals[sink].scores for each in (own, by_norm) for reader in each.readers for sink in SINKS]
+        return [reader.totals[sink].scores for each in (own, by_norm) for reader in each.scorers for sink in SINKS]
 
     with monkeypatch.context() as patched:
         patched.setattr(attended, "makes_rows", lambda *_: False)
         expected = sums()
-    monkeypatch.setattr(attended, "patterns_by_norm", None)
+    monkeypatch.setattr(NormWeighted, "beside", None)
     for found, plain in zip(sums(), expected, strict=True):
         torch.testing.assert_close(found, plain, rtol=0, atol=1e-6)
     assert expected[0].any()

@@ -4,9 +4,7 @@ import re
 
 from analyses.behaviours import ACROSS, OURS
 from analyses.figures import measure_name
-from analyses.measures import Behaviour, Measure
 from analyses.page.sections import Definitions, Section, Table
-from analyses.report import full_report
 from analyses.report.full_report import DEFINITIONS
 from analyses.report.renderer import render
 from analyses.rivals.relations import NEAREST, OFFSETS
@@ -25,8 +23,3 @@ def test_every_measure_and_label_leads_to_a_definition():
     assert sorted(name for _, name in links) == sorted(names * 3)
     assert {to for to, _ in links} <= {*re.findall(r'<span id="(definition-[^"]+)"', page)}
     assert "nsubj subject to verb" in DEFINITIONS["relation"]
-
-
-def test_a_measure_of_ones_own_is_defined_by_its_title():
-    own = Behaviour("mine", "Mine", (Measure("to-stops", "attention to stops"),), lambda: None, ("to-stops",))
-    assert full_report._own_terms({**OURS, "mine": own}) == [("to-stops", "A measure of your own: attention to stops.")]

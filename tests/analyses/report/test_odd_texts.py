@@ -1,7 +1,6 @@
 """Honest texts of which little can be measured: what cannot be drawn or measured is left out, and the rest stands."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,10 +10,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from analyses import corpora, report, runs
+from analyses import corpora, report
 from analyses.figures.attention_lines import best_heads
-from interp import InputError, Tokenizer, Transformer, TransformerConfig
-from models import load
+from interp import Tokenizer, Transformer, TransformerConfig
 
 
 def test_no_common_pair_of_kinds_makes_no_scale():
@@ -36,19 +34,8 @@ def test_a_page_stands_where_no_usual_tag_or_relation_occurs(tmp_path, tags, rel
     for sentence in range(24):
         for at in range(6):
             word = words[(sentence * 5 + at * at) % 12]
-            row = [
-                at + 1,
-                word,
-                word,
-                tags[at % len(tags)],
-                "_",
-                "_",
-                min(at, 1),
-                relations[at % len(relations)],
-                "_",
-                "_",
-            ]
-            lines.append("\t".join(map(str, row)))
+            about = tags[at % len(tags)], "_", "_", min(at, 1), relations[at % len(relations)], "_", "_"
+            lines.append("\t".join(map(str, [at + 1, word, word, *about])))
         lines.append("")
     (tmp_path / "odd.conllu").write_text("\n".join(lines) + "\n")
     backend = Backend(WordLevel({word: at for at, word in enumerate(["?", *words])}, unk_token="?"))
@@ -62,26 +49,3 @@ def test_a_page_stands_where_no_usual_tag_or_relation_occurs(tmp_path, tags, rel
     assert len(heads)
     assert not heads.measure.str.startswith("relation:nsubj").any()
     assert np.isfinite(heads.value).all()
-    assert (tmp_path / "out/report.html").stat().st_size > 1000
-
-
-@pytest.mark.slow
-def test_gum_through_a_model_of_characters(names, shared_file, tmp_path):
-    """Its context is 16 letters, so a document is read in windows; a name longer than one, and reference, are not."""
-    court = corpora.read(f"gum:{shared_file('data', 'gum', 'GUM_court_loan.conllu')}")
-    model = load(names)
-    quick: Any = {"pairs": 2, "labels": False, "probes": False}
-    report.build(model, [court], tmp_path / "out", behaviours=["part-of-speech"], **quick)
-    record = runs.read(tmp_path / "out").facts
-    (counts,) = record["left_out"].values()
-    assert counts["texts longer than the context, read in windows"] == 1
-    assert counts["unknown tokens"] > 0
-    (absent,) = record["measures_without_items"].values()
-    assert "relation:nsubj:dependent->head" in absent
-    heads = runs.read(tmp_path / "out").table("heads")
-    assert len(heads)
-    assert not {*heads.measure} & {*absent}
-    assert np.isfinite(heads.value).all()
-    with pytest.raises(InputError, match=r"no pronoun with both .* in one window of the model's context \(16 tokens\)"):
-        report.build(model, [court], tmp_path / "none", behaviours=["coreference"], **quick)
-    assert not (tmp_path / "none").exists()

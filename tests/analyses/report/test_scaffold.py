@@ -14,7 +14,7 @@ from tiny import LLAMA
 from analyses.corpora import Corpus
 from analyses.execution.provenance import SCHEMA
 from analyses.page import sections as values
-from analyses.page.sections import BREAK, Definitions, Page, Section, Source, Table, bold
+from analyses.page.sections import BREAK, Definitions, Page, Section, Source, Table, bold, link
 from analyses.report.scaffold import Run, short_name, write
 from interp import Transformer, TransformerConfig
 
@@ -41,13 +41,10 @@ def page(**more) -> Page:
             values.emphasis("two"),
             BREAK,
             values.code("three"),
-            " ",
-            values.soft("four"),
-            " ",
+            values.soft(" four "),
             values.link("five", "here"),
         ],
-        values.remark("soft"),
-        values.caveat("beware"),
+        *(values.remark("soft"), values.caveat("beware")),
         values.Bullets([HOSTILE, values.joined(["x", bold("y")], "; ")]),
         Definitions([("term", "said", values.Bullets(["more"]))]),
         Section("Below", [marked, values.Figure("drawn", drawing(), HOSTILE, f"Two dots. {HOSTILE}")], "here"),
@@ -86,7 +83,7 @@ def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
 
 def test_a_record_has_what_the_page_says_in_short_as_words(tmp_path):
     first = (
-        values.link("First", "first"),
+        link("First", "first"),
         ("Seen in ", bold("L1.H3"), "."),
         values.Bullets(["and", values.code("there")]),
     )
@@ -149,12 +146,9 @@ def test_the_record_says_how_long_each_stage_took(tmp_path):
     assert told == ["reading", "drawing", "the page is there\n", "reading", "writing figures"]
 
 
-def test_a_heading_calls_a_path_by_its_last_part():
+def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_no_slips(model, tmp_path):
     paths = ("/somewhere/else/MiniLM/", "gum:/somewhere/gum", "../models/own", "org/name", "tales:100")
     assert [*map(short_name, paths)] == ["MiniLM", "gum", "own", "org/name", "tales:100"]
-
-
-def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_no_slips(model, tmp_path):
     small = Transformer(TransformerConfig(decoder=replace(LLAMA, n_layers=1)))
     for at, models in enumerate(({"/a/path/tiny": model}, {"a": small}, {"a": model, "b": small})):
         facts = written(

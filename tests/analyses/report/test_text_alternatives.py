@@ -8,7 +8,7 @@ import pandas as pd
 
 from analyses import report
 from analyses.report import text_alternatives as told
-from tests.analyses.headlines.hand_made_tables import at, heads_row, label_row
+from tests.analyses.headlines.hand_made_tables import heads_row, label_row
 from tests.pages import page_of, retold
 
 HEADS = pd.DataFrame(
@@ -28,25 +28,11 @@ def test_a_grid_names_the_heads_with_most_and_counts_its_dots():
     assert told.grid(HEADS, ["distance"], "value") == "distance: most in L0.H0 4.000, L1.H0 2.000."
     assert "(none of 3 heads marked)" in told.grid(HEADS.assign(q=1.0), ["induction"])
     assert told.grid(HEADS.iloc[2:3], ["induction"]).endswith("induction: undefined.")
-    assert told.distance(HEADS) == "Mean distance in tokens: layer 0 4.0, layer 1 2.0; uniform attention 6.0."
-
-
-def test_heads_of_several_kinds_are_told_apart():
     both = pd.concat([HEADS.iloc[:1], HEADS.iloc[:1].assign(attention="cross")])
     assert "decoder.L1.H0 0.880, cross.L1.H0 0.880" in told.grid(both, ["induction"], "gain")
-
-
-def test_effects_name_the_largest_of_each_intervention():
-    rows = pd.DataFrame(
-        [
-            at(layer, 0) | {"intervention": way, "effect": effect, "ci_low": 0.0, "q": 0.1}
-            for layer, way, effect in [(0, "denoise", 0.1), (1, "denoise", 0.4), (0, "noise", 0.2), (1, "noise", -0.3)]
-        ]
-    )
-    assert told.effects(rows) == (
-        "restored by one head alone: most in L1.H0 0.400, L0.H0 0.100; "
-        "removed by one head alone: most in L0.H0 0.200, L1.H0 −0.300."
-    )
+    parts = {"position": pd.DataFrame([[0.2, 0.4], [0.6, np.nan]]), "nothing": pd.DataFrame([[np.nan, np.nan]])}
+    assert told.shares(parts) == "position: 0.400 on average, most in L1.H0."
+    assert told.distance(HEADS) == "Mean distance in tokens: layer 0 4.0, layer 1 2.0; uniform attention 6.0."
 
 
 def test_a_stripe_is_told_by_its_distance():
@@ -83,11 +69,6 @@ def test_labels_are_told_with_their_heads():
     assert said.startswith("Gain across, effect in nats up, of 8 heads. Largest effects of heads with a label: ")
     assert "induction: most in L0.H7 0.700, L0.H6 0.600, L0.H5 0.500; tag:NOUN→VERB: most in L0.H0 0.001." in said
     assert told.agreement(labels, labels.iloc[:0]).endswith("None has a label.")
-
-
-def test_shares_name_the_head_with_most_of_each_group():
-    parts = {"position": pd.DataFrame([[0.2, 0.4], [0.6, np.nan]]), "nothing": pd.DataFrame([[np.nan, np.nan]])}
-    assert told.shares(parts) == "position: 0.400 on average, most in L1.H0."
 
 
 def test_no_figure_of_a_report_has_its_title_or_caption_for_an_alternative(position_report):

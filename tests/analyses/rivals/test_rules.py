@@ -11,7 +11,8 @@ from analyses import part_of_speech
 from analyses.collectors import measured
 from analyses.part_of_speech import relation_measure, tag_measure
 from analyses.reading.windows import Reading, Window
-from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, Items, edges
+from analyses.rivals.choices import Items
+from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, edges
 from analyses.rivals.rules import (
     BEATS,
     FAILS,

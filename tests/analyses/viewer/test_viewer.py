@@ -7,7 +7,6 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny
 import torch
@@ -153,16 +152,6 @@ def test_nothing_on_the_page_needs_what_its_policy_forbids():
     (policy,) = (str(attrs["content"]) for tag, attrs in page.tags if "http-equiv" in attrs)
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
     assert "unsafe" not in policy
-
-
-def test_a_head_is_called_by_its_best_label():
-    where = {"stack": "decoder", "attention": "self", "layer": 1, "head": 2}
-    rows = [("attention", 0.9, "self"), ("both", 0.2, "induction"), ("effect", 0.8, "x")]
-    table = pd.DataFrame(rows, columns=["evidence", "gain", "label"]).assign(behaviour="position", **where)
-    called = Called("induction", "position", "induction", needed=True)
-    assert viewer.labelled(table) == {("decoder", "self", 1, 2): called}
-    with pytest.raises(InputError, match="without evidence"):
-        viewer.labelled(table.drop(columns="evidence"))
 
 
 @pytest.mark.parametrize(

@@ -105,14 +105,6 @@ class TestDirectAttribution:
             assert_close(found["norm.bias"][1], norm.bias @ unembedding)
         assert_close(found["decoder.1.mlp"][1], expected)
 
-    def test_names_are_in_the_order_of_the_stream(self):
-        found = direct_logit_attribution(model("gpt2"), ragged(), 3, 5)
-        layers = [
-            [*(f"decoder.{n}.head.{h}" for h in range(3)), f"decoder.{n}.attn.bias", f"decoder.{n}.mlp"] for n in (0, 1)
-        ]
-        assert found.names == ("embed", *layers[0], *layers[1], "norm.bias")
-        assert_close(found.by_head()[1, 2], found["decoder.1.head.2"])
-
     def test_another_position_is_the_last_of_the_prompt_cut_there(self):
         built, ids = model("gpt2"), token_ids(2, 11)
         for position in (4, -7, torch.tensor([4, 4])):

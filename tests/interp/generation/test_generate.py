@@ -68,9 +68,9 @@ def test_sources_of_any_lengths_give_what_recomputing_gives(kind, side):
 def test_generation_ends_when_every_prompt_has_stopped():
     transformer, prompt = model("gpt2"), token_ids(3, 5)
     drawn = {"temperature": 1.0, "seed": 3}
-    free = writes(transformer, prompt, 300, **drawn)
+    free = writes(transformer, prompt, 40, **drawn)
     stop = int(free[0, 9])
-    stopped = writes(transformer, prompt, 300, stop=stop, **drawn)
+    stopped = writes(transformer, prompt, 40, stop=stop, **drawn)
     ends = [5 + first_of(row, {stop}) for row in free[:, 5:]]
     assert len({*ends}) == 3
     assert stopped.shape[1] == max(ends) + 1
@@ -78,7 +78,7 @@ def test_generation_ends_when_every_prompt_has_stopped():
         assert torch.equal(row[: end + 1], whole[: end + 1])
         assert (row[end:] == stop).all()  # a text that has ended repeats its end
     stops = {int(free[0, 8]), int(free[0, 11])}  # any of several
-    alone = writes(transformer, prompt[:1], 300, stop=stops, **drawn)[0]
+    alone = writes(transformer, prompt[:1], 40, stop=stops, **drawn)[0]
     assert torch.equal(alone, free[0, : 5 + first_of(free[0, 5:], stops) + 1])
 
 

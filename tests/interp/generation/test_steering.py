@@ -73,14 +73,7 @@ EDITS = {
     ),
     "logits": (
         {"logits": put(-9.0, d_vocab=slice(0, 20), step=[0, 2])},
-        {
-            "logits": lambda n: (
-                lambda x: x.masked_fill(
-                    torch.tensor([p < n or p == n + 1 for p in range(x.shape[1])])[:, None] & (torch.arange(29) < 20),
-                    -9.0,
-                )
-            )
-        },
+        {"logits": at(lambda n: [*range(n), n + 1], lambda x: x.masked_fill(torch.arange(29) < 20, -9.0))},
     ),
 }
 

@@ -24,7 +24,8 @@ STACKS: dict[str, StackConfig] = {
     "attention only": replace(PRE, mlp=NoMLP()),
     "one layer": replace(PRE, n_layers=1),
     "plain sums": replace(PRE, mlp=NoMLP(), norm=NoNorm(), attention_bias=False, n_kv_heads=None),
-    **VARIANTS,
+    # three layers where they differ, and where blocks are parallel; of the others two show all that a third would
+    **{name: replace(it, n_layers=3 if it.local or name == "parallel" else 2) for name, it in VARIANTS.items()},
 }
 TWO = {f"{name}, two stacks": name for name in TWO_STACKS}
 NAMES = (*STACKS, *TWO)
@@ -73,7 +74,7 @@ def setting(name: str, attention: tuple[str, str] = ("decoder", "self"), differi
     if name in TWO:
         where = dict(zip(("stack", "attention"), attention, strict=True))
         return Setting(two_stacks(TWO[name]), pairs_of_two(differing), where)
-    return Setting(one_stack(name, attention[0]), ragged_pairs(), {})
+    return Setting(one_stack(name, attention[0]), ragged_pairs((3, 3, 2)), {})
 
 
 def random_claims(

@@ -16,7 +16,6 @@ from interp.patching import (
     ablate,
     ablate_cells,
     ablate_in_order,
-    by_forward,
     changed_rows,
     function,
     knock_out,
@@ -30,9 +29,9 @@ from interp.patching import (
     sweep_by_forward,
     unpatched,
 )
-from interp.patching.patch_sites import PatchSite
+from interp.patching.by_forward import cells_by_forward
 from interp.patching.paths import check_paths
-from interp.patching.sweeps import check_reach
+from interp.patching.preparation import Plan
 from tests.interp.patching.settings import (
     ATTENTIONS,
     CELLS,
@@ -70,7 +69,7 @@ def site_there(name, attention, differing, site, by) -> bool:
         return False
     model, pairs, where = setting(name, attention, differing)
     try:
-        check_reach(pairs, PatchSite.of(model, site, by, **where))
+        Plan.of(model, pairs, [], site, by, **where)
     except InputError:
         return False
     return True
@@ -100,8 +99,7 @@ def test_every_cell_of_a_sweep_equals_one_plain_forward_pass(name):
 
 
 def test_the_array_has_every_site_and_all_axes():
-    assert {case[3] for case in SWEEPS} == {*SITES}
-    assert {case[4] for case in SWEEPS} == {*AXES}
+    assert ({case[3] for case in SWEEPS}, {case[4] for case in SWEEPS}) == ({*SITES}, {*AXES})
 
 
 @pytest.mark.slow
@@ -144,13 +142,13 @@ def path_there(name, attention, differing, ends, sender) -> bool:
         return False
     (model, pairs, where), asked = setting(name, attention, differing), receivers(name, attention, differing, ends)
     try:
-        check_paths(model, pairs, asked, *sender, "nothing", where.get("stack"), where.get("attention", "self"))
+        check_paths(Plan.of(model, pairs, [], *sender, **where), asked, "nothing")
     except InputError:
         return False
     return True
 
 
-WAYS = THROUGH, ("denoise", "noise")
+WAYS = THROUGH[:2], ("denoise", "noise")  # `everything` is the plain way
 PATHS = pairwise(*WHERE, ENDS, SENDERS, *WAYS, possible=lambda *case: path_there(*case[:-2]))
 
 
@@ -169,7 +167,7 @@ def test_metrics_that_read_several_positions(stack):
     model, pairs, _ = setting("pre", (stack, "self"))
     early = torch.stack([pairs.last, torch.tensor([1, 2, 0]), pairs.last - 1], 1)
     several = function(lambda logits: logits[..., 0, 3] + logits[..., 1, 4] * logits[..., 2, 5], "several", early)
-    for through, ends in [("nothing", "several"), ("everything", "kinds")]:
+    for through, ends in [("nothing", "several"), ("mlps", "kinds")]:
         asked = model, pairs, [several, *METRICS], ENDS[ends], "z", HEADS, through
         assert equal(path_patch(*asked), path_patch_by_forward(*asked))
     asked = model, pairs, [several, *METRICS], "z", CELLS
@@ -183,7 +181,7 @@ def test_the_kernel_for_long_prompts_gives_the_same_cells(name, monkeypatch):
         model, pairs, _ = setting(name, (stack, "self"))
         for site, by in (("z", CELLS), ("k", LAYERS), ("resid_pre", LAYERS)):
             equal(*(way(model, pairs, METRICS, site, by) for way in (sweep, sweep_by_forward)))
-        asked = model, pairs, METRICS, ENDS["kinds"], "z", HEADS, "everything"
+        asked = model, pairs, METRICS, ENDS["kinds"], "z", HEADS, "mlps"
         equal(path_patch(*asked), path_patch_by_forward(*asked))
 
 
@@ -212,16 +210,15 @@ ABLATIONS = pairwise(*WHERE, ABLATED, AXES, ("zero", "mean"), possible=ablation_
 def test_every_ablated_cell_equals_one_plain_edited_forward_pass(name):
     for attention, differing, site, by, kind in (case for each, *case in ABLATIONS if each == name):
         model, pairs, where = setting(name, attention, differing)
-        patch_site, (batch, target) = PatchSite.of(model, site, by, **where), pairs.inputs[0]
+        plan, (batch, target) = Plan.of(model, pairs, METRICS, site, by, "noise", **where), pairs.inputs[0]
         texts = batch if target is None else [(batch, target)]
         mean = mean_activation(model, texts, site, **where) if kind == "mean" else None
 
-        def edits(layer, place, mean=mean, patch_site=patch_site, kind=kind):
-            units = [place[unit] for unit in map(patch_site.own_axis, patch_site.units) if unit in place]
-            edit = zero(**place) if kind == "zero" else put(mean[(layer, *units)], **place)
-            return {patch_site.name(layer): edit}
+        def edits(layer, place, mean=mean, at=plan.patch_site, kind=kind):
+            units = [place[unit] for unit in map(at.own_axis, at.units) if unit in place]
+            return {at.name(layer): zero(**place) if kind == "zero" else put(mean[(layer, *units)], **place)}
 
-        plain = by_forward._cells(model, pairs, METRICS, patch_site, by, "noise", edits)
+        plain = cells_by_forward(plan, edits)
         assert_close(ablate(model, pairs, METRICS, site, by, kind, **where).values, plain.values, **CLOSE)
 
 
@@ -265,10 +262,8 @@ def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name
 # Knock-outs.
 
 
-@pytest.mark.parametrize("entries", [1 << 21, 3000, 900])
 @EVERY
-def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, entries, monkeypatch):
-    monkeypatch.setattr(memory, "MOST", entries)
+def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, monkeypatch):
     for attention in ATTENTIONS:
         differing = "source" if name in TWO else "alone"
         if not exists(name, attention, differing):
@@ -277,10 +272,11 @@ def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, en
         (texts, target), (stack, kind) = pairs.inputs[0], attention
         asking, read = pairs.read_by(stack), pairs.read_by([*model.config.stacks][-1])
         seen = pairs.read_by("encoder") if kind == "cross" else asking
-        asked = random_claims(asking, seen, read, causal=kind == "self", seed=3)
-        fast, plain = (way(model, texts, asked, target=target, **where) for way in (knock_out, knock_out_by_forward))
-        assert_close(fast, plain, **CLOSE)
-        assert plain.abs().max() > 1e-3
-        for one in {claim.how for claim in asked}:
-            assert plain[[claim.how == one for claim in asked]].abs().max() > 1e-5
-        assert_close(torch.cat([knock_out(model, texts, [claim], target=target, **where) for claim in asked]), fast)
+        claims = random_claims(asking, seen, read, causal=kind == "self", seed=3)
+        plain = knock_out_by_forward(model, texts, claims, target=target, **where)
+        for entries in (1 << 21, 3000, 900):
+            monkeypatch.setattr(memory, "MOST", entries)
+            assert_close(knock_out(model, texts, claims, target=target, **where), plain, **CLOSE)
+        for how in {claim.how for claim in claims}:
+            assert plain[[claim.how == how for claim in claims]].abs().max() > 1e-5
+        assert_close(knock_out(model, texts, claims[4:5], target=target, **where), plain[4:5], **CLOSE)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from covering import pairwise
 from tiny import pairs_of_two, ragged_pairs, two_stacks
 from torch.testing import assert_close
 
@@ -27,7 +28,7 @@ from interp.patching import (
     sweep_by_forward,
 )
 from tests.interp.patching.settings import CELLS, METRICS, PLACES, build
-from tests.interp.patching.test_against_plain import ENDS, THROUGH
+from tests.interp.patching.test_against_plain import ENDS
 
 LENGTHS, FIRSTS = (4, 4, 3), (1, 2, 1)
 FINEST = {
@@ -35,21 +36,18 @@ FINEST = {
     **dict.fromkeys(("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"), PLACES),
     **dict.fromkeys(("pattern", "scores"), ("layer", "head", "query", "key")),
 }
-CALLS: dict[str, Callable[..., Cells | Mapping[str, Cells]]] = {
+EXACT: dict[str, Callable[..., Cells | Mapping[str, Cells]]] = {  # each cell of which is held against a plain pass
     "sweep of z": partial(sweep, site="z", by=CELLS),
-    "sweep of streams": partial(sweep, site="resid_pre", by=PLACES),
-    **{
-        f"sweep of {site}": partial(sweep, site=site, by=("layer", "neuron", "position"))
-        for site in ("mlp.pre", "mlp.post")
-    },
-    **{
-        f"paths through {each}": partial(path_patch, receivers=ENDS["kinds"], by=CELLS, through=each)
-        for each in THROUGH
-    },
+    "sweep of mlp.pre": partial(sweep, site="mlp.pre", by=("layer", "neuron", "position")),
+    "sweep of mlp.post": partial(sweep, site="mlp.post", by=("layer", "neuron", "position")),
+    "paths": partial(path_patch, receivers=ENDS["kinds"], by=CELLS, through="mlps"),
+}
+ESTIMATED = {
     "estimates": partial(attribution_patching, sites=FINEST, qk_fix=True),
     "AtP*": partial(atp_star, sites=dict.fromkeys(("q", "z"), CELLS)),
 }
-EVERY = pytest.mark.parametrize("name", CALLS)
+CALLS = EXACT | ESTIMATED
+EVERY, FIRST_ORDER = pytest.mark.parametrize("name", CALLS), pytest.mark.parametrize("name", ESTIMATED)
 
 
 def results(name: str, model: Any, pairs: Pairs, metrics: Any = METRICS[0], **how: Any) -> list[Cells]:
@@ -90,7 +88,7 @@ def test_the_budget_changes_no_number_of_two_stacks_or_edges():
         assert_close(work(budget=least(work)).values, work().values, rtol=1e-9, atol=1e-10, equal_nan=True)
 
 
-@EVERY
+@FIRST_ORDER
 def test_swapping_clean_and_corrupt_exchanges_the_directions(name):
     model, pairs = build("gated"), ragged_pairs()
     denoise, noise = results(name, model, pairs), results(name, model, pairs.swapped(), direction="noise")
@@ -98,10 +96,9 @@ def test_swapping_clean_and_corrupt_exchanges_the_directions(name):
         assert_close(one.effect(), other.effect(), rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
-@pytest.mark.parametrize("kind", ["pre", "gated"])
-@EVERY
-def test_before_the_change_nothing_has_an_effect_and_beyond_the_text_nothing_is_known(name, kind):
-    for cells in results(name, build(kind), ragged_pairs()):
+@FIRST_ORDER
+def test_before_the_change_nothing_has_an_effect_and_beyond_the_text_nothing_is_known(name):
+    for cells in results(name, build("gated"), ragged_pairs()):
         found = by_position(cells)
         for prompt, (length, first) in enumerate(zip(LENGTHS, FIRSTS, strict=True)):
             assert (found[:first, ..., prompt].nan_to_num() == 0).all()
@@ -109,12 +106,11 @@ def test_before_the_change_nothing_has_an_effect_and_beyond_the_text_nothing_is_
             assert "key" in cells.axes or not found[:length, ..., prompt].isnan().any()
 
 
-@pytest.mark.parametrize("kind", ["pre", "post encoder"])
-@EVERY
+@pytest.mark.parametrize(("name", "kind"), pairwise(CALLS, ["pre", "post encoder"]))
 def test_a_prompt_alone_gives_what_it_gives_among_others(name, kind):
     model, pairs = build(kind), ragged_pairs()
     together = results(name, model, pairs)
-    for prompt, length in enumerate(LENGTHS):
+    for prompt, length in [*enumerate(LENGTHS)][1:]:
         texts = (TokenBatch.from_ids(batch.ids[prompt, :length]) for batch in (pairs.clean, pairs.corrupt))
         own = Pairs(*texts, *(answer[[prompt]] for answer in (pairs.right, pairs.wrong) if answer is not None))
         for alone, among in zip(results(name, model, own), together, strict=True):
@@ -127,8 +123,7 @@ def test_a_prompt_alone_gives_what_it_gives_among_others(name, kind):
 def test_several_metrics_equal_each_alone(name):
     model, pairs = build("post encoder"), ragged_pairs()
     sums = function(lambda logits: logits[..., 0, 3] + logits[..., 1, 4], "sum", pairs.last[:, None] - torch.arange(2))
-    metrics = [*METRICS, log_probability(), probability(), sums]
-    metrics += [] if name in {"estimates", "AtP*"} else [rank()]
+    metrics = [*METRICS, log_probability(), probability(), sums, *([] if name in ESTIMATED else [rank()])]
     together = results(name, model, pairs, metrics)
     for metric in metrics:
         for alone, among in zip(results(name, model, pairs, metric), together, strict=True):
@@ -137,7 +132,7 @@ def test_several_metrics_equal_each_alone(name):
 
 @pytest.mark.parametrize("work", [sweep, sweep_by_forward, partial(path_patch, receivers=[Receiver("k", 2, 0)])])
 def test_the_order_of_the_axes_is_that_of_the_table(work):
-    one, other = (
+    by_cells, by_places = (
         work(build("pre"), ragged_pairs(), METRICS[0], by=by) for by in (CELLS, ("layer", "position", "head"))
     )
-    assert_close(one.effect().transpose(1, 2), other.effect(), equal_nan=True)
+    assert_close(by_cells.effect().transpose(1, 2), by_places.effect(), equal_nan=True)

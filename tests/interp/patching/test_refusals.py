@@ -27,7 +27,6 @@ from interp.patching import (
     path_patch_by_forward,
     rank,
     sweep,
-    sweep_by_forward,
     top_cells,
     unpatched,
 )
@@ -71,7 +70,7 @@ def in_order(cells: list[tuple[int, ...]], site: str = "z"):
     return partial(ablate_in_order, PRE, PAIRS, PLAIN, cells, site)
 
 
-WAYS = (sweep, sweep_by_forward, unpatched, top_cells, ablate)
+WAYS = (sweep, unpatched, ablate)
 ONE_TEXT = ragged_pairs(d_vocab=19)
 FAR = Claim(0, torch.tensor([2]), torch.tensor([[False, True, True, False]]))  # what is left is out of reach
 SILENT = Transformer(TransformerConfig(decoder=StackConfig(2, 6, 2, 3, 7, 13, 37, causal=True), output="none"))
@@ -95,20 +94,17 @@ RECEIVERS = [
 ]
 REFUSED = [
     *((swept(site, by), message) for site, by, message in SITES),
-    *((estimated({site: by}), message) for site, by, message in SITES),
+    (estimated({"z": LAYERS, "resid_pre": HEADS}), "resid_pre can be swept by layer first"),
     *((paths(*[each] * bool(each)), message) for each, message in RECEIVERS),
     (partial(path_patch_by_forward, GATED, PAIRS, PLAIN, []), "at least one receiver"),
-    (swept("mlp_out", LAYERS, model=ALONE), "no patchable site"),
     (swept("resid_mid", PLACES, model=variant("parallel")), "no patchable site"),
     (swept(metric=WHOLE), "must give one number"),
     (swept(metric=BROKEN), "broken is nan for prompt 0"),
     (swept(budget=1_000), "too small for one cell"),
     # pairs
     (partial(Pairs.from_ids, PRE, IDS, IDS), "identical"),
-    (partial(Pairs.from_ids, PRE, IDS, IDS[:, :3] + 1), "align"),
     (swept(pairs=Pairs.from_ids(PRE, IDS, IDS + 1)), "no right answer"),
     # paths
-    (paths(Q, sender="mlp_out"), "mlp_out can be swept by layer first, then any of position"),
     (paths(Q, budget=1_000), "too small for one cell"),
     (paths(Receiver("mlp", 1), model=ALONE), "no receiver 'mlp' in this model: expected one of q, k, v, logits"),
     (paths(Receiver("mlp", 0), sender="mlp_out", by=LAYERS), r"no mlp_out is written before 0\.mlp read"),
@@ -122,12 +118,10 @@ REFUSED = [
     (estimated({}), "expected the axes of each site"),
     (estimated({"logits": PLACES}), "logits are what metrics read: expected sites before them"),
     (estimated({"z": LAYERS}, rank()), "rank has no gradient"),
-    (estimated({"z": LAYERS}, WHOLE), "whole must give one finite number"),
-    (estimated({"z": LAYERS}, BROKEN), "broken must give one finite number"),
+    (estimated({"z": LAYERS}, BROKEN), "broken is nan for prompt 0: expected a finite number"),
     (estimated({"z": LAYERS}, model=SILENT), "no output layer"),
     (lambda: estimated({"z": LAYERS})()["z"].mean("rank"), "no metric 'rank'"),
     (edges(steps=0), "steps must be at least 1"),
-    (edges(rank()), "rank has no gradient"),
     *(
         (edges(model=model), "not defined where norms follow")
         for model in (one_stack("post", "decoder"), one_stack("post", "encoder"), variant("after"), variant("sandwich"))
@@ -135,17 +129,14 @@ REFUSED = [
     (partial(edge_attribution, TWO, SOURCES, PLAIN), "is for models of one stack"),
     (partial(composition_scores, TWO), "is for models of one stack"),
     (searched(k=0), "k must lie between 1 and the number of cells, 12; got 0"),
-    (searched(k=13), "k must lie between 1 and the number of cells, 12; got 13"),
     (searched(confidence=1.0), "confidence lies between 0 and 1, got 1.0"),
     (searched(tie=-0.1), "tie is a share"),
     (searched(site="mlp.pre", by=("layer", "neuron")), r"'mlp\.pre' only many: use `sweep`"),
     # ablations
     (ablated(site="pattern", kind="mean"), "cannot ablate 'pattern' by kind='mean'.* expected 'zero'"),
-    (ablated(site="scores", kind="resample"), "cannot ablate 'scores' by kind='resample'"),
     (ablated(kind="mean", mean=torch.zeros(3, 24)), r"shape \(3, 4, 6\), got \(3, 24\)"),
     (ablated(kind="zero", mean=torch.zeros(3, 4, 6)), "not used by kind='zero'"),
     (ablated(kind="resample", donors=torch.tensor([[1, 2]])), "give longer ones"),
-    (ablated(prompts=rows((4,))), "no right answer"),
     (
         partial(ablate, PRE, rows((4,)), logit_difference(torch.tensor([1]), torch.tensor([2]))),
         "donors=, or ablate by kind='mean'",
@@ -164,10 +155,9 @@ REFUSED = [
     (swept(model=TWO, pairs=SOURCES, stack="encoder", attention="cross"), "in this model's encoder: expected self"),
     (swept("resid_pre", LAYERS, model=TWO, pairs=SOURCES, attention="cross"), "site 'resid_pre' in cross-at"),
     (swept("resid_cross", LAYERS, model=TWO, pairs=SOURCES, stack="encoder"), "'resid_cross' in the encoder"),
-    (swept(model=TWO, pairs=SOURCES, budget=1_000), "too small for one cell"),
     (partial(Pairs.from_ids, TWO, IDS, IDS + 1), OF_TWO),
     (partial(Pairs.from_ids, PRE, IDS, IDS + 1, target=IDS), NEITHER),
-    *((partial(way, TWO, ONE_TEXT, each), OF_TWO) for way in WAYS for each in (PLAIN, kl_divergence())),
+    *((partial(way, TWO, ONE_TEXT, kl_divergence()), OF_TWO) for way in WAYS),
     (partial(kl_divergence().prepare, TWO, ONE_TEXT), OF_TWO),
     (partial(TWO, ONE_TEXT.clean), OF_TWO),
     (partial(PRE, rows((2,)), target=rows((2,))), "reads one text: expected no target"),

@@ -4,6 +4,7 @@ import pytest
 import tiny
 import torch
 
+from interp import Transformer
 from interp.errors import InputWarning
 from interp.patching import (
     Pairs,
@@ -16,12 +17,10 @@ from interp.patching import (
     path_patch,
     probability,
     sweep,
-    sweep_by_forward,
 )
 
 RESULTS = {
     "sweep": sweep,
-    "sweep by forward": sweep_by_forward,
     "paths": lambda *asked: path_patch(*asked, [Receiver("logits")]),
     "estimates": lambda *asked: attribution_patching(*asked, {"z": ("layer", "head")}),
     "ablation": lambda *asked: ablate(*asked, kind="mean"),
@@ -29,20 +28,14 @@ RESULTS = {
 
 
 @pytest.fixture(scope="module")
-def model():
-    return tiny.model("gpt2")
-
-
-@pytest.fixture(scope="module")
-def pairs(model) -> Pairs:
+def task() -> tuple[Transformer, Pairs]:
     """Six pairs whose logit difference falls from clean to corrupted while the model is right about none."""
-    clean, corrupt = tiny.token_ids(6, 5, seed=1), tiny.token_ids(6, 5, seed=2)
+    model, (clean, corrupt) = tiny.model("gpt2"), (tiny.token_ids(6, 5, seed=seed) for seed in (1, 2))
     logits = torch.stack([model(ids)[:, -1].detach() for ids in (clean, corrupt)])
     difference = logits[..., :, None] - logits[..., None, :]  # prompt, right, wrong
     usable = (difference[0] < -0.1) & (difference[0] - difference[1] > 0)
     far = (difference[0] - difference[1] - 1).abs().masked_fill(~usable, torch.inf).flatten(1)
-    right, wrong = far.argmin(1) // 29, far.argmin(1) % 29
-    return Pairs.from_ids(model, clean, corrupt, right, wrong)
+    return model, Pairs.from_ids(model, clean, corrupt, far.argmin(1) // 29, far.argmin(1) % 29)
 
 
 def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> Sweep:
@@ -79,19 +72,21 @@ def test_shares_are_given_where_the_model_does_the_task_or_prompts_are_too_few_t
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_the_answers_decide_about_the_shares_of_every_metric_of_every_result(model, pairs, name):
-    found = RESULTS[name](model, pairs, [probability(), log_probability()])
+def test_the_answers_decide_about_the_shares_of_every_metric_of_every_result(task, name):
+    found = RESULTS[name](*task, [probability(), log_probability()])
     with pytest.warns(InputWarning, match=r"0 of 6 prompts|the whole effect on logit_difference is -"):
         assert found.table()["share"].isna().all()
 
 
-def test_without_answers_a_metric_decides_alone(model, pairs):
+def test_without_answers_a_metric_decides_alone(task):
+    model, pairs = task
     bare = sweep(model, Pairs(pairs.clean, pairs.corrupt), probability(pairs.right))
     assert [*bare.clean] == ["probability"]
     assert bare.no_share() is None
 
 
-def test_an_ablation_of_a_task_that_the_model_fails_has_no_shares(model, pairs):
+def test_an_ablation_of_a_task_that_the_model_fails_has_no_shares(task):
+    model, pairs = task
     failed = ablate(model, pairs, logit_difference(), kind="zero")
     with pytest.warns(InputWarning, match="the sign is wrong|coin"):
         assert failed.table()["share"].isna().all()

@@ -4,15 +4,8 @@ import torch
 from tiny import pairs_of_two, rows, two_stacks
 
 from interp import put, run
-from interp.patching import (
-    attribution_patching,
-    logit_difference,
-    sweep,
-    top_cells,
-)
-from interp.patching.ablation import ablate
+from interp.patching import ablate, attribution_patching, logit_difference, sweep, top_cells
 
-PLAIN = logit_difference()
 PLACES, HEADS = ("layer", "position"), ("layer", "head")
 PLACED = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
 
@@ -25,26 +18,6 @@ def test_positions_count_the_text_that_they_lie_in():
         assert effects[0].isnan().sum(0).tolist() == missing
     entries = sweep(model, pairs, logit_difference(), "pattern", ("layer", "query", "key"), **asked).effect()
     assert entries.shape == (2, 3, 4, 3)
-
-
-def test_a_target_changes_nothing_before_its_first_change_and_a_source_everything():
-    model = two_stacks("original")
-    targets = sweep(model, pairs_of_two("target"), logit_difference(), "resid_pre", PLACES).effect()
-    for prompt, first in enumerate((1, 2, 1)):
-        assert (targets[:, :first, prompt] == 0).all()
-    sources = sweep(model, pairs_of_two("source"), logit_difference(), "resid_post", PLACES, stack="decoder").effect()
-    assert (sources[0].nan_to_num().abs() > 1e-9).sum() == 8  # every position of every target
-
-
-def test_a_decoders_cells_make_no_keys_of_the_source_anew(monkeypatch):
-    model, pairs = two_stacks("original"), pairs_of_two("target")
-    crossing = [block.cross_attn for block in model.last.blocks]
-    made: list[object] = []
-    for attn in crossing:
-        own = attn.project_keys_values
-        monkeypatch.setattr(attn, "project_keys_values", lambda x, own=own, attn=attn: made.append(attn) or own(x))
-    sweep(model, pairs, logit_difference(), "resid_pre", PLACES)
-    assert made == crossing  # once a layer, for both prompts of all pairs
 
 
 def test_estimates_and_the_search_reach_every_attention():

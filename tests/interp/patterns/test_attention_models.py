@@ -37,11 +37,11 @@ def parts_of(seen: VisibleKeys) -> tuple[torch.Tensor, torch.Tensor]:
     return names / total.clamp(min=1e-30)[seen.row], (total > 0).float()
 
 
-def mixed(seen: VisibleKeys, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of a mixture (pair head), and the mean share of each part (part head)."""
+def mixed(seen: VisibleKeys, weights: torch.Tensor) -> torch.Tensor:
+    """Attention of a mixture (pair head)."""
     parts, has = parts_of(seen)
     share = has[..., None] * weights / (has @ weights)[:, None]  # row part head
-    return torch.einsum("pk,pkh->ph", parts, share[seen.row]), share.mean(0)
+    return torch.einsum("pk,pkh->ph", parts, share[seen.row])
 
 
 def test_pairs_in_any_order_become_rows_in_the_order_of_their_groups():
@@ -58,23 +58,8 @@ def test_pairs_in_any_order_become_rows_in_the_order_of_their_groups():
     assert sum(len(half.group) for half in halves) == 300
     assert {*(halves[1].group % 2).tolist()} == {1}
     torch.testing.assert_close(sum(half.below_uniform() for half in halves), seen.below_uniform(), atol=1e-5, rtol=1e-5)
-    covered = [pair for each in seen.stretches() for pair in range(each.pairs.start, each.pairs.stop)]
-    assert covered == [*range(len(seen.row))]
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_planted_mixtures_come_back(noise):
-    seen = random_rows(1500)
-    planted = torch.full((N_MARKS + 1, 4), 1e-9)
-    for head, (most, less) in enumerate([(3, 4), (1, 5), (5, 0), (2, 1)]):
-        planted[most, head], planted[less, head] = 0.7, 0.3
-    attention, truth = mixed(seen, planted)
-    draw = torch.Generator().manual_seed(3)
-    seen = giving(seen, attention * torch.exp(noise * torch.randn(attention.shape, generator=draw)))
-    found = mixtures.fit(seen)
-    share = mixtures.shares(seen, found).sum(0).float() / len(seen.group)
-    torch.testing.assert_close(share, truth, atol=0.05 if noise else 0.01, rtol=0)
-    torch.testing.assert_close(share.sum(0), torch.ones(4))
+    for part in ("group", "uniform", "attention"):
+        torch.testing.assert_close(torch.cat([getattr(each, part) for each in seen.stretches()]), getattr(seen, part))
 
 
 def test_no_other_weights_are_more_likely():
@@ -110,7 +95,7 @@ def test_kl_below_uniform_is_what_both_models_are_measured_by():
     torch.testing.assert_close(choice_models.closer(exact, weights), whole, atol=1e-3, rtol=1e-4)
     torch.testing.assert_close(choice_models.closer(exact, 0 * weights), 0 * whole, atol=1e-3, rtol=0)
     planted = torch.rand(N_MARKS + 1, 3, generator=torch.Generator().manual_seed(5))
-    other = giving(seen, mixed(seen, planted)[0])
+    other = giving(seen, mixed(seen, planted))
     torch.testing.assert_close(mixtures.closer(other, planted), other.below_uniform(), atol=1e-3, rtol=1e-4)
     alike = giving(seen, seen.uniform[:, None].expand(-1, 3))
     torch.testing.assert_close(alike.below_uniform(), 0 * whole, atol=1e-3, rtol=0)

@@ -69,12 +69,9 @@ def test_padding_changes_nothing(removed):
     generator = torch.Generator().manual_seed(1)
     alone = torch.rand(1, 3, 7, 5, generator=generator, dtype=torch.float64).softmax(-1)
     rows = crossing(7, 5)
-    left = Crossing(
-        *(torch.cat([torch.zeros(1, 2, dtype=torch.bool), part], 1) for part in (rows.scored, rows.target, rows.source))
-    )
+    behind = [torch.cat([part, part.new_zeros(1, 2)], 1) for part in (rows.scored, rows.target, rows.source)]
     padded = torch.zeros(1, 3, 9, 7, dtype=torch.float64)
-    padded[:, :, 2:, 2:] = alone
-    for one, other in zip(
-        score(alone, rows, sink_removed=removed), score(padded, left, sink_removed=removed), strict=True
-    ):
+    padded[:, :, :7, :5] = alone
+    scores = (score(*each, sink_removed=removed) for each in ((alone, rows), (padded, Crossing(*behind))))
+    for one, other in zip(*scores, strict=True):
         assert_close(one, other)

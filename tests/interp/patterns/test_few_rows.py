@@ -4,14 +4,14 @@ import pytest
 import torch
 from tiny import TWO_STACKS, VARIANTS, rows, two_stacks, variant
 
-from interp.patterns.captured import read_patterns
 from interp.patterns.few_rows import FewRows
 from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.one_attention import read_patterns
 from interp.patterns.rows import rows_at
 
 LENGTHS = (6, 3, 5)
-PROMPT = torch.tensor([2, 0, 0, 1, 2, 0, 2])  # in no order, a row twice
-QUERY = torch.tensor([4, 0, 5, 2, 4, 3, 1])
+PROMPT = torch.tensor([0, 0, 0, 1, 2, 2, 2])
+QUERY = torch.tensor([0, 5, 3, 2, 4, 4, 1])  # in no order, a row twice
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -4,6 +4,7 @@ import math
 import random
 from collections import defaultdict
 
+import numpy as np
 import pytest
 import torch
 from covering import pairwise
@@ -13,9 +14,10 @@ from analyses import coreference, part_of_speech
 from analyses.part_of_speech import RELATIONS, TAG_PAIRS
 from analyses.reading.attended import Attended
 from analyses.reading.windows import Batch, Reading, Window
-from analyses.rivals.relations import WAYS
+from analyses.rivals.choices import Choices, Items
+from analyses.rivals.relations import WAYS, edges
 from interp import AnnotatedText, InputError, Mention, StackConfig, TokenBatch, Transformer, TransformerConfig
-from interp.patterns import Rows, positional
+from interp.patterns import Rows, nulls, positional, selection
 from interp.patterns.tags import stratum_of
 from interp.tokens import NO_WORD
 
@@ -153,7 +155,7 @@ def word_rows(batch: Batch, sink: str, prompt: int, head: int, word: int, rows: 
 def test_relations(causal, start, seed, sink):
     batch = random_batch(causal=causal, start=start, seed=seed)
     collector = collected(batch, causal)
-    totals, null = collector.selected[sink].finish()
+    totals, null = collector.chosen.totals[sink], collector.chosen.nulls[sink]
     rows, hidden, expected = read_rows(batch, sink), 0, defaultdict(lambda: [0.0, 0])
     for prompt, window in enumerate(batch.windows):
         for dependent, (governor, name) in enumerate(zip(window.text.heads, window.text.relations, strict=True)):
@@ -183,17 +185,33 @@ def test_relations(causal, start, seed, sink):
     for (group, head, name), (right, count) in expected.items():
         if head == 1 and any(count > 1 for each in batch.windows for count in each.pieces):
             continue  # sums over pieces that should tie differ by rounding
-        at = [measure.name for measure in collector.chosen].index(name)
+        at = [measure.name for measure in collector.chosen.measures].index(name)
         assert totals.rows[group, head, at] == count
         assert totals.scores[group, head, at].item() == pytest.approx(right, abs=1e-6)
     assert (null.variance >= 0).all()
     assert null.mean.sum() > 0
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_choices_are_judged_as_the_plain_scorer_does(causal):
+    """Whether they are right, and mean and variance of that where words change places, of items one by one."""
+    batch = random_batch(causal=causal, start=True)
+    items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
+    choices = Choices(items)
+    for judged, removed in ((choices.kept, False), (choices.removed, True)):
+        scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
+        plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, items.bins)
+        counted = ~choices.lost[0] | (not removed)
+        counted[:, 1] = False  # sums over pieces that should tie differ by rounding
+        for fast, expected in zip(judged, plain, strict=False):
+            torch.testing.assert_close(fast[counted], expected[counted])
+        assert (plain[2][counted] > 0).any()
+
+
 @CASES
 def test_lifts(causal, start, seed, sink):
     batch = random_batch(causal=causal, start=start, seed=seed)
-    lifts = collected(batch, causal).lifts[sink]
+    lifts = collected(batch, causal).lifts.totals[sink]
     totals, rows = lifts.finish(), read_rows(batch, sink)
     observed, mass, keys = defaultdict(float), defaultdict(float), defaultdict(float)
     first = int(sink == "removed")
@@ -244,8 +262,8 @@ def test_what_is_not_annotated_is_counted_and_nothing_of_it_scored():
         object.__setattr__(each, "text", AnnotatedText(each.text.words, each.text.space_after, "plain"))
     collector = collected(batch, causal=True)
     assert collector.counts == {"texts left out of relations: not parsed": len(LENGTHS)}
-    assert collector.lifts["kept"].finish().rows.sum() == 0
-    assert collector.selected["kept"].finish()[0].rows.sum() == 0
+    assert collector.lifts.totals["kept"].finish().rows.sum() == 0
+    assert collector.chosen.totals["kept"].rows.sum() == 0
 
 
 # What points nowhere or belongs to another tag set is refused or counted, never a zero.
@@ -282,17 +300,17 @@ def test_a_word_that_is_its_own_head_is_counted_and_not_scored():
     for heads, expected in ((SOUND["heads"], 0), ((0, *SOUND["heads"][1:]), 1)):
         syntax, _ = collectors(annotated(heads=heads))
         assert syntax.counts[left_out] == expected
-        names = [measure.name for measure in syntax.chosen]
+        names = [measure.name for measure in syntax.chosen.measures]
         ways = [names.index(f"relation:det:{way}") for way in WAYS]
-        found.append(syntax.selected["kept"].finish()[0].rows[:, 0, ways].sum(0).tolist())
+        found.append(syntax.chosen.totals["kept"].rows[:, 0, ways].sum(0).tolist())
     assert found == [[0, 2], [0, 1]]  # a determiner does not see its noun, which comes after it
 
 
 def test_tags_of_another_set_are_counted_and_only_other_words_measured():
     syntax, _ = collectors(annotated(tags=("DT", *SOUND["tags"][1:-1], "NN")))
     assert syntax.counts["words with a tag that is not universal"] == 2
-    rows = syntax.lifts["kept"].finish().rows[:, 0].sum(0)
-    lifted = [measure.name for measure in syntax.lifted]
+    rows = syntax.lifts.totals["kept"].finish().rows[:, 0].sum(0)
+    lifted = [measure.name for measure in syntax.lifts.measures]
     assert rows[lifted.index("tag:NOUN->DET")] == 0  # one noun is left, and no determiner before it
     assert rows[lifted.index("tag:VERB->NOUN")] == 2
     with pytest.raises(InputError, match="no word with a tag or relation that is measured"):
@@ -303,7 +321,7 @@ def test_chains_of_one_mention_are_counted_and_no_item():
     alone = (*SOUND["mentions"][:2], Mention(5, 6, 5, "somebody else"))
     _, reference = collectors(annotated(), annotated("two", mentions=alone))
     assert reference.counts["pronouns left out: they refer to no other mention"] == 1
-    assert reference.readers[0].sums.totals["kept"].rows[:, 0, 0].sum() == 1
+    assert reference.scorers[0].totals["kept"].rows[:, 0, 0].sum() == 1
     with pytest.raises(InputError, match="no pronoun with both a right and a wrong mention"):
         coreference.measure(worded(), [annotated(mentions=alone)])
 
@@ -313,8 +331,7 @@ def test_documents_of_one_sentence_add_up_to_one_of_several():
     apart = collectors(*(annotated(f"document {at}") for at in range(3)))
     together = collectors(*(annotated("same") for _ in range(3)))
     sums = (
-        (syntax.selected["kept"].finish()[0], reference.readers[0].sums.totals["kept"])
-        for syntax, reference in (apart, together)
+        (syntax.chosen.totals["kept"], reference.scorers[0].totals["kept"]) for syntax, reference in (apart, together)
     )
     for one, other in zip(*sums, strict=True):
         assert (one.rows.sum((1, 2)) > 0).sum() > 1

@@ -36,22 +36,21 @@ def test_text_is_read_plain_or_packed_and_paragraphs_are_joined(tmp_path):
 
 
 PACKED = gzip.compress(os.urandom(5000))
-BROKEN = {
-    "cut short": (PACKED[:-100], "cannot be read"),
-    "changed": (PACKED[:2000] + bytes(200) + PACKED[2200:], "cannot be read"),
-    "not packed": (b"plain text", "cannot be read"),
-    "no UTF-8": (gzip.compress(b"caf" + "é".encode("latin-1") + b" au lait"), r"is no UTF-8 text \(byte 3\)"),
-}
+BROKEN = [  # cut short, changed, not packed, no UTF-8
+    (PACKED[:-100], "cannot be read"),
+    (PACKED[:2000] + bytes(200) + PACKED[2200:], "cannot be read"),
+    (b"plain text", "cannot be read"),
+    (gzip.compress(b"caf" + "é".encode("latin-1") + b" au lait"), r"is no UTF-8 text \(byte 3\)"),
+]
 
 
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_shard_is_refused_by_name(tmp_path, how):
-    content, message = BROKEN[how]
+def test_a_broken_shard_is_refused_by_name(tmp_path):
     (tmp_path / "a.txt").write_text("fine " * 50)
-    (tmp_path / "shard-7.txt.gz").write_bytes(content)
-    with pytest.raises(InputError, match=rf"shard-7\.txt\.gz {message}"):
-        tokenize(read(find(tmp_path)), tokenizer(), tmp_path / "made" / "tokens", "")
-    assert [*(tmp_path / "made").iterdir()] == []  # nothing half-written to be taken for the whole
+    for content, message in BROKEN:
+        (tmp_path / "shard-7.txt.gz").write_bytes(content)
+        with pytest.raises(InputError, match=rf"shard-7\.txt\.gz {message}"):
+            tokenize(read(find(tmp_path)), tokenizer(), tmp_path / "made" / "tokens", "")
+        assert [*(tmp_path / "made").iterdir()] == []  # nothing half-written to be taken for the whole
 
 
 @pytest.mark.parametrize(("name", "place"), [("emma", 0.9557), ("dracula", 0.6253), ("ulysses", 0.5165)])
@@ -85,18 +84,13 @@ def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
     assert 0 not in bare.tokens.tolist()
 
 
-@pytest.mark.parametrize("damage", ["array cut", "array other", "note cut", "note gone"])
-def test_a_damaged_array_is_made_anew(tmp_path, damage):
+def test_a_damaged_array_is_made_anew(tmp_path):
     place, note = tmp_path / "tokens", tmp_path / "tokens.json"
     expected = tokenize(documents(), tokenizer(), place, "").tokens.tolist()
-    file = place if damage.startswith("array") else note
-    if damage.endswith("gone"):
-        file.unlink()
-    elif damage.endswith("other"):
-        file.write_bytes(file.read_bytes()[:-2] + b"\7\0")
-    else:
-        file.write_bytes(file.read_bytes()[:-3])
-    assert tokenize(documents(), tokenizer(), place, "").tokens.tolist() == expected
+    for file, damage in ((place, lambda whole: whole[:-3]), (place, lambda whole: whole[:-2] + b"\7\0"),
+                         (note, lambda whole: whole[:-3]), (note, lambda whole: b"")):  # fmt: skip
+        file.write_bytes(damage(file.read_bytes()))
+        assert tokenize(documents(), tokenizer(), place, "").tokens.tolist() == expected
 
 
 def test_ids_beyond_two_bytes_take_four(tmp_path):
@@ -139,6 +133,6 @@ def test_a_vocabulary_is_of_the_asked_size_and_loses_no_text():
     assert made.mask_id is not None
     for text in ("the dog saw", "naïve 😀\n\ttabs"):
         assert made.decode(made.encode(text)) == text
-    for d_vocab, message in ((256, "at least 257, got 256"), (5000, "too short for a vocabulary of 5000: it gives 2")):
+    for d_vocab, message in ((256, "a d_vocab of 257, got 256"), (5000, "too short for a vocabulary of 5000")):
         with pytest.raises(InputError, match=message):
             train_tokenizer(["a few words"], d_vocab)

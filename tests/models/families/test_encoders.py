@@ -1,23 +1,13 @@
 """Encoders, with and without an output layer for masked words: which there is, the stored tensors say."""
 
-from collections import Counter
-
 import pytest
 import torch
 from changed_files import change_config
 from families import variant
 from parity import close, make_pair, transformers
 from tiny import token_ids
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
 
-from analyses.labels import knockouts
-from analyses.labels.readouts import MaskedWord
-from analyses.reading.windows import windows
-from interp import AnnotatedText, InputError, TokenBatch, run
+from interp import InputError, run
 from models import load
 
 OTHER_TASKS = [
@@ -62,36 +52,3 @@ def test_roberta_reads_texts_that_are_shorter_than_its_table_by_the_unread_rows(
     run(model, token_ids(1, 15, d_vocab=20))
     with pytest.raises(InputError, match="longer than the model's context of 15"):
         run(model, token_ids(1, 16, d_vocab=20))
-
-
-WORDS = ["Tim", "Sue", "saw", "the", "dog", "and", "ran"]
-
-
-def text(number: int) -> AnnotatedText:
-    words = tuple(WORDS[(number + 2 * place) % len(WORDS)] for place in range(11))
-    return AnnotatedText(words, (True,) * len(words), f"document {number}")
-
-
-def test_masked_words_are_what_knocked_out_heads_are_judged_by(tmp_path):
-    theirs = make_pair(variant("modernbert"), torch.float32, tmp_path).theirs
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    backend = Backend(WordLevel({word: id for id, word in enumerate([*special, *WORDS])}, unk_token="[UNK]"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    backend.add_special_tokens([AddedToken(word, special=True) for word in special])
-    backend.post_processor = TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    backend.save(str(tmp_path / "tokenizer.json"))
-    model = load(tmp_path)
-    readout = MaskedWord.of(model)
-    (window,) = windows(text(0), model.tokenizer, model.config.n_ctx, Counter())
-    ids = readout.text(window, [4])
-    assert ids[4] == 4
-    with torch.no_grad():
-        expected = theirs(torch.tensor([ids])).logits[0, 4].log_softmax(-1)[window.ids[4]]
-    read = readout.read(window, [4])
-    out = run(model, TokenBatch.from_rows([ids]), "encoder.resid_final")
-    logits = readout.output(out["encoder.resid_final"][0, read.positions])
-    torch.testing.assert_close(read.value(logits.log_softmax(-1)), expected, atol=1e-5, rtol=1e-5)
-    table = knockouts.measure(model, [text(number) for number in range(4)], behaviours=["position"]).table
-    assert {*table["readout"]} == {"masked word"}
-    assert table["drop"].notna().all()
-    assert table["drop"].abs().max() > 0

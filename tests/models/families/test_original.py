@@ -1,15 +1,14 @@
 """The original transformer is the paper's; our own format says whatever our configurations can."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from refusals import refusal
 from tiny import STACKS, model, randomise, token_ids
 from torch.testing import assert_close
 
-from interp import InputError, Transformer, TransformerConfig, generate, run
+from interp import Transformer, TransformerConfig, generate, run
 from interp.config import Experts, Gated, Interpolated, LayerNorm, Local, Plain, Rotary, Sinusoidal, Transform, Writing
 from interp.initialisation import initialise
 from models import load, recipes, save
@@ -27,16 +26,13 @@ def tiny_original() -> Transformer:
     return built
 
 
-# --- the paper's model
-
-
 def test_the_default_is_the_base_model_of_the_paper():
     config = original()
     for stack in config.stacks.values():
         assert (stack.n_layers, stack.n_heads, stack.d_model, stack.d_head, stack.d_mlp) == (6, 8, 512, 64, 2048)
         assert stack.embedding_scale == 512**0.5
         assert (stack.positions, stack.wiring, stack.mlp) == (Sinusoidal(), "post", Plain("relu"))
-        assert (stack.attention_bias, stack.has_out_bias, stack.embedding_norm) == (False, False, False)
+        assert (stack.attention_bias, bool(stack.out_bias), stack.embedding_norm) == (False, False, False)
     assert (config.output, config.shared_embedding) == ("tied", True)
 
 
@@ -110,18 +106,14 @@ def test_every_configuration_and_its_weights_survive_being_written(config, tmp_p
     save(built, tmp_path / "model", "interp")
     again = load(tmp_path / "model", dtype=torch.float64)
     assert again.config == config
-    theirs = dict(built.named_parameters())
-    assert theirs.keys() == dict(again.named_parameters()).keys()
-    for name, weight in again.named_parameters():
-        assert torch.equal(weight, theirs[name])
+    assert_close(again.state_dict(), built.state_dict(), atol=0, rtol=0)
 
 
 def test_what_no_family_says_is_saved_in_our_own_format(tmp_path):
-    built, ids = tiny_original(), token_ids(2, 5)
-    save(built, tmp_path / "model")
-    again = load(tmp_path / "model", dtype=torch.float64)
+    save(tiny_original(), tmp_path / "model")
+    again, ids = load(tmp_path / "model", dtype=torch.float64), token_ids(2, 5)
     assert again.family == "interp"
-    assert torch.equal(generate(again, ids, 5).ids, generate(built, ids, 5).ids)
+    assert torch.equal(generate(again, ids, 5).ids, generate(tiny_original(), ids, 5).ids)
 
 
 def test_absent_fields_have_their_default():
@@ -141,20 +133,15 @@ def test_absent_fields_have_their_default():
         ("decoder.wiring", "across", "transformer.decoder.wiring must be"),
         ("decoder.mystery", 1, "a StackConfig, has no mystery"),
         ("decoder.mlp", {"kind": "Plain"}, "a Plain, lacks activation"),
-        ("decoder.n_layers", 0, "n_layers must be at least 1"),
+        ("decoder.n_layers", 0, "n_layers must be a number from 1 to"),
         ("writing.ends", ["2"], "transformer.writing.ends must be int"),
     ],
 )
-def test_what_is_no_configuration_is_named(path, value, message, tmp_path):
-    save(tiny_original(), tmp_path / "model", "interp")
-    file: Path = tmp_path / "model" / "config.json"
-    content = json.loads(file.read_text())
-    *way, last = ["transformer", *path.split(".")] if path else ["transformer"]
+def test_what_is_no_configuration_is_named(path, value, message):
+    content = raw(tiny_original().config)
+    *way, last = ["transformer", *filter(None, path.split("."))]
     inner = content
     for step in way:
         inner = inner[step]
     inner[last] = value
-    file.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message) as caught:
-        load(tmp_path / "model")
-    assert "\n" not in str(caught.value)
+    assert message in refusal(read_config, Fields(content))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from families import by_family
-from parity import Pair, Variant, close, transformers
+from parity import Variant, close, read_pair, transformers
 
 from interp import InputError
 from models import load, save
@@ -39,10 +39,7 @@ COMMON = {
 
 
 class Draw(Random):
-    """Random fields of a config.json."""
-
     def flag(self, share: float = 0.5) -> bool:
-        """True in a share of cases."""
         return self.random() < share
 
     def fields(self, **choices: Any) -> Fields:
@@ -108,14 +105,6 @@ GPT2_NAMES = {"num_hidden_layers": "n_layer", "hidden_size": "n_embd", "num_atte
 GPT2_NAMES |= {"intermediate_size": "n_inner", "max_position_embeddings": "n_positions"}
 
 
-def llama(draw: Draw) -> Fields:
-    return draw.sizes(EVEN, head_dim=draw.flag()) | draw.rope()
-
-
-def mistral(draw: Draw) -> Fields:
-    return llama(draw) | {"sliding_window": draw.choice((None, *WINDOW))}
-
-
 def mixtral(draw: Draw) -> Fields:
     n_experts = draw.choice((2, 3, 5))
     experts = {"num_local_experts": n_experts, "num_experts_per_tok": draw.randint(1, n_experts)}
@@ -140,26 +129,18 @@ def smollm3(draw: Draw) -> Fields:
     return fields | kinds | {"no_rope_layers": [int(turn) for turn in turns]}
 
 
-def gemma(draw: Draw) -> Fields:
-    return draw.sizes(EVEN, head_dim=True) | draw.rope()
-
-
 def gemma2(draw: Draw) -> Fields:
-    fields = gemma(draw) | draw.fields(query_pre_attn_scalar=(7, 16)) | {"sliding_window": draw.choice(WINDOW)}
+    fields = draw.sizes(EVEN, head_dim=True) | draw.rope() | draw.fields(query_pre_attn_scalar=(7, 16))
+    fields |= {"sliding_window": draw.choice(WINDOW)}
     caps = draw.fields(attn_logit_softcapping=(None, 3.0), final_logit_softcapping=(None, 2.0))
     return fields | caps | draw.layer_types(fields)
 
 
-def gemma3_text(draw: Draw) -> Fields:
+def gemma3(draw: Draw) -> Fields:
     fields = draw.sizes(EVEN, head_dim=True, num_hidden_layers="") | {"num_hidden_layers": draw.choice((1, 3, 7))}
     fields |= draw.fields(query_pre_attn_scalar=(7, 16), final_logit_softcapping=(None, 2.0))
     kinds = draw.choice((draw.layer_types(fields), draw.fields(sliding_window_pattern=(2, 3))))
     return fields | {"sliding_window": draw.choice(WINDOW)} | kinds | draw.two_ropes()
-
-
-def phi(draw: Draw) -> Fields:
-    fields = draw.sizes(WIDE)
-    return fields | draw.rope(partial_rotary_factor=draw.share(fields)) | draw.fields(qk_layernorm=FLAG)
 
 
 def phi3(draw: Draw) -> Fields:
@@ -170,18 +151,8 @@ def phi3(draw: Draw) -> Fields:
 
 def stablelm(draw: Draw) -> Fields:
     fields = draw.sizes(WIDE) | draw.fields(use_parallel_residual=FLAG, use_qkv_bias=FLAG)
-    if draw.flag(0.1):
-        fields["qk_layernorm"] = True  # refused: each head has a norm of its own
-    return fields | draw.rope(partial_rotary_factor=draw.share(fields))
-
-
-def gpt2(draw: Draw) -> Fields:
-    sizes = draw.sizes(ODD, num_key_value_heads="", **GPT2_NAMES)
-    return sizes | draw.choice(({}, {"n_inner": None})) | draw.fields(scale_attn_weights=FLAG)
-
-
-def gptj(draw: Draw) -> Fields:
-    return draw.sizes((6, 10, 14), num_key_value_heads="", **GPT2_NAMES) | {"rotary_dim": draw.choice((2, 4, 6))}
+    refused = {"qk_layernorm": True} if draw.flag(0.1) else {}  # each head has a norm of its own
+    return fields | refused | draw.rope(partial_rotary_factor=draw.share(fields))
 
 
 def gpt_neo(draw: Draw) -> Fields:
@@ -208,19 +179,12 @@ def opt(draw: Draw) -> Fields:
 
 def bloom(draw: Draw) -> Fields:
     names = {"hidden_size": draw.choice(("hidden_size", "n_embed"))}
-    if draw.flag():
-        names |= {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
-    names |= {"num_key_value_heads": "", "intermediate_size": "", "max_position_embeddings": "seq_length"}
-    return draw.sizes(ODD, **names)
+    names |= {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"} if draw.flag() else {}
+    return draw.sizes(ODD, **names, num_key_value_heads="", intermediate_size="", max_position_embeddings="seq_length")
 
 
 def bert(draw: Draw) -> Fields:
     return draw.sizes(ODD, num_key_value_heads="") | draw.fields(type_vocab_size=(1, 2, 3))
-
-
-def electra(draw: Draw) -> Fields:
-    fields = bert(draw)
-    return fields | {"embedding_size": draw.choice((13, fields["hidden_size"]))}
 
 
 def distilbert(draw: Draw) -> Fields:
@@ -245,11 +209,6 @@ def bart(draw: Draw) -> Fields:
     return fields
 
 
-def marian(draw: Draw) -> Fields:
-    two = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19}
-    return bart(draw) | draw.choice(({}, two | draw.fields(tie_word_embeddings=FLAG)))
-
-
 def t5(draw: Draw) -> Fields:
     fields = {"d_model": draw.choice((21, 42)), "d_kv": draw.choice((5, 7)), "d_ff": draw.choice((29, 31))}
     fields |= {"num_layers": draw.choice((1, 2, 3)), "num_heads": draw.choice((1, 2, 3)), "vocab_size": 23}
@@ -259,8 +218,28 @@ def t5(draw: Draw) -> Fields:
     return fields | draw.fields(feed_forward_proj=shapes, tie_word_embeddings=FLAG)
 
 
+APART = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19}
 DRAWS: dict[str, Callable[[Draw], Fields]] = {name: draw for name, draw in globals().items() if name in FAMILIES} | {
+    "electra": lambda draw: (fields := bert(draw)) | {"embedding_size": draw.choice((13, fields["hidden_size"]))},
+    "gemma": lambda draw: draw.sizes(EVEN, head_dim=True) | draw.rope(),
+    "gemma3_text": gemma3,
+    "gpt2": lambda draw: (
+        draw.sizes(ODD, num_key_value_heads="", **GPT2_NAMES)
+        | draw.choice(({}, {"n_inner": None}))
+        | draw.fields(scale_attn_weights=FLAG)
+    ),
+    "gptj": lambda draw: (
+        draw.sizes((6, 10, 14), num_key_value_heads="", **GPT2_NAMES) | {"rotary_dim": draw.choice((2, 4, 6))}
+    ),
+    "llama": lambda draw: draw.sizes(EVEN, head_dim=draw.flag()) | draw.rope(),
+    "marian": lambda draw: bart(draw) | draw.choice(({}, APART | draw.fields(tie_word_embeddings=FLAG))),
+    "mistral": lambda draw: DRAWS["llama"](draw) | {"sliding_window": draw.choice((None, *WINDOW))},
     "olmo2": lambda draw: draw.sizes(EVEN) | draw.rope(),
+    "phi": lambda draw: (
+        (fields := draw.sizes(WIDE))
+        | draw.rope(partial_rotary_factor=draw.share(fields))
+        | draw.fields(qk_layernorm=FLAG)
+    ),
     "qwen3": lambda draw: qwen2(draw, head_dim=True),
     "roberta": bert,
 }
@@ -282,18 +261,8 @@ def random_variant(family: str, seed: int) -> tuple[Variant, bool]:
     return replace(base, fields=ids | fields), draw.flag()
 
 
-def read(variant: Variant, directory: Path) -> Pair:
-    """Both models, from one directory."""
-    theirs = getattr(transformers, variant.model).from_pretrained(directory, dtype=torch.float64, **variant.ways)
-    return Pair(variant, theirs.eval(), directory)
-
-
 def compare(variant: Variant, spelled_out: bool, directory: Path) -> None:
-    """Ragged batches, padded right and left, give what theirs give, in our model and in what we save.
-
-    Raises:
-        InputError: we do not support the configuration.
-    """
+    """Ragged batches, padded right and left, give what theirs give, in our model and in what we save."""
     theirs = variant.build(torch.float64)
     theirs.save_pretrained(directory / "theirs")
     family = theirs.config.model_type
@@ -305,7 +274,7 @@ def compare(variant: Variant, spelled_out: bool, directory: Path) -> None:
         save(ours, directory / "ours", family)
     except InputError as error:
         raise AssertionError("what is loaded can be saved") from error
-    pairs = [read(variant, directory / each) for each in ("theirs", "ours")]
+    pairs = [read_pair(variant, torch.float64, directory / each) for each in ("theirs", "ours")]
     for side in ("right", "left")[: 1 if variant.counts_padding else 2]:
         source, target = pairs[0].batches((5, variant.length, 1), side)
         mask = (target or source).mask

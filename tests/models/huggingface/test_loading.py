@@ -1,19 +1,22 @@
 """Models from outside compute what they computed there, and are saved as they were."""
 
 import json
+import re
 import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from families import variant
 from parity import transformers
+from refusals import refusal
 from safetensors.torch import load_file
 from tiny import token_ids
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
 from torch.testing import assert_close
+from worded import word_level
 
 from interp import InputError, TokenBatch, Tokenizer, Transformer, generate, run
 from interp.config import NoNorm
@@ -25,7 +28,11 @@ def build(family: str, dtype: torch.dtype = torch.float32):
     return variant(family).build(dtype)
 
 
-# --- ways in which the same model is written
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("gpt2")
+    build("gpt2").save_pretrained(directory)
+    return directory
 
 
 def test_shards_load_as_one_file_does(tmp_path):
@@ -33,7 +40,9 @@ def test_shards_load_as_one_file_does(tmp_path):
     theirs.save_pretrained(tmp_path / "one")
     theirs.save_pretrained(tmp_path / "many", max_shard_size="40KB")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
-    assert_same_weights(load(tmp_path / "one"), load(tmp_path / "many"))
+    one, many = load(tmp_path / "one"), load(tmp_path / "many")
+    assert one.config == many.config
+    assert_close(one.state_dict(), many.state_dict(), atol=0, rtol=0)
 
 
 def test_weights_stored_in_half_precision_load_at_any_dtype(tmp_path):
@@ -44,27 +53,27 @@ def test_weights_stored_in_half_precision_load_at_any_dtype(tmp_path):
     assert_close(model.last.norm.weight, theirs.model.norm.weight.double(), atol=0, rtol=0)
 
 
-def test_loading_draws_no_random_numbers_and_leaves_nothing_unset(tmp_path):
-    build("gpt2").save_pretrained(tmp_path)
+def test_loading_draws_no_random_numbers_and_leaves_nothing_unset(gpt2):
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    model = load(tmp_path)
+    model = load(gpt2)
     assert torch.equal(torch.get_rng_state(), before)
     assert not any(weight.is_meta for weight in [*model.parameters(), *model.buffers()])
     assert all(weight.requires_grad for weight in model.parameters())
-    assert model.source == tmp_path
+    assert model.source == gpt2
 
 
-def test_start_token_is_added_where_the_settings_say_so_and_the_template_does_not(tmp_path):
-    build("gpt2").save_pretrained(tmp_path)
-    Backend(WordLevel({"<s>": 0, "a": 1}, "<s>")).save(str(tmp_path / "tokenizer.json"))
-    assert load(tmp_path).tokenizer.encode("a") == [1]
-    for bos in ("<s>", {"content": "<s>"}):
-        settings = {"add_bos_token": True, "bos_token": bos}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-        assert load(tmp_path).tokenizer.encode("a") == [0, 1]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": False, "bos_token": "<s>"}))
-    assert load(tmp_path).tokenizer.encode("a") == [1]
+def test_a_start_token_that_no_template_adds_is_added_where_settings_say_so_and_survives_saving(gpt2, tmp_path):
+    directory = Path(shutil.copytree(gpt2, tmp_path / "theirs"))
+    word_level("<s>", "a").save(str(directory / "tokenizer.json"))
+    assert load(directory).tokenizer.encode("a") == [1]
+    for adds, token in ((False, "<s>"), (True, "<s>"), (True, {"content": "<s>"})):
+        settings = {"add_bos_token": adds, "bos_token": token}
+        (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+        model = load(directory)
+        assert model.tokenizer.encode("a") == [0, 1][1 - adds :]
+    save(model, tmp_path / "ours", "gpt2")
+    assert load(tmp_path / "ours").tokenizer.encode("a") == [0, 1]
 
 
 def test_digest_tells_weights_apart_and_is_that_of_the_file(tmp_path):
@@ -72,9 +81,6 @@ def test_digest_tells_weights_apart_and_is_that_of_the_file(tmp_path):
     assert weights_digest(tmp_path).startswith("ba7816bf8f01cfea")  # FIPS 180-2's example
     (tmp_path / "model.safetensors").write_bytes(b"abd")
     assert not weights_digest(tmp_path).startswith("ba7816bf8f01cfea")
-
-
-# --- saving
 
 
 @pytest.mark.parametrize(("name", "family"), [("stories", "llama"), ("names", "gpt2"), ("minilm", "bert")])
@@ -87,42 +93,25 @@ def test_a_saved_tokenizer_reads_text_alike(name, family, request, tmp_path):
     assert theirs(text)["input_ids"] == model.tokenizer.encode(text)
 
 
-def test_a_start_token_that_no_template_adds_survives_saving(gpt2, tmp_path):
-    model = load(gpt2)
-    model.tokenizer = Tokenizer(Backend(WordLevel({"<s>": 0, "a": 1}, "<s>")), add_start=0)
-    save(model, tmp_path / "ours", "gpt2")
-    assert load(tmp_path / "ours").tokenizer.encode("a") == [0, 1]
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("gpt2")
-    build("gpt2").save_pretrained(directory)
-    return directory
-
-
 @pytest.mark.parametrize("family", ["llama", "bert", "gpt3", "gpt2"])
 def test_a_family_that_cannot_express_the_model_is_refused_before_writing(family, gpt2, tmp_path):
     model = load(gpt2)
     if family == "gpt2":
         model = Transformer(replace(model.config, decoder=replace(model.config.decoder, norm=NoNorm())))
-    with pytest.raises(InputError, match=r"cannot express|not one of"):
-        save(model, tmp_path / "ours", family)
+    assert re.search("cannot express|not one of", refusal(save, model, tmp_path / "ours", family))
     assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("size", [0, 1, 3_000])
 def test_a_full_disk_is_one_line_and_leaves_nothing(size, gpt2, tmp_path):
     model = load(gpt2)
-    model.tokenizer = Tokenizer(Backend(WordLevel({"<s>": 0, "a": 1}, "<s>")))
+    model.tokenizer = Tokenizer(word_level("<s>", "a"))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))  # the system's own error from here on
     try:
-        with pytest.raises(InputError, match="could not be written to") as caught:
-            save(model, tmp_path / "new" / "ours")
+        assert "could not be written to" in refusal(save, model, tmp_path / "new" / "ours")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "\n" not in str(caught.value)
     assert not [*tmp_path.iterdir()]
 
 
@@ -137,9 +126,6 @@ def test_a_model_of_no_family_is_saved_in_one_that_can_say_it(tmp_path):
     made.family = "gpt2"  # it was changed since
     save(made, tmp_path / "ours")
     assert load(tmp_path / "ours").family == "llama"
-
-
-# --- real models
 
 
 @pytest.mark.parametrize("name", ["stories", "names", "sorter"])
@@ -223,6 +209,7 @@ def test_every_activation_of_the_sorter_is_the_authors(sorter):
 def test_minilm_equals_transformers_and_has_no_logits(minilm):
     model = load("minilm")
     assert model.source == minilm
+    assert len(model.tokenizer.encode("word " * 300)) == 302  # more than its tokenizer's file allows
     theirs = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
     batch = TokenBatch.from_texts(["Tim saw a dog.", "Naïve cafés, 3,142 of them: the ring rang!"], model.tokenizer)
     out = run(model, batch, capture=["encoder.*.attn.pattern", "encoder.resid_final"])
@@ -237,32 +224,14 @@ def test_minilm_equals_transformers_and_has_no_logits(minilm):
         _ = out.logits
 
 
-def test_minilm_reads_texts_longer_than_its_tokenizer_file_allows(minilm):
-    model = load(minilm)
-    assert len(model.tokenizer.encode("word " * 300)) == 302
-
-
-# --- names
-
-
 def test_the_hub_is_asked_only_for_a_hub_name(tmp_path, monkeypatch):
     build("gpt2").save_pretrained(tmp_path / "org" / "name")
-    asked = []
-
-    def download(name: str, **settings: object) -> str:
-        asked.append((name, settings))
-        return str(tmp_path / "org" / "name")
-
+    download = mock.Mock(return_value=str(tmp_path / "org" / "name"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     monkeypatch.chdir(tmp_path)
     load("org/name")  # a directory of that name is there
     load(tmp_path / "org" / "name")
-    assert asked == []
+    download.assert_not_called()
     with pytest.warns(InputWarning, match='no directory "org/other": it is taken for a model of the Hugging Face hub'):
         load("org/other")
-    assert asked == [("org/other", {"allow_patterns": ["*.json", "*.safetensors"]})]
-
-
-def assert_same_weights(one: Transformer, other: Transformer) -> None:
-    assert one.config == other.config
-    assert_close(one.state_dict(), other.state_dict(), atol=0, rtol=0)
+    download.assert_called_once_with("org/other", allow_patterns=["*.json", "*.safetensors"])

@@ -20,16 +20,25 @@ WORDS = [f"w{number}" for number in range(80)]
 
 
 def only(table: pd.DataFrame, **where: object) -> pd.Series:
-    """The one row in which every named column has the given value."""
-    found = table[[all(row[key] == value for key, value in where.items()) for _, row in table.iterrows()]]
-    assert len(found) == 1, f"{len(found)} rows where {where}"
-    return found.iloc[0]
+    rows = table[(table[[*where]] == pd.Series(where)).all(axis=1)]
+    assert len(rows) == 1, f"{len(rows)} rows where {where}"
+    return rows.iloc[0]
 
 
-def plain_texts(count: int, length: int = 64, seed: int = 0) -> list[AnnotatedText]:
-    rng = random.Random(seed)
-    drawn = [tuple(rng.sample(WORDS, length)) for _ in range(count)]
-    return [AnnotatedText(words, (True,) * length, f"document {number}") for number, words in enumerate(drawn)]
+def plain_texts(count: int) -> list[AnnotatedText]:
+    rng = random.Random(0)
+    drawn = [tuple(rng.sample(WORDS, 64)) for _ in range(count)]
+    return [AnnotatedText(words, (True,) * 64, f"document {number}") for number, words in enumerate(drawn)]
+
+
+def test_a_uniform_head_has_the_values_of_uniform_attention():
+    model = Planted(WORDS, [[planted.uniform]], n_ctx=64).build()
+    table = position.measure(model, plain_texts(5))
+    harmonic = sum(1 / k for k in range(1, 65))
+    for measure, expected in [("previous-token", (harmonic - 1) / 63), ("entropy", 1.0), ("distance", 15.75)]:
+        row = only(table, measure=measure, sink="kept")
+        assert row.value == pytest.approx(expected, abs=1e-5)
+        assert row.gain == pytest.approx(0, abs=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -41,50 +50,28 @@ def positional_model():
     return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
-@pytest.fixture(scope="module")
-def positions(positional_model):
-    return position.measure(positional_model, plain_texts(12))
+def test_fixed_offsets_are_positional_and_a_sink_is_missing_once_it_is_removed(positional_model):
+    table = position.measure(positional_model, plain_texts(12))
+    first = table[(table.layer == 0) & (table["head"] == 3)]
+    assert only(first, measure="first-token", sink="kept").value == pytest.approx(1.0, abs=1e-6)
+    assert only(first, measure="entropy", sink="kept").value == pytest.approx(0, abs=1e-6)
+    removed = first[first.sink == "removed"]
+    assert removed.value.isna().all()
+    assert (removed.n == 0).all()
+    share = table[table.measure == "positional-head"].set_index(["layer", "head"])
+    assert share.value[0, 0] > 0.95
+    assert share.value[0, 2] < 0.2
+    assert share.baseline.between(0, 0.5).all()
 
 
-class TestPositions:
-    """Truths 1 and 2: previous token, offsets, first token, uniform."""
-
-    def test_uniform_head_has_the_values_of_uniform_attention(self):
-        model = Planted(WORDS, [[planted.uniform]], n_ctx=64).build()
-        table = position.measure(model, plain_texts(5))
-        harmonic = sum(1 / k for k in range(1, 65))
-        for measure, expected in [("previous-token", (harmonic - 1) / 63), ("entropy", 1.0), ("distance", 15.75)]:
-            row = only(table, measure=measure, sink="kept")
-            assert row.value == pytest.approx(expected, abs=1e-5)
-            assert row.gain == pytest.approx(0, abs=1e-6)
-
-    def test_first_token_head_is_missing_once_the_sink_is_removed(self, positions):
-        kept = only(positions, layer=0, head=3, measure="first-token", sink="kept")
-        assert kept.value == pytest.approx(1.0, abs=1e-6)
-        assert only(positions, layer=0, head=3, measure="entropy", sink="kept").value == pytest.approx(0, abs=1e-6)
-        removed = positions[(positions.layer == 0) & (positions["head"] == 3) & (positions.sink == "removed")]
-        assert removed.value.isna().all()
-        assert (removed.n == 0).all()
-
-    def test_fixed_offsets_are_positional_heads_and_uniform_is_not(self, positions):
-        share = positions[positions.measure == "positional-head"].set_index(["layer", "head"])
-        assert share.value[0, 0] > 0.95
-        assert share.value[0, 2] < 0.2
-        assert share.baseline.between(0, 0.5).all()
-
-
-class TestInduction:
-    """Truth 3: copies on random repeats."""
-
-    def test_both_heads_of_the_composition_carry_the_copy_and_no_other(self, positional_model):
-        tested = position.effects(positional_model)
-        effects, (task,) = tested.table, tested.tasks
-        assert task["copying"] == 1.0
-        assert task["difference"] == pytest.approx(20.0, abs=1e-4)  # 10 for the right token, -10 when it is broken
-        carrying = {(0, 0), (1, 1)}
-        for _, row in effects.iterrows():
-            expected = 1.0 if (row.layer, row["head"]) in carrying else 0.0
-            assert row.effect == pytest.approx(expected, abs=1e-5), row
+def test_both_heads_of_induction_carry_the_copy_and_no_other(positional_model):
+    tested = position.effects(positional_model, pairs=8)
+    effects, (task,) = tested.table, tested.tasks
+    assert task["copying"] == 1.0
+    assert task["difference"] == pytest.approx(20.0, abs=1e-4)  # 10 for the right token, -10 when it is broken
+    for _, row in effects.iterrows():
+        expected = 1.0 if (row.layer, row["head"]) in {(0, 0), (1, 1)} else 0.0
+        assert row.effect == pytest.approx(expected, abs=1e-5), row
 
 
 MASCULINE, FEMININE = list(MASCULINE_NAMES), list(FEMININE_NAMES)
@@ -107,35 +94,34 @@ def reference_model():
     return Planted(vocabulary, layers, n_ctx=32, start="<s>").build()
 
 
-def meeting(first: str, second: str, pronoun: str, antecedent: int, number: int) -> AnnotatedText:
-    """Two names and a pronoun that stands for one of them."""
-    words = (first, "saw", second, ".", pronoun, "ran")
-    chains = ["a", "b"]
-    mentions = (Mention(0, 1, 0, "a"), Mention(2, 3, 2, "b"), Mention(4, 5, 4, chains[antecedent]))
+def meeting(number: int) -> AnnotatedText:
+    """Two names of one gender and a pronoun that stands for one of them."""
+    first, second = random.Random(number).sample(MASCULINE, 2)
+    words, chain = (first, "saw", second, ".", "He", "ran"), "ab"[number % 2]
+    mentions = (Mention(0, 1, 0, "a"), Mention(2, 3, 2, "b"), Mention(4, 5, 4, chain))
     return AnnotatedText(words, (True,) * 6, f"document {number}", mentions=mentions)
 
 
-class TestAntecedent:
-    """Truth 4: reference by gender."""
+def test_gender_cannot_choose_between_names_of_one(reference_model):
+    table = coreference.measure(reference_model, [meeting(number) for number in range(40)])
+    row = only(table, layer=1, head=0, measure="antecedent-mass", sink="kept")
+    assert row.value == pytest.approx(0.5, abs=1e-6)
 
-    def test_cannot_choose_between_names_of_one_gender(self, reference_model):
-        texts = [meeting(*random.Random(n).sample(MASCULINE, 2), "He", n % 2, n) for n in range(40)]
-        row = only(coreference.measure(reference_model, texts), layer=1, head=0, measure="antecedent-mass", sink="kept")
-        assert row.value == pytest.approx(0.5, abs=1e-6)
 
-    @pytest.mark.parametrize("direction", ["denoise", "noise"])
-    def test_patching_finds_the_head_both_ways_and_nothing_elsewhere(self, reference_model, direction):
-        pairs = Pairs.from_texts(reference_model, ["Tim was sad because"], ["Amy was sad because"], [" he"], [" she"])
-        shares = sweep(reference_model, pairs, logit_difference(), direction=direction).recovered()
-        expected = torch.zeros_like(shares)
-        expected[1, 0] = 1.0
-        torch.testing.assert_close(shares, expected, atol=1e-5, rtol=0)
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_patching_finds_the_head_of_reference_both_ways_and_nothing_elsewhere(reference_model, direction):
+    pairs = Pairs.from_texts(reference_model, ["Tim was sad because"], ["Amy was sad because"], [" he"], [" she"])
+    shares = sweep(reference_model, pairs, logit_difference(), direction=direction).recovered()
+    expected = torch.zeros_like(shares)
+    expected[1, 0] = 1.0
+    torch.testing.assert_close(shares, expected, atol=1e-5, rtol=0)
 
-    def test_of_one_person_a_head_that_looks_nowhere_tells_he_from_she_too(self, reference_model):
-        task = {each["task"]: each for each in coreference.effects(reference_model).tasks}["name-gender"]
-        assert task["clean"] == pytest.approx(STRENGTH, abs=1e-4)
-        assert task["neutral"] == pytest.approx(0, abs=1e-4)
-        assert "a copy of it whose heads look elsewhere" in task["refused"]
+
+def test_of_one_person_a_head_that_looks_nowhere_tells_he_from_she_too(reference_model):
+    task = {each["task"]: each for each in coreference.effects(reference_model, pairs=8).tasks}["name-gender"]
+    assert task["clean"] == pytest.approx(STRENGTH, abs=1e-4)
+    assert task["neutral"] == pytest.approx(0, abs=1e-4)
+    assert "a copy of it whose heads look elsewhere" in task["refused"]
 
 
 OFFSETS = ("previous-token", "offset:-2", "offset:-3", "offset:-4")
@@ -143,7 +129,6 @@ OFFSETS = ("previous-token", "offset:-2", "offset:-3", "offset:-4")
 
 @pytest.fixture(scope="module", params=["decoder", "encoder"])
 def offset_heads(request):
-    """Heads that follow position and nothing else."""
     return compose(3, form=request.param, n_layers=1, n_heads=4, norm=NoNorm(), behaviours=OFFSETS)
 
 

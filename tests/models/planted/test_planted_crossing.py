@@ -19,19 +19,14 @@ NOUNS, ADJECTIVES, VERBS = ["cat", "dog", "bird"], ["red", "big", "old"], ["saw"
 WORDS = [*NOUNS, *ADJECTIVES, *VERBS]
 
 
-def texts(count: int = 24, seed: int = 0) -> list[AnnotatedText]:
-    rng = random.Random(seed)
-    made = []
+def texts(count: int = 24) -> list[AnnotatedText]:
+    """Four times an adjective, its noun, and a verb."""
+    rng, texts = random.Random(0), []
+    heads, relations = (1, -1, -1, 4, -1, -1, 7, -1, -1, 10, -1, -1), ("amod", "root", "root") * 4
     for number in range(count):
-        words, tags = [], []
-        for _ in range(4):
-            words += [rng.choice(ADJECTIVES), rng.choice(NOUNS), rng.choice(VERBS)]
-            tags += ["ADJ", "NOUN", "VERB"]
-        n = len(words)
-        heads = tuple(at + 1 if at % 3 == 0 else -1 for at in range(n))
-        relations = tuple("amod" if at % 3 == 0 else "root" for at in range(n))
-        made.append(AnnotatedText(tuple(words), (True,) * n, f"d{number}", tuple(tags), heads, relations))
-    return made
+        words = tuple(rng.choice(kind) for _ in range(4) for kind in (ADJECTIVES, NOUNS, VERBS))
+        texts.append(AnnotatedText(words, (True,) * 12, f"d{number}", ("ADJ", "NOUN", "VERB") * 4, heads, relations))
+    return texts
 
 
 @pytest.fixture(scope="module", params=[NoNorm(), LayerNorm(), RMSNorm()], ids=["no norm", "LayerNorm", "RMSNorm"])
@@ -48,48 +43,38 @@ def model(request):
 
 
 def table(model, heads: Heads, module=position, **how: object):
-    (found,) = collect(Reading(model, texts(), heads=heads), [module.Collector(model, heads=heads, **how)])
-    return found.table()
+    (rows,) = collect(Reading(model, texts(), heads=heads), [module.Collector(model, heads=heads, **how)])
+    return rows.table()
 
 
-def value(found, head: int, measure: str, sink: str = "kept") -> float:
-    row = found.query("head == @head and measure == @measure and sink == @sink")
-    assert len(row) == 1, f"{len(row)} rows of head {head}, {measure}, {sink}"
-    return float(row["value"].iloc[0])
+def value(table, head: int, measure: str) -> float:
+    return table.query("head == @head and measure == @measure and sink == 'kept'")["value"].item()
 
 
-def test_each_kind_of_attention_is_named_and_read_where_it_stands(model):
-    encoder, decoder, crossing = Heads.every(model)
-    found = table(model, encoder, n_untrained=0)
-    assert value(found, 0, "next-token") == pytest.approx(1, abs=1e-3)
-    assert set(found["stack"]) == {"encoder"}
-    found = table(model, decoder, n_untrained=0)
-    assert value(found, 0, "previous-token") == pytest.approx(1, abs=1e-3)
-    assert value(found, 1, "offset:-2") == pytest.approx(1, abs=1e-3)
-    assert (set(found["stack"]), set(found["attention"])) == ({"decoder"}, {"self"})
-    found = table(model, crossing, cross_attention)
-    assert (set(found["stack"]), set(found["attention"])) == ({"decoder"}, {"cross"})
-
-
-def test_crossing_heads_have_their_paper_values(model):
-    *_, crossing = Heads.every(model)
-    found = table(model, crossing, cross_attention)
+def test_each_kind_of_attention_is_named_and_has_its_paper_values(model):
+    *stacks, crossing = Heads.every(model)
+    encoder, decoder = (table(model, heads, n_untrained=0) for heads in stacks)
+    crossing = table(model, crossing, cross_attention)
+    assert value(encoder, 0, "next-token") == pytest.approx(1, abs=1e-3)
+    assert set(encoder["stack"]) == {"encoder"}
+    assert value(decoder, 0, "previous-token") == pytest.approx(1, abs=1e-3)
+    assert value(decoder, 1, "offset:-2") == pytest.approx(1, abs=1e-3)
+    assert (set(decoder["stack"]), set(decoder["attention"])) == ({"decoder"}, {"self"})
+    assert (set(crossing["stack"]), set(crossing["attention"])) == ({"decoder"}, {"cross"})
     # both texts are <s> and twelve words: the head at its own position walks the diagonal
-    assert value(found, 0, "monotonicity") == pytest.approx(1)
-    assert value(found, 0, "diagonal") == pytest.approx(0, abs=1e-3)
-    assert value(found, 0, "entropy") == pytest.approx(0, abs=1e-3)
-    assert value(found, 1, "first-token") == pytest.approx(1, abs=1e-3)
-    assert value(found, 2, "entropy") == pytest.approx(1, abs=1e-3)
-    assert value(found, 2, "first-token") == pytest.approx(1 / 13, abs=1e-3)
+    assert value(crossing, 0, "monotonicity") == pytest.approx(1)
+    assert value(crossing, 0, "diagonal") == pytest.approx(0, abs=1e-3)
+    assert value(crossing, 0, "entropy") == pytest.approx(0, abs=1e-3)
+    assert value(crossing, 1, "first-token") == pytest.approx(1, abs=1e-3)
+    assert value(crossing, 2, "entropy") == pytest.approx(1, abs=1e-3)
+    assert value(crossing, 2, "first-token") == pytest.approx(1 / 13, abs=1e-3)
 
 
 def test_syntax_is_found_in_the_encoder_alone(model):
-    encoder, decoder, _ = Heads.every(model)
-    found = table(model, encoder, part_of_speech, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
-    assert value(found, 1, "relation:amod:head->dependent") == pytest.approx(1)
-    found = table(model, decoder, part_of_speech, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
-    # two back stands a verb; only the first noun of four sees no word but its adjective
-    assert value(found, 1, "relation:amod:head->dependent") == pytest.approx(1 / 4)
+    # in the decoder a verb stands two back; only the first noun of four sees no word but its adjective
+    for heads, expected in zip(Heads.every(model), (1, 1 / 4), strict=False):
+        rows = table(model, heads, part_of_speech, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
+        assert value(rows, 1, "relation:amod:head->dependent") == pytest.approx(expected)
 
 
 def test_a_text_is_its_own_target_and_positions_agree(model):
@@ -100,8 +85,8 @@ def test_a_text_is_its_own_target_and_positions_agree(model):
 
 
 def test_labels_say_in_which_attention_a_head_stands(model):
-    found = label(model, {"position": texts(40)})
-    where = found.labels[["stack", "attention", "head", "label"]].itertuples(index=False, name=None)
+    labels = label(model, {"position": texts(40)})
+    where = labels.labels[["stack", "attention", "head", "label"]].itertuples(index=False, name=None)
     assert {
         ("encoder", "self", 0, "next-token"),
         ("decoder", "self", 0, "previous-token"),
@@ -109,5 +94,5 @@ def test_labels_say_in_which_attention_a_head_stands(model):
         ("decoder", "cross", 0, "monotonicity"),
         ("decoder", "cross", 1, "first-token"),
     } <= {*where}
-    assert {*found.labels["evidence"]} == {"attention"}
-    assert "models of one stack" in found.left_out["position"]
+    assert {*labels.labels["evidence"]} == {"attention"}
+    assert "models of one stack" in labels.left_out["position"]

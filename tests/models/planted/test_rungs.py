@@ -13,10 +13,9 @@ from analyses.collectors import collect
 from analyses.labels import knockouts
 from analyses.reading.windows import Reading
 from analyses.rivals.antecedents import RIVALS, antecedent_items
-from analyses.tables.head_tables import Collected
 from benchmarks.labels import repaired
 from benchmarks.planted import FORMS, Composed, linked_texts
-from benchmarks.planted.linked_texts import SPELLINGS, Linked
+from benchmarks.planted.linked_texts import SPELLINGS
 from benchmarks.planted.rungs import SHARE, SINK, Rung, compose_rungs, compose_sinks
 from benchmarks.simple_rules import strictest
 from interp import AnnotatedText, run
@@ -31,14 +30,9 @@ def composed(request) -> Composed:
     return compose_rungs(seed, form=form)
 
 
-def lexicon_of(composed: Composed) -> Linked:
-    assert isinstance(composed.lexicon, Linked)
-    return composed.lexicon
-
-
 def keys(rule: str, text: AnnotatedText, composed: Composed) -> dict[int, int]:
     """From the words that ask, the word that a rule names; those to whom it names none are left out."""
-    lexicon, causal = lexicon_of(composed), composed.model.config.last.causal
+    lexicon, causal = composed.lexicon, composed.model.config.last.causal
     names, n = {*lexicon.masculine, *lexicon.feminine}, len(text.words)
     things = [at for at in range(n) if text.words[at] in lexicon.things]
     verbs = [at for at in range(n) if text.words[at] in lexicon.verbs]
@@ -53,8 +47,9 @@ def keys(rule: str, text: AnnotatedText, composed: Composed) -> dict[int, int]:
         ahead = {at: [to for to in nouns if to > at][:1] for at in verbs}
         return {at: found[0] for at, found in (asked if causal else ahead).items() if found}
     if rule == "offset":
-        (by,) = (each.behaviour.rules[0] for each in composed.where("offset") if isinstance(each.behaviour, Rung))
-        return {at: at + int(by.split()[1]) for at in range(n) if 0 <= at + int(by.split()[1]) < n}
+        (place,) = composed.where("offset")
+        by = int(place.behaviour.rules[0].split()[1])
+        return {at: at + by for at in range(n) if 0 <= at + by < n}
     of = {
         "nearest mention": lambda at, to: True,
         "same form": lambda at, to: pronouns.get(to) == pronouns[at],
@@ -71,28 +66,23 @@ def sex(form: str | None) -> str | None:
     return next((sex for sex, forms in linked_texts.FORMS.items() if form in forms), None)
 
 
-def texts_of(composed: Composed, count: int = 6) -> list[AnnotatedText]:
-    lexicon = lexicon_of(composed)
-    return [*linked_texts.clauses(lexicon, count), *linked_texts.reports(lexicon, count)]
-
-
 def patterns(composed: Composed) -> Iterator[tuple[AnnotatedText, torch.Tensor]]:
     """Each text with its attention: layer head query key, words only."""
-    for text in texts_of(composed):
+    for text in (*linked_texts.clauses(composed.lexicon, 6), *linked_texts.reports(composed.lexicon, 6)):
         out = run(composed.model, text.text, capture="*.attn.pattern")
         yield text, torch.stack([each[0] for each in out.activations.values()])[..., 1:, 1:]
 
 
 def test_each_head_attends_to_what_its_rule_names(composed):
-    asked = dict.fromkeys(("object", "nearest of class", "offset", "nearest mention", "same form", "name-aware"), 0)
-    asked |= {"leftmost": 0, "antecedent": 0}
+    rules = ("object", "nearest of class", "offset", "nearest mention", "same form", "name-aware", "leftmost")
+    seen = Counter()
     for text, pattern in patterns(composed):
-        for rule in asked:
+        for rule in (*rules, "antecedent"):
             (place,) = composed.where(rule)
             for query, key in keys(rule, text, composed).items():
                 assert pattern[place.layer, place.head, query, key] > 0.95, (rule, text.text, query, key)
-                asked[rule] += 1
-    assert min(asked.values()) >= 5
+                seen[rule] += 1
+    assert min(seen[rule] for rule in (*rules, "antecedent")) >= 5
 
 
 def test_a_mixture_shares_its_attention(composed):
@@ -124,10 +114,9 @@ def test_heads_of_classes_share_their_attention_among_the_class(composed):
 
 
 def test_no_simple_rule_finds_what_the_code_tells(composed):
-    lexicon = lexicon_of(composed)
-    rules = strictest(linked_texts.clauses(lexicon, 100))
+    rules = strictest(linked_texts.clauses(composed.lexicon, 100))
     assert rules.loc[rules["relation"] == "obj", "right"].between(0.2, 0.6).all()
-    items = [item for text in linked_texts.reports(lexicon, 100) for item in antecedent_items(text)]
+    items = [item for text in linked_texts.reports(composed.lexicon, 100) for item in antecedent_items(text)]
     assert all(item.named for item in items)
     for rival in RIVALS:
         right = [sum(score for score, hit in zip(rival(item), item.correct, strict=True) if hit) for item in items]
@@ -136,13 +125,11 @@ def test_no_simple_rule_finds_what_the_code_tells(composed):
 
 @pytest.mark.slow
 def test_rules_name_each_head_and_set_only_the_deserving_apart(composed):
-    corpora = linked_texts.clauses(lexicon_of(composed), 60), linked_texts.reports(lexicon_of(composed), 60)
+    corpora = linked_texts.clauses(composed.lexicon, 60), linked_texts.reports(composed.lexicon, 60)
     tables = []
     for module, corpus in zip((part_of_speech, coreference), corpora, strict=True):
-        (found,) = collect(Reading(composed.model, corpus), [module.Collector(composed.model)])
-        assert isinstance(found, Collected)
-        assert found.rules is not None
-        tables.append(found.rules(seed=0))
+        (collected,) = collect(Reading(composed.model, corpus), [module.Collector(composed.model)])
+        tables.append(collected.rules(seed=0))
     table = pd.concat(tables)
     for place in composed.placed:
         own = table.loc[(table["layer"] == place.layer) & (table["head"] == place.head)]
@@ -164,7 +151,7 @@ def test_rules_name_each_head_and_set_only_the_deserving_apart(composed):
 @pytest.mark.slow
 def test_hiding_a_sink_costs_what_removing_it_does_not():
     composed = compose_sinks(0)
-    corpus = linked_texts.clauses(lexicon_of(composed), 6)
+    corpus = linked_texts.clauses(composed.lexicon, 6)
     asked = {"behaviours": [OURS["position"]], "texts": 6, "armed": {"first-token"}}
     table = knockouts.measure(composed.model, corpus, **asked).table
     for place in composed.where(SINK):
@@ -186,7 +173,7 @@ def kinds(text: AnnotatedText) -> Counter[Kind]:
 
 def test_repaired_dependencies_keep_tags_and_distances_and_nothing_else():
     before = same = kept = objects = 0
-    for text in linked_texts.clauses(lexicon_of(compose_rungs(0)), 20):
+    for text in linked_texts.clauses(compose_rungs(0).lexicon, 20):
         anew = repaired(text, 0)
         assert (anew.words, anew.tags) == (text.words, text.tags)
         assert kinds(anew) <= kinds(text)

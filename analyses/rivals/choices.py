@@ -1,0 +1,407 @@
+"""Which word does a head choose from a word that asks, and is it one that is sought?
+
+Relations, a user's pairs and antecedents go through this one scorer, with their rivals, null and rules. A word's
+highest choice is searched once for all items that it asks.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from analyses.collectors import Readings, Sinks
+from analyses.measures import Measure, Rival
+from analyses.reading.attended import Attended
+from analyses.reading.windows import Batch, by_text
+from analyses.rivals.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen, Records
+from analyses.tables.head_tables import Heads
+from interp.annotation import AnnotatedText
+from interp.patterns import nulls, selection
+from interp.patterns.rows import SINKS, Sink
+from interp.tokens import NO_WORD
+
+Pair = tuple[int, int, int, int]  # the word that asks, the one sought, the measure's number, and where it is annotated
+
+
+@dataclass(frozen=True)
+class Items:
+    """Questions put to a batch: which prompt and word ask (counted in the window), and for which measure.
+
+    candidates  item word   the words among which a head chooses
+    right       item word   the words that are sought
+    picks       item        by a rule's name the word that it chooses, where that is not read off the items; None: all
+                            words alike
+    by_tag     chance is told by words of the same tag at about the same distance
+    """
+
+    batch: Batch
+    prompt: Int[Tensor, " item"]
+    query: Int[Tensor, " item"]
+    column: Int[Tensor, " item"]
+    candidates: Bool[Tensor, "item word"]
+    right: Bool[Tensor, "item word"]
+    picks: Mapping[str, Int[Tensor, " item"] | None] = field(default_factory=dict)
+    by_tag: bool = True
+
+    @staticmethod
+    def of(
+        batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], unseen: np.ndarray, *, causal: bool, sign: int = 1
+    ) -> "Items":
+        """The pairs of words that a batch shows.
+
+        Args:
+            batch: windows.
+            pairs: gives the pairs of a text, sorted. Words that are paired with themselves are passed over.
+            unseen: by measure, how many items have a target that is not shown: these are added.
+            causal: no word after the query is seen; of a batch that is `turned` (`sign` -1), none before it.
+            sign: 1, or -1.
+        """
+        rows: list[tuple[int, int, int, int]] = []
+        for prompt, window in enumerate(batch.windows):
+            every = pairs(window.text)
+            shown = {word for word, n_pieces in enumerate(window.pieces, window.start) if n_pieces}
+            begin, end = (bisect_left(every, (word,)) for word in (window.scored_from, window.stop))
+            for query, target, column, word in every[begin:end]:
+                if query == target or query not in shown:
+                    continue
+                if target not in shown or (causal and sign * (target - query) > 0):
+                    unseen[column] += window.start <= word < window.stop
+                else:
+                    rows.append((prompt, query - window.start, target - window.start, column))
+        columns = torch.tensor(rows, dtype=torch.long, device=batch.device).reshape(-1, 4)
+        prompt, query, target, column = columns.unbind(1)
+        first, words = batch.first_piece, torch.arange(batch.pieces.shape[1], device=batch.device)
+        visible = batch.rows.visible[prompt, first[prompt, query]].gather(1, first[prompt])
+        others = visible & (batch.pieces[prompt] > 0) & (words != query[:, None])
+        return Items(batch, prompt, query, column, others, words == target[:, None])
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    @cached_property
+    def words(self) -> Int[Tensor, " word"]:
+        """All of a window."""
+        return torch.arange(self.batch.pieces.shape[1], device=self.prompt.device)
+
+    @cached_property
+    def bins(self) -> Int[Tensor, "item word"]:
+        """About how far away each word is."""
+        return nulls.distance_bin(self.words - self.query[:, None])
+
+    def choice(self, rule: Rival) -> Int[Tensor, " item"] | None:
+        """The word that a rule chooses, negative where it has none; None of a rule that likes all words alike."""
+        if rule.name in self.picks:
+            return self.picks[rule.name]
+        return None if rule.looks is None else rule(self)
+
+    def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
+        """Whether each word is one that its query is asked for by this measure: a verb may have several auxiliaries."""
+        n_prompts, n_words = self.batch.pieces.shape
+        number, place = ((self.column * n_prompts + self.prompt) * n_words + self.query).unique(return_inverse=True)
+        right = torch.zeros(len(number), n_words, device=place.device).index_add_(0, place, self.right.float())
+        return lookup(right[place] > 0, words)
+
+    def by_prompt(self, values: Float[Tensor, "item any"], n_measures: int) -> Float[Tensor, "prompt any measure"]:
+        """Sums over each prompt's items, by measure."""
+        total = values.new_zeros(len(self.batch.windows) * n_measures, values.shape[1], dtype=torch.float64)
+        total.index_add_(0, self.prompt * n_measures + self.column, values.double())
+        return total.unflatten(0, (-1, n_measures)).transpose(1, 2)
+
+    @cached_property
+    def tags(self) -> tuple[dict[str, int], Int[Tensor, "prompt word"]]:
+        """A number for each tag of a batch, and that of each shown word: -1 where it has none."""
+        numbers: dict[str, int] = {}
+        of_words = self.batch.by_word(lambda text: [numbers.setdefault(tag, len(numbers)) for tag in text.tags or ()])
+        return numbers, of_words
+
+    def nearest(self, tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
+        """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
+        n_words = self.batch.pieces.shape[1]
+        word = torch.arange(n_words, device=self.prompt.device)
+        numbers, of_words = self.tags
+        wanted = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
+        shown = torch.isin(of_words, wanted) & (self.batch.pieces > 0)
+        if last_of_run:
+            shown = shown & ~torch.cat([shown[:, 1:], torch.zeros_like(shown[:, :1])], 1)
+        none = torch.full_like(word[:1], -1 if before else n_words).expand(len(shown), 1)
+        places = torch.where(shown, word, none)
+        if before:
+            nearest = torch.cat([none, places.cummax(1).values[:, :-1]], 1)
+        else:
+            nearest = torch.cat([places.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
+        chosen = nearest[self.prompt, self.query]
+        return torch.where(chosen < n_words, chosen, -1)
+
+
+@dataclass(frozen=True)
+class _Columns(Attended):
+    """Patterns with rows and columns changed: each column over the number of pieces of its word."""
+
+    pieces: Int[Tensor, "prompt position"] | None = None
+
+    def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
+        """What some keys get."""
+        assert self.pieces is not None
+        return self.pattern.transpose(-1, -2)[prompt, :, query] / self.pieces[prompt][:, None].to(self.pattern)
+
+
+def turned(batch: Batch) -> Batch:
+    """The same texts with rows and columns of the pattern changed: what each word gets, from every word.
+
+    A word's pieces are still added up where they are attended to and averaged where they attend: here the keys attend.
+    """
+    pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
+    rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
+    return replace(batch, attention=_Columns(batch.pattern, pieces=pieces), rows=rows)
+
+
+def lookup(mask: Bool[Tensor, "item word"], words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
+    """The mask at some words; False at words outside the window."""
+    inside = (words >= 0) & (words < mask.shape[1])
+    return inside & mask.gather(1, words.clamp(0, mask.shape[1] - 1))
+
+
+class Judgement(NamedTuple):
+    """Whether each head chose a right word, and what that is on average when the words of a bin change places.
+
+    `chosen` is the word that it chose, -1 where several tie or none has any attention, and `mass` the attention on it.
+    """
+
+    right: Float[Tensor, "item head"]
+    mean: Float[Tensor, "item head"]
+    variance: Float[Tensor, "item head"]
+    chosen: Int[Tensor, "item head"]
+    mass: Float[Tensor, "item head"]
+
+
+class Choices:
+    """The rows of the words that ask, over words: attention to a word lies at the column of its first piece."""
+
+    def __init__(self, items: Items, *, predicting: bool = False):
+        """Look each asking word's rows up, once for all its items; or (`predicting`) the row before it."""
+        self.items, self.batch = items, items.batch
+        word_of, n_words = self.batch.word_of, self.batch.pieces.shape[1]
+        number, self.item_asker = (items.prompt * n_words + items.query).unique(return_inverse=True)
+        self.prompt, self.word = number // n_words, number % n_words
+        if predicting:
+            self.row_asker = torch.arange(len(number), device=number.device)
+            self.piece = self.batch.first_piece[self.prompt, self.word] - 1
+        else:
+            self.row_asker, self.piece = (word_of[self.prompt] == self.word[:, None]).nonzero(as_tuple=True)
+        self.n_pieces = torch.bincount(self.row_asker, minlength=len(number))
+        self.first_word = word_of[:, 0]
+        self.rows, self.to_first, self.scale = self._rows()
+
+    @cached_property
+    def kept(self) -> Judgement:
+        """Every row as it is."""
+        return self._judge(torch.ones_like(self.word, dtype=torch.bool), without_first=False)[1]
+
+    @cached_property
+    def removed(self) -> Judgement:
+        """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
+        many_rows, first = self.n_pieces > 1, self.first_word[self.prompt] != NO_WORD
+        which, changed = self._judge(many_rows | first, without_first=True)
+        return Judgement(*(old.index_copy(0, which, new) for old, new in zip(self.kept, changed, strict=True)))
+
+    @cached_property
+    def lost(self) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
+        """Items of which a row keeps too little without the first position, and those whose target stood there."""
+        gone = (self.scale == 0).to(self.rows)
+        by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.row_asker, gone)
+        first_word = self.first_word[self.items.prompt, None]
+        return by_word[self.item_asker] > 0, lookup(self.items.right, first_word)[:, 0]
+
+    def beside_rules(self, rules: Sequence[Rival]) -> Chosen:
+        """What heads and rules choose, the first position kept."""
+        items, query = self.items, self.items.query[:, None]
+        words = torch.stack([pick for rule in rules if (pick := items.choice(rule)) is not None], 1)
+        chosen = self.kept.chosen
+        kinds = items.tags[1][items.prompt] if items.by_tag else items.words.expand_as(items.bins)
+        chance = _rate(items.candidates, items.right, items.bins, kinds).gather(1, chosen.clamp(min=0))
+        return Chosen(
+            measure=items.column,
+            groups=self.batch.groups[items.prompt.cpu()],
+            rules=torch.where(words < 0, NO_WORD_FOR_IT, words - query),
+            hits=lookup(items.right, words),
+            sought=items.sought(words),
+            chosen=torch.where(chosen < 0, NO_CHOICE, chosen - query),
+            right=lookup(items.right, chosen),
+            mass=self.kept.mass,
+            chance=chance * (chosen >= 0),
+        )
+
+    def rival_scores(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
+        """How often each rule is right: 0 or 1, or by chance."""
+        words, right = [self.items.choice(rule) for rule in rivals], self.items.right
+        n_candidates = self._candidates(without_first=without_first).sum(1).clamp(min=1)
+        shares = [right.sum(1) / n_candidates if word is None else lookup(right, word[:, None])[:, 0] for word in words]
+        return torch.stack(shares, 1).to(self.rows)
+
+    def word_scores(self, *, without_first: bool = False) -> Float[Tensor, "item head word"]:
+        """The attention of each question's word on its candidates, averaged over pieces."""
+        pooled = self._pooled(torch.ones_like(self.word, dtype=torch.bool), without_first=without_first)
+        pooled = (pooled / self.n_pieces[:, None, None])[self.item_asker]
+        columns = self.batch.first_piece[self.items.prompt][:, None].expand(-1, pooled.shape[1], -1)
+        return pooled.gather(2, columns) * self.items.candidates[:, None]
+
+    def _candidates(self, *, without_first: bool) -> Bool[Tensor, "item word"]:
+        items, prompt = self.items, self.items.prompt
+        if not without_first:
+            return items.candidates
+        gone = (items.words == self.first_word[prompt, None]) & (self.batch.pieces[prompt] == 1)
+        return items.candidates & ~gone
+
+    def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"], Float[Tensor, "piece head"]]:
+        """Attention from each piece of the words that ask to candidates, and apart from it to the first position; and
+        what rows are multiplied by without it."""
+        prompt, word_of = self.prompt[self.row_asker], self.batch.word_of
+        rows = self.batch.attention.rows(prompt, self.piece)
+        scale = Sink.of(rows[:, :, None]).scale[:, :, 0]
+        candidates = torch.zeros(len(self.word), self.batch.pieces.shape[1], device=rows.device)
+        candidates = candidates.index_add_(0, self.item_asker, self.items.candidates.float()) > 0
+        among = candidates[self.row_asker].gather(1, word_of[prompt].clamp(min=0))
+        among &= (word_of != NO_WORD)[prompt]
+        to_first = rows[..., 0] * among[:, :1]
+        among[:, 0] = False
+        rows *= among[:, None]
+        in_pieces = (word_of != NO_WORD) & (self.batch.pieces.gather(1, word_of.clamp(min=0)) > 1)
+        first = self.batch.first_piece.gather(1, word_of.clamp(min=0))
+        ends = torch.bincount(prompt, minlength=len(word_of)).cumsum(0).tolist()
+        for number, (begin, end) in enumerate(pairwise([0, *ends])):
+            (columns,) = in_pieces[number].nonzero(as_tuple=True)
+            into = (first[number, :, None] == columns).to(rows)  # all of a word at its first piece, 0 at others
+            added_up = rows[begin:end] @ into
+            rows[begin:end].scatter_(-1, columns.expand(added_up.shape), added_up)
+        return rows, to_first, scale
+
+    def _pooled(self, words: Bool[Tensor, " word"], *, without_first: bool) -> Float[Tensor, "some head key"]:
+        """The rows of some words, added up over their pieces: a word looks hardest where their sum does."""
+        (piece,), number, rows = words[self.row_asker].nonzero(as_tuple=True), words.cumsum(0) - 1, self.rows
+        if without_first:
+            rows = rows.index_select(0, piece).mul_(self.scale[piece][..., None])
+        pooled = rows.new_zeros(int(words.sum()), *rows.shape[1:]).index_add_(0, number[self.row_asker[piece]], rows)
+        if not without_first:
+            pooled[..., 0].index_add_(0, number[self.row_asker[piece]], self.to_first[piece])
+        return pooled
+
+    def _judge(self, words: Bool[Tensor, " word"], *, without_first: bool) -> tuple[Int[Tensor, " item"], Judgement]:
+        """Which items some of the words ask, and how they are judged."""
+        (which,), items = words[self.item_asker].nonzero(as_tuple=True), self.items
+        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_asker[which]]
+        score, column, tied = (part[row] for part in selection.Highest.of(pooled))
+        prompt = items.prompt[which]
+        chosen = self.batch.word_of.flatten()[prompt[:, None] * self.batch.word_of.shape[1] + column]
+        candidates = self._candidates(without_first=without_first)[which]
+        correct, bins = items.right[which] & candidates, items.bins[which]
+        right = (lookup(correct, chosen) & (score > 0)).to(score)
+        mean = _rate(candidates, correct, bins).gather(1, chosen.clamp(min=0)) * (score > 0)
+        variance = mean * (1 - mean)
+        item, head = tied.nonzero(as_tuple=True)
+        if len(item):  # several words tie for the highest: the plain scorer
+            columns = self.batch.first_piece[prompt[item]]
+            scores = pooled[row[item], head].gather(1, columns)[:, None]
+            masks = candidates[item], correct[item]
+            plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, bins[item])
+            for values, changed in zip((right, mean, variance), plain, strict=True):
+                values[item, head] = changed[:, 0]
+        mass = score / self.n_pieces[self.item_asker[which], None]  # a word's rows were added up
+        return which, Judgement(right, mean, variance, torch.where((score > 0) & ~tied, chosen, -1), mass)
+
+
+def _rate(
+    candidates: Bool[Tensor, "item word"], right: Bool[Tensor, "item word"], *kinds: Int[Tensor, "item word"]
+) -> Float[Tensor, "item word"]:
+    """The share of right words among the candidates of each word's kinds."""
+    kind, n_kinds = torch.zeros_like(kinds[0]), 1
+    for number in kinds if kind.numel() else ():
+        low, high = (int(end) for end in number.aminmax())
+        kind, n_kinds = kind * (high - low + 1) + number - low, n_kinds * (high - low + 1)
+    of_kind = torch.zeros(2, len(kind), n_kinds, device=kind.device)
+    for count, mask in zip(of_kind, (right & candidates, candidates), strict=True):
+        count.scatter_add_(1, kind, mask.float())
+    return (of_kind[0] / of_kind[1].clamp(min=1)).gather(1, kind) * candidates
+
+
+class Selections(Readings):
+    """How often the word that is chosen is a right one, beside the same of rivals; `records` keep what is chosen.
+
+    With `masses` the second half of the measures is the share of the candidates' attention that is on right ones.
+    """
+
+    def __init__(
+        self,
+        heads: Heads,
+        measures: Sequence[Measure],
+        *,
+        masses: bool = False,
+        records: Records | None = None,
+        sinks: Sequence[Sinks] = SINKS,
+    ):
+        super().__init__(heads, measures, sinks)
+        self.masses, self.records = masses, records
+
+    def add_choices(self, choices: Choices, sink: str) -> None:
+        """Add items in one reading, without those that are lost to a head or to all."""
+        items, removed = choices.items, sink == "removed"
+        judged = choices.removed if removed else choices.kept
+        rivals = choices.rival_scores(self.rivals, without_first=removed)
+        counted, everywhere = torch.ones_like(judged.right), torch.ones_like(rivals)
+        if removed:
+            rows, at_sink = choices.lost
+            everywhere *= ~at_sink[:, None]
+            counted = (~rows & ~at_sink[:, None]).to(judged.right)
+        values = [(judged.right, counted, judged.mean, judged.variance)]
+        if self.masses:
+            scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
+            share, any_mass = selection.share(scores, *masks)
+            values.append((share, counted * any_mass, *nulls.share(scores, *masks, items.bins)))
+        n_columns, sums = len(self.measures) // len(values), []
+        for value, weight, mean, variance in values:
+            both = torch.cat([value * weight, rivals * everywhere], 1), torch.cat([weight, everywhere], 1)
+            sums.append([items.by_prompt(part, n_columns) for part in (*both, mean * weight, variance * weight)])
+        values, weights, *null = (torch.cat(parts, -1) for parts in zip(*sums, strict=True))
+        self.add_sums(sink, choices.batch.groups, values, weights, null)
+        if self.records is not None and sink == "kept" and not self.records.full:
+            self.records.add(choices.beside_rules(self.records.rules))
+
+
+class PairScorer(Selections):
+    """Scores pairs of words; `received` asks of a word that is sought who looks at it."""
+
+    def __init__(
+        self,
+        heads: Heads,
+        measures: Sequence[Measure],
+        pairs: Callable[[AnnotatedText], list[Pair]],
+        counts: Counter[str],
+        *,
+        unseen: str = "",
+        records: Records | None = None,
+        received: bool = False,
+    ):
+        """Start from nothing; `counts` of the pairs whose second word is not visible goes by the name of `unseen`."""
+        super().__init__(heads, measures, records=records, sinks=SINKS[:1] if received else SINKS)
+        self.causal, self.pairs, self.counts, self.unseen = heads.causal, by_text(pairs), counts, unseen
+        self.received = received
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        batch, n_unseen = turned(batch) if self.received else batch, np.zeros(len(self.measures), dtype=int)
+        items = Items.of(batch, self.pairs, n_unseen, causal=self.causal, sign=-1 if self.received else 1)
+        if self.unseen and n_unseen.any():
+            self.counts[self.unseen] += int(n_unseen.sum())
+        if self.records is not None and not self.records.full:
+            self.records.unseen += n_unseen
+        if len(items):
+            choices = Choices(items)
+            for sink in self.sinks:
+                self.add_choices(choices, sink)

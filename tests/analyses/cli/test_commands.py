@@ -1,0 +1,267 @@
+"""How a command starts and ends: one line where something is wrong, nothing half done, and what help and JSON say."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree
+
+import pandas as pd
+import pytest
+import tiny
+import typer
+from commands import command, refusal
+
+from analyses.cli import app as cli
+from analyses.cli import command_frame as frame
+from analyses.cli.command_frame import filled, folded, one_line
+from analyses.cli.options import COMMANDS as DECLARED
+from analyses.execution import output
+from analyses.page.sections import Page
+from analyses.report.scaffold import write
+from models import recipes, save, sources
+
+# Commands that are stopped, or that nobody listens to.
+
+
+def test_a_reader_that_goes_away_ends_nothing(capsys, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as nobody, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", nobody)
+        with pytest.raises(SystemExit) as end:
+            cli.main(["models"])
+        assert not end.value.code
+        assert sys.stdout is nobody
+        print("goes nowhere", file=nobody)  # nor do the lines that follow fail
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models"], ["models", "--json"]])
+def test_a_standard_output_that_is_closed_or_full_is_no_traceback(arguments, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it where the shell closed it
+    assert command(capsys, *arguments) == (0, "", "")
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert "output takes nothing: No space left on device" in refusal(capsys, *arguments)
+
+
+def test_a_file_that_a_command_opens_is_not_its_closed_standard_output(tmp_path):
+    program = (
+        "from analyses.cli.standard_output import unread\n"
+        "import os\n"
+        "with unread():\n"
+        f"    file = open({str(tmp_path / 'file')!r}, 'w')\n"
+        "    os.write(1, b'said')\n"
+        "    print('said')\n"
+    )
+    subprocess.run(["sh", "-c", f'exec {shlex.quote(sys.executable)} -c "$1" >&- 2>&-', "sh", program], check=True)
+    assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.fixture
+def heeding() -> Iterator[None]:
+    """The signals as a terminal gives them: a suite that was started in the background ignores some."""
+    stops = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = [signal.signal(stop, signal.default_int_handler) for stop in stops]
+    yield
+    for stop, handler in zip(stops, before, strict=True):
+        signal.signal(stop, handler)
+
+
+@pytest.mark.usefixtures("heeding")
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_beside_what_was_there(stop, tmp_path, capsys):
+    out, before = tmp_path / "out", signal.getsignal(stop)
+    beside = []
+    with pytest.raises(typer.Exit) as end, one_line(), output.writing(out):
+        os.kill(os.getpid(), beside.extend(tmp_path.iterdir()) or stop)
+    assert beside
+    assert end.value.exit_code == 128 + stop
+    assert [*tmp_path.iterdir()] == []
+    assert capsys.readouterr().err == "interp: interrupted; nothing was written\n"
+    assert signal.getsignal(stop) == before
+
+
+def test_names_of_what_was_written_stay_whole():
+    name = "report-with-a-name/" * 9 + "of-its-own"
+    assert folded(f"wrote {name}/report.html", "beside it run.json") == f"wrote {name}/report.html\nbeside it run.json"
+    assert name in filled(f"{'a word ' * 10}{name} and more")
+
+
+# Arguments that nobody means.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("generate x --seed -1", "'--seed': Input should be greater than or equal to 0"),
+        (["patch", "--seed", "9" * 5_000], "'--seed'"),
+        ("report --pairs 999999999", "'--pairs': Input should be less than or equal to 10000"),
+        (["report", "--corpus", "x" * 300, "--out", "never"], "File name too long"),
+        (["generate", "x\udcff"], "expected arguments in UTF-8, got 'x\\udcff': type a text in UTF-8"),
+        ("generate x --dtype half", "'--dtype': 'half' is not one of"),
+        (["x" * 10_000], "(10,0"),
+        ("generate x --top-k 3", "--top-k cut what is drawn from, and --temperature 0 draws none"),
+        ("position --exact", "--exact is of what labels need, and there are none: add --labels"),
+        (["patch", "--position", "A=1", "--whole-prompts"], "--position names what --by-position patches"),
+        (["report", "--out", ""], "'--out': expected the name of a file or directory, got ''"),
+        (["position", "--corpus", "", "--out", "never"], 'no file or directory ""'),
+        ("view x --out /proc/version/x.html", "/proc/version is a file: expected a directory above x.html; choose"),
+    ],
+)
+def test_it_ends_in_a_short_line(arguments, expected, capsys):
+    assert expected in refusal(capsys, *(arguments.split(" ") if isinstance(arguments, str) else arguments))
+
+
+class PanicException(BaseException):
+    """What such a library raises."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(5, "Input/output error", "/a/file"), "interp: /a/file: the system refused: Input/output error"),
+        (OSError(28, "No space left on device"), "interp: the system refused: No space left on device"),
+        (RecursionError("too deep"), "interp: something that was read is nested too deep (too deep)"),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates"), "interp: expected text that UTF-8 can hold"),
+        (MemoryError(), "interp: not enough memory"),
+        (PanicException("index 3"), "interp: the tokenizers' library failed: index 3"),
+        (OSError(5, "x" * 10_000), "interp: the system refused: xxx"),
+    ],
+)
+def test_what_no_reader_foresaw_is_a_line_too(error, expected, capsys):
+    with pytest.raises(typer.Exit) as ended, frame.one_line():
+        raise error
+    shown = capsys.readouterr().err
+    assert ended.value.exit_code == frame.USAGE
+    assert shown.startswith(expected)
+    assert shown.count("\n") == 1
+    assert len(shown) < 400
+
+
+def test_a_mistake_of_ours_keeps_its_traceback():
+    with pytest.raises(KeyError), frame.one_line():
+        raise KeyError("ours")
+
+
+def test_a_mistyped_folder_is_said_to_be_taken_for_a_hub_model(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+
+    def asked(*_: object, **__: object) -> str:
+        assert 'no directory "my/modle": it is taken for a model' in capsys.readouterr().err
+        raise OSError("offline")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", asked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with pytest.raises(typer.Exit), frame.one_line():
+            sources.directory_of("my/modle")
+    assert "the Hugging Face hub gave no such model: offline" in capsys.readouterr().err
+
+
+# `--quiet` and `--json`.
+
+
+@pytest.fixture(scope="module")
+def given(position_report, tmp_path_factory) -> dict[str, str]:
+    """A run with a table of heads, and a model that reads token ids."""
+    folder = tmp_path_factory.mktemp("given")
+    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "effect": 0.5}
+    page = Page("What?", ["short"], [], tables={"rows": pd.DataFrame([row])})
+    write(folder / "run", lambda run: page, {"tiny": tiny.model("gpt2")}, seed=0, command="interp x")
+    copytree(position_report, folder / "report")
+    save(tiny.model("gpt2"), folder / "ids")
+    return {each.upper(): str(folder / each) for each in ("run", "report", "ids")}
+
+
+@pytest.mark.parametrize(
+    ("line", "keys"),
+    [
+        ("inspect RUN L0.H0", {"name", "facts", "tables"}),
+        ("figures REPORT position-heads --width 9 --out drawn", {"out", "files", "left_out"}),
+        ("view Hello --out view.html", {"out", "begins_at"}),
+        ("generate Hello --tokens 2", {"prompt", "written"}),
+        ("models", {"families", "shipped", "cached"}),
+    ],
+)
+def test_what_is_asked_quietly_says_nothing_and_as_json_an_object(line, keys, given, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = [given.get(word, word) for word in line.split()]
+    assert command(capsys, *asked, "--quiet") == (0, "", "")
+    found = json.loads(command(capsys, *asked, "--json", "--quiet")[1])
+    assert keys <= found.keys()
+    if "files" in found:
+        assert {*found["files"]} == {path.name for path in (tmp_path / "drawn").iterdir()}
+    if "written" in found:
+        assert f"{found['prompt']}{found['written']}\n" == command(capsys, *asked)[1]
+
+
+@pytest.mark.parametrize("line", ["inspect RUN L9.H0", "figures RUN", "generate x --model ./no"])
+def test_what_is_wrong_is_said_quietly_too(line, given, capsys):
+    code, said, wrong = command(capsys, *(given.get(word, word) for word in line.split()), "--quiet", "--json")
+    assert (code, said, wrong.count("\n")) == (2, "", 1)
+
+
+# Examples and completion.
+
+
+COMMANDS = typer.main.get_command(cli.app).commands  # pyright: ignore
+SHIPPED = {path.stem for path in Path(recipes.__file__).parent.glob("*.toml")}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_examples_are_shown_and_read_by_their_command_which_is_quiet_or_tells_a_program(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for given in ("pairs.csv", "treebank.conllu"):
+        Path(given).touch()
+    for given in ("trained", "DIRECTORY", "FOLDER"):
+        Path(given).mkdir()
+    COMMANDS[name].main(["--help"], prog_name=f"interp {name}", standalone_mode=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert {"--quiet", "--json"} <= {*shown.split()}
+    for line in DECLARED[name]["examples"]:
+        assert " ".join(line.split()) in shown
+        program, called, *arguments = shlex.split(line)
+        assert (program, called) == ("interp", name)
+        COMMANDS[name].make_context(name, [*arguments])
+        with pytest.raises(Exception, match="No such option"):
+            COMMANDS[name].make_context(name, [*arguments, "--no-such-option"])
+        prompts = {"--clean", "--corrupt", "--answer", "--wrong"}
+        assert name != "patch" or "--pairs" in arguments or prompts <= {*arguments}
+
+
+def test_every_command_has_examples():
+    assert DECLARED.keys() == COMMANDS.keys()
+
+
+def test_a_suggestion_keeps_its_question_mark_and_no_semicolon(capsys):
+    assert refusal(capsys, "inspct").endswith("Did you mean 'inspect'? See interp --help")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("interp insp", {"inspect"}),
+        ("interp report --mo", {"--model"}),
+        ("interp report --model d", {"default", "drafts"}),
+        ("interp report --dtype f", {"float32", "float64"}),
+        ("interp train ", {*SHIPPED, "drafts", "mine"}),
+    ],
+)
+def test_the_last_word_is_completed(line, expected, monkeypatch, capfd, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("drafts", "mine"):
+        (tmp_path / folder).mkdir()
+    given = {"_INTERP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert {*command(capfd).out.split()} == expected
