@@ -359,7 +359,7 @@ def broken(text: str, width: int | float, size: int | float = FONT) -> str:
     """A text in lines of so many inches, broken after blanks, colons, slashes, arrows and hyphens, or in long words."""
 
     def fits(line: str) -> bool:
-        return not line.strip() or _width(line.rstrip(), sized(size)) <= 72 * width
+        return not line.strip() or bool(_width(line.rstrip(), sized(size)) <= 72 * width)
 
     lines = [""]
     for word in re.findall(r"[^ :/→-]*[ :/→-]|[^ :/→-]+", text):
@@ -372,7 +372,7 @@ def broken(text: str, width: int | float, size: int | float = FONT) -> str:
 
 @lru_cache(1 << 14)
 def _width(line: str, points: float) -> float:
-    return TextPath((0, 0), line, size=points).get_extents().width
+    return float(TextPath((0, 0), line, size=points).get_extents().width)
 
 
 def measure_name(measure: str) -> str:
