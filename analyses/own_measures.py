@@ -163,12 +163,12 @@ class Collector(Scoring):
 
     def _scorer(self, measure: Measure) -> Readings:
         if measure.pairs is None:
-            return Shares(self.heads, [measure])
+            return _Shares(self.heads, [measure])
         unseen = f"{measure.name}: pairs left out: the word sought is not visible"
         return PairScorer(self.heads, [measure], pairs_of(measure), self.counts, unseen=unseen)
 
 
-class Shares(Readings):
+class _Shares(Readings):
     """Attention on claimed keys, over the rows that see any."""
 
     def add(self, batch: Batch) -> None:

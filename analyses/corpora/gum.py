@@ -51,17 +51,17 @@ class _Document:
             return
         text, places = result
         for row in lines.last(sentence.rows):
-            if not row.kind:
-                self.surface.append(self.length + places[row.number])
-            if (value := row.misc.get("Entity", "")) not in _UNSAID:
+            if isinstance(row["id"], int):
+                self.surface.append(self.length + places[row["id"]])
+            if (value := row["misc"].get("Entity", "")) not in _UNSAID:
                 self._read(value, row, order, lines)
         self.texts.append(text)
         self.length += len(text.words)
         check_words(self.length, self.name)
 
     def _read(self, value: str, row: Row, order: _Order, lines: Lines) -> None:
-        if row.kind == "-":
-            raise InputError(f"expected Entity at words, got it at the multiword token {row.form}")
+        if isinstance(row["id"], tuple) and row["id"][1] == "-":
+            raise InputError(f"expected Entity at words, got it at the multiword token {row['form']}")
         brackets = _BRACKET.findall(value)
         if "".join(map("".join, brackets)) != value or not all(opens or closes for opens, _, closes in brackets):
             raise InputError(f'expected Entity like "(3-person-1", "3)" or "(3-person-1)5)", got "{value}"')
@@ -76,7 +76,7 @@ class _Document:
             if not 1 <= part <= parts:
                 raise InputError(f'expected a part like 1/2 or 2/2 of entity {match[1]}, got "{match[2]}/{match[3]}"')
             if opens:
-                start = end - (not row.kind)  # an empty node is no word
+                start = end - isinstance(row["id"], int)  # an empty node is no word
                 heads = values[order[1]] if order[1] is not None and order[1] < len(values) else None
                 self.brackets.open(OpenMention(match[1], lines.number, [start], parts=parts, heads=heads), part)
             if closes:

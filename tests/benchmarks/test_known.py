@@ -51,7 +51,7 @@ def stand_in() -> Transformer:
 def texts() -> Corpus:
     """Words in any order, each twice: what stands where, only the words tell."""
     rng = random.Random(0)
-    drawn = [" ".join(rng.sample(2 * rng.sample(WORDS, 12), 24)) for _ in range(12)]
+    drawn = [" ".join(rng.sample(2 * rng.sample(WORDS, 12), 24)) for _ in range(24)]
     made = [AnnotatedText.plain(text, f"d{number}") for number, text in enumerate(drawn)]
     return Corpus("texts", "fake", frozenset(), "0" * 64, lambda: iter(made))
 
@@ -59,7 +59,7 @@ def texts() -> Corpus:
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_planted_heads_are_first_by_their_measures(stand_in: Transformer):
-    found = look_up(stand_in, texts(), [Known(name, *at) for name, at in AT.items()], pairs=10)
+    found = look_up(stand_in, texts(), [Known(name, *at) for name, at in AT.items()], pairs=20)
     assert dict(zip(found["measure"], found["rank"], strict=True)) == dict.fromkeys(AT, 1)
     assert (found["of"] == 8).all()
     by_name = found.set_index("measure")

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from changed_files import Change, change_tensors, fields
 from families import variant
 from refusals import refusal
+from tiny import GPT2
 from worded import word_level
 
 from interp import Tokenizer
@@ -158,10 +160,11 @@ def test_a_weight_beyond_the_dtype_is_named(directory):
     assert "layers.0.mlp.up_proj.weight: it holds 7e+04, more than torch.float16" in message
 
 
-@pytest.mark.parametrize("make", [LayerNorm, Rotary])
-def test_parts_take_no_number_that_makes_others_undefined(make: Callable[[float], object]) -> None:
+@pytest.mark.parametrize("part", [{"norm": LayerNorm}, {"positions": Rotary}], ids=["eps", "base"])
+def test_no_part_has_a_number_that_makes_others_undefined(part: dict[str, Callable[[float], object]]) -> None:
     for value in (math.inf, math.nan, -1.0, 1e30):
-        assert "must be a number" in refusal(make, value)
+        changed = {name: make(value) for name, make in part.items()}
+        assert "must be a number" in refusal(replace, GPT2, **changed)
 
 
 def test_a_prompt_with_half_a_character_is_one_line() -> None:

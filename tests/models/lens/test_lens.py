@@ -112,7 +112,7 @@ def test_every_site_has_our_value_and_is_there_if_the_bridge_computes_it(both, n
     shared = [*sites(theirs)]
     one, other = run(ours, capture=shared, **given), run(theirs, capture=shared, **given)
     for site in shared:
-        assert_close(real(site, other[site], given), real(site, one[site], given), rtol=1e-5, atol=1e-5, msg=site)
+        close(real(site, other[site], given), real(site, one[site], given), 1e-5)
         assert sites(theirs)[site].axes == sites(ours)[site].axes
     scores = {f"{part}.scores" for part in DELEGATED.get(name, "").split()}  # which the bridge has no value of
     lacking = {site.split(".", 2)[2] for site in sites_of(ours.config).keys() - sites(theirs).keys()}

@@ -118,7 +118,7 @@ def test_patching_finds_the_head_of_reference_both_ways_and_nothing_elsewhere(re
 
 
 def test_of_one_person_a_head_that_looks_nowhere_tells_he_from_she_too(reference_model):
-    task = {each["task"]: each for each in coreference.effects(reference_model, pairs=8).tasks}["name-gender"]
+    task = {each["task"]: each for each in coreference.effects(reference_model).tasks}["name-gender"]
     assert task["clean"] == pytest.approx(STRENGTH, abs=1e-4)
     assert task["neutral"] == pytest.approx(0, abs=1e-4)
     assert "a copy of it whose heads look elsewhere" in task["refused"]
