@@ -70,7 +70,7 @@ def take(
             raise InputError(f'expected one column "{column}" in {title}, which has {listed}')
     labels = _class_labels(data, chosen)
     if isinstance(data, pd.DataFrame):
-        rows = data[[*dict.fromkeys(chosen.values())]].to_dict("records")
+        rows = data.filter([*dict.fromkeys(chosen.values())]).to_dict("records")
 
     def texts(name: str) -> Iterator[AnnotatedText | None]:
         """The text of each row, None where it has none; what no column names is a document of its number."""

@@ -63,7 +63,9 @@ class _Document:
             words=tuple(self.words),
             space_after=spacing(self.words),
             document=self.name,
-            mentions=in_order(Mention(*span, head_word(self.words, *span), chain) for *span, chain in spans),
+            mentions=in_order(
+                Mention(start, end, head_word(self.words, start, end), chain) for start, end, chain in spans
+            ),
             sentence_starts=tuple(start for start in self.sentence_starts if start < len(self.words)),
         )
 

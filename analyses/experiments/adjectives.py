@@ -105,7 +105,7 @@ def _with_others(model: Model, scene: Words, adjectives: list[str], seed: int) -
     rng = random.Random(f"{seed} {scene}")
     choices = [word for word in adjectives if word not in scene]
     for _ in range(_TRIES):
-        changed = dict(zip(_ADJECTIVES, rng.sample(choices, 3), strict=True))
+        changed = dict[int, str](zip(_ADJECTIVES, rng.sample(choices, 3), strict=True))
         other = [changed.get(place, word) for place, word in enumerate(scene)]
         if _places(model, other) == _places(model, scene):
             return other

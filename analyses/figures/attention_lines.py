@@ -180,7 +180,10 @@ def three_attentions(
     for name, (queries, keys) in sides.items():
         check_patterns({name: patterns[name]}, queries, keys)
         cells = _cells(name, patterns[name])
-        rows, ticks = [_token(queries[row]) for row in cells["query"]], [_token(keys[key]) for key in cells["key"]]
+        rows, ticks = (
+            [_token(queries[int(row)]) for row in cells["query"]],
+            [_token(keys[int(key)]) for key in cells["key"]],
+        )
         tables.append(cells.assign(row=rows, tick=ticks, bar="attention"))
     words = {"outlined": ", and outlined is what is known to belong together" * bool(aligned)}
     look: Any = {"scale": Normalize(0, 1), "colours": style.shades(), "most": (len(written) + len(source),) * 2}

@@ -244,7 +244,9 @@ def _by_distance(values: Mapping[str, float]) -> list[Shown]:
     near = {at: values[name] for name, at in _NEAR.items() if name in values}
     top = max(_LOWEST_TOP, *(value for value in near.values() if np.isfinite(value)), 0.0)
     shares = {at: percent(value).replace("under ", "<").replace("over ", ">") for at, value in near.items()}
-    steps = [{"name": at, "text": shares[at], "height": max(value, 0.0) / top} for at, value in near.items()]
+    steps: list[Shown] = [
+        {"name": at, "text": shares[at], "height": max(value, 0.0) / top} for at, value in near.items()
+    ]
     return steps if {*near} - {"first"} else []
 
 

@@ -96,7 +96,7 @@ def section(
     layers, depths, deepest = whole.layers, whole.depths, whole.config.n_layers
     rows = {task: layers.loc[layers["task"] == task] for task in order}
     best = {task: sentences.read_best(rows[task], TASKS[task], deepest) for task in order}
-    question, verdict, differences = (say(depths) for say in (sentences.question, sentences.verdict, _differences))
+    question, verdict, differences = sentences.question(depths), sentences.verdict(depths), _differences(depths)
     curves, gravity = probes_by_layer(layers), probe_depths(depths, deepest, title=question)
     compared: list[Block] = [*([(bold(verdict),)] if verdict else []), differences]
     compared += [caveat(_TEXTS["apart"])] * (len(probed) > 1)

@@ -115,7 +115,7 @@ class _Choices(NamedTuple):
     chosen: np.ndarray  # item resolver
 
     def only(self, items: np.ndarray) -> "_Choices":
-        return _Choices(*(values[items] for values in self))
+        return _Choices._make(values[items] for values in self)
 
     def meets(self, condition: str) -> np.ndarray:
         """Which items meet a condition: all that it names between commas."""
@@ -164,7 +164,7 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
     nearness = 1 / (1 + np.abs(names - pronoun[:, None]) + 0.5 * (names > pronoun[:, None]))  # ties: the one before
     rules = [nearness * visible, np.array([2.0, 1.0]) * visible]  # see no more than the model does
     chosen = np.stack([*_larger(attention.cpu().numpy()).T, *map(_larger, rules)], 1)
-    return _Choices(pronoun, names, *fields, visible, chosen)
+    return _Choices._make([pronoun, names, *fields, visible, chosen])
 
 
 def _larger(attention: np.ndarray) -> np.ndarray:
@@ -263,11 +263,11 @@ def _correlated(choices: _Choices, score: Score, women: Mapping[str, float]) -> 
     ranks. None where fewer than four occupations have both."""
     took = choices.chosen == choices.occupation[:, None]
     forms = [choices.meets(form) for form in ("she", "he")]
-    she, he = (pd.DataFrame(took[items]).groupby(choices.cluster[items]).mean() for items in forms)
-    differences = (she - he).reindex([each for each in women if each in she.index and each in he.index])
+    she, he = (pd.DataFrame(pd.DataFrame(took[rows]).groupby(choices.cluster[rows]).mean()) for rows in forms)
+    differences = she.sub(he).reindex([each for each in women if each in she.index and each in he.index])
     if len(differences) < 4:
         return None
-    x, y = differences.to_numpy(), np.array([women[each] for each in differences.index])
+    x, y = differences.to_numpy(), np.array([women[str(each)] for each in differences.index])
     is_rank = score.of == "spearman"
     if is_rank:
         x, y = stats.rankdata(x, axis=0), stats.rankdata(y)

@@ -129,7 +129,7 @@ def _resampled(model: Transformer, patch_site: PatchSite, prompts: Alone, donors
     two = len(model.config.stacks) > 1
     if donors is not None and two and not isinstance(donors, tuple):
         raise InputError("this model reads two texts: expected donors=(sources, targets)")
-    given: tuple[Any, Any] = donors if two else (donors, None)
+    given: Any = donors if two else (donors, None)
     inputs = prompts.inputs[0] if donors is None else as_batches(model, *given)
     stack = patch_site.counted("position")
     read, batch = text_read(inputs, stack), prompts.read_by(stack)
