@@ -180,7 +180,7 @@ def test_the_gallery_is_built_where_its_page_leads(page_folder: Path, planted, m
 
 
 def _of_own_measures(folder: Path, _: Transformer) -> None:
-    words, in_report, _ = blocks("docs/own_measures.md", "python")
+    words, in_report, *_ = blocks("docs/own_measures.md", "python")
     measure = in_report.replace("\nreport.build", "\n# report.build")
     (folder / "negation.py").write_text(f"{words.split('corpus =')[0]}{measure}")
 

@@ -181,7 +181,7 @@ def unchecked():
 
 
 def test_every_figure_asks_a_question_in_text_of_8_points_and_changes_no_style():
-    before = dict(matplotlib.rcParams)
+    before, shown = dict(matplotlib.rcParams), Gcf.get_all_fig_managers()
     drawn = [case.draw(case.table, **case.arguments) for name, case in CASES.items() if name != "lens_map"]
     for figure in [*drawn, *(draw() for draw, *_ in UNTABLED.values())]:
         assert figure.get_suptitle().endswith("?")
@@ -189,7 +189,7 @@ def test_every_figure_asks_a_question_in_text_of_8_points_and_changes_no_style()
         texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
         assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
     assert dict(matplotlib.rcParams) == before
-    assert not Gcf.get_all_fig_managers()
+    assert Gcf.get_all_fig_managers() == shown
 
 
 def test_every_public_figure_is_tried():
