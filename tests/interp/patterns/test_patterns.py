@@ -18,6 +18,7 @@ from analyses.rivals.choices import Choices, Items
 from analyses.rivals.relations import WAYS, edges
 from interp import AnnotatedText, InputError, Mention, StackConfig, TokenBatch, Transformer, TransformerConfig
 from interp.patterns import Rows, nulls, positional, selection
+from interp.patterns.rows import Sink
 from interp.patterns.tags import stratum_of
 from interp.tokens import NO_WORD
 
@@ -206,6 +207,23 @@ def test_choices_are_judged_as_the_plain_scorer_does(causal):
         for fast, expected in zip(judged, plain, strict=False):
             torch.testing.assert_close(fast[counted], expected[counted])
         assert (plain[2][counted] > 0).any()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_word_attends_as_the_mean_of_its_pieces_rows_to_the_sum_over_anothers(causal, removed):
+    batch = random_batch(causal=causal, start=True)
+    items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
+    choices, pattern, pieces = Choices(items), batch.pattern.clone(), batch.word_of[..., None] == items.words
+    if removed:
+        pattern[..., 0] = 0
+        pattern *= Sink.of(batch.pattern).scale[..., None]
+    pieces = pieces.to(pattern)[:, None]  # prompt 1 key word
+    by_word = pieces.mT @ pattern @ pieces / pieces.sum(2).clamp(min=1)[..., None]
+    expected = by_word[items.prompt, :, items.query] * items.candidates[:, None]
+    counted = ~choices.lost[0] | (not removed)
+    assert (pieces.sum(2)[items.prompt, 0, items.query] > 1).any()
+    torch.testing.assert_close(choices.word_scores(without_first=removed)[counted], expected[counted])
 
 
 @CASES
