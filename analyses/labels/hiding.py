@@ -206,7 +206,9 @@ def hide(
             of_lot = None if cells is None else torch.from_numpy(cells[:, columns].T)
             names = [[job.kind, work.measures[job.column][1].name] for job in jobs]
             parts = [[claim.prompt, claim.queries, claim.keys, claim.others] for claim in claims]
-            depends = [number, readout.name, names, batch.ids, batch.lengths, parts, heads, of_lot, estimate]
+            probe = [] if work.model.output is not None else [*readout.output.parameters()]
+            read_by = [readout.name, probe, [each for each in vars(readout).values() if isinstance(each, Tensor)]]
+            depends = [number, read_by, names, batch.ids, batch.lengths, parts, heads, of_lot, estimate]
             lots.append((depends, partial(_hide, work.model, readout, batch, claims, of_lot, heads, estimate)))
             places.append([first + at for at in chosen])
         first += len(lot)

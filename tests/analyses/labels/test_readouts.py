@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from analyses.execution.shards import Shards
 from analyses.labels import knockouts
 from analyses.labels.readouts import AntecedentProbe, MaskedWord
 from analyses.reading.windows import Window, windows
@@ -147,6 +148,18 @@ def test_no_document_trains_the_probe_that_reads_it():
     counts = knockouts.measure(model, texts[:4], training=texts, behaviours=["position"]).counts
     assert counts["training texts left out: their document is measured"] == 4
     assert counts["texts that probes were trained on"] == 16
+
+
+def test_what_another_probe_read_is_measured_again(tmp_path):
+    model, shards = reader_of_tags(), Shards.of(tmp_path / "out", [])
+
+    def measured(start: int, shards: Shards | None) -> pd.DataFrame:
+        texts, training = map(tagged, range(4)), map(tagged, range(start, start + 20))
+        return knockouts.measure(model, texts, training=training, behaviours=["position"], shards=shards).table
+
+    first, again = (measured(start, shards) for start in (100, 200))
+    pd.testing.assert_frame_equal(again, measured(200, None))
+    assert not again.equals(first)
 
 
 def test_what_cannot_be_read_is_refused_or_counted():
