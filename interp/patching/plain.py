@@ -1,6 +1,6 @@
 """The unpatched run that cells start from: everything that a cell may leave as it was."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.config import NoMLP
+from interp.patching.pairs import Inputs
 from interp.patching.patch_sites import Attending
 from interp.sites import matching
 from interp.tap import Tap
@@ -32,9 +33,9 @@ class PlainRun:
 
     stack: str
     batch: TokenBatch
-    resid: list[Float[Tensor, "prompt position d_model"]]
+    resid: list[Float[Tensor, "... position d_model"]]
     seen: dict[str, list[Tensor]]
-    final: Float[Tensor, "prompt position d_model"]
+    final: Float[Tensor, "... position d_model"]
     source: "PlainRun | None" = None
 
     def __getitem__(self, site: str) -> list[Tensor]:
@@ -59,28 +60,44 @@ class PlainRun:
         return self.source
 
     @staticmethod
-    @torch.no_grad()
     def of(model: Transformer, batch: TokenBatch, target: TokenBatch | None = None) -> "PlainRun":
         """Run the model and keep its activations; the run is that of the stack which the output layer reads."""
+        return PlainRun._run(model, [(batch, target)])
+
+    @staticmethod
+    def of_both(model: Transformer, one: Inputs, other: Inputs) -> "tuple[PlainRun, PlainRun]":
+        """Two inputs of one shape, run as one; a text that is the same in both is read once."""
+        both = PlainRun._run(model, [one, other])
+        return both._one(0, one), both._one(1, other)
+
+    @staticmethod
+    @torch.no_grad()
+    def _run(model: Transformer, inputs: Sequence[Inputs]) -> "PlainRun":
+        """All inputs at once, on a new first axis wherever they differ by now."""
         run, read = None, None
-        for name, text in zip(model.config.stacks, (batch, target), strict=False):
-            assert text is not None
-            stack, layers = model.stack(name), range(model.config.stacks[name].n_layers)
+        for at, name in enumerate(model.config.stacks):
+            batch, *others = [texts[at] for texts in inputs]
+            assert batch is not None
+            same = all(other is None or torch.equal(batch.ids, other.ids) for other in others)
+            ids = batch.ids if same else torch.stack([batch.ids, *(other.ids for other in others if other)])
+            stack = model.stack(name)
             sites = [f"{name}.*.{site}" for site in _kept(model, name)]
-            sites.append(f"{name}.{layers[-1]}.resid_post")  # what leaves another block enters the next
+            sites.append(f"{name}.{len(stack.blocks) - 1}.resid_post")  # what leaves another block enters the next
             tap = Tap(capture=frozenset(matching(model, sites)))
-            visibility = Visibility.of(text, causal=stack.config.causal)
-            final = stack.resume(stack.embed(text.ids, text.positions), visibility, tap=tap.at(name), source=read)
-            seen = {site: [tap.seen[f"{name}.{layer}.{site}"] for layer in layers] for site in _kept(model, name)}
-            resid = [*seen.pop("resid_pre"), tap.seen[f"{name}.{layers[-1]}.resid_post"]]
+            residual = stack.embed(ids, batch.positions.expand_as(ids))
+            visibility = Visibility.of(batch, causal=stack.config.causal)
+            final = stack.resume(residual, visibility, tap=tap.at(name), source=read)
+            layers, seen = range(len(stack.blocks)), tap.seen
+            found = {site: [seen[f"{name}.{layer}.{site}"] for layer in layers] for site in _kept(model, name)}
+            resid = [*found.pop("resid_pre"), seen[f"{name}.{layers[-1]}.resid_post"]]
             for kind, part in product(("attn", "cross_attn"), ("q", "k")):
                 attns = [block.attn if kind == "attn" else block.cross_attn for block in stack.blocks]
                 enter = Attention.queries if part == "q" else Attention.keys
-                made = zip(attns, seen.get(f"{kind}.{part}", ()), strict=False)
-                if entered := [enter(attn, x, _positions(text, x)) for attn, x in made if attn is not None]:
-                    seen[f"{kind}.{part}"] = entered
-            run = PlainRun(name, text, resid, seen, final, run)
-            read = Source.of(final, text)
+                made = zip(attns, found.get(f"{kind}.{part}", ()), strict=False)
+                if entered := [enter(attn, x, _positions(batch, x)) for attn, x in made if attn is not None]:
+                    found[f"{kind}.{part}"] = entered
+            run = PlainRun(name, batch, resid, found, final, run)
+            read = Source.of(final, batch)
         assert run is not None  # the metrics say which logits they need; the rest is never computed
         return run
 
@@ -96,9 +113,23 @@ class PlainRun:
             return x[prompts, : lengths["encoder" if keys else self.stack]]
 
         batch = TokenBatch(*(some("batch", x) for x in (self.batch.ids, self.batch.mask, self.batch.positions)))
-        resid = [some("resid_pre", x) for x in self.resid]
-        seen = {site: [some(site, x) for x in layers] for site, layers in self.seen.items()}
-        return PlainRun(self.stack, batch, resid, seen, some("resid_final", self.final), source)
+        return self._each(some, batch, source)
+
+    def _one(self, at: int, inputs: Inputs) -> "PlainRun":
+        """One of several inputs that were run together."""
+        *below, batch = [texts for texts in inputs if texts is not None]
+        source = None if self.source is None else self.source._one(at, (below[0], None))
+
+        def own(site: str, x: Tensor) -> Tensor:
+            by_head = site.startswith(("attn.", "cross_attn."))
+            return x if x.ndim == (4 if by_head else 3) else x[at]
+
+        return self._each(own, batch, source)
+
+    def _each(self, part: Callable[[str, Tensor], Tensor], batch: TokenBatch, source: "PlainRun | None") -> "PlainRun":
+        resid = [part("resid_pre", x) for x in self.resid]
+        seen = {site: [part(site, x) for x in layers] for site, layers in self.seen.items()}
+        return PlainRun(self.stack, batch, resid, seen, part("resid_final", self.final), source)
 
 
 def _kept(model: Transformer, stack: str) -> list[str]:

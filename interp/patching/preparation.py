@@ -94,8 +94,7 @@ class Plan:
 
     def runs(self) -> tuple[PlainRun, PlainRun]:
         """Of both, everything that a cell may leave as it was, or is changed to."""
-        own, other = (PlainRun.of(self.transformer, *inputs) for inputs in self.inputs)
-        return own, other
+        return PlainRun.of_both(self.transformer, *self.inputs)
 
     @property
     def shape(self) -> list[int]:

@@ -100,7 +100,7 @@ def unpatched(
         return unpatched_by_forward(model, pairs, readouts)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(shares(model, pairs, budget)[0]):
         read = [readout.take(prompts) for readout in readouts]
-        parts.append([read_values(model, PlainRun.of(model, *each), read) for each in pairs.take(prompts).inputs])
+        parts.append([read_values(model, run, read) for run in PlainRun.of_both(model, *pairs.take(prompts).inputs)])
     clean, corrupt = (_joined(each) for each in zip(*parts, strict=True))
     return clean, corrupt
 
