@@ -14,10 +14,10 @@ from numpy import floating
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analyses.measures import Measure, Rival
+from analyses.measures.definitions import Measure, Rival
+from analyses.measures.head_tables import Collected, Heads, Scored
 from analyses.reading.attended import Pass
 from analyses.reading.examples import Head
-from analyses.tables.head_tables import Collected, Heads, Scored
 from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Totals, group_of
 from interp.patterns.rows import SINKS, Pattern, argmax

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from analyses import coreference, cross_attention, part_of_speech, position
-from analyses.measures import Behaviour
-from analyses.tables.head_tables import Heads
+from analyses.measures.definitions import Behaviour, Measure
+from analyses.measures.head_tables import Heads
+from analyses.wording.plain_words import Words
 from interp import InputError
 
 OURS: dict[str, Behaviour] = {
@@ -13,6 +14,13 @@ OURS: dict[str, Behaviour] = {
 }
 ACROSS: dict[str, Behaviour] = {cross_attention.BEHAVIOUR.name: cross_attention.BEHAVIOUR}
 """What cross-attention is asked instead of the behaviour of the same name."""
+RECORDED = {
+    measure.name: measure.recorded
+    for behaviour in (*OURS.values(), *ACROSS.values())
+    for measure in behaviour.measures
+    if measure.recorded
+}
+"""Measures of heads, as the analyses call them, and how the record of a run does."""
 
 
 def chosen(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Behaviour]:
@@ -41,3 +49,15 @@ def asked_of(heads: Heads, behaviours: Mapping[str, Behaviour]) -> dict[str, Beh
     if heads.attention == "cross":
         return {name: ACROSS[name] for name in behaviours if name in ACROSS}
     return dict(behaviours)
+
+
+def vocabulary(behaviours: Mapping[str, Behaviour]) -> dict[str, Words]:
+    """By measure and by label, its words."""
+    measures = measures_of(behaviours)
+    return {each.called: each.words for each in measures if each.called} | {each.name: each.words for each in measures}
+
+
+def measures_of(behaviours: Mapping[str, Behaviour]) -> list[Measure]:
+    """Those of the behaviours, and what is asked instead in cross-attention."""
+    chosen = [*(each for name, each in ACROSS.items() if name in behaviours), *behaviours.values()]
+    return [measure for behaviour in chosen for measure in behaviour.measures]

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from analyses.collectors import ReadsFewRows, Scoring, measured
-from analyses.measures import BEHAVIOURS, Behaviour, Looks, Measure, Rival, declared, pieces_of
+from analyses.measures.definitions import BEHAVIOURS, Behaviour, Looks, Measure, Rival, declared, pieces_of
+from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Batch, Progress, Window, by_text
-from analyses.rivals.antecedents import (
+from analyses.scoring.antecedents import (
     PREDICTING_RIVALS,
     RANDOM,
     RIVALS,
@@ -26,9 +26,9 @@ from analyses.rivals.antecedents import (
     antecedent_items,
     items_and_unasked,
 )
-from analyses.rivals.choices import Choices, Items, Selections
-from analyses.rivals.rules import ANTECEDENT, Records, followed
-from analyses.tables.head_tables import Heads
+from analyses.scoring.choices import Choices, Items, Selections
+from analyses.scoring.collectors import ReadsFewRows, Scoring, measured
+from analyses.scoring.rules import ANTECEDENT, Records, followed
 from analyses.tasks.gender_pairs import effects
 from interp import AnnotatedText, Model
 from interp.patterns.rows import SINKS
@@ -47,7 +47,7 @@ def measure(
     `antecedent` is the share of pronouns whose most attended candidate is in the chain, `antecedent-mass` the share of
     the candidates' attention that is; `:named` keeps the items whose nearest true antecedent is a name or a noun. Of a
     causal model `antecedent-predicting` asks the same of the token before the pronoun. The baseline is the strictest of
-    `analyses.rivals.antecedents.RIVALS`, from the token before the pronoun of those that do not know the pronoun.
+    `analyses.scoring.antecedents.RIVALS`, from the token before the pronoun of those that do not know the pronoun.
 
     Returns the rows of `tables/heads`.
 

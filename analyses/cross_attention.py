@@ -5,10 +5,10 @@ Beside position in the stacks' own attention. Queries and keys stand in differen
 
 import torch
 
-from analyses.collectors import Scoring
-from analyses.measures import BEHAVIOURS, Behaviour, Rival, declared
+from analyses.measures.definitions import BEHAVIOURS, Behaviour, Rival, declared
+from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.windows import Batch
-from analyses.tables.head_tables import Heads, Scored
+from analyses.scoring.collectors import Scoring
 from interp import InputError, Model
 from interp.patterns import Totals
 from interp.patterns.crossing import MEASURES, score

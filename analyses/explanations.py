@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from analyses.collectors import refuse_unread
+from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Batch, Progress, Reading
-from analyses.rivals.named_keys import BEFORE_ALL, BEHIND_ALL, GROUPS, NAMES, TAGS, TOKEN, Pairs
-from analyses.tables.head_tables import Heads
+from analyses.scoring.collectors import refuse_unread
+from analyses.scoring.named_keys import BEFORE_ALL, BEHIND_ALL, GROUPS, NAMES, TAGS, TOKEN, Pairs
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import choice_models, group_of, mixtures, pool
 from interp.patterns.visible_keys import VisibleKeys

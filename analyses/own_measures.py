@@ -3,7 +3,7 @@
     mine = Measure("verb->negation", "from a verb to its negation", pairs=negations, needs=("relations",))
     report.build(model, corpora, out, behaviours=["position", mine])
 
-A measure of word pairs is scored as relations are (`analyses.rivals.relations`): the word that a head looks at hardest
+A measure of word pairs is scored as relations are (`analyses.scoring.relations`): the word that a head looks at hardest
 is the one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the
 claimed keys.
 """
@@ -19,13 +19,13 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.collectors import Readings, Scoring, measured
-from analyses.measures import Behaviour, Measure, Rival
+from analyses.measures.definitions import Behaviour, Measure, Rival
+from analyses.measures.head_tables import Heads
 from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.windows import Batch, Progress
-from analyses.rivals.choices import PairScorer
-from analyses.rivals.relations import OFFSETS, UNIFORM, pairs_of
-from analyses.tables.head_tables import Heads
+from analyses.scoring.choices import PairScorer
+from analyses.scoring.collectors import Readings, Scoring, measured
+from analyses.scoring.relations import OFFSETS, UNIFORM, pairs_of
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Rows
 from interp.patterns.claimed import Claimed

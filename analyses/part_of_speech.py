@@ -12,13 +12,13 @@ from functools import partial
 import pandas as pd
 import torch
 
-from analyses.collectors import Scoring, measured
-from analyses.measures import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, pieces_of
+from analyses.measures.definitions import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, pieces_of
+from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.windows import Batch, Progress, Window
-from analyses.rivals.choices import PairScorer
-from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, edges
-from analyses.rivals.rules import RELATION, Records, followed
-from analyses.tables.head_tables import Heads, Scored
+from analyses.scoring.choices import PairScorer
+from analyses.scoring.collectors import Scoring, measured
+from analyses.scoring.relations import NEAREST, OFFSETS, RELATIONS, WAYS, edges
+from analyses.scoring.rules import RELATION, Records, followed
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.patching import Pairs

@@ -16,13 +16,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.collectors import Readings, Scoring, measured
+from analyses.corpora.in_memory import random_ids
 from analyses.execution.side_by_side import side_by_side
-from analyses.measures import BEHAVIOURS, Behaviour, Measure, Rival, declared
+from analyses.measures.definitions import BEHAVIOURS, Behaviour, Measure, Rival, declared
+from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.inputs import is_paired
-from analyses.reading.token_ids import by_ids, random_ids
+from analyses.reading.token_ids import by_ids
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
-from analyses.tables.head_tables import Heads, Scored
+from analyses.scoring.collectors import Readings, Scoring, measured
 from analyses.tasks.causal_tests import Effects, Task, effects_of
 from analyses.wording.plain_words import Words
 from interp import AnnotatedText, InputError, Model

@@ -39,8 +39,8 @@ def peak_mb() -> float:
 def measure(model_name: str, count: int) -> dict[str, float]:
     """One size."""
     from analyses import coreference, part_of_speech, position
-    from analyses.collectors import collect
     from analyses.reading.windows import Reading
+    from analyses.scoring.collectors import collect
     from models import load
 
     model = load(model_name)

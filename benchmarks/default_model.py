@@ -42,11 +42,11 @@ import torch
 from torch import Tensor
 
 from analyses import coreference, corpora, part_of_speech, position
-from analyses.collectors import collect, measured
-from analyses.measures import Measure
+from analyses.measures.definitions import Measure
+from analyses.measures.head_tables import Collected
 from analyses.reading.windows import Reading
-from analyses.rivals.relations import RELATIONS
-from analyses.tables.head_tables import Collected
+from analyses.scoring.collectors import collect, measured
+from analyses.scoring.relations import RELATIONS
 from analyses.tasks import gender_pairs
 from benchmarks.console import arguments, machine, show
 from benchmarks.ngrams import KneserNey

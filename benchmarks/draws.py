@@ -27,8 +27,8 @@ from analyses.behaviours import OURS
 from analyses.headlines.facts import Tables, facts
 from analyses.headlines.ranking import ranked
 from analyses.headlines.sentences import headline, sentences
-from analyses.tables.findings import carriers
-from analyses.tables.head_tables import with_q
+from analyses.measures.findings import carriers
+from analyses.measures.head_tables import with_q
 from analyses.wording.head_names import HEAD
 from benchmarks.console import arguments
 from interp import Model

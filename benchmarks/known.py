@@ -26,10 +26,10 @@ import numpy as np
 import pandas as pd
 
 from analyses import position
-from analyses.collectors import collect, refuse_unread
 from analyses.corpora import Corpus, read
 from analyses.labels import label
 from analyses.reading.windows import Reading
+from analyses.scoring.collectors import collect, refuse_unread
 from benchmarks.console import arguments
 from interp import InputError, Model
 from interp.attribution import direct_logit_attribution

@@ -13,7 +13,7 @@ the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
                 labels of coreference or syntax for a fixed offset, the nearest noun, the last pronoun of the same form
     rungs       planted models with a head for every rule that a head may follow, and mixtures
                 (`benchmarks.planted.rungs`), on texts in which only a hidden code tells what belongs to what. `right`:
-                share of heads of which `analyses.rivals.rules` names the rule that they follow, and which carry no
+                share of heads of which `analyses.scoring.rules` names the rule that they follow, and which carry no
                 label of a higher rung; `strictest`: how often the best simple rule is right
     sinks       planted decoders of three heads that rest on the first position, from which nothing is read, while what
                 little they read elsewhere does harm. `effects`: their labels with evidence of an effect; `hiding`: what
@@ -53,7 +53,6 @@ import torch
 
 from analyses import coreference, part_of_speech, position
 from analyses.behaviours import OURS, chosen
-from analyses.collectors import collect
 from analyses.corpora import read
 from analyses.execution.shards import Shards
 from analyses.headlines import sentences
@@ -62,10 +61,11 @@ from analyses.labels import knockouts, label, null_bars
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT
 from analyses.labels.hiding import FEWEST
 from analyses.labels.null_bars import scrambled
+from analyses.measures.head_tables import Collected, Scored
 from analyses.reading.windows import Reading
 from analyses.report import behaviour_results
 from analyses.report.scaffold import Run, Stages
-from analyses.tables.head_tables import Collected, Scored
+from analyses.scoring.collectors import collect
 from analyses.tasks.causal_tests import no_effects
 from benchmarks.console import arguments, machine, show
 from benchmarks.planted import FORMS, Composed, compose, linked_texts

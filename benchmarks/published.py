@@ -17,12 +17,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analyses import coreference, corpora, part_of_speech
-from analyses.collectors import collect
+from analyses.measures.head_tables import Collected
 from analyses.reading.windows import Reading
 from analyses.report.coreference_scores import REPORTING, RULES, coreference_scores
-from analyses.rivals.antecedents import RIVALS
-from analyses.rivals.relations import RELATIONS
-from analyses.tables.head_tables import Collected
+from analyses.scoring.antecedents import RIVALS
+from analyses.scoring.collectors import collect
+from analyses.scoring.relations import RELATIONS
 from benchmarks.console import arguments
 from interp import InputError, Transformer
 from models import load

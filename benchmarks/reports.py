@@ -35,7 +35,7 @@ import pandas as pd
 
 from analyses.labels import evidence
 from analyses.labels.null_bars import Bars
-from analyses.measures import Behaviour
+from analyses.measures.definitions import Behaviour
 from benchmarks.console import arguments, machine, show
 from benchmarks.cost import model_of
 from benchmarks.floor import GPT2

@@ -90,6 +90,26 @@ def test_no_module_imports_itself_in_a_circle():
     TopologicalSorter(arrows()).prepare()  # its error names the circle
 
 
+def test_analyses_is_a_house_of_eight_floors():
+    """A room, which is a folder or a loose module, stands above all that it imports."""
+
+    def rooms(names: set[str]) -> set[str]:
+        parts = (name.split(".") for name in names)
+        return {part[1] if len(part) > 1 else "" for part in parts if part[0] == "analyses"}
+
+    below: dict[str, set[str]] = {}
+    for name, imports in arrows().items():
+        for room in rooms({name}):
+            below[room] = below.get(room, set()) | rooms(imports - {"analyses"}) - {room}
+
+    @cache
+    def floor(room: str) -> int:
+        return 1 + max(map(floor, below[room]), default=0)
+
+    assert max(map(floor, below)) <= 8
+    assert len([*(ROOT / "analyses").glob("*.py")]) <= 12
+
+
 def test_no_two_modules_share_a_file_name():
     names = Counter(file.name for file in modules().values() if file.name != "__init__.py")
     assert not {name for name, count in names.items() if count > 1}

@@ -9,16 +9,16 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from analyses.behaviours import OURS
+from analyses.behaviours import OURS, vocabulary
 from analyses.cli.options import COLUMNS
 from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
 from analyses.headlines import ranking, say
-from analyses.headlines.facts import Fact, answers, vocabulary
+from analyses.headlines.facts import Fact, answers
 from analyses.headlines.written_reports import WRITTEN, facts_of
-from analyses.measures import RANKED
+from analyses.measures.definitions import RANKED
 from analyses.page.schema import SCHEMAS
 from analyses.runs import RunFolder
 from analyses.wording.head_names import Place, places

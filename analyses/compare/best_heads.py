@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analyses.measures import UNITS
-from analyses.tables.head_tables import Collected, Scored, gains, strictest
+from analyses.measures.definitions import UNITS
+from analyses.measures.head_tables import Collected, Scored, gains, strictest
 from interp.statistics import contrast, estimate
 
 _GAIN_DIFFERENCE = (1, -1, -1, 1)  # value and baseline of one, each beside its counterpart in the other

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
-from analyses.behaviours import OURS
+from analyses.behaviours import OURS, vocabulary
 from analyses.compare.comparison import HEADLINE, Comparison, Used
 from analyses.figures import measure_name
-from analyses.headlines.facts import vocabulary
+from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.page.schema import SCHEMAS
 from analyses.page.sections import (
     UNUSED,
@@ -27,7 +27,6 @@ from analyses.page.sections import (
     caveat,
     counts_table,
 )
-from analyses.tables.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.wording.formats import counted, number
 from analyses.wording.plain_words import listed, worded
 

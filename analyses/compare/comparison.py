@@ -9,15 +9,16 @@ from typing import Any
 import pandas as pd
 
 from analyses.behaviours import OURS
-from analyses.collectors import collect, refuse_unread
 from analyses.compare.best_heads import Best, best_heads, depth, difference_columns, gain_columns
 from analyses.corpora import Corpus
+from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.corpora.serving import Serving, serving, unserved
-from analyses.measures import RANKED
-from analyses.reading.token_ids import by_ids, of_ids, random_ids
+from analyses.measures.definitions import RANKED
+from analyses.measures.findings import notable
+from analyses.measures.head_tables import HEAD_COLUMNS, Collected, with_q
+from analyses.reading.token_ids import by_ids
 from analyses.reading.windows import Reading
-from analyses.tables.findings import notable
-from analyses.tables.head_tables import HEAD_COLUMNS, Collected, with_q
+from analyses.scoring.collectors import collect, refuse_unread
 from interp import InputError, Model
 from interp.display import listed
 from interp.errors import whole_number
@@ -110,8 +111,8 @@ def compare(
 
     In `table`, one row a measure and model: the head with the largest gain on one half of the documents, and its gain
     on the other; `n_heads` and `mean_depth`: how many of the model's heads show the measure on the whole text
-    (`analyses.tables.findings`), and their mean relative depth; `difference`: its gain less that of the reference, the
-    first model, with a paired 95% interval over documents and a two-sided p. `value_difference` is the same without
+    (`analyses.measures.findings`), and their mean relative depth; `difference`: its gain less that of the first model,
+    the reference, with a paired 95% interval over documents and a two-sided p. `value_difference` is the same without
     baselines. `q` and `value_q` are over all p of the table together.
 
     In `heads`, `q` is over all that is tested of one model, as its own report gives it.

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import PurePath
@@ -11,10 +12,13 @@ import numpy as np
 import pandas as pd
 
 from analyses.corpora.corpus import Corpus, annotations
+from analyses.reading.token_ids import TokenIds
+from interp import Model
 from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError, inside
 
 _TEXT = "text"  # the column where none is named, and that of rows that are strings
+_TEXTS, _LONGEST = 100, 64  # random texts, and tokens of each at most
 _SHOWN = 8  # digits of the digest in a name that was not given
 
 
@@ -219,3 +223,26 @@ def _class_labels(data: Any, chosen: Mapping[str, Any]) -> dict[str, Sequence[st
         return {}
     inner = {use: getattr(features.get(column), "feature", None) for use, column in chosen.items()}
     return {use: names for use, feature in inner.items() if (names := getattr(feature, "names", None))}
+
+
+def random_ids(model: Model, seed: int = 0) -> Corpus:
+    """100 texts of 64 random ids, or of as many as the context holds; in each half as many ids come again and again."""
+    stacks = model.config.stacks.values()
+    length = max(2, min(_LONGEST, min(stack.n_ctx for stack in stacks) - (len(stacks) > 1)))  # after a start id
+    d_vocab = min(stack.d_vocab for stack in stacks)
+    name = f"random token ids ({_TEXTS} texts of {length}, seed {seed})"
+
+    def texts() -> Iterator[AnnotatedText]:
+        drawn = random.Random(f"token ids {seed}")
+        for number in range(_TEXTS):
+            vocabulary = [str(drawn.randrange(d_vocab)) for _ in range(length // 2)]
+            yield AnnotatedText.plain(" ".join(drawn.choices(vocabulary, k=length)), f"random-{number}")
+
+    digest = hashlib.sha256("\n".join([name, *(text.text for text in texts())]).encode()).hexdigest()
+    return Corpus(name, "token ids", frozenset(), digest, texts)
+
+
+def of_ids(model: Model, corpus: Corpus) -> bool:
+    """Whether a corpus, told from its first text, is of ids that `model` knows."""
+    tokenizer, first = TokenIds(min(stack.d_vocab for stack in model.config.stacks.values())), next(iter(corpus), None)
+    return first is not None and all(map(tokenizer.knows, first.words))

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from analyses.collectors import refuse_unread
 from analyses.experiments.experiment import Outcome, with_interval
 from analyses.experiments.prompts import tokenizer_of
 from analyses.reading.windows import Reading
+from analyses.scoring.collectors import refuse_unread
 from analyses.wording.formats import number
 from interp import AnnotatedText, Model
 from interp.patterns import Totals, positional

@@ -20,10 +20,10 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from analyses.collectors import refuse_unread
 from analyses.experiments.experiment import Outcome, bounded
 from analyses.experiments.prompts import tokenizer_of
 from analyses.experiments.swaps import shares_of
+from analyses.scoring.collectors import refuse_unread
 from analyses.wording.formats import number
 from interp import Model, StackConfig, TokenBatch, Transformer, run
 from interp.config import Gated, NoMLP

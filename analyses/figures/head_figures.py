@@ -12,7 +12,7 @@ from analyses.figures import style
 from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import GREY, SIGNED, Page, measure_name, sized, styled
-from analyses.tables.findings import DISCOVERY, NOTABLE, carriers, shows
+from analyses.measures.findings import DISCOVERY, NOTABLE, carriers, shows
 from analyses.wording.head_names import HEAD, kinds
 from interp.errors import InputError
 
@@ -39,7 +39,7 @@ def head_grid(
     by: str | None = None,
     **page: Unpack[Page],
 ) -> Figure:
-    """One heat map a measure, on one scale; a dot marks a finding (`analyses.tables.findings.notable`).
+    """One heat map a measure, on one scale; a dot marks a finding (`analyses.measures.findings.notable`).
 
     Args:
         heads: rows of `tables/heads`.
@@ -100,7 +100,7 @@ def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
 @styled
 def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figure:
     """Denoising and noising of every head side by side, on one scale; a dot marks a head that carries part of the
-    answer, or of the other (`analyses.tables.findings.carriers`).
+    answer, or of the other (`analyses.measures.findings.carriers`).
 
     Args:
         effects: rows of `tables/effects`; 1 is the whole effect.

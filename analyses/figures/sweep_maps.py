@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from analyses.figures.kinds import described, draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import WIDTH, Page, caption, drawn_axes, is_ours, literal, signed_scale, styled, visible
-from analyses.tables.findings import DISCOVERY, NOTABLE
+from analyses.measures.findings import DISCOVERY, NOTABLE
 from analyses.wording.formats import number
 from analyses.wording.head_names import head_name
 

@@ -19,12 +19,12 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from analyses.headlines.facts import MEASURES_APART, Fact
-from analyses.measures import Behaviour, Measure
+from analyses.measures.definitions import Behaviour, Measure
+from analyses.measures.head_tables import Heads
 from analyses.reading import examples
 from analyses.reading.inputs import tokenizer_of
 from analyses.reading.windows import Batch, Reading, Window, windows
-from analyses.rivals.asked_words import Question, any_of, asks, questions
-from analyses.tables.head_tables import Heads
+from analyses.scoring.asked_words import Question, any_of, asks, questions
 from analyses.wording.head_names import Place
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import membership, pool

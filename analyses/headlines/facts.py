@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analyses.behaviours import ACROSS
-from analyses.measures import RANKED, Behaviour, Measure
+from analyses.behaviours import measures_of, vocabulary
+from analyses.measures.definitions import RANKED, Behaviour
+from analyses.measures.findings import carriers, notable
 from analyses.page.schema import SCHEMAS
-from analyses.rivals.rules import called_beside
-from analyses.tables.findings import carriers, notable
+from analyses.scoring.rules import called_beside
 from analyses.wording import plain_words
 from analyses.wording.head_names import Place, places
 from analyses.wording.plain_words import Label, Words, worded
@@ -121,25 +121,13 @@ def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, li
 
     Args:
         tables: of a report, by name: `heads` at least. Of a behaviour without labels the rows of `heads` count that
-            show a measure (`analyses.tables.findings.notable`).
+            show a measure (`analyses.measures.findings.notable`).
         behaviours: by name, those that were measured, for the words of their measures.
     """
     head_facts: dict[Place, list[Fact]] = {place: [] for place in places(tables["heads"])}
     for place, fact in [*_attended(tables, behaviours), *_carried(tables, behaviours)]:
         head_facts[place].append(fact)
     return {place: _with_one_local(several) for place, several in head_facts.items()}
-
-
-def vocabulary(behaviours: Mapping[str, Behaviour]) -> dict[str, Words]:
-    """By measure and by label, its words."""
-    measures = _measures(behaviours)
-    return {each.called: each.words for each in measures if each.called} | {each.name: each.words for each in measures}
-
-
-def _measures(behaviours: Mapping[str, Behaviour]) -> list[Measure]:
-    """Those of the behaviours, and what is asked instead in cross-attention."""
-    chosen = [*(each for name, each in ACROSS.items() if name in behaviours), *behaviours.values()]
-    return [measure for behaviour in chosen for measure in behaviour.measures]
 
 
 def by_head(rows: pd.DataFrame, *more: str) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -161,7 +149,7 @@ def _attended(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[t
         label = Label.parse(str(row["label"]))
         yield Place.of(row), _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
     labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
-    called = {each.name: each.called for each in _measures(behaviours)}
+    called = {each.name: each.called for each in measures_of(behaviours)}
     rest = heads.loc[~heads["behaviour"].isin(labelled)]
     for row in notable(rest).to_dict("records") if len(rest) else []:
         label, rule = called.get(str(row["measure"])), rules.get((*Place.of(row), row["measure"]))
@@ -226,7 +214,7 @@ def _carried(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tu
     if effects.empty:
         return
     measured = set(tables["heads"]["measure"])  # those of the same task where the answer is predicted
-    measures = [each for each in _measures(behaviours) if each.foretells and each.name in measured]
+    measures = [each for each in measures_of(behaviours) if each.foretells and each.name in measured]
     foretold = {task: (each.name,) for each in measures for task in each.tasks}
     tasks = {row["task"]: row for row in tables.get("tasks", pd.DataFrame()).to_dict("records") if row.get("carried")}
     restored = by_head(effects.loc[effects["intervention"] == "denoise"], "behaviour", "task")

@@ -12,14 +12,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from analyses.behaviours import RECORDED, vocabulary
 from analyses.headlines import ranking, say
-from analyses.headlines.facts import Fact, Row, Size, Tables, answers, facts, vocabulary
+from analyses.headlines.facts import Fact, Row, Size, Tables, answers, facts
 from analyses.headlines.sentences import Sentence, headline, sentences
-from analyses.measures import Behaviour
-from analyses.over_training.observe import RECORDED
+from analyses.measures.definitions import Behaviour
+from analyses.measures.findings import NOTABLE, both_ways
 from analyses.page.schema import SCHEMAS, WAYS
 from analyses.page.sections import Block, Section, Table
-from analyses.tables.findings import NOTABLE, both_ways
 from analyses.viewer import Passage, Viewer
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent

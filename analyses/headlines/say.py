@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from analyses.headlines.facts import Cells, Fact, Size, flips
-from analyses.measures import Measure
+from analyses.measures.definitions import Measure
+from analyses.measures.findings import FEW_ITEMS, NOTABLE
 from analyses.position import REPEATS
-from analyses.rivals.rules import ANTECEDENT, NO_RULE, OTHERS, RELATION
-from analyses.tables.findings import FEW_ITEMS, NOTABLE
+from analyses.scoring.rules import ANTECEDENT, NO_RULE, OTHERS, RELATION
 from analyses.wording.formats import false_discovery_rate, number, percent
 from analyses.wording.head_names import Place
 from analyses.wording.plain_words import WORDS, Words, answer, plural, readout, rule, tag, taking, worded
@@ -115,7 +115,7 @@ def task(task: Cells, carriers: Sequence[Cells]) -> str:
 
     Args:
         task: as a row of `tasks`.
-        carriers: heads that carry the answer, the first first (`analyses.tables.findings.causes`).
+        carriers: heads that carry the answer, the first first (`analyses.measures.findings.causes`).
     """
     whole = answer(task.get("carried") or task["task"])
     if why := (task.get("refused") or "").rstrip("."):

@@ -11,10 +11,11 @@ from typing import Literal
 
 import pandas as pd
 
+from analyses.behaviours import vocabulary
 from analyses.headlines import ranking, say
-from analyses.headlines.facts import Fact, Tables, vocabulary
-from analyses.measures import Behaviour
-from analyses.tables.findings import FEW_ITEMS
+from analyses.headlines.facts import Fact, Tables
+from analyses.measures.definitions import Behaviour
+from analyses.measures.findings import FEW_ITEMS
 from analyses.wording import plain_words
 from analyses.wording.head_names import HEAD, Place, kinds
 from analyses.wording.plain_words import Words, worded

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from analyses.measures import Looks
+from analyses.measures.definitions import Looks
 from analyses.reading.windows import Window
 from interp import AnnotatedText
 from interp.patching.claimed_texts import Claim, How, Read

@@ -17,10 +17,10 @@ from analyses.labels.hiding import FEWEST
 from analyses.labels.null_bars import Bars, bars_of
 from analyses.labels.screen import Screen, Screened
 from analyses.labels.study import Study
-from analyses.measures import Behaviour
+from analyses.measures.definitions import Behaviour
+from analyses.measures.findings import DISCOVERY, notable
+from analyses.measures.head_tables import Collected
 from analyses.reading.samples import Sample
-from analyses.tables.findings import DISCOVERY, notable
-from analyses.tables.head_tables import Collected
 from interp import InputError, Transformer
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on

@@ -23,9 +23,9 @@ from torch import Tensor
 from analyses.execution.shards import Kept, Lot, Shards
 from analyses.labels.claims import Keys, as_claim, at_usual_distances, exchanged, with_control
 from analyses.labels.readouts import Readout
-from analyses.measures import Looks, Measure
+from analyses.measures.definitions import Looks, Measure
+from analyses.measures.findings import DISCOVERY
 from analyses.reading.windows import Progress, Window
-from analyses.tables.findings import DISCOVERY
 from interp import TokenBatch, Transformer
 from interp.patching.claimed_texts import Claim, How, Read
 from interp.patching.gradients.claimed_keys import estimated_knock_out

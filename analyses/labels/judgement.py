@@ -1,10 +1,10 @@
 """What may each head be called? Labels with attention evidence, causal evidence, a baseline, an interval and a rate.
 
-A head is a candidate where, on the half of the documents that chooses, it shows a measure (`analyses.tables.findings`)
-by more than any head that has learnt nothing does, or where hiding the measure's claimed keys costs what the model says
-(`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger of their two p, or `attention` or
-`effect` alone. What a head needs without looking there more than heads that have learnt nothing is no label: a head
-that copies everything needs every key.
+A head is a candidate where, on the half of the documents that chooses, it shows a measure
+(`analyses.measures.findings`) by more than any head that has learnt nothing does, or where hiding the measure's
+claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger
+of their two p, or `attention` or `effect` alone. What a head needs without looking there more than heads that have
+learnt nothing is no label: a head that copies everything needs every key.
 """
 
 import random
@@ -17,7 +17,6 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from analyses.behaviours import asked_of, chosen
-from analyses.collectors import collect
 from analyses.corpora.serving import sharing
 from analyses.execution.shards import Shards
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
@@ -26,11 +25,12 @@ from analyses.labels.knockouts import least
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
 from analyses.labels.study import Say, Study
-from analyses.measures import Behaviour
+from analyses.measures.definitions import Behaviour
+from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
+from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.reading.windows import Reading
-from analyses.rivals.rules import BEATS, plain_name
-from analyses.tables.findings import DISCOVERY, NOTABLE, beating_reference
-from analyses.tables.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
+from analyses.scoring.collectors import collect
+from analyses.scoring.rules import BEATS, plain_name
 from analyses.wording.head_names import HEAD
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number

@@ -21,10 +21,10 @@ from analyses.labels.claims import distances, unannotated
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work
 from analyses.labels.readouts import Readout, readouts, windows_of
 from analyses.labels.screen import Measured, Screen, Screened, verify
-from analyses.measures import Behaviour, Looks, Measure
+from analyses.measures.definitions import Behaviour, Looks, Measure
+from analyses.measures.head_tables import Heads
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeats
 from analyses.reading.windows import Progress, Window
-from analyses.tables.head_tables import Heads
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, group_of
 from interp.statistics import benjamini_hochberg, estimate

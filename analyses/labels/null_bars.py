@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from analyses.behaviours import asked_of
-from analyses.collectors import collect
 from analyses.corpora.serving import sharing
 from analyses.execution.fingerprints import hash_of
 from analyses.execution.shards import Kept
 from analyses.labels.study import Study
-from analyses.measures import Behaviour
+from analyses.measures.definitions import Behaviour
+from analyses.measures.head_tables import Collected, Heads, values
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
-from analyses.tables.head_tables import Collected, Heads, values
+from analyses.scoring.collectors import collect
 from interp import AnnotatedText, Model, Transformer
 from interp.initialisation import untrained
 from interp.patterns.shuffled import Shuffled, Streams

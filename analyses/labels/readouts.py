@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from analyses.measures import Behaviour
+from analyses.measures.definitions import Behaviour
 from analyses.reading.windows import Window, windows
-from analyses.rivals.antecedents import AntecedentItem, antecedent_items
+from analyses.scoring.antecedents import AntecedentItem, antecedent_items
 from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
 from interp.patching.claimed_texts import Read, log_probabilities
 from interp.probes import Axes, Probes, edge_vectors, fit

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from analyses.behaviours import OURS
 from analyses.execution.shards import Shards
-from analyses.measures import Behaviour
+from analyses.measures.definitions import Behaviour
 from interp import AnnotatedText, Model
 
 Say = Callable[[str, int], object]  # what is being done, and how often it was

@@ -11,23 +11,16 @@ import numpy as np
 import torch.nn.functional as F
 
 from analyses import coreference, cross_attention, part_of_speech, position
-from analyses.behaviours import ACROSS, OURS
-from analyses.collectors import UNREADABLE, Scoring, collect, refuse_unread
+from analyses.behaviours import RECORDED
+from analyses.measures.head_tables import Heads, Scored, values
 from analyses.reading.windows import Reading
-from analyses.tables.head_tables import Heads, Scored, values
+from analyses.scoring.collectors import UNREADABLE, Scoring, collect, refuse_unread
 from interp import AnnotatedText, InputError, Model, run
 from interp.errors import whole_number
 from interp.training import Windows
 from interp.training.objectives import IGNORED, Examples
 from models.stories import stories
 
-RECORDED = {
-    measure.name: measure.recorded
-    for behaviour in (*OURS.values(), *ACROSS.values())
-    for measure in behaviour.measures
-    if measure.recorded
-}
-"""Measures of heads, as the analyses call them, and how the record of a run does."""
 DRAWN = tuple(name for name in RECORDED.values() if ":" not in name)
 """Those that a page draws; relations and pairs of tags, of which there are dozens, are for the cards of heads."""
 

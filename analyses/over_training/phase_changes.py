@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pandas as pd
 
+from analyses.measures.findings import NOTABLE
 from analyses.over_training.observe import DRAWN
 from analyses.over_training.training_runs import Run
-from analyses.tables.findings import NOTABLE
 from analyses.wording.head_names import HEAD
 
 CHANGING = "induction"  # the measure whose rise is the phase change (Olsson 2022)

@@ -15,8 +15,8 @@ from typing import Any, cast
 import pandas as pd
 
 from analyses.execution.provenance import digest
+from analyses.measures.head_tables import Heads
 from analyses.over_training.observe import by_kind, measures
-from analyses.tables.head_tables import Heads
 from analyses.wording.formats import counted
 from interp import InputError, Model
 from interp.training import record, state

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from analyses.reading.windows import Window, windows
-from analyses.rivals.antecedents import RIVALS, AntecedentItem, items_and_unasked
+from analyses.scoring.antecedents import RIVALS, AntecedentItem, items_and_unasked
 from interp import AnnotatedText, InputError, Model, StackConfig
 
 SPLITS = ("train", "test")

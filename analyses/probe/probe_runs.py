@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from analyses.collectors import refuse_unread
 from analyses.probe.fitted import Splits, probe, right_alone
 from analyses.probe.items import SPLITS, Items, choose, probed_stack
 from analyses.probe.probe_tables import Probed
 from analyses.probe.probe_tasks import COREFERENCE, TAG, TASKS, TaskItems, split_of, with_control
 from analyses.probe.vectors import read
+from analyses.scoring.collectors import refuse_unread
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.initialisation import untrained

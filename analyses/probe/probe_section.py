@@ -8,6 +8,7 @@ import pandas as pd
 
 from analyses.corpora import Corpus
 from analyses.figures.probe_curves import probe_depths, probes_by_layer
+from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.page.schema import SCHEMAS
 from analyses.page.sections import (
     Block,
@@ -28,7 +29,6 @@ from analyses.probe.fitted import Scores
 from analyses.probe.probe_runs import Say, measure
 from analyses.probe.probe_tables import Probed
 from analyses.probe.probe_tasks import TASKS, WORDS, Task
-from analyses.tables.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.wording.formats import number
 from interp import InputError, Model
 

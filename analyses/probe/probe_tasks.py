@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses.probe.items import WindowItems
-from analyses.rivals.antecedents import RIVALS
+from analyses.scoring.antecedents import RIVALS
 from interp import AnnotatedText, InputError
 from interp.patterns import group_of
 from interp.probes import commonest_labels, control_labels

@@ -4,21 +4,16 @@ Measures of position, induction and their causal test need no words, so they are
 """
 
 import copy
-import hashlib
-import random
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from analyses.corpora import Corpus
-from interp import AnnotatedText, InputError, Model, Tokenizer
+from interp import InputError, Model, Tokenizer
 from interp.tokens import Pieces
 
 Read = TypeVar("Read", bound=Model)
-_TEXTS, _LONGEST = 100, 64  # random texts, and tokens of each at most
 
 
 class TokenIds(Tokenizer):
@@ -69,26 +64,3 @@ def by_ids(model: Read) -> Read:
             "without a tokenizer: expected a model whose tokenizer and target_tokenizer can be set"
         ) from error
     return reading
-
-
-def random_ids(model: Model, seed: int = 0) -> Corpus:
-    """100 texts of 64 random ids, or of as many as the context holds; in each half as many ids come again and again."""
-    stacks = model.config.stacks.values()
-    length = max(2, min(_LONGEST, min(stack.n_ctx for stack in stacks) - (len(stacks) > 1)))  # after a start id
-    d_vocab = min(stack.d_vocab for stack in stacks)
-    name = f"random token ids ({_TEXTS} texts of {length}, seed {seed})"
-
-    def texts() -> Iterator[AnnotatedText]:
-        drawn = random.Random(f"token ids {seed}")
-        for number in range(_TEXTS):
-            vocabulary = [str(drawn.randrange(d_vocab)) for _ in range(length // 2)]
-            yield AnnotatedText.plain(" ".join(drawn.choices(vocabulary, k=length)), f"random-{number}")
-
-    digest = hashlib.sha256("\n".join([name, *(text.text for text in texts())]).encode()).hexdigest()
-    return Corpus(name, "token ids", frozenset(), digest, texts)
-
-
-def of_ids(model: Model, corpus: Corpus) -> bool:
-    """Whether a corpus, told from its first text, is of ids that `model` knows."""
-    tokenizer, first = TokenIds(min(stack.d_vocab for stack in model.config.stacks.values())), next(iter(corpus), None)
-    return first is not None and all(map(tokenizer.knows, first.words))

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import pandas as pd
 
 from analyses.behaviours import asked_of
-from analyses.collectors import collected, read, refuse_unread
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving, unserved
 from analyses.execution.side_by_side import meanwhile, side_by_side
-from analyses.measures import Behaviour
+from analyses.measures.definitions import Behaviour
+from analyses.measures.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
 from analyses.reading.windows import Reading
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import Run
-from analyses.tables.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
+from analyses.scoring.collectors import collected, read, refuse_unread
 from analyses.tasks.causal_tests import Effects, no_effects
 from interp import InputError, Model, Transformer
 from interp.patterns.norm_weighted import NormWeighted

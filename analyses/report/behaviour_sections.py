@@ -6,11 +6,13 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.behaviours import vocabulary
 from analyses.corpora import Corpus
 from analyses.figures import measure_name
 from analyses.headlines import say
-from analyses.headlines.facts import vocabulary
-from analyses.measures import RANKED, UNITS, Behaviour
+from analyses.measures.definitions import RANKED, UNITS, Behaviour
+from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
+from analyses.measures.head_tables import Collected, Heads, Measured
 from analyses.page.schema import SCHEMAS, WAYS
 from analyses.page.sections import (
     BREAK,
@@ -27,9 +29,7 @@ from analyses.page.sections import (
     link,
     soft,
 )
-from analyses.rivals.rules import BEATS, FAILS, OTHERS, RULE_COLUMNS, UNTESTED
-from analyses.tables.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
-from analyses.tables.head_tables import Collected, Heads, Measured
+from analyses.scoring.rules import BEATS, FAILS, OTHERS, RULE_COLUMNS, UNTESTED
 from analyses.tasks.causal_tests import Effects
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, head_name

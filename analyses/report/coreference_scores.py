@@ -16,14 +16,14 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from analyses.collectors import refuse_unread
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
 from analyses.corpora.winogender import STATISTICS, share_of_women
-from analyses.measures import DECLARED
+from analyses.measures.definitions import DECLARED
+from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Batch, Progress, Reading
-from analyses.rivals.choices import Choices, Items
-from analyses.tables.head_tables import Heads
+from analyses.scoring.choices import Choices, Items
+from analyses.scoring.collectors import refuse_unread
 from analyses.wording.head_names import head_name
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import N_GROUPS, group_of

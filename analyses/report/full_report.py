@@ -12,6 +12,7 @@ import pandas as pd
 from analyses import coreference, probe
 from analyses.behaviours import OURS, chosen
 from analyses.corpora import Corpus
+from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.execution.side_by_side import meanwhile
 from analyses.experiments import experiments_section
 from analyses.headlines import ranking
@@ -20,7 +21,8 @@ from analyses.headlines.facts import Fact
 from analyses.headlines.facts import facts as facts_of
 from analyses.headlines.head_cards import overview
 from analyses.labels import Labelled, label
-from analyses.measures import Behaviour, Measure
+from analyses.measures.definitions import Behaviour, Measure
+from analyses.measures.head_tables import Heads
 from analyses.over_training.phase_changes import when_formed
 from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.over_training.training_runs import forming
@@ -40,12 +42,11 @@ from analyses.page.sections import (
     link,
     remark,
 )
-from analyses.reading.token_ids import TokenIds, by_ids, of_ids, random_ids
+from analyses.reading.token_ids import TokenIds, by_ids
 from analyses.report import behaviour_results, behaviour_sections, label_section, text_sections
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
 from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
-from analyses.tables.head_tables import Heads
 from analyses.viewer import Passage, corpus_passages
 from analyses.wording import plain_words
 from analyses.wording.formats import counted

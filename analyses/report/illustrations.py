@@ -11,15 +11,15 @@ import numpy as np
 import pandas as pd
 
 from analyses import figures, position
-from analyses.measures import UNITS, Behaviour
+from analyses.measures.definitions import UNITS, Behaviour
+from analyses.measures.findings import notable, varied
+from analyses.measures.head_tables import Heads
 from analyses.page.sections import Figure
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading
 from analyses.report import text_alternatives
-from analyses.rivals.antecedents import antecedent_items
-from analyses.tables.findings import notable, varied
-from analyses.tables.head_tables import Heads
+from analyses.scoring.antecedents import antecedent_items
 from analyses.wording.formats import counted
 from analyses.wording.head_names import head_name
 from analyses.wording.plain_words import TEXTS

@@ -11,11 +11,11 @@ from analyses.headlines import ranking
 from analyses.headlines.facts import Fact
 from analyses.labels import Labelled
 from analyses.labels.null_bars import N_COPIES
-from analyses.measures import Behaviour
+from analyses.measures.definitions import Behaviour
+from analyses.measures.head_tables import Heads
 from analyses.page.schema import SCHEMAS
 from analyses.page.sections import Block, Details, Figure, Part, Section, Table, caveat, link, soft
 from analyses.report import text_alternatives
-from analyses.tables.head_tables import Heads
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import HEAD, Place, kinds

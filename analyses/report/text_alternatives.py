@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyses.figures import measure_name
 from analyses.figures.attention_lines import FAINTEST
-from analyses.tables.findings import shows
+from analyses.measures.findings import shows
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import HEAD, Place, head_name, kinds
 from analyses.wording.plain_words import offset

@@ -12,15 +12,15 @@ from analyses import figures
 from analyses.corpora import Corpus
 from analyses.explanations import ALL, AS_UNIFORM, UNIFORM, explain
 from analyses.figures import measure_name
+from analyses.measures.findings import NOTABLE
+from analyses.measures.head_tables import Heads
 from analyses.page.schema import SCHEMAS
 from analyses.page.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, counts_table, link
 from analyses.report import text_alternatives
 from analyses.report.behaviour_sections import Result
 from analyses.report.coreference_scores import PAPERS, REPORTING, coreference_scores
 from analyses.report.scaffold import Run, short_name
-from analyses.rivals.named_keys import END, FIRST, GROUPS
-from analyses.tables.findings import NOTABLE
-from analyses.tables.head_tables import Heads
+from analyses.scoring.named_keys import END, FIRST, GROUPS
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import head_name
 from analyses.wording.plain_words import TEXTS, WORDS

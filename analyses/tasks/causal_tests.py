@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.measures import DECLARED
-from analyses.tables.findings import NOTABLE
-from analyses.tables.head_tables import EFFECT_COLUMNS, Heads
+from analyses.measures.definitions import DECLARED
+from analyses.measures.findings import NOTABLE
+from analyses.measures.head_tables import EFFECT_COLUMNS, Heads
 from interp import InputError, Model, TokenBatch, Transformer, run
 from interp.errors import whole_number
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from analyses.measures import DECLARED
+from analyses.measures.definitions import DECLARED
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import InputError, Model, TokenBatch
 from interp.patching import Pairs

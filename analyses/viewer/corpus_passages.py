@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import islice
 
 from analyses.corpora.mentions import ALL_PRONOUNS, PRONOUNS
-from analyses.measures import Measure
+from analyses.measures.definitions import Measure
+from analyses.measures.head_tables import Heads
 from analyses.reading.token_ids import TokenIds
 from analyses.reading.windows import Window, windows
-from analyses.rivals.asked_words import asks
-from analyses.tables.head_tables import Heads
+from analyses.scoring.asked_words import asks
 from analyses.viewer.passages import Passage, read
 from interp import AnnotatedText, InputError, Model
 

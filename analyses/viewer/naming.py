@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyses.tables.head_tables import Heads
+from analyses.measures.head_tables import Heads
 from analyses.wording.head_names import Place
 from interp import InputError, Model
 

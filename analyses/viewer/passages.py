@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
-from analyses.tables.head_tables import Heads
+from analyses.measures.head_tables import Heads
 from analyses.viewer.naming import Called, HeadName
 from interp import InputError, Model, Run, run
 from interp.display import so_many

@@ -21,7 +21,7 @@ from models.planted.search_heads import seek
 
 SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
 SINK, READER, UNREAD = "sink", "reader", "unread"
-BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"  # as `analyses.rivals.rules` words it
+BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"  # as `analyses.scoring.rules` words it
 _SYNTAX, _REFERENCE, _TAG = "relation:", "antecedent", "tag:"
 _N_HEADS = 8  # a layer
 MIXED = (  # of relation and of reference: the rule that names the mixture, and the other

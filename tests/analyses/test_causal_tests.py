@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from analyses import part_of_speech
-from analyses.tables.findings import carriers, causes
+from analyses.measures.findings import carriers, causes
 from analyses.tasks import gender_pairs
 from analyses.tasks.causal_tests import _effect_rows, _reporting, _right_answers
 from interp import Transformer, TransformerConfig

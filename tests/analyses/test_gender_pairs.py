@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from analyses.tables.findings import causes
+from analyses.measures.findings import causes
 from analyses.tasks import causal_tests, gender_pairs
 from analyses.tasks.gender_pairs import effects
 from interp.initialisation import initialise

@@ -11,11 +11,11 @@ import torch
 from analyses import coreference, own_measures, part_of_speech, position
 from analyses.behaviours import ACROSS, OURS, chosen
 from analyses.corpora import read
-from analyses.measures import UNITS, Behaviour, Measure
+from analyses.measures.definitions import UNITS, Behaviour, Measure
 from analyses.own_measures import own_behaviour
 from analyses.reading.windows import Batch, Reading
-from analyses.rivals.antecedents import PREDICTING_RIVALS, antecedent_items
-from analyses.rivals.choices import Items
+from analyses.scoring.antecedents import PREDICTING_RIVALS, antecedent_items
+from analyses.scoring.choices import Items
 from interp import AnnotatedText, InputError, Transformer, run
 from models import load
 from models.planted import Planted, noise

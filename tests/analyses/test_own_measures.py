@@ -13,15 +13,15 @@ from pages import page_of
 from worded import worded
 
 from analyses.cli import app as cli
-from analyses.collectors import measured
 from analyses.corpora import read
 from analyses.headlines.facts import facts
 from analyses.headlines.sentences import sentences
 from analyses.labels import label
-from analyses.measures import Measure, Rival
+from analyses.measures.definitions import Measure, Rival
 from analyses.own_measures import OF_WORDS, measure_pairs, own_behaviour, read_file
 from analyses.page.sections import plain
 from analyses.report.behaviour_sections import attention
+from analyses.scoring.collectors import measured
 from interp import AnnotatedText, InputError, run
 from interp.patching import knock_out_by_forward
 from models.planted import Planted, first_token, noise, offset, uniform
@@ -162,7 +162,10 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch)
         ("1 / 0", "own.py: ZeroDivisionError: division by zero"),
         ("def broken(", "own.py: SyntaxError"),
         ("answer = 42", "expected a Measure or a Behaviour at the top level"),
-        ("from analyses.measures import Measure\nMEASURES = [Measure('m')]", "expected `pairs` or `claims`"),
+        (
+            "from analyses.measures import Measure\nMEASURES = [Measure('m')]",
+            "expected `pairs` or `claims`",
+        ),
         ("raise SystemExit", "SystemExit"),
     ],
 )

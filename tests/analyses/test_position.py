@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from analyses import position
-from analyses.collectors import measured
 from analyses.corpora import read
+from analyses.scoring.collectors import measured
 from interp import AnnotatedText
 from models import load, planted
 

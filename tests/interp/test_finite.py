@@ -8,9 +8,9 @@ import pytest
 import torch
 from tiny import model, token_ids, two_stacks
 
+from analyses.measures.head_tables import Heads
 from analyses.reading.attended import Pass
 from analyses.report.scaffold import write
-from analyses.tables.head_tables import Heads
 from interp import InputError, Transformer, generate
 from interp.finite import check_finite
 

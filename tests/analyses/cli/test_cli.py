@@ -21,20 +21,20 @@ from worded import worded
 
 from analyses import behaviours, report
 from analyses.behaviours import OURS
-from analyses.collectors import Scoring, collect
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
-from analyses.measures import Measure, Rival
+from analyses.measures.definitions import Measure, Rival
+from analyses.measures.findings import best, causes, notable, varied
+from analyses.measures.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
 from analyses.page import sections
 from analyses.reading.windows import Reading
 from analyses.report import full_report, label_section
 from analyses.report.behaviour_sections import strongest
 from analyses.report.scaffold import write
-from analyses.tables.findings import best, causes, notable, varied
-from analyses.tables.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
+from analyses.scoring.collectors import Scoring, collect
 from analyses.tasks.causal_tests import Effects
 from interp import AnnotatedText, InputError, Mention, Transformer
 from interp.patterns import Totals

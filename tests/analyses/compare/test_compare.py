@@ -18,9 +18,9 @@ from analyses.compare import COMPARE_COLUMNS, Comparison, compare, names
 from analyses.compare.best_heads import best_heads
 from analyses.compare.compare_page import comparability, headline, summary, told_apart
 from analyses.corpora import Corpus
-from analyses.measures import Measure, Rival
-from analyses.reading.token_ids import random_ids
-from analyses.tables.head_tables import Collected, Heads, Scored
+from analyses.corpora.in_memory import random_ids
+from analyses.measures.definitions import Measure, Rival
+from analyses.measures.head_tables import Collected, Heads, Scored
 from benchmarks.planted.planted_texts import HE, SHE, Lexicon, meetings
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, Totals

@@ -9,7 +9,7 @@ import pytest
 
 from analyses.corpora import litbank, read
 from analyses.corpora.mentions import gender, head_word
-from analyses.rivals.antecedents import RIVALS, AntecedentItem, antecedent_items
+from analyses.scoring.antecedents import RIVALS, AntecedentItem, antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
 from models.stories import GENERATORS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyses.corpora import FORMATS, Corpus, read
-from analyses.rivals.antecedents import antecedent_items
+from analyses.scoring.antecedents import antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
 from tests.analyses.corpora.made_corpora import ENTITIES, texts, word
 

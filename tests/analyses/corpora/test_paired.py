@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from analyses import corpora, cross_attention
-from analyses.collectors import collect
+from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Reading
-from analyses.tables.head_tables import Heads
+from analyses.scoring.collectors import collect
 from interp import AnnotatedText, InputError, run
 from models import planted
 from models.planted import Planted

@@ -9,7 +9,7 @@ import pytest
 
 from analyses.corpora import read
 from analyses.corpora.marked import Mark, annotated
-from analyses.rivals.antecedents import antecedent_items, items_and_unasked
+from analyses.scoring.antecedents import antecedent_items, items_and_unasked
 from tests.analyses.corpora.made_corpora import CASES, GAP, SENTENCES, gap_row, mentions, texts
 
 SharedFile = Callable[..., Path]

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from analyses import figures
 from analyses.figures.attention_lines import FAINTEST
 from analyses.figures.style import COREFERENCE, INK, POSITION
+from analyses.measures.findings import notable
 from analyses.report import text_alternatives
-from analyses.tables.findings import notable
 from tests.analyses.headlines.hand_made_tables import effect_row, heads_row, label_row
 
 LAYERS, HEADS = 3, 5

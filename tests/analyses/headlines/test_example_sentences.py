@@ -9,7 +9,7 @@ from analyses.behaviours import OURS
 from analyses.headlines.example_sentences import example_sentences
 from analyses.headlines.facts import Fact, Size
 from analyses.reading.windows import Batch, Reading
-from analyses.rivals.asked_words import questions
+from analyses.scoring.asked_words import questions
 from analyses.wording.head_names import Place
 from analyses.wording.plain_words import Label, Words
 from interp import AnnotatedText, Mention

@@ -9,7 +9,7 @@ import pytest
 from analyses.behaviours import OURS
 from analyses.labels import hiding, knockouts
 from analyses.labels.claims import Keys, at_usual_distances, distances, with_control
-from analyses.measures import Looks
+from analyses.measures.definitions import Looks
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, Mention, Transformer
 from models import planted

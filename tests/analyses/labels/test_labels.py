@@ -10,9 +10,9 @@ from analyses import part_of_speech
 from analyses.labels import LABEL_COLUMNS, judgement, label
 from analyses.labels.evidence import CELL, HALVES
 from analyses.labels.knockouts import least
+from analyses.measures.findings import notable
+from analyses.measures.head_tables import BOTH_READINGS
 from analyses.reading.samples import Sample
-from analyses.tables.findings import notable
-from analyses.tables.head_tables import BOTH_READINGS
 from analyses.wording.head_names import HEAD
 from benchmarks.labels import readers_one, sinks_one
 from benchmarks.planted import compose, planted_texts

@@ -10,7 +10,7 @@ from analyses.execution.shards import Shards
 from analyses.labels import null_bars
 from analyses.labels.null_bars import documents_of
 from analyses.labels.study import Study
-from analyses.tables.head_tables import Collected, Heads, Scored
+from analyses.measures.head_tables import Collected, Heads, Scored
 from interp.patterns import Totals
 from models import load
 

@@ -7,9 +7,9 @@ import torch
 from worded import WORDS, worded
 
 from analyses import coreference, position
-from analyses.collectors import collect, collected, read
 from analyses.reading import attended
 from analyses.reading.windows import Reading
+from analyses.scoring.collectors import collect, collected, read
 from interp import AnnotatedText, InputError, Mention
 from interp.patterns.norm_weighted import NormWeighted
 from interp.patterns.rows import SINKS

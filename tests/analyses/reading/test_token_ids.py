@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from analyses import corpora, position, report
-from analyses.reading.token_ids import of_ids, random_ids
+from analyses.corpora.in_memory import of_ids, random_ids
 from interp import AnnotatedText, InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
 from models import wrap
 

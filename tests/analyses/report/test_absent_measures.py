@@ -11,7 +11,7 @@ from worded import worded
 from analyses import coreference, report, runs
 from analyses.corpora import read
 from analyses.labels import evidence
-from analyses.tables.head_tables import NO_ITEMS
+from analyses.measures.head_tables import NO_ITEMS
 from interp import Transformer
 from interp.initialisation import initialise
 from models import load

@@ -7,10 +7,10 @@ import pytest
 
 from analyses.behaviours import OURS
 from analyses.headlines.say import beside_rules
+from analyses.measures.head_tables import Measured
 from analyses.page.sections import plain
 from analyses.report.behaviour_sections import attention, cause
-from analyses.rivals.rules import ANTECEDENT, BEATS, FAILS, NO_RULE, OTHERS, UNTESTED
-from analyses.tables.head_tables import Measured
+from analyses.scoring.rules import ANTECEDENT, BEATS, FAILS, NO_RULE, OTHERS, UNTESTED
 from analyses.tasks.causal_tests import Effects
 from tests.analyses.headlines.hand_made_tables import effect_row, hand_made, heads_row
 

@@ -7,8 +7,8 @@ from analyses.figures import measure_name
 from analyses.page.sections import Definitions, Section, Table
 from analyses.report.full_report import DEFINITIONS
 from analyses.report.renderer import render
-from analyses.rivals.relations import NEAREST, OFFSETS
-from analyses.rivals.rules import ANY, plain_name
+from analyses.scoring.relations import NEAREST, OFFSETS
+from analyses.scoring.rules import ANY, plain_name
 
 MEASURES = [each for behaviour in (*OURS.values(), *ACROSS.values()) for each in behaviour.measures]
 RULES = [plain_name(name) for name in (*(rule.name for rule in (*OFFSETS, *NEAREST)), f"{ANY}NOUN", "same gender")]

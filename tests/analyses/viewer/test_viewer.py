@@ -15,7 +15,7 @@ from pages import Page, outside_addresses, unlisted
 from worded import worded
 
 from analyses import viewer
-from analyses.tables.head_tables import Heads
+from analyses.measures.head_tables import Heads
 from analyses.viewer import Attention, Called, Passage, Viewer
 from interp import InputError, StackConfig, Transformer, TransformerConfig, run
 from interp.config import LayerNorm

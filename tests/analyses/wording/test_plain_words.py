@@ -1,11 +1,10 @@
 import pytest
 
-from analyses.behaviours import OURS
-from analyses.headlines.facts import vocabulary
+from analyses.behaviours import OURS, vocabulary
 from analyses.part_of_speech import TAG_PAIRS, UNIVERSAL_TAGS
-from analyses.rivals.antecedents import PREDICTING_RIVALS
-from analyses.rivals.antecedents import RIVALS as OF_ANTECEDENTS
-from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS
+from analyses.scoring.antecedents import PREDICTING_RIVALS
+from analyses.scoring.antecedents import RIVALS as OF_ANTECEDENTS
+from analyses.scoring.relations import NEAREST, OFFSETS, RELATIONS
 from analyses.wording import plain_words
 from analyses.wording.plain_words import Label
 

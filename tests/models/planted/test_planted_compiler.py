@@ -10,8 +10,8 @@ import torch
 from refusals import refusal
 
 from analyses import coreference, part_of_speech, position
-from analyses.collectors import measured
-from analyses.rivals.antecedents import RIVALS
+from analyses.scoring.antecedents import RIVALS
+from analyses.scoring.collectors import measured
 from benchmarks.planted import BEHAVIOURS, Composed, compose
 from benchmarks.planted import planted_texts as texts
 from benchmarks.planted.planted_texts import HE, SHE

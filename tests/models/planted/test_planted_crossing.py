@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from analyses import cross_attention, part_of_speech, position
-from analyses.collectors import collect
 from analyses.labels import label
+from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Reading
-from analyses.tables.head_tables import Heads
+from analyses.scoring.collectors import collect
 from interp import AnnotatedText, run
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from models import planted

@@ -9,10 +9,10 @@ import torch
 
 from analyses import coreference, part_of_speech
 from analyses.behaviours import OURS
-from analyses.collectors import collect
 from analyses.labels import knockouts
 from analyses.reading.windows import Reading
-from analyses.rivals.antecedents import RIVALS, antecedent_items
+from analyses.scoring.antecedents import RIVALS, antecedent_items
+from analyses.scoring.collectors import collect
 from benchmarks.labels import repaired
 from benchmarks.planted import FORMS, Composed, linked_texts
 from benchmarks.planted.linked_texts import SPELLINGS

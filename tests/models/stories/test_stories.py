@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 import pytest
 
 from analyses.corpora.mentions import PRONOUNS
-from analyses.rivals.antecedents import RIVALS, AntecedentItem, antecedent_items
+from analyses.scoring.antecedents import RIVALS, AntecedentItem, antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
 from models.stories import portrait, portraits, stories, story, tale, tales
 from models.stories.lexicon import (

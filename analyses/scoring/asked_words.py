@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analyses.measures import Looks, Measure, Rival
+from analyses.measures.definitions import Looks, Measure, Rival
 from analyses.reading.windows import Batch, Window
-from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
-from analyses.rivals.choices import Items
-from analyses.rivals.relations import NEAREST, OFFSETS, pairs_of
+from analyses.scoring.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
+from analyses.scoring.choices import Items
+from analyses.scoring.relations import NEAREST, OFFSETS, pairs_of
 from analyses.wording.plain_words import Label
 from interp.tokens import NO_WORD
 

@@ -14,9 +14,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from analyses.reading.windows import Batch
-from analyses.rivals.antecedents import RANDOM, RIVALS, antecedent_items
-from analyses.rivals.choices import Items
-from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
+from analyses.scoring.antecedents import RANDOM, RIVALS, antecedent_items
+from analyses.scoring.choices import Items
+from analyses.scoring.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
 from interp.annotation import ROOT, AnnotatedText
 
 POSITION, TOKEN, CLOSEST, RELATED = GROUPS = (

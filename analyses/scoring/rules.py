@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from analyses.measures import Measure, Rival
-from analyses.tables.findings import DISCOVERY, NOTABLE
-from analyses.tables.head_tables import Heads
+from analyses.measures.definitions import Measure, Rival
+from analyses.measures.findings import DISCOVERY, NOTABLE
+from analyses.measures.head_tables import Heads
 from interp.patterns import N_GROUPS
 from interp.patterns.tags import TagTotals
 from interp.statistics import Estimate, benjamini_hochberg, estimate

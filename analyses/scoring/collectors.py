@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analyses.measures import Measure
+from analyses.measures.definitions import Measure
+from analyses.measures.head_tables import Collected, Heads, Measured, Scored
 from analyses.reading.inputs import tokenizer_of
 from analyses.reading.windows import Batch, Progress, Reading
-from analyses.tables.head_tables import Collected, Heads, Measured, Scored
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.patterns import Null, Totals

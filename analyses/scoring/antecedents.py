@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 
 from analyses.corpora.mentions import GENDERED, PRONOUNS, gender, is_pronoun
-from analyses.measures import Rival
+from analyses.measures.definitions import Rival
 from interp.annotation import AnnotatedText, Mention
 
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from analyses import part_of_speech
-from analyses.collectors import measured
+from analyses.measures.head_tables import Heads
 from analyses.part_of_speech import relation_measure, tag_measure
 from analyses.reading.windows import Reading, Window
-from analyses.rivals.choices import Items
-from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, edges
-from analyses.rivals.rules import (
+from analyses.scoring.choices import Items
+from analyses.scoring.collectors import measured
+from analyses.scoring.relations import CLASSES, NEAREST, OFFSETS, edges
+from analyses.scoring.rules import (
     BEATS,
     FAILS,
     NO_CHOICE,
@@ -25,7 +26,6 @@ from analyses.rivals.rules import (
     Records,
     rules_table,
 )
-from analyses.tables.head_tables import Heads
 from interp.patterns.tags import TagRows, TagTotals
 from models.planted import Planted, noise
 from models.stories import stories

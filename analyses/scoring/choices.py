@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.collectors import Readings, Sinks
-from analyses.measures import Measure, Rival
+from analyses.measures.definitions import Measure, Rival
+from analyses.measures.head_tables import Heads
 from analyses.reading.attended import Attended
 from analyses.reading.windows import Batch, by_text
-from analyses.rivals.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen, Records
-from analyses.tables.head_tables import Heads
+from analyses.scoring.collectors import Readings, Sinks
+from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen, Records
 from interp.annotation import AnnotatedText
 from interp.patterns import nulls, selection
 from interp.patterns.rows import SINKS, Sink

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analyses.measures import RANKED
-from analyses.tables.head_tables import BOTH_READINGS
+from analyses.measures.definitions import RANKED
+from analyses.measures.head_tables import BOTH_READINGS
 from analyses.wording.head_names import HEAD
 from interp.patterns.rows import SINKS
 

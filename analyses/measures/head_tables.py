@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.measures import Measure
+from analyses.measures.definitions import Measure
 from analyses.reading.head_kinds import Heads
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.rows import SINKS

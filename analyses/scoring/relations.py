@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from analyses.measures import DECLARED, Measure, Rival
-from analyses.rivals.choices import Pair
+from analyses.measures.definitions import DECLARED, Measure, Rival
+from analyses.scoring.choices import Pair
 from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError
 

@@ -1,0 +1,1 @@
+"""One scorer: what heads and the simplest rules choose, and whether a head does more than a rule."""

@@ -1,1 +1,0 @@
-"""Tables of heads: their rows, their columns, and which rows are findings."""
