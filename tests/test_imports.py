@@ -172,7 +172,7 @@ def plain(name: str) -> str:
 def test_the_package_depends_on_what_it_imports_and_on_nothing_else():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     core, extras = {*map(plain, project["dependencies"])}, project["optional-dependencies"]
-    optional = {plain(each) for name in ("lens", "minilm", "int8", "tensorboard") for each in extras[name]}
+    optional = {plain(each) for name in ("lens", "minilm", "int8") for each in extras[name]}
     test = {*map(plain, extras["test"])}
     imports = set.union(*map(wanted, MAY_IMPORT))
     assert imports <= core | optional, "the package imports what it does not depend on"

@@ -28,7 +28,7 @@ from analyses.report.text_sections import by_group
 from analyses.runs import RunFolder
 from analyses.wording.head_names import HEAD
 from interp.errors import InputError, one_of
-from interp.training.whole_files import beside, file_above, holding, sweep_beside
+from interp.training.whole_files import drafting, file_above, holding, sweep_beside
 
 Format = Literal["pdf", "svg", "png"]
 COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
@@ -109,7 +109,7 @@ def write(
     place = folder / "figures"  # whose draft is in `folder`, so that a rename is all that is left to do
     left_out: dict[str, str] = {}
     try:
-        with holding(folder, "draws into"), beside(place) as draft:
+        with holding(folder, "draws into"), drafting(place) as draft:
             sweep_beside(place)
             draft.mkdir()
             for name, draw in chosen.items():

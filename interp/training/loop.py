@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,8 @@ def train(
 ) -> None:
     """Train `model` in place, and leave it in the directory `out`.
 
-    Under torchrun every process calls this with the same arguments, and all share the work. The weights are those of
-    one process up to rounding, except under dropout, where each process draws its own; the same holds for a run that is
-    resumed with another number of processes. Only the first process writes, measures and reports.
+    Under torchrun every process calls this with the same arguments, and all share the work: the weights are those of
+    one process up to rounding, except under dropout. Only the first process writes, measures and reports.
 
     Ctrl-C, SIGTERM or SIGHUP ends a run of one process after the current step and keeps its state and the model at that
     step (`steps/`); a second signal ends it at once. Several processes end at once, and keep the last state.
@@ -66,7 +65,7 @@ def train(
         model: freshly initialised weights; where a run is resumed, a model of the same shape.
         sources: of rows, by the names that the plan's mixes use.
         plan: everything else that decides the weights.
-        out: gets the model, `metrics.jsonl`, TensorBoard files, `steps/` (snapshots) and the state to resume from.
+        out: gets the model, `metrics.jsonl`, `steps/` (snapshots) and the state to resume from.
         save: writes a model to a directory (`models.save`).
         held_out: examples to measure the loss on, by name.
         measures: is called with the model at every measurement and snapshot; its numbers are recorded beside the loss.
@@ -127,17 +126,21 @@ class _Run:
 
     def go(self, last_state: state.State | None) -> None:
         """Take all steps that are left after the state that was kept, and keep what comes out."""
-        begun = 0
+        start = 0
         if last_state is not None:
             state.restore(self.learner.learning, self.learner.optimizer, last_state.tensors)
-            begun, counts = int(last_state.facts["step"]), last_state.facts.get("tally") or {}
+            start, counts = int(last_state.facts["step"]), last_state.facts.get("tally") or {}
             self.total, self.n_targets = float(counts.get("total", 0.0)), int(counts.get("n_targets", 0))
+        record: Record | None = None
+        if self.processes.leads:
+            self.directory.sweep()
+            with self.directory.writing(self.directory.out / METRICS):
+                record = Record(self.directory.out, start)
         # several processes would not all stop after the same step
-        signals = unstopped() if self.processes.kind is None else nullcontext([])
-        with self._record(begun) as record, signals as interrupted:
-            for step in range(begun, self.plan.steps):
+        with unstopped() if self.processes.kind is None else nullcontext([]) as interruptions:
+            for step in range(start, self.plan.steps):
                 self.waiting.append((step, self.learner.step(step)))
-                stops = bool(interrupted) and step + 1 < self.plan.steps
+                stops = bool(interruptions) and step + 1 < self.plan.steps
                 self._pause(step + 1, record, stops=stops)
                 if stops:
                     raise KeyboardInterrupt
@@ -146,35 +149,28 @@ class _Run:
         if self.processes.leads:
             self.directory.finish(self.model)
 
-    def _record(self, begun: int) -> Any:
-        if not self.processes.leads:
-            return nullcontext()
-        self.directory.sweep()
-        with self.directory.writing(self.directory.out / METRICS):
-            return closing(Record(self.directory.out, begun))
-
-    def _pause(self, done: int, record: Record | None, *, stops: bool) -> None:
+    def _pause(self, steps: int, record: Record | None, *, stops: bool) -> None:
         """Report, measure and keep what is due after so many steps; all is kept if the run `stops` here."""
-        plan, last = self.plan, done == self.plan.steps
-        snapshot = done in plan.snapshot_at
-        observes = last or snapshot or bool(plan.evaluate_every and done % plan.evaluate_every == 0)
-        keeps = last or stops or bool(plan.save_every and done % plan.save_every == 0)
-        reports = observes or done % _REPORT_EVERY == 0
+        plan, last = self.plan, steps == self.plan.steps
+        snapshot = steps in plan.snapshot_at
+        observes = last or snapshot or bool(plan.evaluate_every and steps % plan.evaluate_every == 0)
+        keeps = last or stops or bool(plan.save_every and steps % plan.save_every == 0)
+        reports = observes or steps % _REPORT_EVERY == 0
         if reports or keeps:
             self._settle()
         if observes:
             self.processes.publish(self.learner.learning, self.model)
         if reports:
             if record is not None:
-                self._report(done, observes, record)
+                self._report(steps, observes, record)
             self.total, self.n_targets, self.n_tokens = 0.0, 0, 0
         if (snapshot or stops) and record is not None:
-            self.directory.snapshot(self.model, done)
+            self.directory.snapshot(self.model, steps)
         if keeps:
             tensors = state.gather(self.learner.learning, self.learner.optimizer)
             if record is not None:
                 counts = {"total": self.total, "n_targets": self.n_targets}  # losses that are still to be reported
-                self.directory.write(tensors, done, {"tally": counts})
+                self.directory.write(tensors, steps, {"tally": counts})
         if reports:
             self.since = time.perf_counter()
 
@@ -194,13 +190,13 @@ class _Run:
             self.n_tokens += step.n_tokens
         self.waiting.clear()
 
-    def _report(self, done: int, observes: bool, record: Record) -> None:
-        loss, rate = self.total / max(self.n_targets, 1), self.plan.rate(done - 1)
+    def _report(self, steps: int, observes: bool, record: Record) -> None:
+        loss, rate = self.total / max(self.n_targets, 1), self.plan.rate(steps - 1)
         speed, sample = self.n_tokens / (time.perf_counter() - self.since), None
         numbers = {"loss": loss, "rate": rate, "tokens_per_second": speed}
         if observes:
-            measured, sample = self.observe()
-            numbers |= measured
+            measurements, sample = self.observe()
+            numbers |= measurements
         with self.directory.writing(record.path):
-            record(done, numbers, sample)
-        self.tell(Progress(done, self.plan.steps, loss, rate, speed, numbers, sample))
+            record(steps, numbers, sample)
+        self.tell(Progress(steps, self.plan.steps, loss, rate, speed, numbers, sample))

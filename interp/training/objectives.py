@@ -1,7 +1,7 @@
-"""What a model learns from: rows of token ids, and the target of each position.
+"""What does a model learn from? Rows of token ids, and the target of each position.
 
-Every step draws its rows with a generator made from the seed and the step alone. So the step is the data's position: a
-run that is resumed reads on where it stopped.
+Every step draws its rows with a generator made from the seed and the step alone, so a resumed run reads on where it
+stopped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,8 +59,7 @@ class Source(Protocol):
 class Windows:
     """Rows of a running text: the tokenizer's prefix, then a stretch from anywhere; targets are the next tokens.
 
-    `stream` holds the tokens of all documents, one after the other, each after the tokenizer's prefix. Rows must be
-    shorter than the text, else an `InputError` says so.
+    `stream` holds the tokens of all documents, each after the tokenizer's prefix. Rows must be shorter than the text.
     """
 
     def __init__(self, stream: Sequence[int] | Integer[Tensor, " token"], prefix: Sequence[int] = ()):
@@ -72,17 +71,17 @@ class Windows:
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
         """Stretches from anywhere."""
-        places = len(self.stream) - self._own(row)
-        return self._at(torch.randint(places, (rows,), generator=generator), row)
+        starts = torch.randint(len(self.stream) - self._width(row), (rows,), generator=generator)
+        return self._rows(starts, row)
 
     def every(self, row: int, limit: int | None = None) -> list[Examples]:
         """The whole text once, in batches of 16 rows, without the remainder; at most `limit` rows, spread evenly."""
-        width = self._own(row)
+        width = self._width(row)
         starts = _spread(torch.arange(0, len(self.stream) - width, width), limit)
-        return [self._at(batch, row) for batch in starts.split(16)]
+        return [self._rows(batch, row) for batch in starts.split(16)]
 
-    def _own(self, row: int) -> int:
-        """Tokens of the text in a row, which the prefix leaves room for."""
+    def _width(self, row: int) -> int:
+        """Tokens of the text in a row, for which the prefix leaves room."""
         width = row - len(self.prefix)
         if width < 1:
             raise InputError(f"a row of {row} has no room beside the {len(self.prefix)} tokens that begin a text")
@@ -90,10 +89,10 @@ class Windows:
             raise InputError(f"the text has {len(self.stream)} tokens, fewer than a row of {row}")
         return width
 
-    def _at(self, starts: Int[Tensor, " row"], row: int) -> Examples:
+    def _rows(self, starts: Int[Tensor, " row"], row: int) -> Examples:
         width = row - len(self.prefix)
-        read = self.stream[starts[:, None] + torch.arange(width + 1)].long()
-        whole = torch.cat([self.prefix.expand(len(starts), -1), read], 1)
+        stretches = self.stream[starts[:, None] + torch.arange(width + 1)].long()
+        whole = torch.cat([self.prefix.expand(len(starts), -1), stretches], 1)
         targets = whole[:, 1:].clone()
         targets[:, : max(len(self.prefix) - 1, 0)] = IGNORED
         return Examples(TokenBatch.from_ids(whole[:, :-1]), targets)
@@ -103,7 +102,7 @@ class Repeats:
     """Random segments of `shortest` to `longest` tokens, each twice in a row, until the row is full.
 
     Targets are the tokens that the first copy gives away, which only previous-token and induction heads can predict
-    (Olsson 2022). No token is in a segment twice, so segments cannot be longer than the vocabulary (`InputError`).
+    (Olsson 2022). No token is in a segment twice, so segments cannot be longer than the vocabulary.
     """
 
     def __init__(self, tokenizer: Tokenizer, shortest: int = 6, longest: int = 40):
@@ -115,8 +114,8 @@ class Repeats:
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
         """<s> R R S S ...: no token of a segment is there twice."""
-        drawn = [self._row(row, generator) for _ in range(rows)]
-        ids, targets = (torch.stack(each) for each in zip(*drawn, strict=True))
+        pairs = [self._row(row, generator) for _ in range(rows)]
+        ids, targets = (torch.stack(each) for each in zip(*pairs, strict=True))
         return Examples(TokenBatch.from_ids(ids), targets)
 
     def _row(self, row: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -134,8 +133,7 @@ class Repeats:
 class Masked:
     """Rows of `source` in which a `share` of the tokens is hidden, which are the targets (Devlin 2019, section 3.1).
 
-    Of the tokens that are chosen, 80% become the mask token, 10% a random one, and 10% stay. A vocabulary without a
-    mask token is refused (`InputError`).
+    Of these tokens 80% become the mask token, 10% a random one, and 10% stay.
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer, share: float = 0.15):
@@ -153,21 +151,21 @@ class Masked:
 
     def hidden(self, examples: Examples, generator: Generator) -> Examples:
         """The same rows with tokens hidden: at least one in each row that has any but special ones."""
-        ids = examples.tokens.ids
-        ordinary = examples.tokens.mask & ~torch.isin(ids, self.special)
-        wish = torch.rand(ids.shape, generator=generator).masked_fill(~ordinary, 2.0)
-        chosen = ordinary & ((wish < self.share) | (wish == wish.amin(1, keepdim=True)))
-        how = torch.rand(ids.shape, generator=generator)
-        other = torch.randint(self.d_vocab, ids.shape, generator=generator)
-        read = torch.where(chosen & (how < 0.8), self.mask_id, torch.where(chosen & (how >= 0.9), other, ids))
-        return Examples(replace(examples.tokens, ids=read), ids.masked_fill(~chosen, IGNORED))
+        tokens, ids = examples.tokens, examples.tokens.ids
+        ordinary = tokens.mask & ~torch.isin(ids, self.special)
+        draws = torch.rand(ids.shape, generator=generator).masked_fill(~ordinary, 2.0)
+        is_target = ordinary & ((draws < self.share) | (draws == draws.amin(1, keepdim=True)))
+        fates = torch.rand(ids.shape, generator=generator)
+        random_ids = torch.randint(self.d_vocab, ids.shape, generator=generator)
+        visible = torch.where(is_target & (fates >= 0.9), random_ids, ids)
+        visible = torch.where(is_target & (fates < 0.8), self.mask_id, visible)
+        return Examples(replace(tokens, ids=visible), ids.masked_fill(~is_target, IGNORED))
 
 
 class Pairs:
     """Pairs of a source text, which the encoder reads, and a target text, which the decoder predicts, as ids.
 
-    The decoder reads `start` and then the target, which ends in the target tokenizer's suffix. Empty texts, and texts
-    that are longer than a row, are refused (`InputError`).
+    The decoder reads `start` and then the target, which ends in the target tokenizer's suffix.
     """
 
     def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], start: int):
@@ -182,23 +180,23 @@ class Pairs:
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
         """Pairs drawn at random, padded to the longest."""
-        return self._at(torch.randint(len(self.pairs), (rows,), generator=generator).tolist(), row)
+        return self._rows(torch.randint(len(self.pairs), (rows,), generator=generator).tolist(), row)
 
     def every(self, row: int, limit: int | None = None) -> list[Examples]:
         """Each pair once, in batches of 64; at most `limit` pairs, spread evenly."""
-        return [self._at(batch.tolist(), row) for batch in _spread(torch.arange(len(self.pairs)), limit).split(64)]
+        return [self._rows(batch.tolist(), row) for batch in _spread(torch.arange(len(self.pairs)), limit).split(64)]
 
-    def _at(self, chosen: Sequence[int], row: int) -> Examples:
-        sources, targets = zip(*(self.pairs[at] for at in chosen), strict=True)
+    def _rows(self, numbers: Sequence[int], row: int) -> Examples:
+        sources, targets = zip(*(self.pairs[number] for number in numbers), strict=True)
         if (longest := max(len(each) for each in (*sources, *targets))) > row:
             raise InputError(f"a text of {longest} tokens is longer than a row of {row}: lengthen the row")
-        read = [[self.start, *target[:-1]] for target in targets]
-        width = max(map(len, read))
-        wanted = torch.tensor([[*target, *[IGNORED] * (width - len(target))] for target in targets])
-        return Examples(TokenBatch.from_rows(sources), wanted, TokenBatch.from_rows(read))
+        decoded = TokenBatch.from_rows([[self.start, *target[:-1]] for target in targets])
+        width = decoded.ids.shape[1]
+        padded = torch.tensor([[*target, *[IGNORED] * (width - len(target))] for target in targets])
+        return Examples(TokenBatch.from_rows(sources), padded, decoded)
 
 
-def _spread(items: Int[Tensor, " item"], limit: int | None) -> Int[Tensor, " some"]:
+def _spread(items: Int[Tensor, " item"], limit: int | None) -> Int[Tensor, " part"]:
     return items if limit is None or len(items) <= limit else items[torch.arange(limit) * len(items) // limit]
 
 
@@ -217,12 +215,9 @@ class Mixed:
         if len(self.sources) == 1 and not mix:
             return next(iter(self.sources.values())).examples(rows, row, generator)
         shares = torch.tensor([mix.get(name, 0.0) if mix else 1.0 for name in self.sources], dtype=torch.float64)
-        drawn = torch.multinomial(shares, rows, replacement=True, generator=generator).bincount(minlength=len(shares))
-        parts = [
-            source.examples(count, row, generator)
-            for source, count in zip(self.sources.values(), drawn.tolist(), strict=True)
-            if count
-        ]
+        counts = torch.multinomial(shares, rows, replacement=True, generator=generator).bincount(minlength=len(shares))
+        sources = zip(self.sources.values(), counts.tolist(), strict=True)
+        parts = [source.examples(count, row, generator) for source, count in sources if count]
         if len(parts) == 1:
             return parts[0]
         if any(part.decoded is not None for part in parts):

@@ -1,7 +1,7 @@
-"""Several processes that train one model: each reads its share of a step's rows, and all take the same step.
+"""How do several processes train one model? Each reads its share of a step's rows, and all take the same step.
 
-Seed and step alone decide the rows of a step, so every process draws them all and keeps its share; no data is sent. The
-gradient is of the mean over all processes' targets, however unequally these are spread.
+Every process draws all rows of a step and keeps its share, so no data is sent. The gradient is of the mean over all
+processes' targets, however unequally these are spread.
 """
 
 import copy
@@ -123,10 +123,9 @@ def _shared_out(model: Transformer) -> Transformer:
 
 @contextmanager
 def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]:
-    """The processes that torchrun has started; or this one alone, where `parallel` is None.
+    """The processes that torchrun has started, or know of each other already; this one alone if `parallel` is None.
 
-    Where the processes know of each other already (`torch.distributed.init_process_group`), that is taken as it is. A
-    model on a GPU is moved to the one of its process.
+    A model on a GPU is moved to the one of its process.
     """
     started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if parallel is None:
@@ -147,7 +146,7 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
     try:
         yield Processes(parallel, dist.get_rank(), dist.get_world_size())
         if begun:
-            dist.barrier()  # one that is done early leaves only with the others, its own tensors let go of
+            dist.barrier()  # all leave together, their tensors let go of
     finally:
         if begun:
             dist.destroy_process_group()

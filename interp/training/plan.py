@@ -15,10 +15,10 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps on batches of one shape; heads form by steps, reading by tokens, so a run may want several phases.
+    """Steps on batches of one shape; heads form by steps, reading by tokens, so a run may need several phases.
 
     A phase with a `learning_rate` restarts the plan's schedule there (SGDR: Loshchilov 2017), to teach a trained model
-    a little more from rows of another mix. Impossible numbers are an `InputError`.
+    a little more from rows of another mix.
     """
 
     steps: int
@@ -41,9 +41,9 @@ class Plan:
 
     The learning rate rises linearly for `warmup` steps, stays for `hold` steps, and then follows `schedule` to `final`
     times the peak at the last step (cosine, linear); `inverse-square-root` falls as (step / (warmup + hold))^-1/2
-    (Vaswani 2017, section 5.3). A later phase with a learning rate of its own ends the schedule and restarts it without
-    warm-up: from the phase's rate to `final` times that, or as (step / steps before)^-1/2. Impossible numbers, and a
-    schedule that ends before its warm-up, are an `InputError`.
+    (Vaswani 2017, section 5.3). A later phase with a learning rate ends the schedule and restarts it without warm-up:
+    from the phase's rate to `final` times that, or as (step / steps before)^-1/2. Impossible numbers are an
+    `InputError`.
     """
 
     phases: tuple[Phase, ...]
@@ -107,16 +107,16 @@ class Plan:
     def rate(self, step: int) -> float:
         """The learning rate of `step`, counted from 0."""
         leg = next(leg for leg in reversed(self._legs) if step >= leg.begin)
-        done, level = step + 1 - leg.begin, leg.warmup + leg.hold
-        if done <= leg.warmup:
-            return leg.peak * done / leg.warmup
-        if done <= level or self.schedule == "constant":
+        count, level = step + 1 - leg.begin, leg.warmup + leg.hold
+        if count <= leg.warmup:
+            return leg.peak * count / leg.warmup
+        if count <= level or self.schedule == "constant":
             return leg.peak
         if self.schedule == "inverse-square-root":
-            return leg.peak * math.sqrt(max(leg.begin, level, 1) / (leg.begin + done))
-        through = (done - level) / (leg.steps - level)  # 0 to 1
-        left = (1 + math.cos(math.pi * through)) / 2 if self.schedule == "cosine" else 1 - through
-        return leg.peak * (self.final + (1 - self.final) * left)
+            return leg.peak * math.sqrt(max(leg.begin, level, 1) / (leg.begin + count))
+        progress = (count - level) / (leg.steps - level)  # 0 to 1
+        height = (1 + math.cos(math.pi * progress)) / 2 if self.schedule == "cosine" else 1 - progress
+        return leg.peak * (self.final + (1 - self.final) * height)
 
     @property
     def _legs(self) -> list["_Leg"]:

@@ -1,7 +1,6 @@
-"""What a run needs to go on as if it had never stopped, in one file that is whole or not there; and its directory.
+"""What does a run need to go on as if it had never stopped? Its state, in one file, and its directory.
 
-The file is written beside and renamed, so a run that is killed at any moment leaves the last good state behind it.
-Everything random is drawn from the seed and the step, so weights, moments and the step are the whole of it.
+Everything random is drawn from the seed and the step, so weights, moments and the step are all of it.
 """
 
 import json
@@ -21,7 +20,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.training.parallel import shared_as, whole
 from interp.training.record import METRICS
-from interp.training.whole_files import beside, check_kind, check_owner, replacing, sweep
+from interp.training.whole_files import check_kind, check_owner, drafting, replacing, sweep
 from interp.transformer import Transformer
 
 FILE = "state.safetensors"
@@ -52,14 +51,14 @@ def read(path: Path) -> State:
         raise InputError(f"nothing to resume: there is no {path}; start without --resume")
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        if "sums" not in about:
+        if "sums" not in metadata:
             raise ValueError("it has no checksums")
-        sums, now = json.loads(about["sums"]), _sums(tensors, about["facts"])
+        sums, now = json.loads(metadata["sums"]), _sums(tensors, metadata["facts"])
         if differing := [name for name in {**sums, **now} if sums.get(name) != now.get(name)]:
             raise ValueError(f"{differing[0] or 'its record'} is not as it was written")
-        return State(tensors, json.loads(about["facts"]))
+        return State(tensors, json.loads(metadata["facts"]))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}): go on from a model in steps/ (start in [model])") from error
 
@@ -86,11 +85,10 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
     """Put back what `gather` took, shared out among processes as the weights are."""
     weights = {f"weights/{name}": weight for name, weight in model.named_parameters()}
     expected = {name: tuple(weight.shape) for name, weight in weights.items()}
-    there = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("weights/")}
-    for name in {**expected, **there}:
-        shape, wanted = there.get(name, "absent"), expected.get(name, "absent")
-        if shape != wanted:
-            raise InputError(f"the state is of another architecture: {name} is {shape}, not {wanted}")
+    stored = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("weights/")}
+    for name in {**expected, **stored}:
+        if (shape := stored.get(name, "absent")) != (needs := expected.get(name, "absent")):
+            raise InputError(f"the state is of another architecture: {name} is {shape}, not {needs}")
     for name, weight in model.named_parameters():
         with torch.no_grad():
             weight.copy_(shared_as(tensors[f"weights/{name}"], weight))
@@ -107,10 +105,9 @@ class Directory:
     """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory."""
 
     def __init__(self, out: Path, save: Save, made_of: Mapping[str, Any]):
-        for folder in ("steps", "tensorboard"):
-            check_owner(out / folder)
         self.out, self._save, self._made_of = out, save, made_of
-        self._state = out / FILE
+        self._state, self._steps = out / FILE, out / "steps"
+        check_owner(self._steps)
         self._saved: int | None = None  # the step after which the last good state was written
 
     def check_new(self) -> None:
@@ -123,11 +120,11 @@ class Directory:
         last = read(self._state)
         stored, now = last.facts["made_of"], json.loads(json.dumps(self._made_of))
         for part in [part for part in {**now, **stored} if now.get(part) != stored.get(part)]:
-            here, there, changed = now.get(part), stored.get(part), ""
-            if isinstance(here, dict) and isinstance(there, dict):
-                keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
-                changed = f" ({', '.join(f'{key} was {there.get(key)}, is {here.get(key)}' for key in keys)})"
-            raise InputError(f"the run was begun with another {part}{changed}: resume with the same, or start anew")
+            new, old, changes = now.get(part), stored.get(part), ""
+            if isinstance(new, dict) and isinstance(old, dict):
+                keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
+                changes = f" ({', '.join(f'{key} was {old.get(key)}, is {new.get(key)}' for key in keys)})"
+            raise InputError(f"the run was begun with another {part}{changes}: resume with the same, or start anew")
         self._saved = int(last.facts["step"])
         return last
 
@@ -151,7 +148,7 @@ class Directory:
 
     def finish(self, model: Transformer) -> None:
         """Put the trained model into the directory itself."""
-        with self.writing(self.out), beside(self.out / MODEL) as part:
+        with self.writing(self.out), drafting(self.out / MODEL) as part:
             part.mkdir(exist_ok=True)
             self._save(model, part)
             for file in sorted(part.iterdir()):
@@ -175,7 +172,3 @@ class Directory:
         if self._saved is None:
             return "no state was saved yet"
         return f"the last good state is {self._state}, after step {self._saved}"
-
-    @property
-    def _steps(self) -> Path:
-        return self.out / "steps"

@@ -1,4 +1,4 @@
-"""One step of learning: examples to losses, losses to gradients, gradients to weights."""
+"""How does one step of learning go? Examples to losses, losses to gradients, gradients to weights."""
 
 import hashlib
 import math
@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from interp.errors import InputError
-from interp.sites import matching
+from interp.model import matching
 from interp.tap import UNTAPPED, Tap
 from interp.training.objectives import IGNORED, Examples, Mixed
 from interp.training.parallel import Processes, whole
@@ -25,14 +25,10 @@ Losses = Callable[[Examples], Tensor]
 
 
 def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Callable[..., Any] | None = None) -> Losses:
-    """The cross-entropy of all targets of some examples, summed, in nats.
+    """The cross-entropy of all targets of some examples, summed, in nats, in the plan's precision.
 
-    Args:
-        model: predicts the targets.
-        plan: precision; and for learning dropout and label smoothing, which spreads a share of the target's probability
-            evenly over the whole vocabulary (Szegedy 2016, section 7).
-        learning: whether to apply these two.
-        calling: is called in place of the model.
+    Where it is for `learning`, with dropout and label smoothing, which spreads a share of the target's probability
+    evenly over the whole vocabulary (Szegedy 2016, section 7). `calling` is called in place of the model.
     """
     smoothing = plan.label_smoothing if learning else 0.0
     # of embeddings, and of what each layer adds (Vaswani 2017, section 5.4)
@@ -85,12 +81,13 @@ def held_out_losses(
     losses: Losses, held_out: Mapping[str, Sequence[Examples]], device: torch.device
 ) -> dict[str, float]:
     """Cross-entropy a target, in nats, of held-out examples."""
-    losses_by_name = {}
+
+    def mean(batches: Sequence[Examples]) -> float:
+        total = sum(torch.stack([losses(batch.to(device)) for batch in batches]).tolist()) if batches else 0.0
+        return total / max(sum(batch.n_targets for batch in batches), 1)
+
     with torch.no_grad(), kernels(device):
-        for name, batches in held_out.items():
-            total = sum(torch.stack([losses(batch.to(device)) for batch in batches]).tolist()) if batches else 0.0
-            losses_by_name[f"held_out/{name}"] = total / max(sum(batch.n_targets for batch in batches), 1)
-    return losses_by_name
+        return {f"held_out/{name}": mean(batches) for name, batches in held_out.items()}
 
 
 def seed_of(*parts: int) -> int:

@@ -11,33 +11,29 @@ _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def stoppable(stop: Callable[[int], object]) -> Iterator[None]:
-    """Within, Ctrl-C, SIGTERM and SIGHUP call `stop` once; each is as before from then on, and at the end.
+    """Within, Ctrl-C, SIGTERM and SIGHUP call `stop` with their number, once; each is as before from then on.
 
     Signals reach a program's first thread alone; what it was started to ignore (`nohup`) is ignored still.
-
-    Args:
-        stop: called with the signal's number.
     """
-    before: dict[int, Any] = {}
+    handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in _STOPS}
-    left_alone = (None, signal.SIG_IGN)
-    taken = {number: handler for number, handler in before.items() if handler not in left_alone}
+        handlers = {number: signal.getsignal(number) for number in _STOPS}
+        handlers = {number: each for number, each in handlers.items() if each not in (None, signal.SIG_IGN)}
 
-    def once(number: int, _: object) -> None:
-        give_back()
-        stop(number)
-
-    def give_back() -> None:
-        for number, handler in taken.items():
+    def restore() -> None:
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    for number in taken:
+    def once(number: int, _: object) -> None:
+        restore()
+        stop(number)
+
+    for number in handlers:
         signal.signal(number, once)
     try:
         yield
     finally:
-        give_back()
+        restore()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Text to train on: read from files, directories and gzip, tokenized once, and kept as a memory-mapped array.
+"""How does text become something to train on? Read from files and gzip, tokenized once, kept as a memory-mapped array.
 
-An array is a file of whole numbers, two bytes each where the vocabulary allows, with a note beside it that says what it
-was made of. As long as the note holds, a later run uses the array again.
+An array is a file of whole numbers, with a note beside it that says what it was made of. As long as the note holds, a
+later run uses the array again.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ MASK = "[MASK]"
 _SUFFIXES = (".txt", ".txt.gz")
 _KINDS = {2: torch.uint16, 4: torch.int32}  # by bytes
 _LARGEST = 1 << 32  # bytes of a file, unpacked
-_TOGETHER = 4_000_000  # characters that are tokenized in one go
+_LONGEST_GROUP = 4_000_000  # characters that are tokenized in one go
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,7 @@ def held_out(name: str, share: float) -> bool:
 
 
 def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -> Tokenizer:
-    """Byte-level BPE of the texts: any text can be read (Sennrich 2016; Radford 2019).
-
-    Every text starts with `<s>`; `mask` adds a token to hide words behind.
-    """
+    """Byte-level BPE of the texts (Sennrich 2016; Radford 2019); `mask` adds a token to hide words behind."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -84,8 +81,8 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -
         raise InputError(f"bytes and special tokens need a d_vocab of {len(alphabet) + len(special)}, got {d_vocab}")
     settings = {"special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
     backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=d_vocab, **settings))
-    if (got := backend.get_vocab_size()) < d_vocab:
-        raise InputError(f"the text is too short for a vocabulary of {d_vocab}: it gives {got}")
+    if (size := backend.get_vocab_size()) < d_vocab:
+        raise InputError(f"the text is too short for a vocabulary of {d_vocab}: it gives {size}")
     start = processors.TemplateProcessing(f"{START} $A", special_tokens=[(START, backend.token_to_id(START))])
     backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), start])
     return Tokenizer(backend)
@@ -109,12 +106,8 @@ def tokenize(
 ) -> Stream:
     """The documents' tokens, from the array at `path` if it was `made_of` the same, else written there.
 
-    Args:
-        documents: read only if the array has to be written.
-        tokenizer: of the documents.
-        path: the array; a note beside it, `path`.json, says what it is made of.
-        made_of: anything that tells these documents from others, such as file names with sizes.
-        say: is called with the number of documents that were read.
+    `made_of` is anything that tells these documents from others, such as file names with sizes; documents are read only
+    if the array has to be written, and `say` gets the number that were.
     """
     largest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=0)
     kind = np.dtype(np.uint16 if largest < 1 << 16 else np.int32)
@@ -139,8 +132,8 @@ def _note(path: Path, digest: str) -> dict[str, Any] | None:
     """What the note beside an array says, if the array is whole and was made of the same."""
     try:
         note = json.loads(whole(_note_path(path)))
-        same = note["made_of"] == digest and path.is_file() and path.stat().st_size == note["n_bytes"]
-        return note if same and note["sum"] == _sum(path, note["names"], note["n_characters"]) else None
+        is_current = note["made_of"] == digest and path.stat().st_size == note["n_bytes"]
+        return note if is_current and note["sum"] == _sum(path, note["names"], note["n_characters"]) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -154,7 +147,7 @@ def _write(
     sweep_beside(path)
     with replacing(path) as part:
         with part.open("wb") as file:
-            for group in _together(documents):
+            for group in _groups(documents):
                 texts = [document.text for document in group]
                 for encoding in tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False):
                     file.write(np.array([*tokenizer.prefix, *encoding.ids], kind).tobytes())
@@ -176,13 +169,13 @@ def _sum(path: Path, names: Sequence[str], n_characters: int) -> str:
         return hashlib.file_digest(file, lambda: hashlib.sha256(note)).hexdigest()
 
 
-def _together(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    waiting, length = [], 0
+def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    group, length = [], 0
     for document in documents:
-        waiting.append(document)
+        group.append(document)
         length += len(document.text)
-        if length > _TOGETHER:
-            yield waiting
-            waiting, length = [], 0
-    if waiting:
-        yield waiting
+        if length > _LONGEST_GROUP:
+            yield group
+            group, length = [], 0
+    if group:
+        yield group

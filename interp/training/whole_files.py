@@ -1,8 +1,7 @@
 """Files that are whole or absent: written to a draft and renamed.
 
-A draft is a hidden folder beside its target, locked by the process that writes it. The system releases the lock when
-that process ends, however it ends, so a draft without a lock was left by a kill. A draft that is a link, or another
-user's, is never opened, emptied or removed.
+A draft is a hidden folder beside its target, locked while a process writes it. The system releases the lock when that
+process ends, so a draft without a lock was left by a kill. Links and other users' drafts are never opened or removed.
 """
 
 import os
@@ -26,29 +25,22 @@ def file_above(path: Path) -> Path | None:
 
 
 def check_kind(path: Path, kind: int = stat.S_IFREG) -> None:
-    """Refuse to replace anything but a file by a file, or a directory (`stat.S_IFDIR`) by a directory.
-
-    Raises:
-        InputError: something else is at `path`.
-    """
-    if os.path.lexists(path) and (there := stat.S_IFMT(path.lstat().st_mode)) != kind:
-        raise InputError(f"{path} is {_KINDS.get(there, 'a device')}: expected the name of {_KINDS[kind]}")
+    """Refuse to replace anything but a file by a file, or a directory (`stat.S_IFDIR`) by a directory."""
+    if os.path.lexists(path) and (present := stat.S_IFMT(path.lstat().st_mode)) != kind:
+        raise InputError(f"{path} is {_KINDS.get(present, 'a device')}: expected the name of {_KINDS[kind]}")
 
 
 def check_owner(path: Path) -> None:
     """Refuse a link, or another user's file, under a name that others can guess.
 
     On some disks all files belong to one user, so the owner of the folder above will do.
-
-    Raises:
-        InputError: it is a link, or another user's.
     """
     if not os.path.lexists(path):
         return
-    there = path.lstat()
-    if stat.S_ISLNK(there.st_mode):
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
         raise InputError(f"{path} is a link, where interp keeps files of its own: remove it, or choose another place")
-    if hasattr(os, "geteuid") and there.st_uid not in {os.geteuid(), path.parent.stat().st_uid}:
+    if hasattr(os, "geteuid") and status.st_uid not in {os.geteuid(), path.parent.stat().st_uid}:
         raise InputError(f"{path} belongs to another user: remove it, or choose another place")
 
 
@@ -60,9 +52,9 @@ def replacing(path: Path) -> Iterator[Path]:
         InputError: `path` is of another kind (`check_kind`).
         OSError: what the system says; `path` is then as it was, and nothing lies beside it.
     """
-    with beside(path) as part:
+    with drafting(path) as part:
         yield part
-        for file in [each for each in part.rglob("*") if each.is_file()] if part.is_dir() else [part]:
+        for file in [entry for entry in part.rglob("*") if entry.is_file()] if part.is_dir() else [part]:
             with suppress(PermissionError), file.open("rb") as written:
                 os.fsync(written.fileno())  # what is renamed is on the disk
         check_kind(path, stat.S_IFMT(part.stat().st_mode))
@@ -73,12 +65,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A path of the same name in a new draft beside `path`; the draft is removed at the end.
-
-    Raises:
-        OSError: what the system says.
-    """
+def drafting(path: Path) -> Iterator[Path]:
+    """A path of the same name in a new draft beside `path`; the draft is removed at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         while True:
@@ -91,46 +79,34 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> Iterator[Path]:
-    """As `beside`, for one process at a time; what a killed one left is `put_right` first, then removed.
+def alone(path: Path, put_right: Callable[[Path], None] = lambda part: None) -> Iterator[Path]:
+    """As `drafting`, for one process at a time; what a killed one left is `put_right` first, then removed.
 
     Raises:
         InputError: another process is writing `path`.
-        OSError: what the system says.
     """
-    draft, is_new = path.with_name(f".{path.name}{_DRAFT}"), False
-    with ExitStack() as stack:
-        while not is_new:
-            try:
-                draft.mkdir(mode=0o700)
-                is_new = True
-            except FileExistsError:
-                check_owner(draft)
-            try:
-                is_locked = stack.enter_context(_locked(draft, f"is writing {path}"))
-            except FileNotFoundError:  # removed in between
-                is_new = False
-                continue
-            if is_new:
-                break
+    draft = path.with_name(f".{path.name}{_DRAFT}")
+    try:
+        draft.mkdir(mode=0o700)
+    except FileExistsError:
+        check_owner(draft)
+    with _locked(draft, f"is writing {path}") as is_locked:
+        if any(draft.iterdir()):
             if not is_locked:
                 raise InputError(f"{draft} is there: remove it if no process is writing {path}")
             put_right(draft / path.name)
-            shutil.rmtree(draft)
-            stack.close()
-        stack.enter_context(_removing(draft, path.name))
-        yield draft / path.name
+            for entry in draft.iterdir():
+                entry.unlink() if entry.is_symlink() or not entry.is_dir() else shutil.rmtree(entry)
+        with _removing(draft, path.name):
+            yield draft / path.name
 
 
 @contextmanager
 def holding(directory: Path, what: str) -> Iterator[None]:
-    """Let one process at a time do `what` in `directory`, which is created if need be.
-
-    If it was created and is left empty, it is removed again, with the folders that were created above it.
+    """Let one process at a time do `what` in `directory`; what is created for it and left empty is removed again.
 
     Raises:
         InputError: another process does `what` there.
-        OSError: what the system says.
     """
     created = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
@@ -160,7 +136,7 @@ def sweep(directory: Path, is_ours: Callable[[str], bool]) -> None:
 
 def is_being_made(path: Path) -> bool:
     """Whether a process is writing what will replace `path`, or its draft's name is another user's."""
-    for draft in (draft for draft, name in _drafts(path.parent) if name == path.name):
+    for draft in [draft for draft, name in _drafts(path.parent) if name == path.name]:
         try:
             check_owner(draft)
             with _locked(draft):
@@ -185,12 +161,7 @@ def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
 
 @contextmanager
 def _locked(folder: Path, doing: str = "is at work") -> Iterator[bool]:
-    """Hold a lock on a folder; False where the file system has no locks.
-
-    Raises:
-        InputError: another process holds it.
-        FileNotFoundError: the folder is gone.
-    """
+    """Hold a lock on a folder, which no other process holds; False where the file system has no locks."""
     from filelock import lock_descriptor  # noqa: PLC0415 (slow to import, and only writers want it)
 
     if not hasattr(os, "O_DIRECTORY"):

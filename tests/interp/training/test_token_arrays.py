@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import tracemalloc
 
 import pytest
 import torch
@@ -112,17 +111,11 @@ def test_without_text_or_place_there_is_no_array(tmp_path):
         tokenize(documents(), tokenizer(), tmp_path / "file" / "tokens", "")
 
 
-def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(texts, "_TOGETHER", 40_000)
-    n, length = 300, 10_000
-    said = []
-    long = (Document(f"d{at}", "w1 w2 w3 " * (length // 9)) for at in range(n))
-    tracemalloc.start()
-    stream = tokenize(long, tokenizer(), tmp_path / "tokens", "", lambda stage, count: said.append(count))
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert most < n * length / 3  # the text alone is more
-    assert len(stream.names) == said[-1] == n
+def test_text_is_cut_some_documents_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "_LONGEST_GROUP", 10)
+    counts = []
+    stream = tokenize(documents(), tokenizer(), tmp_path / "tokens", "", lambda stage, count: counts.append(count))
+    assert (counts, len(stream.names)) == ([3, 4, 5], 5)
 
 
 def test_a_vocabulary_is_of_the_asked_size_and_loses_no_text():

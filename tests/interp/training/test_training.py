@@ -1,7 +1,6 @@
 """Training computes what it says: loss, schedule, phases; and tiny models learn what they are shown."""
 
 import math
-import struct
 from dataclasses import replace
 
 import pytest
@@ -189,26 +188,6 @@ def test_same_seed_same_weights_another_seed_others_and_the_callers_random_state
     assert torch.equal(torch.get_rng_state(), before)
     torch.testing.assert_close(one, same, atol=0, rtol=0)
     assert any(not torch.equal(one[name], weight) for name, weight in other.items())
-
-
-def test_tensorboard_reads_the_files(tmp_path):
-    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
-    events, of_run = [], record.Record(tmp_path, 4)
-    of_run(300, {"loss": 1.5, "none": math.nan, "held_out/text": 2.25}, "she said “no”")
-    of_run.close()
-    [file] = (tmp_path / "tensorboard").iterdir()
-    data = file.read_bytes()
-    while data:  # length, its checksum, an event, its checksum
-        (length,) = struct.unpack("<Q", data[:8])
-        events.append(event_pb2.Event.FromString(data[12 : 12 + length]))
-        data = data[16 + length :]
-    assert events[0].file_version == "brain.Event:2"
-    assert (events[1].step, events[1].session_log.status) == (5, 1)
-    values = {value.tag: value for value in events[2].summary.value}
-    assert events[2].step == 300
-    assert (values["loss"].simple_value, values["held_out/text"].simple_value) == (1.5, 2.25)
-    assert [text.decode() for text in values["sample"].tensor.string_val] == ["she said “no”"]
-    assert "none" not in values
 
 
 def test_a_masked_model_learns_an_order_of_words(tmp_path):

@@ -111,8 +111,7 @@ def test_a_directory_that_takes_anothers_place_is_as_private(victim):
     assert stat.S_IMODE(victim.stat().st_mode) == 0o750
 
 
-@pytest.mark.parametrize("name", ["steps", "tensorboard"])
-def test_a_run_writes_to_no_folder_that_is_a_link(name, tmp_path, victim):
-    (tmp_path / name).symlink_to(victim)
-    with pytest.raises(InputError, match=f"{name} is a link"):
+def test_a_run_writes_to_no_folder_that_is_a_link(tmp_path, victim):
+    (tmp_path / "steps").symlink_to(victim)
+    with pytest.raises(InputError, match="steps is a link"):
         Directory(tmp_path, lambda model, out: None, {})
