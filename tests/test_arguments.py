@@ -93,7 +93,6 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     **dict.fromkeys(["cells", "order"], lambda: [(0, 0)]),
     "receivers": lambda: [Receiver("q", 1, 0)],
     "claims": lambda: [Claim(0, [2], [[True, False, False, False, False]])],
-    "found": lambda: direct_logit_attribution(decoder(), ids(), 1, 2),
     **dict.fromkeys(["metric", "metrics"], logit_difference),
     **dict.fromkeys([f"interp.patching.ablate{each}.metrics" for each in ("", "_cells", "_in_order")], answers),
     "layer": lambda: 0,

@@ -1,4 +1,4 @@
-"""What does each term of the stream add to an answer, on the direct path to the output layer?"""
+"""What reaches what on direct paths? Each term of the stream an answer, and heads later heads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.attention import Attention
-from interp.attribution.composition import gain, wide
 from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.errors import InputError, one_of
 from interp.indices import is_number
@@ -18,23 +17,17 @@ from interp.model import Model
 from interp.parts import RootMeanSquare
 from interp.patching.cell_tables import cell_rows, dust, long_table
 from interp.patching.pairs import Answer, Inputs, answer_ids
-from interp.patching.patch_sites import Attending, last_stack
+from interp.patching.patch_sites import Attending, last_stack, only_stack
 from interp.patching.results import Drawing, unreliable
 from interp.running import Run, Tokens, as_batches, run
 from interp.tokens import Positions
 from interp.transformer import Block, Transformer, with_parts
 
-Toward = Float[Tensor, "prompt head d_head"]  # what a unit of each dimension of each head's z adds along a direction
 _PREFIX: dict[Attending, str] = {"self": "", "cross": "cross_"}
 
 
 def head_results(
-    model: Model,
-    out: Run | Tokens,
-    layer: int,
-    *,
-    attention: Attending = "self",
-    target: Tokens | None = None,
+    model: Model, out: Run | Tokens, layer: int, *, attention: Attending = "self", target: Tokens | None = None
 ) -> Float[Tensor, "prompt position head d_model"]:
     """What each head of a layer writes: its `z` times its `W_O`.
 
@@ -42,13 +35,10 @@ def head_results(
 
     Args:
         model: a transformer; of an encoder-decoder the heads are the decoder's.
-        out: a run that captured the layer's `attn.z`, or tokens to run.
+        out: a run that captured the layer's `attn.z` (or `cross_attn.z`), or tokens to run.
         layer: from 0; negative ones count from the last.
-        attention: `cross` for the heads that read the encoder, whose `cross_attn.z` is captured.
+        attention: `cross` for the heads that read the encoder.
         target: of tokens, what the decoder reads where there is an encoder.
-
-    Raises:
-        InputError: no such layer or attention, or a run without its `z`.
     """
     model, n_layers = with_parts(model, "what each head writes"), model.config.n_layers
     if not is_number(layer) or not -n_layers <= layer < n_layers:
@@ -78,17 +68,14 @@ class DirectAttribution(Shown):
     """What each term of the stream adds to a logit difference (or to any direction) at one position a prompt.
 
     `names` are `embed` (token and position), `decoder.0.head.3`, `decoder.0.attn.bias` (with the shift of a norm after
-    attention), where there is an encoder `decoder.0.cross_head.3` and `decoder.0.cross_attn.bias`, `decoder.0.mlp`,
-    `norm.bias` and `output.bias`; the values add up to `total`, the model's own number. Units are logits, before their
-    cap where the model has one.
+    attention), `decoder.0.cross_head.3` and `decoder.0.cross_attn.bias` beside an encoder, `decoder.0.mlp`, `norm.bias`
+    and `output.bias`; the values add up to `total`, the model's own number. Units are logits, before any cap.
     """
 
     names: tuple[str, ...]
     values: Float[Tensor, "term prompt"]
     total: Float[Tensor, " prompt"]
     model: Transformer = field(repr=False)
-    reading: Reading = field(repr=False)
-    toward: Mapping[Attending, list[Toward]] = field(repr=False)  # of each attention, by layer
 
     def __getitem__(self, name: str) -> Float[Tensor, " prompt"]:
         """One term by its name."""
@@ -99,24 +86,21 @@ class DirectAttribution(Shown):
     def by_head(self, attention: Attending = "self") -> Float[Tensor, "layer head prompt"]:
         """The heads alone; of cross-attention, those that read the encoder."""
         _attention(self.model.last.blocks[0], attention)  # which says where there is none
-        heads = [at for at, name in enumerate(self.names) if f".{_PREFIX[attention]}head." in name]
+        heads = [index for index, name in enumerate(self.names) if f".{_PREFIX[attention]}head." in name]
         return self.values[heads].unflatten(0, (self.model.config.n_layers, -1))
 
     def by_layer(self) -> Float[Tensor, "layer prompt"]:
         """All that a layer's attention (biases included) and feed-forward write."""
         prefixes = [f"{last_stack(self.model)}.{layer}." for layer in range(self.model.config.n_layers)]
-        members = [[at for at, name in enumerate(self.names) if name.startswith(prefix)] for prefix in prefixes]
-        return torch.stack([self.values[at].sum(0) for at in members])
+        terms = [[index for index, name in enumerate(self.names) if name.startswith(prefix)] for prefix in prefixes]
+        return torch.stack([self.values[rows].sum(0) for rows in terms])
 
     def table(self, *, seed: int = 0) -> DataFrame:
         """One row a term: `effect`, what it adds on average, with interval, p and q, and its `share` of the total.
 
         Columns are `stack, term` (its name here), `part` (`head`, `cross_head`, `mlp`, `embed`, a bias), `layer, head`
         (missing where the term has none), and those of `cell_tables.cell_rows`; shares are missing where the total may
-        as well be nothing.
-
-        Args:
-            seed: of the intervals' resampling.
+        as well be nothing. `seed` is of the intervals' resampling.
         """
         whole = None if unreliable(self.total) else self.total
         rows = cell_rows(("term",), self.values, dust(self.total), whole, seed=seed)
@@ -126,16 +110,10 @@ class DirectAttribution(Shown):
         rows[["layer", "head"]] = place[["layer", "head"]].astype("Int64")
         return long_table({"stack": last_stack(self.model)}, [rows], ("term", "part", "layer", "head"))
 
-    def figure(self, kind: Drawing = "map", attention: Attending = "self", **how: Any) -> Figure:
-        """A map of the heads, or the terms that add most either way, with their intervals.
+    def figure(self, kind: Drawing = "map", attention: Attending = "self", **options: Any) -> Figure:
+        """A `map` of the heads, or the terms that add most either way (`top`), with their intervals.
 
-        Args:
-            kind: `map` or `top`.
-            attention: of the map.
-            how: of `analyses.figures.cell_map` or `top_cells`: `title`, `width`, `font_size`, `ax`, ...
-
-        Raises:
-            InputError: no such kind or attention.
+        `options` are those of `analyses.figures.cell_map` or `top_cells`: `title`, `width`, `font_size`, `ax`, ...
         """
         table = self.table().assign(metric="logit_difference", direction="on the direct path", site="z")
         draw, title = "top_cells", "Which terms write the answer?"
@@ -143,14 +121,14 @@ class DirectAttribution(Shown):
             self.by_head(attention)  # which says where there is none
             table = table.loc[table["part"] == f"{_PREFIX[attention]}head"]
             draw, title = "cell_map", "Which heads write the answer, on the direct path?"
-        return drawn(draw, table, "logit_difference", asks=title, **how)
+        return drawn(draw, table, "logit_difference", asks=title, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """The whole, and the terms that add most."""
         means = self.values.mean(-1)
         order = means.abs().argsort(descending=True, stable=True)[:5].tolist()
         facts = {"whole": signed(float(self.total.mean()))}
-        facts |= {self.names[at]: signed(float(means[at])) for at in order}
+        facts |= {self.names[index]: signed(float(means[index])) for index in order}
         count = so_many(self.total.shape[-1], "prompt")
         return f"Direct attribution: {so_many(len(self.names), 'term')}, over {count}", facts
 
@@ -169,12 +147,11 @@ def direct_logit_attribution(
     """Each term's contribution to the logit of `right` less that of `wrong`, the final norm's scale held fixed.
 
     The norm is affine once its scale (standard deviation, root mean square) is held at this run's value, so every term
-    passes it alone (Elhage 2021, "A Mathematical Framework for Transformer Circuits").
-    A norm between a layer and the stream is taken alike. The terms add up to the difference up to rounding; RMSNorm
-    rounds to float32 in a model of any precision.
+    passes it alone (Elhage 2021, "A Mathematical Framework for Transformer Circuits"), as does a norm between a layer
+    and the stream. The terms add up to the difference up to rounding; RMSNorm rounds to float32 at any precision.
 
-    In an encoder-decoder the stream is the decoder's, to which its heads of both kinds write. The encoder has no direct
-    path: what it makes of the source reaches a logit through the cross-attention's heads alone.
+    In an encoder-decoder the stream is the decoder's, to which its heads of both kinds write; the encoder has no direct
+    path.
 
     Args:
         model: a transformer whose last stream is a sum: no norm follows the sums.
@@ -188,37 +165,36 @@ def direct_logit_attribution(
 
     Raises:
         InputError: a stack with norms after its sums, answers that are read through a masked-word model's transform;
-            neither or both of answers and direction; no such position.
+            neither or both of answers and direction.
     """
     model = with_parts(model, "direct attribution")
     reading = _reading(model, as_batches(model, tokens, target), right, wrong, direction, position)
-    name, stack, layers = last_stack(model), model.last, range(model.config.n_layers)
+    name, stack = last_stack(model), model.last
     attentions: list[Attending] = ["self", "cross"] if stack.config.cross_attention else ["self"]
-    sites = {f"{name}.{layer}.{_PREFIX[attention]}attn.z" for layer in layers for attention in attentions}
-    sites |= {f"{name}.{layer}.mlp_out" for layer in layers if stack.blocks[layer].mlp is not None}
-    ends = f"{name}.embed", f"{name}.{layers[-1]}.resid_post", f"{name}.resid_final"
+    sites = [f"{name}.*.{_PREFIX[attention]}attn.z" for attention in attentions]
+    sites += [f"{name}.{layer}.mlp_out" for layer, block in enumerate(stack.blocks) if block.mlp is not None]
+    ends = f"{name}.embed", f"{name}.{len(stack.blocks) - 1}.resid_post", f"{name}.resid_final"
     out = run(model, reading.inputs[0], capture=[*sites, *ends], target=reading.inputs[1])
     e = _before(stack.norm, reading.take(out[ends[1]]), reading.direction)
     terms = {"embed": (reading.take(out[ends[0]]) * e).sum(-1)}
-    toward: dict[Attending, list[Toward]] = {attention: [] for attention in attentions}
     for layer, block in enumerate(stack.blocks):
+        prefix = f"{name}.{layer}."
         for attention in attentions:
-            within, kind = f"{name}.{layer}.", _PREFIX[attention]
-            z = reading.take(out[f"{within}{kind}attn.z"])
+            kind = _PREFIX[attention]
+            z = reading.take(out[f"{prefix}{kind}attn.z"])
             directions, bias = _toward(block, attention, z, e)
-            toward[attention].append(directions)
             heads = einsum(z, directions, "prompt head d_head, prompt head d_head -> head prompt")
-            terms |= {f"{within}{kind}head.{head}": value for head, value in enumerate(heads)}
-            terms |= {} if bias is None else {f"{within}{kind}attn.bias": bias}
+            terms |= {f"{prefix}{kind}head.{head}": value for head, value in enumerate(heads)}
+            terms |= {} if bias is None else {f"{prefix}{kind}attn.bias": bias}
         if block.mlp is not None:
-            terms[f"{name}.{layer}.mlp"] = (reading.take(out[f"{name}.{layer}.mlp_out"]) * e).sum(-1)
+            terms[f"{prefix}mlp"] = (reading.take(out[f"{prefix}mlp_out"]) * e).sum(-1)
     if (shift := _shift(stack.norm, reading.direction)) is not None:
         terms["norm.bias"] = shift
     total = (reading.take(out[ends[2]]) * reading.direction).sum(-1)
     if reading.bias is not None:
         terms["output.bias"] = reading.bias
         total = total + reading.bias
-    return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model, reading, toward)
+    return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model)
 
 
 def _reading(
@@ -240,11 +216,11 @@ def _reading(
         raise InputError("expected either answers (right, and wrong to compare with) or a direction")
     if right is None:
         assert direction is not None
-        read = wide(direction.to(model.device))
-        if read.shape not in {(config.d_model,), (n_prompts, config.d_model)}:
+        weight = wide(direction.to(model.device))
+        if weight.shape not in {(config.d_model,), (n_prompts, config.d_model)}:
             shapes = f"({config.d_model},) or ({n_prompts}, {config.d_model})"
-            raise InputError(f"a direction has shape {shapes}, got {tuple(read.shape)}")
-        read = read.expand(n_prompts, -1)
+            raise InputError(f"a direction has shape {shapes}, got {tuple(weight.shape)}")
+        weight = weight.expand(n_prompts, -1)
     else:
         output = model.output
         if output is None:
@@ -255,41 +231,15 @@ def _reading(
                 "its layers write: give a direction of that stream, or patch or ablate instead"
             )
         ids = [answer_ids(model, answer, n_prompts) for answer in (right, wrong) if answer is not None]
-        read, *less = (wide(output.weight)[answers] * output.scale for answers in ids)
-        read = read - less[0] if less else read
+        weight, *rest = (wide(output.weight)[answers] * output.scale for answers in ids)
+        weight = weight - rest[0] if rest else weight
         if output.bias is not None:
-            bias, *less = (wide(output.bias)[answers] for answers in ids)
-            bias = bias - less[0] if less else bias
+            bias, *rest = (wide(output.bias)[answers] for answers in ids)
+            bias = bias - rest[0] if rest else bias
     columns = (inputs[1] or inputs[0]).columns(position)
     if columns.shape[1] != 1:
         raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
-    return Reading(inputs, columns[:, 0], read, bias)
-
-
-@torch.no_grad()
-def attribution_by_source(
-    found: DirectAttribution, attention: Attending = "self"
-) -> Float[Tensor, "layer head key prompt"]:
-    """Each head's direct contribution by the position that it was read from: pattern[query, key] * v[key] W_O.
-
-    Over keys it adds up to the head's contribution in `found`; keys are columns of what the heads read (of the source,
-    in cross-attention), and those that are padding are NaN.
-
-    Raises:
-        InputError: no such attention.
-    """
-    _attention(found.model.last.blocks[0], attention)  # which says where there is none
-    reading, config = found.reading, found.model.last.config
-    place = f"{last_stack(found.model)}.{{}}.{_PREFIX[attention]}attn."
-    batch, decoded = reading.inputs
-    out = run(found.model, batch, f"{place.format('*')}v", target=decoded, until=f"{place.format('*')}pattern")
-    keys, shared, by_layer = batch if attention == "cross" else decoded or batch, config.n_heads // config.kv_heads, []
-    for layer, toward in enumerate(found.toward[attention]):
-        pattern = reading.take(out[f"{place.format(layer)}pattern"].transpose(1, 2)).to(toward.dtype)  # prompt head key
-        v = out[f"{place.format(layer)}v"].repeat_interleave(shared, -2).to(toward.dtype)
-        effects = einsum(v, toward, "prompt key head d_head, prompt head d_head -> prompt head key")
-        by_layer.append((pattern * effects).permute(1, 2, 0))
-    return torch.stack(by_layer).masked_fill(~keys.mask.T, torch.nan)
+    return Reading(inputs, columns[:, 0], weight, bias)
 
 
 def _before(
@@ -320,7 +270,7 @@ def _attention(block: Block, attention: Attending) -> Attention:
 
 def _toward(
     block: Block, attention: Attending, z: Float[Tensor, "prompt head d_head"], e: Float[Tensor, "prompt d_model"]
-) -> tuple[Toward, Float[Tensor, " prompt"] | None]:
+) -> tuple[Float[Tensor, "prompt head d_head"], Float[Tensor, " prompt"] | None]:
     """What a unit of each dimension of each head's z adds along `e`, and what attention adds whatever z is."""
     sublayer = block.attention if attention == "self" else block.cross
     attn, norm = _attention(block, attention), sublayer.norm_after
@@ -331,3 +281,72 @@ def _toward(
         shifts.append(e @ attn.out.bias.to(e.dtype))
     toward = einsum(attn.W_O.to(e.dtype), e, "head d_head d_model, prompt d_model -> prompt head d_head")
     return toward, sum(shifts[1:], shifts[0]) if shifts else None
+
+
+@torch.no_grad()
+def composition_scores(
+    model: Model,
+) -> Float[Tensor, "kind layer head later_layer later_head"]:
+    """How much of what a head writes is read by a later head: Q-, K- and V-composition (Elhage 2021).
+
+    With W_OV = W_V W_O and W_QK = W_Q W_K^T, rows being stream vectors, the scores are |W_OV W_QK|, |W_OV W_QK^T| and
+    |W_OV W_OV'| (Frobenius), each over the product of its factors' norms: between 0 and 1. `kind` is Q, K, V in
+    that order. A norm before a layer is folded into what the layer reads, one after it into what it writes: its weight
+    and, in LayerNorm, the removal of the mean; norms after sums are left aside. Biases, and norms and rotation of
+    queries and keys, are left aside too.
+
+    Returns:
+        Tensor: NaN where the later head is not in a later layer, and where either head reads or writes nothing.
+    """
+    model = with_parts(model, "composition of heads")
+    only_stack(model, "composition of heads")
+    n_layers, n_heads = model.config.n_layers, model.config.n_heads
+    factors = [_factors(model, layer) for layer in range(n_layers)]
+    shape = (3, n_layers, n_heads, n_layers, n_heads)
+    scores = torch.full(shape, torch.nan, dtype=factors[0][0].dtype, device=model.device)
+    for layer, (writes, *_) in enumerate(factors):
+        for later in range(layer + 1, n_layers):
+            for kind, reads in enumerate(factors[later][1:]):
+                product = writes.flatten(0, 1) @ reads.transpose(0, 1).flatten(1)  # all pairs of heads at once
+                product = product.view(n_heads, -1, n_heads, reads.shape[-1])
+                norms = writes.norm(dim=(1, 2))[:, None] * reads.norm(dim=(1, 2))
+                scores[kind, layer, :, later] = product.norm(dim=(1, 3)) / norms
+    return scores
+
+
+def _factors(model: Transformer, layer: int) -> tuple[Float[Tensor, "head _ _"], ...]:
+    """A layer's W_OV (rank x d_model), W_QK, W_QK^T and W_OV (d_model x rank), thin, of the same Frobenius norms.
+
+    |A B| = |R B| where A = Q R and Q's columns are orthonormal: an outer side of width d_model shrinks to d_head.
+    """
+    block, config = model.last.blocks[layer], model.last.config
+    attn, norm, after = block.attn, block.attention.norm_before, block.attention.norm_after
+    shared = config.n_heads // config.kv_heads
+    w_q, w_k, w_v = (_folded(norm, wide(weight)) for weight in (attn.W_Q, attn.W_K, attn.W_V))
+    w_k, w_v = w_k.repeat_interleave(shared, 0), w_v.repeat_interleave(shared, 0)
+    w_o = _folded(after, wide(attn.W_O).mT, writes=True).mT
+    r_q, r_k, r_v, r_o = (torch.linalg.qr(side, "r").R for side in (w_q, w_k, w_v, w_o.mT))
+    return r_v @ w_o, w_q @ r_k.mT, w_k @ r_q.mT, w_v @ r_o.mT
+
+
+def _folded(
+    norm: nn.Module, weight: Float[Tensor, "head d_model d_head"], *, writes: bool = False
+) -> Float[Tensor, "head d_model d_head"]:
+    """A matrix with the norm before (or after) it: its weight, and LayerNorm's removal of the mean, in their order."""
+    if not isinstance(norm, nn.LayerNorm | RootMeanSquare):
+        return weight
+    centred = isinstance(norm, nn.LayerNorm)
+    if writes and centred:
+        weight = weight - weight.mean(1, keepdim=True)
+    weight = (gain(norm) if isinstance(norm, RootMeanSquare) else norm.weight).to(weight.dtype)[:, None] * weight
+    return weight - weight.mean(1, keepdim=True) if centred and not writes else weight
+
+
+def gain(norm: RootMeanSquare) -> Float[Tensor, " d_model"]:
+    """What it multiplies by."""
+    return norm.weight + norm.config.offset
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least float32: sums of many small terms."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -23,7 +23,7 @@ from interp.transformer import Transformer, with_parts
 class LogitLens(Shown):
     """What the output layer would say after each layer; row 0 is the embedding, the last row the model's own logits.
 
-    `columns` are the columns of the batch that were read, for each prompt; `tokens` is that batch.
+    `columns` are those of the batch `tokens` that were read, for each prompt.
     """
 
     logits: Float[Tensor, "layer prompt position d_vocab"]
@@ -51,16 +51,8 @@ class LogitLens(Shown):
         """What the layers say, one row a layer, prompt, position and rank; of two answers their difference by layer.
 
         Columns are `layer` (0: as embedded), `prompt, position` (in the prompt's own tokens), `read` (the token there),
-        `rank, id, token, logit, probability`. With answers: `layer, at` (which of the positions), then `effect`, the
-        mean over prompts of the logit of `right` less that of `wrong`, with interval, p and q.
-
-        Args:
-            right, wrong: as in `difference`.
-            k: how many tokens, the most probable first.
-            seed: of the intervals' resampling.
-
-        Raises:
-            InputError: one answer without the other, no such answer or k.
+        `rank` (1 to `k`), `id, token, logit, probability`. With answers, as in `difference`: `layer, at` (which of the
+        positions), then `effect`, the mean over prompts of the difference, with interval (resampled by `seed`), p, q.
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
@@ -73,9 +65,9 @@ class LogitLens(Shown):
         logits, ids = (each.cpu() for each in self.top(k))
         chances = (logits.double() - self.logits.double().logsumexp(-1, keepdim=True).cpu()).exp()
         layer, prompt, index, rank = torch.cartesian_prod(*map(torch.arange, ids.shape)).T
-        at = prompt, self.columns.cpu()[prompt, index]
-        table: dict[str, Any] = {"layer": layer, "prompt": prompt, "position": self.tokens.positions.cpu()[at]}
-        table |= {"read": self._labels(self.tokens.ids.cpu()[at].tolist()), "rank": rank + 1, "id": ids.flatten()}
+        cells = prompt, self.columns.cpu()[prompt, index]
+        table: dict[str, Any] = {"layer": layer, "prompt": prompt, "position": self.tokens.positions.cpu()[cells]}
+        table |= {"read": self._labels(self.tokens.ids.cpu()[cells].tolist()), "rank": rank + 1, "id": ids.flatten()}
         table |= {"token": self._labels(ids.flatten().tolist()), "logit": logits.flatten().double()}
         return pd.DataFrame({**table, "probability": chances.flatten()})
 
@@ -84,31 +76,24 @@ class LogitLens(Shown):
         tokenizer = answers_in(self.model)
         return [None if tokenizer is None else tokenizer.label(id) for id in ids]
 
-    def figure(self, right: Answer | None = None, wrong: Answer | None = None, **how: Any) -> Figure:
+    def figure(self, right: Answer | None = None, wrong: Answer | None = None, **options: Any) -> Figure:
         """The most probable token of every layer, by position or by prompt; of two answers their difference by layer.
 
-        Args:
-            right, wrong: as in `difference`.
-            how: of `analyses.figures.lens_map` (`prompt`, ...) or `lens_line`: `title`, `width`, `font_size`, `ax`.
-
-        Raises:
-            InputError: one answer without the other, or no such answer.
+        `options` are those of `analyses.figures.lens_map` (`prompt`, ...) or `lens_line`: `title`, `width`, `ax`, ...
         """
         if right is not None or wrong is not None:
-            return drawn("lens_line", self.table(right, wrong), **how)
-        return drawn("lens_map", self.table(), **how)
+            return drawn("lens_line", self.table(right, wrong), **options)
+        return drawn("lens_map", self.table(), **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What the layers say at the last position of the first prompt."""
         logits, ids = self.top(1)
-        n_layers, n_prompts, n_positions = ids.shape[:3]
         facts = {}
-        for layer in range(n_layers):
-            id, logit = int(ids[layer, 0, -1, 0]), float(logits[layer, 0, -1, 0])
-            label = self._labels([id])[0]
-            facts["as embedded" if not layer else f"after layer {layer - 1}"] = f"{label or id!r} {signed(logit)}"
-        read = f"{so_many(n_prompts, 'prompt')}, {so_many(n_positions, 'position')} each"
-        return f"Logit lens over {read}: most probable at the last position of prompt 0", facts
+        for layer, (id, logit) in enumerate(zip(ids[:, 0, -1, 0].tolist(), logits[:, 0, -1, 0].tolist(), strict=True)):
+            name = "as embedded" if not layer else f"after layer {layer - 1}"
+            facts[name] = f"{self._labels([id])[0] or id!r} {signed(logit)}"
+        size = f"{so_many(ids.shape[1], 'prompt')}, {so_many(ids.shape[2], 'position')} each"
+        return f"Logit lens over {size}: most probable at the last position of prompt 0", facts
 
 
 @torch.no_grad()
@@ -124,9 +109,6 @@ def logit_lens(model: Model, tokens: Tokens, position: Positions = None, *, targ
 
     Returns:
         LogitLens: logits `layer prompt position d_vocab`, one layer more than the model has.
-
-    Raises:
-        InputError: no output layer, or no such position.
     """
     model = with_parts(model, "the logit lens")
     if model.output is None:

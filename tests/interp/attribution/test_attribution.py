@@ -9,7 +9,6 @@ from torch.testing import assert_close
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
 from interp.attribution import (
-    attribution_by_source,
     composition_scores,
     direct_logit_attribution,
     head_results,
@@ -24,8 +23,6 @@ SUMS = [name for name, (_, decoder) in TWO_STACKS.items() if decoder.wiring != "
 POST = ["bert", "post-norm decoder", "original"]
 RIGHT, WRONG = torch.tensor([3, 5, 7]), torch.tensor([2, 11, 13])
 SOURCE, TARGET = rows((6, 4, 5), d_vocab=19), rows((5, 7, 3), seed=1)
-# of heads within a text and, where there is an encoder, of those that read its text too
-ATTENTIONS = [(name, "self") for name in ADDITIVE] + [(name, kind) for name in SUMS for kind in ("self", "cross")]
 
 
 def build(name: str, dtype: torch.dtype = torch.float64, **more) -> Transformer:
@@ -119,16 +116,6 @@ class TestDirectAttribution:
         final = run(built, token_ids(2, 7), capture=site)[site][:, -1]
         assert_close(found.values.sum(0), final @ direction, rtol=1e-5, atol=1e-5)
 
-    @pytest.mark.parametrize(("name", "attention"), ATTENTIONS)
-    def test_sources_add_up_to_their_heads(self, name, attention):
-        built, read = build(name), given(name)
-        found = direct_logit_attribution(built, right=3, wrong=5, **read)
-        sources, keys = attribution_by_source(found, attention), [*read.values()][-1]
-        keys = SOURCE if attention == "cross" else keys
-        assert sources.shape == (2, built.config.n_heads, keys.ids.shape[1], 3)
-        assert_close(sources.nansum(2), found.by_head(attention))
-        assert torch.equal(sources[0, 0].isnan().T, ~keys.mask)
-
     def test_after_sums_without_norms_it_is_exact(self):
         stack = replace(STACKS["attention only"], wiring="post", norm=NoNorm())
         built = Transformer(TransformerConfig(decoder=stack)).double()
@@ -181,7 +168,7 @@ MISUSE = [
     (lambda: attribute(right=3, position=[1, 2]), "one position of each prompt"),
     *((lambda name=name: attribute(name, direction=ONES), "norms come after its sums") for name in POST),
     (lambda: direct_logit_attribution(model("gpt2", output="none"), ragged(), 3), "give a direction"),
-    (lambda: attribution_by_source(attribute(right=3), "cross"), r"no attention 'cross' in this model: expected self$"),
+    (lambda: attribute(right=3).by_head("cross"), r"no attention 'cross' in this model: expected self$"),
     (lambda: logit_lens(model("gpt2"), ragged()).top(30), "k from 1 to 29"),
     (lambda: logit_lens(model("bert"), ragged()), "needs an output layer"),
     (lambda: logit_lens(model("gpt2"), ragged(), []), "expected at least one position"),
@@ -245,9 +232,5 @@ class TestPlanted:
         expected = {"embed": 0.0, "decoder.0.head.0": 2.0, "decoder.0.head.1": -1.0, "decoder.1.head.0": 0.0}
         for name, value in expected.items():
             assert found[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
-        # and all of it is read from where the cat stands
-        alone = direct_logit_attribution(built, ["the cat the end"], "meow", "woof")
-        sources = attribution_by_source(alone)[0, :, :, 0]
-        assert_close(sources, torch.tensor([[0, 2.0, 0, 0], [0, -1.0, 0, 0]]), atol=1e-5, rtol=0)
         lens = logit_lens(built, ["the cat the end"])
         assert lens.difference("meow", "woof").flatten().tolist() == pytest.approx([0, 1, 1], abs=1e-5)
