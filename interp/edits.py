@@ -1,7 +1,4 @@
-"""Ready-made edits for `run`: what to put at a site, and at which heads or positions of it.
-
-Any function from tensor to tensor is an edit too; these know the axes of the site they are used at.
-"""
+"""What may be put at a site, and at which of its heads or positions? Ready-made edits for `run`."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -28,11 +25,10 @@ class SelectiveEdit:
     """Change a part of a site's value, chosen by the names of its axes (`head=5`, `position=-1`).
 
     An axis takes a whole number, a slice, or a list, tuple or range of numbers; several axes are crossed. Positions
-    (`position`, `query`, `key`) are each text's own, as receivers and lenses count them: negative ones from its end,
-    whatever padding stands there. An array or a tensor gives each text one of its own, or a row of several; on other
-    axes it is a list. Texts of which a slice takes equally many positions are changed together. Where text is written
-    (`generate`), negative positions count from the prompt's end, and `step` says in which steps: 0 reads the prompt, s
-    the s-th token written.
+    (`position`, `query`, `key`) are counted in each text without its padding, negative ones from its end. An array or a
+    tensor gives each text a position, or a row of several; on other axes it is a list. Texts of which a slice takes
+    equally many positions are changed together. While text is written (`generate`), negative positions count from the
+    prompt's end, and `step` says in which steps: 0 reads the prompt, s the s-th token written.
     """
 
     change: Callable[[Tensor], Tensor]  # of the part
@@ -41,9 +37,10 @@ class SelectiveEdit:
 
     def bind(self, site: Site, texts: Mapping[str, TokenBatch]) -> Edit:
         """The edit for `site`, of whose axes some count positions of `texts`."""
-        of_texts = {axis for axis, index in self.where.items() if axis in texts and dimensions(index) == 1}
-        single = {axis for axis, index in self.where.items() if is_number(index)} | of_texts
-        return partial(self._edited, site, _groups(self.selection(site, texts)), single)
+        single = {
+            axis for axis, index in self.where.items() if is_number(index) or (axis in texts and dimensions(index) == 1)
+        }
+        return partial(self._edited, site, _groups(self.entries(site, texts)), single)
 
     def _edited(self, site: Site, groups: list[dict[str, Tensor]], single: Collection[str], value: Tensor) -> Tensor:
         """`value` with the part of each group of texts changed; a part lacks the axes in `single`."""
@@ -56,8 +53,8 @@ class SelectiveEdit:
             raise InputError(f"cannot edit {site.name}, of shape {tuple(value.shape)}: {error}") from error
         return changed
 
-    def selection(self, site: Site, texts: Mapping[str, TokenBatch]) -> dict[str, list[list[int]]]:
-        """The entries that are changed along each axis that is named, of each text, or once for all."""
+    def entries(self, site: Site, texts: Mapping[str, TokenBatch]) -> dict[str, list[list[int]]]:
+        """The entries that are changed along each selected axis, of each text, or once for all."""
         sizes, rows = dict(zip(site.axes, site.sizes, strict=True)), {}
         for axis, index in self.where.items():
             if axis not in {*site.axes, "step"}:
@@ -72,7 +69,7 @@ class SelectiveEdit:
             if not isinstance(text, Continued):
                 raise InputError(f"{site.name} has no steps here: `generate` counts them, in the text it writes")
             rows[axis] = text.at_steps(rows.get(axis) or text.column_lists(slice(None)), self.where["step"])
-        return {axis: each[:1] if all(row == each[0] for row in each) else each for axis, each in rows.items()}
+        return {axis: lists[:1] if all(row == lists[0] for row in lists) else lists for axis, lists in rows.items()}
 
 
 def read_along(site: Site) -> str:
@@ -82,11 +79,11 @@ def read_along(site: Site) -> str:
 
 def _groups(selection: Mapping[str, list[list[int]]]) -> list[dict[str, Tensor]]:
     """The entries along each axis, `text entry`, of texts with as many of them; `prompt` says which, where not all."""
-    n_texts, alike = max(map(len, selection.values()), default=1), defaultdict(list)
+    n_texts, by_counts = max(map(len, selection.values()), default=1), defaultdict(list)
     for text in range(n_texts):
-        alike[tuple(len(each[text % len(each)]) for each in selection.values())].append(text)
+        by_counts[tuple(len(each[text % len(each)]) for each in selection.values())].append(text)
     groups = []
-    for texts in (texts for counts, texts in alike.items() if all(counts)):
+    for texts in (texts for counts, texts in by_counts.items() if all(counts)):
         rows = {axis: each if len(each) == 1 else [each[text] for text in texts] for axis, each in selection.items()}
         rows |= {"prompt": [[text] for text in texts]} if n_texts > 1 else {}
         groups.append({axis: torch.tensor(each) for axis, each in rows.items()})
@@ -96,24 +93,23 @@ def _groups(selection: Mapping[str, list[list[int]]]) -> list[dict[str, Tensor]]
 def _region(site: Site, shape: torch.Size, index: Mapping[str, Tensor], single: Collection[str]) -> Region:
     """Indices for `...` and the site's axes, those of the entries crossed, so that a part has its axes in order."""
     axes = ("prompt", *site.axes)
-    places = [axes.index(axis) for axis in index]
-    span = axes[min(places) : max(places) + 1] if index else ()
+    numbers = [axes.index(axis) for axis in index]
+    span = axes[min(numbers) : max(numbers) + 1] if index else ()
     wide = [axis for axis in span if axis not in {"prompt", *single}]
     region: list[Any] = [...]
     for axis, size in zip(axes, shape[-len(axes) :], strict=True):
         if axis in span:
-            entries = index[axis] if axis in index else torch.arange(size)[None]
-            entries = entries.view(len(entries), *(entries.shape[1] if axis == each else 1 for each in wide))
-            region.append(entries if "prompt" in index else entries[0])
+            rows = index[axis] if axis in index else torch.arange(size)[None]
+            rows = rows.view(len(rows), *(rows.shape[1] if axis == each else 1 for each in wide))
+            region.append(rows if "prompt" in index else rows[0])
         elif axis != "prompt":
             region.append(slice(None))
     return (*region,)
 
 
 def on_a_copy(function: Change) -> Edit:
-    """An edit from a function of a value, which may return None to leave the value as it is.
+    """An edit from a function of a value's copy, which may return None to leave the value as it is.
 
-    The function gets a copy, because others hold the value too (the stream out of a block is the stream into the next).
     Writing over the copy and returning None is refused, as are results that are not real floating-point numbers.
     """
     if not callable(function):
@@ -126,8 +122,8 @@ def on_a_copy(function: Change) -> Edit:
                 raise InputError("it writes over its value and returns nothing: return the value that is to stand")
             return value
         if not isinstance(result, Tensor) or not result.is_floating_point():
-            got = result.dtype if isinstance(result, Tensor) else repr(result)
-            raise InputError(f"it must return a tensor of floating-point numbers, or nothing to leave it; got {got}")
+            kind = result.dtype if isinstance(result, Tensor) else repr(result)
+            raise InputError(f"it must return a tensor of floating-point numbers, or nothing to leave it; got {kind}")
         return _like(result, value)
 
     return edit
@@ -179,8 +175,5 @@ def change(function: Change, **where: Index) -> SelectiveEdit:
 
 
 def patch(value: Tensor, **where: Index) -> SelectiveEdit:
-    """Put what another run had at `where`: `value` is that run's whole activation at the same site.
-
-    Where texts are padded, that run's have to be as long as those that are edited.
-    """
+    """Put what another run had at `where`: `value` is that run's whole activation at the same site, padded alike."""
     return SelectiveEdit(partial(_like, value), where, whole=True)

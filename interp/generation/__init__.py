@@ -1,1 +1,1 @@
-"""How is text written, a token at a time? `generate` writes, `sampling` chooses, `while_writing` edits and captures."""
+"""How is text written, a token at a time? `generate` writes, `written` edits and captures on the way."""

@@ -1,23 +1,18 @@
-"""Text generation on the key/value cache: one new position a step, everything before it kept.
+"""How does a model continue a text? On the key/value cache: one new position a step, everything before it kept."""
 
-Where there is an encoder, it reads the prompts once, and each layer of the decoder its keys and values of them once.
-"""
-
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from random import Random
 from typing import Any, cast
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.attention import Growing
 from interp.errors import InputError, whole_number
 from interp.finite import check_finite
-from interp.generation.sampling import check_sampling, choose, penalised, streams
-from interp.generation.while_writing import Watch
-from interp.generation.written import Written, text_behind
-from interp.model import Model
-from interp.model_inputs import Tokens, as_batch, as_batches, check_model
+from interp.generation.written import Watch, Written, text_behind
+from interp.model import Model, Tokens, as_batch, as_batches, check_model
 from interp.running import Edited, Edits
 from interp.tap import Tap
 from interp.tokens import Continued, TokenBatch, text_positions
@@ -46,14 +41,14 @@ def generate(
 
     When the context is full the oldest token leaves and the rest is read anew: every position is then one less.
 
-    Where there is an encoder, it reads the prompts, and the result is the decoder's text, from its start id on.
-    `model.config.writing` says what is written first, last and never, and what ends a text. A text also ends when the
+    Where there is an encoder, it reads the prompts once, and the result is the decoder's text, from its start id on.
+    `model.config.writing` says what is written first, last and never, and what ends a text, which also ends when the
     decoder's context is full. Other strategies in a model's files (beams, penalties) are ignored.
 
     Args:
         model: a decoder, with an encoder or without; the edits of an `edited` one come before `edit`.
         prompt: a text, texts, or ids; of any lengths. Shorter ones are padded on the left.
-        max_new_tokens: how many to add at most.
+        max_new_tokens: how many to add.
         target: where there is an encoder, what the decoder has written already; by default the id it begins with.
         temperature: 0 takes the likeliest token (greedy); above, logits are divided by it and a token is drawn.
         top_k: draw among the k likeliest only.
@@ -62,16 +57,15 @@ def generate(
             all else (Keskar 2019); 1 is none.
         stop: ids, or strings of what is written, that end a text, which keeps them and repeats its last token until all
             have ended; by default the ids of `model.config.writing`.
-        seed: of each prompt's own draws, the same alone and in any batch. Copies of a prompt differ.
-        edit: as in `run`, as if it read the whole text at once. Positions are those of each whole text; negative ones
-            count from its prompt's end, and a `step` may be given: `put(v, position=-1)` changes the prompt's last
-            token, `add(v, step=slice(1, None))` all that is written. A function gets the prompts, then one position at
-            a time.
+        seed: of each prompt's draws, the same alone and in any batch. Copies of a prompt differ.
+        edit: as in `run`, as if it read the whole text at once. Negative positions count from the prompt's end, and a
+            `step` may be given: `put(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))`
+            all that is written. A function gets the prompts, then one position at a time.
         capture: as in `run`; each site has all positions that were read, so not the last token written.
 
     Raises:
-        InputError: the model has no decoder or no output layer, the decoder's start is not known, settings are out of
-            range; edits as in `run`; captures of a text that outgrows the context; logits that are no numbers.
+        InputError: the model has no decoder or no output layer, settings are out of range, captures of a text that
+            outgrows the context, logits that are no numbers; edits as in `run`.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
     texts = {"target": target, "stop": stop, "seed": seed, "edit": edit, "capture": capture}
@@ -86,19 +80,16 @@ def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: 
 
     `settings` are those of `generate`, except captures. A piece is empty while a character is incomplete, and after the
     text has ended.
-
-    Raises:
-        InputError: as `generate`; the model has no tokenizer.
     """
     if model.target_tokenizer is None:
         raise InputError("this model has no tokenizer, so what it writes is no text: use generate() for ids")
     writer = Writer(model, prompt, max_new_tokens, **settings)
-    shown = [""] * len(writer.ids)
+    texts = [""] * len(writer.ids)
     for _ in writer.tokens():
-        whole = writer.behind()
-        ready = [text if done else text.rstrip("\ufffd") for text, done in zip(whole, writer.ended, strict=True)]
-        yield [text[len(old) :] for text, old in zip(ready, shown, strict=True)]
-        shown = ready
+        old = texts
+        whole = zip(writer.behind(), writer.ended, strict=True)
+        texts = [text if has_ended else text.rstrip("\ufffd") for text, has_ended in whole]
+        yield [text[len(start) :] for text, start in zip(texts, old, strict=True)]
 
 
 class Writer:
@@ -139,13 +130,12 @@ class Writer:
         self.stops, self.stop_texts = _stops(model, stop)
         self.watch = Watch(model, capture, edits, Continued.from_prompts(self.begun, n_read), self.source)
         self.sampling, self.penalty = sampling, repetition_penalty
-        texts = [each for each in (self.source, self.begun) if each is not None]
-        self.streams = streams(whole_number("seed", seed), *texts)
+        self.streams = streams(whole_number("seed", seed), *filter(None, (self.source, self.begun)))
         self.ids, self.mask = self.begun.ids, self.begun.mask
         self.ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)  # which texts have
         self._ends = self.begun.lengths  # tokens of each text when it ended, or so far
         self._cache: list[Growing] = []
-        self._done, self._encoded = 0, cast(Source | None, None)  # columns that were read; the encoder's stream
+        self._n_read, self._encoded = 0, cast(Source | None, None)  # columns that were read; the encoder's stream
 
     def tokens(self) -> Iterator[Int[Tensor, " prompt"]]:
         """Write, until all texts have ended: each step's tokens, after they were added."""
@@ -175,16 +165,16 @@ class Writer:
         model, stop = self.model, self.ids.shape[1]
         start = max(0, stop - model.config.n_ctx)
         if start or not isinstance(model, Transformer):  # the oldest token has left: every position is another
-            self._cache, self._done = [], start
-        tap, mask = self.watch.tap(start, self._done, stop), self.mask[:, start:]
+            self._cache, self._n_read = [], start
+        tap, mask = self.watch.tap(start, self._n_read, stop), self.mask[:, start:]
         window = TokenBatch(self.ids[:, start:], mask, text_positions(mask))
         if isinstance(model, Transformer):
-            logits = self._continued(model, window, tap, self._done - start)
+            logits = self._continued(model, window, tap, self._n_read - start)
         else:
             logits = model(window, tap) if self.source is None else model(self.source, tap, window)
         assert logits is not None
         self.watch.keep(tap, logits, whole=not isinstance(model, Transformer))
-        self._done = stop
+        self._n_read = stop
         return logits[:, -1]
 
     def _continued(self, model: Transformer, window: TokenBatch, tap: Tap, first: int) -> Tensor | None:
@@ -203,8 +193,8 @@ class Writer:
     def _next(self, logits: Tensor, *, ends_here: bool) -> Int[Tensor, " prompt"]:
         writing = self.model.config.writing
         if bool((logits.isnan() | logits.isposinf()).any()):  # in the model, or else in what edits make of it
-            texts = [None if each is None else each.ids[:1][each.mask[:1]][None] for each in (self.source, self.begun)]
-            check_finite(self.model, *(texts if self.source is not None else texts[1:]))
+            texts = [torch.tensor(each.id_lists()[:1]) for each in (self.source, self.begun) if each is not None]
+            check_finite(self.model, *texts)
             raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
         logits = penalised(logits, self.ids, self.mask, self.penalty)
         if writing.never:
@@ -259,3 +249,64 @@ def _stops(model: Model, stop: Stop) -> tuple[Int[Tensor, " id"], list[str]]:
         raise InputError(f"this model has no tokenizer, so it writes no {texts[0]!r}: give ids that end a text")
     ids = [each for each in stops if isinstance(each, int)]
     return torch.tensor(ids, dtype=torch.long, device=model.device), texts
+
+
+def check_sampling(
+    temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None, repetition_penalty: float = 1.0
+) -> None:
+    """Refuse settings that are out of range."""
+    if not temperature >= 0:
+        raise InputError(f"expected temperature >= 0 (0 takes the likeliest token); got {temperature}")
+    if top_k is not None:
+        whole_number("top_k", top_k, 1)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise InputError(f"expected 0 < top_p <= 1; got {top_p}")
+    if not repetition_penalty > 0:
+        raise InputError(f"expected repetition_penalty > 0 (1 is none, above 1 repeats less); got {repetition_penalty}")
+
+
+def penalised(
+    logits: Float[Tensor, "prompt d_vocab"],
+    ids: Int[Tensor, "prompt position"],
+    mask: Bool[Tensor, "prompt position"],
+    penalty: float,
+) -> Float[Tensor, "prompt d_vocab"]:
+    """Logits of tokens that a text has already divided by `penalty`, or multiplied where below 0 (Keskar 2019)."""
+    if penalty == 1:
+        return logits
+    present = torch.zeros_like(logits).scatter_add(1, ids, mask.to(logits.dtype)) > 0
+    top = torch.finfo(logits.dtype).max
+    return torch.where(present, torch.where(logits > 0, logits / penalty, logits * penalty).clamp(-top, top), logits)
+
+
+def streams(seed: int, *texts: TokenBatch) -> list[Random]:
+    """A stream of draws for each prompt (of two texts), which it and the seed decide; copies of it have their own."""
+    prompts = [repr([seed, *rows]) for rows in zip(*(text.id_lists() for text in texts), strict=True)]
+    return [Random(f"{prompt} {prompts[:index].count(prompt)}") for index, prompt in enumerate(prompts)]
+
+
+def choose(
+    logits: Float[Tensor, "prompt d_vocab"],
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    streams: Sequence[Random] = (),
+) -> Int[Tensor, " prompt"]:
+    """One next token a row: the likeliest, or a draw from the tempered and cut distribution, by the row's stream."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float()
+    logits = (logits - logits.amax(-1, keepdim=True)) / min(max(temperature, 1e-30), 1e30)  # the likeliest stays 0
+    if top_k is not None and top_k < logits.shape[-1]:
+        smallest_kept = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest_kept, -torch.inf)
+    if top_p is not None:
+        ordered, index = logits.sort(descending=True)
+        mass_before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        beyond = (mass_before >= top_p) & (mass_before > 0)  # never the first
+        cut = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, index, beyond)
+        logits = logits.masked_fill(cut, -torch.inf)
+    mass = logits.softmax(-1).cpu().double().cumsum(-1)
+    draws = torch.tensor([[stream.random()] for stream in streams], dtype=mass.dtype)
+    return torch.searchsorted(mass, draws * mass[:, -1:], right=True)[:, 0].to(logits.device)

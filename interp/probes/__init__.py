@@ -4,9 +4,16 @@ There is one probe a site (each layer's residual stream, each head's output) and
 the exact minimum of a convex loss, so it depends on vectors, labels and one penalty alone.
 """
 
-from interp.probes.baselines import commonest_labels, control_labels
-from interp.probes.edge_features import Axes, edge_vectors
-from interp.probes.logistic import PENALTY, Probes, Scaling, fit
+from interp.probes.logistic import (
+    PENALTY,
+    Axes,
+    Probes,
+    Scaling,
+    commonest_labels,
+    control_labels,
+    edge_vectors,
+    fit,
+)
 from interp.probes.scalar_mix import Mix, centre_of_gravity, expected_layer_terms, fit_mix
 
 __all__ = [

@@ -10,7 +10,7 @@ _SLACK = 1e-6  # of the loss: what rounding may add to it in a step
 Objective = Callable[
     [Float[Tensor, "problem size"], Bool[Tensor, " problem"]],
     tuple[Float[Tensor, " problem"], Float[Tensor, "problem size"]],
-]  # each problem's value, and its gradient; of problems that are not asked for, anything
+]  # each active problem's value and gradient
 Linear = Callable[[Float[Tensor, "problem size"]], Float[Tensor, "problem size"]]
 
 
@@ -23,15 +23,15 @@ def minimise(
     steps: int = 300,
     memory: int = 12,
 ) -> Float[Tensor, "problem size"]:
-    """Where each problem's value is least.
+    """Where each problem's value is least (Nocedal & Wright 2006, algorithm 7.4).
 
     Args:
-        objective: the value and the gradient of each problem that is asked for.
+        objective: the value and the gradient of each problem.
         start: where to begin.
         precondition: applies a guess of the inverse curvature; it must be positive definite.
         tolerance: a problem rests once a step promises to lower its value by less.
-        steps: at most.
-        memory: past steps kept (Nocedal & Wright 2006, algorithm 7.4).
+        steps: the limit.
+        memory: how many steps the curvature is estimated from.
     """
     point, (value, gradient) = start, objective(start, start.new_ones(len(start), dtype=torch.bool))
     past: list[tuple[Tensor, Tensor]] = []
@@ -39,7 +39,7 @@ def minimise(
     for _ in range(steps):
         direction = -_inverse_times(gradient, past, precondition)
         slope = (direction * gradient).sum(-1)
-        active = active & (-slope > tolerance)  # for good: past steps of who rests are forgotten, and promise anything
+        active = active & (-slope > tolerance)  # for good: a problem that rests is not measured any more
         if not active.any():
             break
         length, pending, new_value, new_gradient = active.to(value), active, value, gradient

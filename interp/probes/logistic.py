@@ -1,5 +1,8 @@
-"""One multinomial logistic regression a site and task, many side by side."""
+"""What can a linear probe read, and what does it have to beat? Logistic regressions, many side by side."""
 
+import random
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from interp.errors import InputError
+from interp.errors import InputError, whole_number
 from interp.probes.lbfgs import minimise
 
 PENALTY = 2e-3  # best of 7e-5 to 2e-2 for tags from MiniLM, judged on a part of the training words of EWT
@@ -26,7 +29,7 @@ class Scaling:
 
     @staticmethod
     def of(vectors: Float[Tensor, "site item feature"]) -> "Scaling":
-        """The scaling that training vectors ask for."""
+        """The scaling of training vectors."""
         centre = vectors.mean(1, keepdim=True)
         size = (vectors - centre).square().mean((1, 2), keepdim=True).sqrt()
         return Scaling(centre, torch.where(size > 0, size, torch.ones_like(size)))
@@ -41,6 +44,40 @@ class Scaling:
 
 
 @dataclass(frozen=True)
+class Axes:
+    """A site's principal axes, each scaled to unit variance: coordinates that no rotation of the vectors changes."""
+
+    centre: Float[Tensor, "site 1 feature"]
+    axes: Float[Tensor, "site feature axis"]
+
+    @staticmethod
+    def of(vectors: Float[Tensor, "site item feature"], count: int) -> "Axes":
+        """The `count` axes along which the vectors vary most; those that hardly vary at all stay 0."""
+        centre = vectors.mean(1, keepdim=True)
+        shifts = vectors - centre
+        variance, axes = torch.linalg.eigh((shifts.transpose(1, 2) @ shifts / vectors.shape[1]).double())
+        variance, axes = variance[:, -count:].clamp(min=0), axes[:, :, -count:]
+        real = variance > 1e-6 * variance[:, -1:]
+        factor = torch.where(real, variance, 1.0).rsqrt() * real
+        return Axes(centre, (axes * factor[:, None]).to(vectors))
+
+    def __call__(self, vectors: Float[Tensor, "site item feature"]) -> Float[Tensor, "site item axis"]:
+        """Coordinates along the axes."""
+        return (vectors - self.centre) @ self.axes
+
+
+def edge_vectors(
+    first: Float[Tensor, "site item axis"], second: Float[Tensor, "site item axis"]
+) -> Float[Tensor, "site item three_axis"]:
+    """What an edge probe reads: both words and their product, axis by axis.
+
+    A linear probe of the two alone could only add up what each says by itself, never that they agree. The edge probes
+    of Tenney et al. 2019 pool spans by attention and have a hidden layer instead; these stay linear.
+    """
+    return torch.cat([first, second, first * second], -1)
+
+
+@dataclass(frozen=True)
 class Probes:
     """One softmax classifier a site and task. `loss` is the mean cross-entropy on the training items, in nats."""
 
@@ -51,7 +88,8 @@ class Probes:
     def predict(self, vectors: Float[Tensor, "site item feature"]) -> Int[Tensor, "site task item"]:
         """The most probable class of each item."""
         sites = [slice(site, site + 1) for site in range(len(vectors))]
-        return torch.cat([_logits(self.weight[at], self.scaling.part(at)(vectors[at])) for at in sites]).argmax(2)
+        logits = [_logits(self.weight[part], self.scaling.part(part)(vectors[part])) for part in sites]
+        return torch.cat(logits).argmax(2)
 
 
 def fit(
@@ -66,16 +104,13 @@ def fit(
     The minimum of mean cross-entropy + penalty / 2 x sum of squared weights (the bias is free), on vectors scaled by
     `Scaling`: scikit-learn's `LogisticRegression(C=1 / (penalty * items))` on the same vectors. Tasks share the
     vectors, so a control task costs little.
-
-    Raises:
-        InputError: fewer than two classes.
     """
     if n_classes < 2:
         raise InputError(f"a probe tells classes apart: expected at least two, got {n_classes}")
     scaling = Scaling.of(vectors)
     n_tasks, n_items = labels.shape
-    together = max(1, _LOGITS // (n_tasks * n_items * n_classes))
-    chunks = (slice(begin, begin + together) for begin in range(0, len(vectors), together))
+    size = max(1, _LOGITS // (n_tasks * n_items * n_classes))
+    chunks = (slice(begin, begin + size) for begin in range(0, len(vectors), size))
     fits = [_fit(scaling.part(chunk)(vectors[chunk]), labels, n_classes, penalty) for chunk in chunks]
     weights, losses = zip(*fits, strict=True)
     return Probes(scaling, torch.cat(weights), torch.cat(losses))
@@ -84,11 +119,11 @@ def fit(
 def _fit(scaled: Tensor, labels: Tensor, n_classes: int, penalty: float) -> tuple[Tensor, Tensor]:
     n_sites, n_items, n_features = scaled.shape
     shape = (n_sites, len(labels), n_features + 1, n_classes)
-    wanted = labels.expand(n_sites, -1, -1)
+    targets = labels.expand(n_sites, -1, -1)
 
     def objective(point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         weight = point.view(shape)
-        loss, push = cross_entropy(_logits(weight, scaled), wanted)
+        loss, push = cross_entropy(_logits(weight, scaled), targets)
         back = torch.bmm(push.flatten(1, 2), scaled).view(n_sites, -1, n_classes, n_features)
         gradient = torch.cat([back, push.sum(-1, keepdim=True)], -1).transpose(2, 3) / n_items
         gradient[:, :, :-1] += penalty * weight[:, :, :-1]
@@ -102,7 +137,7 @@ def _fit(scaled: Tensor, labels: Tensor, n_classes: int, penalty: float) -> tupl
 
     start = scaled.new_zeros(shape[0] * shape[1], shape[2] * shape[3])
     weight = minimise(objective, start, precondition).view(shape)
-    return weight, cross_entropy(_logits(weight, scaled), wanted)[0].mean(-1)
+    return weight, cross_entropy(_logits(weight, scaled), targets)[0].mean(-1)
 
 
 def _logits(weight: Tensor, scaled: Tensor) -> Float[Tensor, "site task cls item"]:
@@ -114,10 +149,10 @@ def _logits(weight: Tensor, scaled: Tensor) -> Float[Tensor, "site task cls item
 
 
 def cross_entropy(
-    logits: Float[Tensor, "*more cls item"], wanted: Int[Tensor, "*more item"]
+    logits: Float[Tensor, "*more cls item"], labels: Int[Tensor, "*more item"]
 ) -> tuple[Float[Tensor, "*more item"], Float[Tensor, "*more cls item"]]:
-    """Each item's cross-entropy in nats, and its gradient by the logits: probability less 1 where wanted."""
-    index = wanted.unsqueeze(-2)
+    """Each item's cross-entropy in nats, and its gradient by the logits: probability, less 1 at the label."""
+    index = labels.unsqueeze(-2)
     logs = logits.log_softmax(-2)
     loss = -logs.gather(-2, index).squeeze(-2)
     push = logs.exp_()
@@ -135,3 +170,26 @@ def curvature_inverse(
     inverse = pad(torch.cholesky_inverse(torch.linalg.cholesky(moments.double())).to(scaled), (0, 1, 0, 1))
     inverse[:, -1, -1] = 2.0  # centred vectors: the bias stands alone
     return inverse
+
+
+def control_labels(types: Sequence[str], labels: Sequence[int], *, seed: int = 0) -> dict[str, int]:
+    """The control task: for each type one random class, fixed (Hewitt & Liang 2019, section 2).
+
+    A class is drawn with its share of `labels`, the classes of the training items, as in the paper's control task for
+    tags; the order of `types` does not matter. A probe can do well on it only by knowing types by heart; accuracy less
+    control accuracy is its *selectivity*. For pairs of words the paper draws an attachment for each word; that a pair
+    of forms is a type, with one random class, is ours.
+    """
+    rng = random.Random(whole_number("seed", seed))
+    counts = sorted(Counter(labels).items())
+    classes, weights = [cls for cls, _ in counts], [count for _, count in counts]
+    return dict(zip(names := sorted(set(types)), rng.choices(classes, weights, k=len(names)), strict=True))
+
+
+def commonest_labels(types: Sequence[str], labels: Sequence[int]) -> tuple[dict[str, int], int]:
+    """Each type's most frequent class, and that of all items for types not seen; a tie goes to the lower class."""
+    counts: dict[str, Counter[int]] = {}
+    for name, label in zip(types, labels, strict=True):
+        counts.setdefault(name, Counter())[label] += 1
+    *by_type, overall = (max(sorted(count), key=count.__getitem__) for count in (*counts.values(), Counter(labels)))
+    return dict(zip(counts, by_type, strict=True)), overall

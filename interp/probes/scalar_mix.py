@@ -34,22 +34,15 @@ def fit_mix(
 
     The scalar mix of Tenney et al. 2019 (BERT Rediscovers the Classical NLP Pipeline, section 3.1), whose overall
     factor the classifier's weights take up. Ours: the classifier is linear where theirs has a hidden layer, and the
-    layers come scaled to one size (`Scaling`), as a layer of larger vectors would ask for a smaller weight (Fayyaz et
-    al. 2021). Not convex in both parts together: every fit starts from equal shares and no weights. Fitted to the end,
-    shares gather on one or two layers; where training stops early, as in the paper, they stay nearer to equal.
-
-    Args:
-        scaled: vectors of the same items in each layer.
-        labels: class of each item.
-        n_classes: number of classes.
-        penalty: as in `fit`.
+    layers come scaled to one size (`Scaling`), because a layer of larger vectors would need a smaller weight (Fayyaz et
+    al. 2021). The loss is not convex in both parts together: every fit starts from equal shares and no weights. Fitted
+    to the end, shares gather on one or two layers; training that stops early, as in the paper, leaves them more equal.
     """
     n_layers, n_items, n_features = scaled.shape
     inverse = curvature_inverse(scaled.mean(0, keepdim=True), penalty)[0]
 
     def parts(point: Tensor) -> tuple[Tensor, Tensor]:
-        weight, sought = point[0, :-n_layers].view(n_features + 1, n_classes), point[0, -n_layers:]
-        return weight, sought.softmax(0)
+        return point[0, :-n_layers].view(n_features + 1, n_classes), point[0, -n_layers:].softmax(0)
 
     def objective(point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         weight, shares = parts(point)
@@ -58,9 +51,9 @@ def fit_mix(
         by_weight = torch.cat([push @ mixed, push.sum(1, keepdim=True)], 1).T / n_items
         by_weight[:-1] += penalty * weight[:-1]
         by_share = scaled.flatten(1) @ (push.T @ weight[:-1].T).flatten() / n_items
-        by_sought = shares * (by_share - shares @ by_share)
+        by_logit = shares * (by_share - shares @ by_share)
         value = loss.mean() + penalty / 2 * weight[:-1].square().sum()
-        return value[None], torch.cat([by_weight.flatten(), by_sought])[None]
+        return value[None], torch.cat([by_weight.flatten(), by_logit])[None]
 
     def precondition(gradient: Tensor) -> Tensor:
         weight = inverse @ gradient[0, :-n_layers].view(n_features + 1, n_classes)
@@ -87,11 +80,8 @@ def expected_layer_terms(
 
     The probe of layers 0..l scores S(l) and gains D(l) = S(l) - S(l - 1); the expected layer is the sum over l >= 1 of
     l x D(l), divided by the sum of D(l) (Tenney et al. 2019, section 3.2; layer 0 is the embedding, there as here).
-    The paper scores F1 pooled over labels; S here is accuracy, a mean over items, so that both terms are sums over
-    items.
-
-    Args:
-        right: 1 where the cumulative probe that may use layers 0..l is right.
+    The paper scores F1 pooled over labels; S here is accuracy, so that both terms are sums over items. `right` is 1
+    where the cumulative probe that may use layers 0..l is right.
     """
     gained = right.diff(dim=0)
     depths = torch.arange(1, len(right)).to(right)

@@ -10,7 +10,7 @@ from tiny import STACKS, model, randomise, token_ids
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, generate, run
 from interp.attention import CrossAttention
 from interp.config import Writing
-from interp.generation.sampling import choose, streams
+from interp.generation.generate import choose, streams
 from interp.transformer import Stack
 
 SOURCES = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8]]

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from interp import InputError, Transformer, add, change, generate, patch, put, run, scale, zero
-from interp.generation.generate import stream
-from interp.generation.sampling import penalised
+from interp.generation.generate import penalised, stream
 from models import load
 
 LENGTHS, STEPS = (4, 6, 3), 5
