@@ -1,26 +1,19 @@
-"""Are a model's numbers numbers? Where the first NaN or infinity arises, by weight or by site."""
+"""Where does the first NaN or infinity of a model arise?"""
 
 import torch
 from torch import Tensor, nn
 
 from interp.errors import InputError
-from interp.model import Model
-from interp.model_inputs import check_model
+from interp.model import Model, check_model
 from interp.running import run
 
 _LENGTH = 16  # tokens of the text that is tried
 
 
 def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | None = None) -> None:
-    """Refuse a model that computes what is no number, before anything is measured.
+    """Refuse a model that computes NaN or infinity: the first such site is named, and the weight, if it is one already.
 
-    Args:
-        model: any model.
-        tokens: ids that it reads, none of them padding; by default a few random ones.
-        target: ids that its decoder reads where it has an encoder; by default random ones too.
-
-    Raises:
-        InputError: a site holds NaN or infinity; the first of them is named, and the weight, where that is one already.
+    `tokens` and `target` are ids without padding; by default a few random ones.
     """
     check_model(model)
     first, last = next(iter(model.config.stacks.values())), model.config.last
@@ -33,9 +26,9 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
         nan = value.isnan()
         if bool((nan | infinite).any()):
             kind = "NaN" if bool(nan.any()) else "infinite numbers"
-            low = model.dtype in {torch.float16, torch.bfloat16}
-            more = "what would be measured is undefined; check the weights and config.json"
-            advice = "load it as torch.float32" if low else more
+            is_low = model.dtype in {torch.float16, torch.bfloat16}
+            check = "what would be measured is undefined; check the weights and config.json"
+            advice = "load it as torch.float32" if is_low else check
             weights = (name for name, weight in named if not bool(weight.isfinite().all()))
             cause = f"the weight {name} is not finite, so " if (name := next(weights, None)) else ""
             raise InputError(f"{cause}{site} holds {kind}, computed in {model.dtype}: {advice}")

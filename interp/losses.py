@@ -1,4 +1,4 @@
-"""How well does a causal model foretell a text? Cross-entropy of each next token, of texts of any length."""
+"""How well does a causal model predict a text? Cross-entropy of each next token, of texts of any length."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,18 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.model import Model
-from interp.model_inputs import Tokens, as_batch, texts_of
+from interp.model import Model, Tokens, as_batch, texts_of
 from interp.tokens import TokenBatch
 
 _Window = tuple[list[int], int, int]  # its ids, the first that is scored, and which text's it is
 
 
 def loss(model: Model, text: Tokens, *, stride: int | None = None, budget: int = 1 << 28) -> float:
-    """Mean loss of next tokens, in nats a token, over all tokens of all texts alike.
-
-    Arguments are those of `token_losses`, which gives each token's own.
-    """
+    """Mean loss of next tokens, in nats a token, over all tokens of all texts alike; arguments as of `token_losses`."""
     return float(torch.cat(token_losses(model, text, stride=stride, budget=budget)).mean())
 
 
@@ -28,9 +24,9 @@ def token_losses(
 ) -> list[Float[Tensor, " token"]]:
     """Cross-entropy of each next token, in nats; of each text one less than it has tokens.
 
-    A text longer than the model's context is read in overlapping windows, each token scored once: in the first window
-    all, in each later one the last `stride`. So every token but those of the first window has a context of at least
-    `n_ctx - stride`. Windows begin with the special tokens that the model expects before a text.
+    A text longer than the model's context is read in overlapping windows, which begin with the model's special tokens.
+    Each token is scored once: in the first window all, in each later one the last `stride`, so that each has a context
+    of at least `n_ctx - stride` there.
 
     Args:
         model: a decoder, edited or not.
@@ -46,24 +42,23 @@ def token_losses(
     if len(config.stacks) > 1 or config.decoder is None or config.output == "none":
         raise InputError("a loss of next tokens is of a decoder alone, with an output layer: this model is none")
     prefix, texts = _texts(model, text)
-    if short := [text_index for text_index, ids in enumerate(texts) if len(prefix) + len(ids) < 2]:
+    if short := [number for number, ids in enumerate(texts) if len(prefix) + len(ids) < 2]:
         raise InputError(f"expected texts of two tokens or more, got fewer in text {short[0]}")
     room = config.n_ctx - len(prefix)
     stride = max(1, room // 2) if stride is None else stride
     if not 1 <= stride < room:
         raise InputError(f"stride must lie in 1-{room - 1}, less than a window holds; got {stride}")
     windows = [
-        (prefix + own, first + len(prefix), text_index)
-        for text_index, ids in enumerate(texts)
-        for own, first in _windows(ids, room, stride)
+        (prefix + window, first + len(prefix), number)
+        for number, ids in enumerate(texts)
+        for window, first in _windows(ids, room, stride)
     ]
     losses: list[list[Tensor]] = [[] for _ in texts]
-    per_window = config.n_ctx * config.d_vocab * model.dtype.itemsize
-    n_together = max(1, budget // per_window)
-    for start in range(0, len(windows), n_together):
-        batch = windows[start : start + n_together]
-        for (_, _, text_index), values in zip(batch, _scored(model, batch), strict=True):
-            losses[text_index].append(values)
+    size = max(1, budget // (config.n_ctx * config.d_vocab * model.dtype.itemsize))
+    for start in range(0, len(windows), size):
+        batch = windows[start : start + size]
+        for (_, _, number), values in zip(batch, _scored(model, batch), strict=True):
+            losses[number].append(values)
     return [torch.cat(each) for each in losses]
 
 
@@ -73,18 +68,19 @@ def _texts(model: Model, text: Tokens) -> tuple[list[int], list[list[int]]]:
         return [], batch.id_lists()
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
-    tokenizer, texts = model.tokenizer, [each for each in texts_of(text) if isinstance(each, str)]
-    if len(texts) < len(texts_of(text)):
+    tokenizer, texts = model.tokenizer, texts_of(text)
+    single = [each for each in texts if isinstance(each, str)]
+    if len(single) < len(texts):
         raise InputError("a decoder reads single texts: expected no pair of texts")
-    return [*tokenizer.prefix], [[*tokenizer.pieces(each).ids, *tokenizer.suffix] for each in texts]
+    return [*tokenizer.prefix], [[*tokenizer.pieces(each).ids, *tokenizer.suffix] for each in single]
 
 
 def _windows(ids: Sequence[int], room: int, stride: int) -> Iterator[tuple[list[int], int]]:
-    """Windows of a text, and the first token of each that no other scores; the last ends with the text."""
+    """Windows of a text, and the first token that each scores; the last ends with the text."""
     yield [*ids[:room]], 0
-    for done in range(room, len(ids), stride):
-        end = min(done + stride, len(ids))
-        yield [*ids[end - room : end]], done - (end - room)
+    for first in range(room, len(ids), stride):
+        end = min(first + stride, len(ids))
+        yield [*ids[end - room : end]], first - (end - room)
 
 
 def _scored(model: Model, windows: Sequence[_Window]) -> Iterator[Tensor]:
@@ -93,6 +89,6 @@ def _scored(model: Model, windows: Sequence[_Window]) -> Iterator[Tensor]:
     assert logits is not None
     at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
     for row, (ids, first, _) in enumerate(windows):
-        start = max(first, 1)  # nothing foretells the first token of all
+        start = max(first, 1)  # nothing predicts the first token
         scores = logits[row, start - 1 : len(ids) - 1].to(at_least_float32).log_softmax(-1)
         yield -scores.gather(-1, batch.ids[row, start : len(ids), None])[:, 0]

@@ -1,21 +1,31 @@
-"""The protocol of models: all that capturing and editing in one call needs.
+"""What is a model, what can be read and changed in it, and what does it read?
 
 A `Transformer` is one; so is a model that another library runs. What needs blocks and weights one at a time takes a
-`Transformer` (`interp.transformer.with_parts`).
+`Transformer` (`interp.transformer.with_parts`). Sites are named `stack.layer.site` (`decoder.3.attn.pattern`),
+`stack.site` (`decoder.embed`) or `logits`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.config import TransformerConfig
+from interp.config import Experts, NoMLP, NoNorm, Rotary, StackConfig, TransformerConfig
 from interp.display import DataFrame, Shown, so_many
+from interp.errors import InputError
 from interp.tap import UNTAPPED, Tap
-from interp.tokens import TokenBatch, Tokenizer
+from interp.tokens import Text, TokenBatch, Tokenizer
+
+Tokens = str | Sequence[Text] | TokenBatch | Tensor
+_STREAM = "position d_model"
+_OF_KEYS = (".k", ".v", ".rot_k")  # their heads are key/value heads
 
 
 @dataclass(frozen=True)
@@ -38,39 +48,38 @@ class Sites(dict[str, Site], Shown):
         """One row a site: `site`, its `stack`, `layer` (missing outside the layers), `axes`, `sizes` and `meaning`."""
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
-        rows = []
-        for name, site in self.items():
-            stack, layer, _ = split_name(name)
-            sizes = " ".join("any" if size is None else str(size) for size in site.sizes)
-            rows.append([name, stack, layer, " ".join(site.axes), sizes, site.meaning])
+        sizes = {name: " ".join("any" if size is None else str(size) for size in self[name].sizes) for name in self}
+        rows = [
+            [name, *split_name(name)[:2], " ".join(site.axes), sizes[name], site.meaning] for name, site in self.items()
+        ]
         columns = ["site", "stack", "layer", "axes", "sizes", "meaning"]
         return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """Each site once, with its axes and meaning, and how many layers have it."""
-        alike: dict[str, list[Site]] = {}
+        by_layers: dict[str, list[Site]] = {}
         for name, site in self.items():
             stack, layer, rest = split_name(name)
-            alike.setdefault(name if layer is None else f"{stack}.*.{rest}", []).append(site)
+            by_layers.setdefault(name if layer is None else f"{stack}.*.{rest}", []).append(site)
         facts = {}
-        for name, (site, *others) in alike.items():
-            sizes = zip(site.axes, site.sizes, strict=True)
+        for name, sites in by_layers.items():
+            sizes = zip(sites[0].axes, sites[0].sizes, strict=True)
             axes = " ".join(axis if size is None else f"{axis}:{size}" for axis, size in sizes)
-            layers = f"{so_many(1 + len(others), 'layer')}, " * bool(others)
-            facts[name] = f"{layers}{axes} ({site.meaning})"
+            layers = f"{so_many(len(sites), 'layer')}, " * (len(sites) > 1)
+            facts[name] = f"{layers}{axes} ({sites[0].meaning})"
         return f"{so_many(len(self), 'site')}; axes come after the prompt's", facts
 
 
 def split_name(name: str) -> tuple[str | None, int | None, str]:
     """The stack and the layer of a site by its name, where it has them, and the rest."""
     stack, _, rest = name.rpartition(".") if name.count(".") < 2 else name.partition(".")
-    layer, _, within = rest.partition(".")
-    return (stack or None, int(layer), within) if layer.isdigit() else (stack or None, None, rest)
+    layer, _, site = rest.partition(".")
+    return (stack or None, int(layer), site) if layer.isdigit() else (stack or None, None, rest)
 
 
 @runtime_checkable
 class Model(Protocol):
-    """What `run`, `sites`, `generate`, the analyses and every plain way (`sweep_by_forward`, ...) ask of a model."""
+    """What `run`, `sites`, `generate`, the analyses and every plain way (`sweep_by_forward`, ...) need of a model."""
 
     @property
     def config(self) -> TransformerConfig:
@@ -84,30 +93,180 @@ class Model(Protocol):
 
     @property
     def target_tokenizer(self) -> Tokenizer | None:
-        """The same of what the last stack reads."""
+        """The same for what the last stack reads."""
         ...
 
     @property
     def sites(self) -> Mapping[str, Site]:
         """What can be read or changed, by name, in the order in which a call passes it."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where it runs."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and activations."""
-        ...
 
     def __call__(
         self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None
     ) -> Float[Tensor, "*batch position d_vocab"] | None:
         """Logits of every position, of `target` where there are two stacks; None where there is no output layer.
 
-        On its way it passes the value of each site through `tap(name, value)`, and goes on with what comes back. A
-        third argument, a function of an edited value, restores what no edit may change, such as the mask.
+        It passes the value of each site through `tap(name, value)`, and goes on with what comes back. A third argument,
+        a function of an edited value, restores what no edit may change, such as the mask.
         """
-        ...
+
+
+def sites(model: Model) -> Sites:
+    """All sites of `model`, by name, in the order in which a call passes them."""
+    return Sites(model.sites)
+
+
+@lru_cache(maxsize=16)
+def sites_of(config: TransformerConfig) -> Mapping[str, Site]:
+    """All sites of a transformer that is made as `config` says."""
+    rows = [site for name, stack in config.stacks.items() for site in _stack_sites(name, stack)]
+    if config.output != "none":
+        rows.append(Site("logits", ("position", "d_vocab"), (None, config.d_vocab), "scores of the next token"))
+    return {site.name: site for site in rows}
+
+
+def _stack_sites(stack: str, config: StackConfig) -> Iterable[Site]:
+    sizes = {name: getattr(config, name) for name in ("d_model", "d_head", "d_mlp")}
+    sizes |= {"expert": config.mlp.n_experts} if isinstance(config.mlp, Experts) else {}
+    rows = [("embed", _STREAM, "what enters the first block")]
+    for layer in range(config.n_layers):
+        rows += [(f"{layer}.{name}", axes, meaning) for name, axes, meaning in _block_sites(config, layer)]
+    for name, axes, meaning in [*rows, ("resid_final", _STREAM, "the stream after the last norm")]:
+        sizes["head"] = config.kv_heads if name.endswith(_OF_KEYS) else config.n_heads
+        yield Site(f"{stack}.{name}", (*axes.split(),), (*map(sizes.get, axes.split()),), meaning)
+
+
+def _block_sites(config: StackConfig, layer: int) -> list[list[str]]:
+    has_mlp, has_experts = not isinstance(config.mlp, NoMLP), isinstance(config.mlp, Experts)
+    norms_inputs = config.wiring not in {"post", "after"} and not isinstance(config.norm, NoNorm)
+    facts = {
+        "rotary": isinstance(config.positions_in(layer), Rotary),
+        "normed": norms_inputs,
+        "normed_attn": norms_inputs and (layer > 0 or config.first_norm),
+        "in_turn": not config.parallel,
+        "cross": config.cross_attention,
+        "mlp": has_mlp,
+        "experts": has_experts,
+        "dense": has_mlp and not has_experts,
+    }
+    return [row for *row, conditions in _block_rows() if all(facts[fact] for fact in conditions.split())]
+
+
+@cache
+def _block_rows() -> list[list[str]]:
+    """Every site that a block may have: its name, axes and meaning, and which facts of a block have to be true."""
+    lines = files("interp").joinpath("sites.tsv").read_text("utf-8").splitlines()
+    return [line.split("\t") for line in lines[1:]]
+
+
+def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:
+    """Names of the sites that match `patterns`, which may hold globs (`decoder.*.attn.z`)."""
+    sites, names = model.sites, dict[str, None]()
+    for pattern in patterns if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]:
+        if not isinstance(pattern, str):
+            raise InputError(f"expected the name of a site, got {pattern!r}: interp.sites(model) lists them")
+        hits = [pattern] if pattern in sites else [name for name in sites if fnmatchcase(name, pattern)]
+        if not hits:
+            layers = ", ".join(f"{name} layers 0-{stack.n_layers - 1}" for name, stack in model.config.stacks.items())
+            near = get_close_matches(pattern, [*sites], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"no site {pattern!r}: this model has {layers}; interp.sites(model) lists them{hint}")
+        names.update(dict.fromkeys(hits))
+    return list(names)
+
+
+def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:
+    """What the first stack reads and, where there are two, what the decoder reads."""
+    batch, n_stacks = as_batch(model, tokens, pairs=True), len(model.config.stacks)
+    if n_stacks == 1:
+        if target is not None:
+            raise InputError("this model has one stack, which reads one text: expected no target")
+        return batch, None
+    if target is None:
+        raise InputError(f"it has an encoder and a decoder: give target=, text or ids from {model.config.target_start}")
+    decoded = as_target(model, target)
+    n_texts = len(batch.ids)
+    if len(decoded.ids) not in {1, n_texts}:
+        raise InputError(f"expected one target for each of {n_texts} texts, or one for all; got {len(decoded.ids)}")
+    return batch, decoded if len(decoded.ids) == n_texts else decoded.rows(torch.zeros(n_texts, dtype=torch.long))
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no model, such as its name."""
+    if not hasattr(model, "config"):
+        load = f"models.load({model!r})" if isinstance(model, str) else 'models.load("default")'
+        raise InputError(f"expected a model, as {load} gives it; got {model!r}")
+
+
+def texts_of(tokens: Any) -> Sequence[Text]:
+    """One text, or a list of texts or pairs of texts, as a list."""
+    texts = [tokens] if isinstance(tokens, str) else tokens
+    expected = "expected a text, a list of texts or of pairs of them, or ids as a tensor"
+    if not isinstance(texts, Sequence) or isinstance(texts, bytes):
+        raise InputError(f"{expected}; got {texts!r}, of type {type(texts).__name__}")
+    for text in texts:
+        if not all(isinstance(each, str) for each in (text if isinstance(text, tuple) and len(text) == 2 else [text])):
+            raise InputError(f"{expected}; got {text!r} in the list, of type {type(text).__name__}")
+    return texts
+
+
+def as_target(model: Model, target: Tokens) -> TokenBatch:
+    """`target` as the decoder reads it: text with the decoder's start id before it and no end after it."""
+    if not isinstance(target, TokenBatch | Tensor):
+        texts = texts_of(target)
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError("a decoder reads single texts: expected no pair of texts as a target")
+        target = TokenBatch.from_texts(texts, target_tokenizer(model))
+    return as_batch(model, target, "decoder")
+
+
+def target_tokenizer(model: Model) -> Tokenizer:
+    """What makes a decoder's input of text: its start id, what stands before every target, and no end."""
+    tokenizer, start = model.target_tokenizer, model.config.target_start
+    if tokenizer is None or start is None:
+        lacking = "tokenizer" if tokenizer is None else "start id"
+        raise InputError(f"this model has no {lacking} for its decoder: give target ids instead of text")
+    # twice where targets begin with the start id itself: in training the start id stood before whole targets
+    return tokenizer.around((start, *tokenizer.prefix), ())
+
+
+def as_batch(model: Model, tokens: Tokens, stack: str | None = None, *, pairs: bool = False) -> TokenBatch:
+    """`tokens` as a batch on the model's device, as `stack` reads it, by default the first."""
+    check_model(model)
+    if isinstance(tokens, TokenBatch):
+        batch = tokens
+    elif isinstance(tokens, Tensor):
+        batch = TokenBatch.from_ids(tokens)
+    elif model.tokenizer is None:
+        raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
+    else:
+        batch = TokenBatch.from_texts(texts_of(tokens), model.tokenizer)
+    config = model.config.stacks[stack or next(iter(model.config.stacks))]
+    n_ctx, d_vocab = config.n_ctx, config.d_vocab
+    longest = int(batch.lengths.max())
+    if longest > n_ctx:
+        raise InputError(f"a text of {longest} tokens is longer than the model's context of {n_ctx}: shorten it")
+    low, high = int(batch.ids.min()), int(batch.ids.max())
+    if low < 0 or high >= d_vocab:
+        raise InputError(f"token ids must lie in 0-{d_vocab - 1}, the model's vocabulary; got {low} to {high}")
+    return _segmented(batch, config.n_token_types, pairs=pairs).to(model.device)
+
+
+def _segmented(batch: TokenBatch, n_token_types: int, *, pairs: bool) -> TokenBatch:
+    """The batch with segments only where a model tells them apart."""
+    if batch.segments is None:
+        return batch
+    if n_token_types < 2:
+        return replace(batch, segments=None)
+    if not pairs:
+        raise InputError("pairs of texts are read by `run` alone: give single texts here")
+    if int(batch.segments.min()) < 0 or int(batch.segments.max()) >= n_token_types:
+        raise InputError(f"segments must lie in 0-{n_token_types - 1}, got up to {int(batch.segments.max())}")
+    return batch

@@ -1,4 +1,4 @@
-"""One call of a model that captures and edits activations, and leaves nothing behind; and edits for several calls."""
+"""How does one call of a model capture and edit activations, and leave nothing behind?"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,9 +16,19 @@ from interp.config import TransformerConfig
 from interp.display import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
-from interp.model import Model, Site, split_name
-from interp.model_inputs import Tokens, as_batch, as_batches, as_target, check_model, target_tokenizer, texts_of  # noqa: F401
-from interp.sites import matching
+from interp.model import (  # noqa: F401
+    Model,
+    Site,
+    Tokens,
+    as_batch,
+    as_batches,
+    as_target,
+    check_model,
+    matching,
+    split_name,
+    target_tokenizer,
+    texts_of,
+)
 from interp.tap import UNTAPPED, AllSeen, Edit, Tap
 from interp.tokens import TokenBatch, Tokenizer, said_of
 
@@ -46,11 +56,7 @@ class Run(Shown):
 
     @property
     def logits(self) -> Float[Tensor, "*batch position d_vocab"]:
-        """Scores of the next token at every position.
-
-        Raises:
-            InputError: the model has no output layer, or the pass ended before it.
-        """
+        """Scores of the next token at every position."""
         if self._logits is None and self.ended is not None:
             raise InputError(f"this pass ended with {self.ended!r}, before it had logits: run without `until`")
         if self._logits is None:
@@ -67,41 +73,31 @@ class Run(Shown):
         Columns are `prompt, position, id, token`; where there are logits also `predicted_id, predicted, probability`,
         the most probable token there, and in a causal model `log_probability` of the token itself given those before
         it, in nats (missing for the first).
-
-        Raises:
-            InputError: logits with leading axes of an edit.
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
         batch = self.tokens if self.target is None else self.target
         prompt, column = (each.cpu() for each in batch.mask.nonzero(as_tuple=True))
-        ids = batch.ids.cpu()[prompt, column]
-        table = {"prompt": prompt.numpy(), "position": batch.positions.cpu()[prompt, column].numpy()}
-        table_rows = pd.DataFrame({**table, "id": ids.numpy(), "token": self._labels(ids.tolist(), batch)})
+        ids, position = batch.ids.cpu()[prompt, column], batch.positions.cpu()[prompt, column].numpy()
+        table = {"prompt": prompt.numpy(), "position": position, "id": ids.numpy()}
+        table["token"] = self._labels(ids.tolist(), batch)
         if self._logits is None:
-            return table_rows
+            return pd.DataFrame(table)
         if self._logits.shape[:-1] != batch.ids.shape:
             raise InputError(f"logits of shape {tuple(self._logits.shape)} have no table: an edit added axes")
         logs = self._logits.detach().cpu().double().log_softmax(-1)
         best = logs[prompt, column].max(-1)
-        table_rows["predicted_id"] = best.indices.numpy()
-        table_rows["predicted"] = self._labels(best.indices.tolist(), batch)
-        table_rows["probability"] = best.values.exp().numpy()
+        table |= {"predicted_id": best.indices.numpy(), "predicted": self._labels(best.indices.tolist(), batch)}
+        table["probability"] = best.values.exp().numpy()
         if self.model is not None and self.model.config.last.causal:
-            given_before = logs[prompt, (column - 1).clamp(min=0), ids].numpy()
-            table_rows["log_probability"] = np.where(table_rows["position"] == 0, np.nan, given_before)
-        return table_rows
+            log_probability = logs[prompt, (column - 1).clamp(min=0), ids].numpy()
+            table["log_probability"] = np.where(position == 0, np.nan, log_probability)
+        return pd.DataFrame(table)
 
-    def figure(self, site: str | None = None, prompt: int = 0, **how: Any) -> Figure:
-        """The attention of each head where a pattern was captured; else how well each token was foretold.
+    def figure(self, site: str | None = None, prompt: int = 0, **options: Any) -> Figure:
+        """The attention of each head in a captured pattern, by default the first; else how well tokens were predicted.
 
-        Args:
-            site: which captured pattern, by default the first.
-            prompt: which prompt.
-            how: of `analyses.figures.best_heads` or `token_bars`: `title`, `width`, `font_size`, `ax`, ...
-
-        Raises:
-            InputError: no such prompt, a site that was not captured or is no pattern, neither pattern nor logits.
+        `options` are those of `analyses.figures.best_heads` or `token_bars`: `title`, `width`, `font_size`, `ax`, ...
         """
         self._check_prompt(prompt)
         site = site or next((name for name in self.activations if name.endswith(".pattern")), None)
@@ -109,25 +105,21 @@ class Run(Shown):
             table = self.table()
             if "log_probability" not in table:
                 raise InputError("nothing to draw: capture a pattern (capture='*.attn.pattern'), or run a causal model")
-            return drawn("token_bars", table.loc[table["prompt"] == prompt], **how)
-        shown, (stack, layer, _) = self.shown_pattern(site, prompt), split_name(site)
-        where = "cross-attention " if ".cross_attn." in site else f"{stack} " if self.target is not None else ""
-        heads = {f"{where}L{layer}.H{at}": each for at, each in enumerate(shown.pattern)}
+            return drawn("token_bars", table.loc[table["prompt"] == prompt], **options)
+        view, (stack, layer, _) = self.shown_pattern(site, prompt), split_name(site)
+        place = "cross-attention " if ".cross_attn." in site else f"{stack} " if self.target is not None else ""
+        heads = {f"{place}L{layer}.H{head}": pattern for head, pattern in enumerate(view.pattern)}
         labels = {"label": "attention", "axes_labels": ("from", "to"), "asks": "Where does each head look?"}
-        return drawn("best_heads", heads, queries=shown.queries, keys=shown.keys, **{**labels, **how})
+        return drawn("best_heads", heads, queries=view.queries, keys=view.keys, **{**labels, **options})
 
     def shown_pattern(self, site: str, prompt: int = 0) -> ShownPattern:
-        """The captured pattern of one prompt, padding left out, and the tokens that its rows and columns stand for.
-
-        Raises:
-            InputError: no such prompt, a site that was not captured or is no pattern of single prompts.
-        """
+        """The captured pattern of one prompt, padding left out, and the tokens that its rows and columns stand for."""
         if not site.endswith(".pattern") or self[site].ndim != 4:
             raise InputError(f"{site!r} is no attention pattern of single prompts: expected one of `attn.pattern`")
         self._check_prompt(prompt)
         pattern = self[site][prompt].detach().float().cpu().numpy()
-        read = self.tokens if self.target is None or site.startswith("encoder.") else self.target
-        batches = read, self.tokens if ".cross_attn." in site else read
+        text = self.tokens if self.target is None or site.startswith("encoder.") else self.target
+        batches = text, self.tokens if ".cross_attn." in site else text
         rows, columns = (batch.mask[prompt].cpu().numpy() for batch in batches)
         return ShownPattern(pattern[:, rows][:, :, columns], *(self._names(batch, prompt) for batch in batches))
 
@@ -147,8 +139,8 @@ class Run(Shown):
         return [None] * len(ids) if tokenizer is None else tokenizer.labels(ids)
 
     def _repr_html_(self) -> str:
-        captured = any(name.endswith(".pattern") for name in self.activations)
-        return super()._repr_html_() + (viewed(self) if captured else "")
+        has_pattern = any(name.endswith(".pattern") for name in self.activations)
+        return super()._repr_html_() + (viewed(self) if has_pattern else "")
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was read, what came out, and what was captured."""
@@ -194,10 +186,9 @@ def run(
         edit: for a site (or glob), a function of its value, or a ready-made one (`zero(head=5)`); a new leading axis
             that it adds is carried through the rest of the pass. A function that returns None leaves the value as it
             is. Edits come before captures.
-        target: what the decoder reads where there is an encoder, which reads `tokens`: ids are taken as they are, text
-            gets the decoder's start id before it. One for each text, or one for all.
-        until: a name or glob of sites that are captured too, with the last of which the pass ends: what the model would
-            go on to compute is not computed, and there are no logits.
+        target: what the decoder reads where there is an encoder: ids are taken as they are, text gets the decoder's
+            start id before it. One for each text, or one for all.
+        until: a name or glob of sites that are captured too; the pass ends with the last of them, without logits.
         grad: keep gradients.
 
     Returns:
@@ -205,13 +196,13 @@ def run(
             `sites(model)[site]` after `prompt`.
 
     Raises:
-        InputError: unknown sites, edits that change a shape or never fire, texts that do not fit the model, a target
-            that is missing, not wanted, or not one for each text; sites that `until` ends the pass before.
+        InputError: unknown sites, edits that change a shape or never fire, texts or targets that do not fit the model,
+            sites that the pass does not reach.
     """
     batch, decoded = as_batches(model, tokens, target)
     edits = bound(model, edit or {}, batch, decoded)
-    wanted, last = matching(model, capture), [] if until is None else matching(model, until)
-    tap = Tap(frozenset([*wanted, *last]), edits, frozenset(last))
+    last = [] if until is None else matching(model, until)
+    tap = Tap(frozenset([*matching(model, capture), *last]), edits, frozenset(last))
     logits = None
     with torch.set_grad_enabled(grad), suppress(AllSeen):
         logits = model(batch, tap, decoded)
@@ -240,9 +231,9 @@ def bound(model: Model, edits: Edits, batch: TokenBatch, decoded: TokenBatch | N
 def counted(model: Model, site: str, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, TokenBatch]:
     """The text whose positions each axis of a site counts; keys of cross-attention are the encoder's."""
     first = next(iter(model.config.stacks))
-    read = batch if decoded is None or site.startswith(f"{first}.") else decoded
-    keys = batch if ".cross_attn." in site else read
-    return {"position": keys if site.endswith((".k", ".v", ".rot_k")) else read, "query": read, "key": keys}
+    text = batch if decoded is None or site.startswith(f"{first}.") else decoded
+    keys = batch if ".cross_attn." in site else text
+    return {"position": keys if site.endswith((".k", ".v", ".rot_k")) else text, "query": text, "key": keys}
 
 
 def _of_model(name: str) -> Any:
@@ -250,11 +241,7 @@ def _of_model(name: str) -> Any:
 
 
 class Edited:
-    """What `edited` gives: it runs as `model` does with `edits` in every call, and is no part of it.
-
-    It is a `Model`: `run`, `loss`, `generate`, the measures and every plain way take it. What calls a model's parts
-    one at a time refuses it.
-    """
+    """A `Model` that runs as `model` does with `edits` in every call; what calls a model's parts singly refuses it."""
 
     def __init__(self, model: Model, edits: Edits):
         self.model, self.edits = model, dict(edits)
@@ -274,30 +261,23 @@ class Edited:
             batch, target = as_batches(self, batch, target)
         assert target is None or isinstance(target, TokenBatch)
         edits = bound(self.model, self.edits, batch, target)
-        both = {**tap.edit, **{name: in_turn(edit, tap.edit.get(name)) for name, edit in edits.items()}}
-        inner = replace(tap, edit=both, fired=set())
+        edits |= {name: in_turn(edits.get(name), edit) for name, edit in tap.edit.items()}
+        inner = replace(tap, edit=edits, fired=set())
         try:
             return self.model(batch, inner, target)
         finally:
             tap.fired.update(inner.fired & tap.edit.keys())
 
 
-def in_turn(first: Edit | None, then: Edit | None) -> Edit:
-    """Both edits of a site, where there are two."""
-    if first is None or then is None:
-        return first or then or (lambda value: value)
-    return lambda value: then(first(value))
+def in_turn(first: Edit | None, second: Edit) -> Edit:
+    """Both edits of a site, if there is a first."""
+    return second if first is None else lambda value: second(first(value))
 
 
 def edited(model: Model, edit: Edits) -> Edited:
-    """`model` with `edit` in every call, to be used like a model; `model` itself stays as it is.
+    """`model` with `edit` (as in `run`) in every call, to be used like a model; `model` itself stays as it is.
 
-    Args:
-        model: a transformer, or whatever runs as one; an edited one too: the new edits come after the old.
-        edit: as in `run`. Positions are counted in each call's own texts.
-
-    Raises:
-        InputError: unknown sites, no edits.
+    Of an edited model, the new edits come after the old. Positions are counted in each call's texts.
     """
     if not edit:
         raise InputError("expected edits by site ({'decoder.1.attn.z': zero(head=7)}), got none")

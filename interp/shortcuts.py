@@ -1,4 +1,4 @@
-"""What people's fingers know: a model's weights by the field's names (`W_Q[layer, head]`), and its tokens."""
+"""What are a model's weights by the field's names (`W_Q[layer, head]`), and its tokens?"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -10,8 +10,7 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.config import Learned
 from interp.errors import InputError
-from interp.model import Model
-from interp.model_inputs import Tokens, as_batch
+from interp.model import Model, Tokens, as_batch
 from interp.parts import Embedding, Output
 from interp.tokens import Tokenizer
 
@@ -19,8 +18,8 @@ from interp.tokens import Tokenizer
 class LayerWeights:
     """One kind of weight in every layer: `W_Q[layer]`, and with more indices a part of it, as of a tensor.
 
-    What one layer has (`W_Q[2]`, `W_Q[2, 5]`) is the live view: to write to it is to change the model. Layers lie apart
-    in memory, so several of them (`W_Q[:]`, `W_Q[:, 5]`) are a copy, which refuses to be written to.
+    What one layer has (`W_Q[2]`, `W_Q[2, 5]`) is the live view: writing to it changes the model. Several layers
+    (`W_Q[:]`, `W_Q[:, 5]`) are a copy, which refuses to be written to.
     """
 
     def __init__(self, name: str, axes: str, layers: Sequence[Attention]):
@@ -58,7 +57,7 @@ class LayerWeights:
         layer, *rest = index if isinstance(index, tuple) else (index,)
         if not isinstance(layer, int):
             raise InputError(f"several layers of {self.name} are a copy: write to one at a time, {self.name}[layer]")
-        _ = self[index]  # which says so where there is no such part
+        _ = self[index]  # raises if there is no such part
         with torch.no_grad():
             self[layer][(*rest,)] = value
 
@@ -66,7 +65,7 @@ class LayerWeights:
 def _of_layers(name: str, axes: str, meaning: str) -> Any:
     def weights(stack: "Weights") -> LayerWeights:
         layers = stack.weighted()[1]
-        getattr(layers[0], name)  # says so where there is no such weight
+        getattr(layers[0], name)  # raises if there is no such weight
         return LayerWeights(name, axes, layers)
 
     return property(weights, doc=meaning)
@@ -86,13 +85,8 @@ class Weights:
 
     @property
     def W_pos(self) -> Float[Tensor, "position width"]:
-        """The positions' embeddings, from position 0 on.
-
-        Raises:
-            InputError: positions are told otherwise.
-        """
-        embed = self.weighted()[0]
-        positions = embed.config.positions
+        """The positions' embeddings, from position 0 on."""
+        embed, positions = self.weighted()[0], self.weighted()[0].config.positions
         if embed.position is None or not isinstance(positions, Learned):
             kind = type(positions).__name__
             raise InputError(f"this stack has no W_pos: its positions are told by {kind}, not by trained embeddings")
@@ -116,20 +110,12 @@ class Shortcuts(Weights):
 
     @property
     def W_U(self) -> Float[Tensor, "width d_vocab"]:
-        """What gives each token its logit; where it is tied to the embedding, to write to it changes both.
-
-        Raises:
-            InputError: there is no output layer.
-        """
+        """What gives each token its logit; where it is tied to the embedding, to write to it changes both."""
         return self._unembedding().weight.T
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"]:
-        """The bias of the logits.
-
-        Raises:
-            InputError: there is none, or no output layer.
-        """
+        """The bias of the logits."""
         if (bias := self._unembedding().bias) is None:
             raise InputError("this model has no bias on its logits")
         return bias
@@ -140,25 +126,17 @@ class Shortcuts(Weights):
         return self.output
 
     def to_tokens(self, text: Tokens) -> Int[Tensor, "prompt position"]:
-        """Token ids of a text, or of texts that are equally many tokens, with the special ones that the model expects.
-
-        Raises:
-            InputError: texts of different lengths, or what `run` could not read.
-        """
+        """Token ids of a text, or of texts of equally many tokens, with the special ones that the model expects."""
         batch = as_batch(cast(Model, self), text)
         if batch.padded:
             raise InputError(f"texts of {batch.lengths.tolist()} tokens are no one tensor: give run() the list itself")
         return batch.ids
 
     def to_str_tokens(self, text: Tokens) -> list[str] | list[list[str]]:
-        """Each token of a text as a person reads it, special ones included; of several texts, or rows, a list each.
-
-        Raises:
-            InputError: the model has no tokenizer, or what `run` could not read.
-        """
+        """Each token of a text as a person reads it, special ones included; of several texts, or rows, a list each."""
         if self.tokenizer is None:
             raise InputError("this model has no tokenizer: its tokens have no text")
         batch = as_batch(cast(Model, self), text)
         rows = [self.tokenizer.labels(ids) for ids in batch.id_lists()]
-        one = isinstance(text, str) or (isinstance(text, Tensor) and text.ndim == 1)
-        return rows[0] if one else rows
+        is_single = isinstance(text, str) or (isinstance(text, Tensor) and text.ndim == 1)
+        return rows[0] if is_single else rows

@@ -1,4 +1,4 @@
-"""One hookable transformer: attention, block, stack. It can be read from top to bottom beside Vaswani 2017.
+"""One hookable transformer: sublayer, block, stack. It can be read from top to bottom beside Vaswani 2017.
 
 Axes, in the order in which they appear; leading axes are free ("..."), so that a sweep can put `cells` before `prompt`:
 
@@ -8,7 +8,7 @@ Axes, in the order in which they appear; leading axes are free ("..."), so that 
     scores, pattern   ... head query key
     logits            ... position d_vocab
 
-Sites (`tap(name, value)`) mean the same in every architecture; `interp.sites` lists them.
+Sites (`tap(name, value)`) mean the same in every architecture; `interp.sites(model)` lists them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,26 +22,24 @@ from torch import Tensor, nn
 from interp.attention import Attention, CrossAttention, Growing, Stream
 from interp.config import StackConfig, TransformerConfig, Wiring
 from interp.errors import InputError
-from interp.model import Model, Site
-from interp.model_inputs import Tokens, as_batches
+from interp.model import Model, Site, Tokens, as_batches, sites_of
 from interp.parts import Around, Embedding, Output, build_mlp, build_norm
 from interp.positions import build_bias
 from interp.shortcuts import Shortcuts, Weights
-from interp.sites import sites_of
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
 from interp.visibility import Source, Visibility
 
 
 class Sublayer:
-    """A layer, and how it meets the stream: norm_sum(x + norm_after(layer(norm_before(x)))); `wiring` says which stand.
+    """A layer, and how it meets the stream: norm_sum(x + norm_after(layer(norm_before(x)))).
 
     `pre` has the norm before the layer (Radford 2019), `post` after the sum (Vaswani 2017), `after` after the layer
-    (Walsh 2025), `sandwich` one before it and one after it (Ding 2021). Of the others nothing changes the stream.
+    (Walsh 2025), `sandwich` one before it and one after it (Ding 2021). `site` is that of the stream after it.
     """
 
-    def __init__(self, name: str, norm: nn.Module, layer: nn.Module | None, after: str = "", wiring: Wiring = "pre"):
-        self.name, self.layer, self.after = name, layer, after  # the last: the site of the stream that it leaves
+    def __init__(self, name: str, norm: nn.Module, layer: nn.Module | None, site: str = "", wiring: Wiring = "pre"):
+        self.name, self.layer, self.site = name, layer, site
         self.norm_before = self.norm_after = self.norm_sum = _NO_NORM
         match wiring:
             case "post":
@@ -53,15 +51,15 @@ class Sublayer:
             case _:
                 self.norm_before = norm
 
-    def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *beside: Any) -> Stream:
-        """The stream after it."""
-        return self.add(residual, self.out(residual, tap, *beside), tap)
+    def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *inputs: Any) -> Stream:
+        """The stream after it; `inputs` are what the layer reads besides."""
+        return self.add(residual, self.out(residual, tap, *inputs), tap)
 
-    def out(self, residual: Stream, tap: Tap = UNTAPPED, *beside: Any) -> Stream:
+    def out(self, residual: Stream, tap: Tap = UNTAPPED, *inputs: Any) -> Stream:
         """What it adds to the stream where it reads `residual`."""
         assert self.layer is not None
-        within = tap.at(self.name)
-        out = self.layer(within("normalized", self.read(residual)), within, *beside)
+        inner = tap.at(self.name)
+        out = self.layer(inner("normalized", self.read(residual)), inner, *inputs)
         return tap(f"{self.name}_out", self.write(out))
 
     def read(self, residual: Stream) -> Stream:
@@ -74,27 +72,29 @@ class Sublayer:
 
     def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
         """The stream with what was written."""
-        return tap(self.after, self.norm_sum(residual + out))
+        return tap(self.site, self.norm_sum(residual + out))
 
 
-class Beside(Sublayer):
-    """Attention beside a feed-forward: both read the same stream and add to it at once (Wang & Komatsuzaki 2021)."""
+class Parallel(Sublayer):
+    """Attention and a feed-forward that read the same stream and add to it at once (Wang & Komatsuzaki 2021)."""
 
-    def __init__(self, name: str, norm: nn.Module, layer: nn.Module, other: Sublayer):
+    def __init__(self, name: str, norm: nn.Module, layer: nn.Module, feed_forward: Sublayer):
         super().__init__(name, norm, layer)
-        self.other = other
+        self.feed_forward = feed_forward
 
     def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
         """The stream with what both have added."""
-        return residual + out if self.other.layer is None else residual + out + self.other.out(residual, tap)
+        if self.feed_forward.layer is None:
+            return residual + out
+        return residual + out + self.feed_forward.out(residual, tap)
 
 
-class Done(Sublayer):
-    """A feed-forward that leaves the stream as it is: there is none, or attention has added it beside its own."""
+class Unchanged(Sublayer):
+    """A feed-forward that leaves the stream as it is: there is none, or `Parallel` has added it."""
 
-    def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *beside: Any) -> Stream:
+    def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *inputs: Any) -> Stream:
         """The stream as it is."""
-        return tap(self.after, residual)
+        return tap(self.site, residual)
 
 
 _NO_NORM = nn.Identity()
@@ -123,7 +123,7 @@ class Block(nn.Module):
     def attention(self) -> Sublayer:
         """The first sublayer; in parallel blocks it adds the feed-forward too."""
         if self.config.parallel:
-            return Beside("attn", self.norm_attn, self.attn, self.feed_forward)
+            return Parallel("attn", self.norm_attn, self.attn, self.feed_forward)
         return Sublayer("attn", self.norm_attn, self.attn, "resid_mid", self.config.wiring)
 
     @property
@@ -137,7 +137,7 @@ class Block(nn.Module):
     def feed_forward(self) -> Sublayer:
         """The last sublayer."""
         if self.mlp is None or self.config.parallel:
-            return Done("mlp", self.norm_mlp, self.mlp, "resid_post")
+            return Unchanged("mlp", self.norm_mlp, self.mlp, "resid_post")
         return Sublayer("mlp", self.norm_mlp, self.mlp, "resid_post", self.config.wiring)
 
     def forward(
@@ -164,7 +164,7 @@ class Stack(Weights, nn.Module):
         self.embed = Embedding(config)
         bias = build_bias(config)
         blocks = nn.ModuleList(Block(config, layer, bias) for layer in range(config.n_layers))
-        self.blocks = cast(list[Block], blocks)  # says of what kind they are
+        self.blocks = cast(list[Block], blocks)
         # where norms follow the sums, the last block has normalised already
         self.norm = nn.Identity() if config.wiring == "post" else build_norm(config.norm, config.d_model)
 
@@ -205,10 +205,10 @@ class Transformer(Shortcuts, nn.Module):
     ):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
-        one = len({stack.d_vocab for stack in config.stacks.values()}) == 1  # vocabulary, or so it seems
-        self.target_tokenizer = target_tokenizer or (tokenizer if one else None)  # of what the last stack reads
+        shares_vocabulary = len({stack.d_vocab for stack in config.stacks.values()}) == 1
+        self.target_tokenizer = target_tokenizer or (tokenizer if shares_vocabulary else None)  # of the last stack
         self.source: Path | None = None  # the directory that the weights were read from
-        self.files: tuple[Any, ...] = ()  # its weight files, and what the system said of them when they were read
+        self.files: tuple[Any, ...] = ()  # its weight files, and their status when they were read
         self.family: str | None = None  # what the format of that directory is called
         self.stacks = nn.ModuleDict({name: Stack(stack) for name, stack in config.stacks.items()})
         self.output = None if config.output == "none" else Output(config)
@@ -216,7 +216,7 @@ class Transformer(Shortcuts, nn.Module):
         self.eval()
 
     def tie(self) -> None:
-        """Let those parameters be one that the configuration says are."""
+        """Make parameters one where the configuration says so."""
         if self.config.shared_embedding:
             self.last.embed.token.weight = self.stack("encoder").embed.token.weight
         if self.output is not None and self.config.output == "tied":
@@ -243,7 +243,7 @@ class Transformer(Shortcuts, nn.Module):
 
     @property
     def sites(self) -> Mapping[str, Site]:
-        """What can be read or changed: all that its configuration says."""
+        """What can be read or changed."""
         return sites_of(self.config)
 
     def weighted(self) -> tuple[Embedding, list[Attention]]:
@@ -260,11 +260,11 @@ class Transformer(Shortcuts, nn.Module):
         two, has_target = len(self.stacks) > 1, target is not None
         if not isinstance(batch, TokenBatch) or not isinstance(target, TokenBatch | None) or two != has_target:
             batch, target = as_batches(self, batch, target)
-        (name, stack), *others = self.stacks.items()
+        (name, stack), *decoders = self.stacks.items()
         final = stack(batch, tap.at(name))
-        for later, decoder in others:
+        for name, decoder in decoders:
             assert target is not None
-            final = decoder(target, tap.at(later), Source.of(final, batch))
+            final = decoder(target, tap.at(name), Source.of(final, batch))
         return self.read(final, tap)
 
     def read(self, final: Stream, tap: Tap = UNTAPPED) -> Float[Tensor, "*batch position d_vocab"] | None:
@@ -272,10 +272,10 @@ class Transformer(Shortcuts, nn.Module):
         return None if self.output is None else tap("logits", self.output(final))
 
 
-def with_parts(model: Model, what: str) -> Transformer:
-    """`model` as one whose blocks, norms and weights `what` can call one at a time."""
+def with_parts(model: Model, task: str) -> Transformer:
+    """`model` as one whose blocks, norms and weights a task can call one at a time."""
     if isinstance(model, Transformer):
         return model
     edits = hasattr(model, "edits")
     reason = "would pass by the edits bound to this one" if edits else "another library runs this model as a whole"
-    raise InputError(f"{what} calls a model's parts singly, and {reason}: take a plain way (sweep_by_forward, ...)")
+    raise InputError(f"{task} calls a model's parts singly, and {reason}: take a plain way (sweep_by_forward, ...)")

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.config import NoMLP
+from interp.model import matching
 from interp.patching.pairs import Inputs
 from interp.patching.patch_sites import Attending
-from interp.sites import matching
 from interp.tap import Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Block, Transformer

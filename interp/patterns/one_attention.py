@@ -6,10 +6,9 @@ import torch
 
 from interp.attention import Attention
 from interp.config import TransformerConfig
-from interp.model import Model, Site
+from interp.model import Model, Site, sites_of
 from interp.patterns.rows import Pattern
 from interp.running import Tokens, run
-from interp.sites import sites_of
 from interp.transformer import Sublayer, Transformer
 
 _NAMES = {"self": "attn", "cross": "cross_attn"}

@@ -20,7 +20,7 @@ from transformer_lens.model_bridge.sources.transformers.helpers import get_hf_mo
 from transformers import AutoConfig, PreTrainedModel
 
 from interp import InputError, Model, TokenBatch, Tokenizer, TransformerConfig, run
-from interp.sites import sites_of
+from interp.model import sites_of
 from interp.tap import Edit
 from models.families import FAMILIES
 from models.huggingface import CONFIG, described, read_json, read_tokenizers, save, weight_files

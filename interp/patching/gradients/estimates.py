@@ -20,6 +20,7 @@ from interp.attention import Attention
 from interp.display import DataFrame, Figure, Shown, so_many
 from interp.errors import InputError
 from interp.model import Model
+from interp.model import sites as sites_of
 from interp.patching.cell_tables import ESTIMATED
 from interp.patching.gradients.tape import BUDGET, Tape, record, some, split
 from interp.patching.metrics import Metric
@@ -27,7 +28,6 @@ from interp.patching.pairs import Pairs, text_read
 from interp.patching.patch_sites import Attending, PatchSite, StackName, site_name
 from interp.patching.preparation import Plan, Values
 from interp.patching.results import Cells, Direction
-from interp.sites import sites as sites_of
 from interp.statistics import benjamini_hochberg
 from interp.transformer import Transformer, with_parts
 from interp.visibility import Source, Visibility
