@@ -1,7 +1,4 @@
-"""Annotated texts: words, and for some texts their tags, lemmas, relations and coreference chains.
-
-A word is addressed by its index in `words`.
-"""
+"""What is known of a text? Its words, and perhaps their tags, lemmas, relations and coreference chains."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,8 +28,7 @@ class Mention:
 class Attributes(Mapping[str, str]):
     """Names and values of one word: `text.feats[i].get("Polarity")`.
 
-    Kept as they are written, "Case=Nom|Number=Sing", and taken apart when asked: a dictionary a word would be large.
-    A name without a value has the value "".
+    Kept as they are written, "Case=Nom|Number=Sing": a dictionary a word would be large. A name without a value has "".
     """
 
     __slots__ = ("written",)
@@ -64,12 +60,9 @@ class Attributes(Mapping[str, str]):
 class AnnotatedText:
     """One text that a model reads in one piece: a sentence or a whole document.
 
-    `tags`, `heads`, `relations`, `lemmas`, `xpos`, `feats` and `misc` hold one value a word, or are None where the text
-    is not annotated with them; `mentions` is None where coreference is not annotated, and empty where it is and there
-    is none. `document` names the unit that is independent of others: intervals resample documents.
-
-    Raises:
-        InputError: lengths differ, or an index points outside the text.
+    Annotations hold one value a word, or are None where the text is not annotated with them (`mentions` then is None
+    too, and empty where there are none). `document` names the unit that is independent of others: intervals resample
+    documents. A word is addressed by its index in `words`.
     """
 
     words: tuple[str, ...]
@@ -130,15 +123,15 @@ class AnnotatedText:
         columns = {name: values[part] for name in _BY_WORD if (values := getattr(self, name)) is not None}
         if self.heads is not None:
             columns["heads"] = tuple(head - start if start <= head < end else ROOT for head in self.heads[part])
-        inside = [mention for mention in self.mentions or () if start <= mention.start and mention.end <= end]
-        begun = [i for i, at in enumerate(self.sentence_starts) if at < end]
-        sentences = [i for i in begun if self.sentence_starts[i] >= start] or begun[-1:]
+        mentions = [mention for mention in self.mentions or () if start <= mention.start and mention.end <= end]
+        candidates = [i for i, first in enumerate(self.sentence_starts) if first < end]
+        sentences = [i for i in candidates if self.sentence_starts[i] >= start] or candidates[-1:]
         return AnnotatedText(
             words=self.words[part],
             space_after=self.space_after[part],
             document=self.document,
             conditions=self.conditions,
-            mentions=None if self.mentions is None else tuple(mention.moved(-start) for mention in inside),
+            mentions=None if self.mentions is None else tuple(mention.moved(-start) for mention in mentions),
             sentence_starts=tuple(max(0, self.sentence_starts[i] - start) for i in sentences) or (0,),
             sentence_ids=self.sentence_ids and (tuple(self.sentence_ids[i] for i in sentences) or None),
             **columns,

@@ -1,7 +1,7 @@
-"""Attention: every position asks (q), every position it may see answers (k) and is mixed in (v), head by head.
+"""How does attention work? Each position asks (q), those it may see answer (k) and are mixed in (v), head by head.
 
-Axes as in `interp.transformer`. What a layer's variant adds to softmax(q·k) v stands in one place each: `enter` (norms
-and rotation of queries and keys), `scores` (scale, cap, what positions add, mask).
+Axes as in `interp.transformer`. What a layer's variant adds to softmax(q·k) v is in `enter` (norms and rotation of
+queries and keys) and `scores` (scale, cap, what positions add, mask).
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Growing:
         self.source: tuple[Tensor, Tensor] | None = None
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append to what was kept."""
+        """All keys and values, with these appended."""
         self.k = k if self.k is None else torch.cat([self.k, k], -3)
         self.v = v if self.v is None else torch.cat([self.v, v], -3)
         return self.k, self.v
@@ -48,31 +48,28 @@ class Growing:
 def _view(part: str, meaning: str, *, bias: bool = False) -> Any:
 
     def view(attn: "Attention") -> Tensor:
-        whole = _there(attn.qkv.bias, "queries, keys and values") if bias else attn.qkv.weight
+        whole = _existing(attn.qkv.bias, "queries, keys and values") if bias else attn.qkv.weight
         heads = whole.unflatten(0, (-1, attn.config.d_head))[attn.heads[part]]
         return heads if bias else heads.transpose(1, 2)
 
     return property(view, doc=meaning)
 
 
-def _there(bias: Tensor | None, what: str) -> Tensor:
+def _existing(bias: Tensor | None, reader: str) -> Tensor:
     if bias is None:
-        raise InputError(f"this model has no bias on {what}")
+        raise InputError(f"this model has no bias on {reader}")
     return bias
 
 
 class Attention(nn.Module):
-    """Every position asks (q), every position it may see answers (k) and is mixed in (v), head by head.
-
-    `bias` is what positions add to the scores; all layers of a stack share it.
-    """
+    """Attention within one text. `bias` is what positions add to the scores; all layers of a stack share it."""
 
     def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
         super().__init__()
         self.config, self.bias = config, bias
         self.reach, self.positions = config.reach(layer), config.positions_in(layer)
         n_q, n_kv = config.n_heads, config.kv_heads
-        # where queries, keys and values lie among the heads of the fused weight
+        # rows of queries, keys and values among the heads of the fused weight
         self.heads = {"q": slice(0, n_q), "k": slice(n_q, n_q + n_kv), "v": slice(n_q + n_kv, n_q + 2 * n_kv)}
         self.qkv = Linear(config.d_model, (n_q + 2 * n_kv) * config.d_head, bias=config.attention_bias)
         out_bias = config.attention_bias if config.out_bias is None else config.out_bias
@@ -101,8 +98,7 @@ class Attention(nn.Module):
 
     def project_keys_values(self, x: Stream) -> tuple[Tensor, Tensor]:
         """Keys and values alone, from one matrix product."""
-        heads = self._project(x, slice(self.config.n_heads, None))
-        k, v = heads.split(self.config.kv_heads, -2)
+        k, v = self._project(x, slice(self.config.n_heads, None)).split(self.config.kv_heads, -2)
         return k, v
 
     def project_heads(self, x: Stream, part: str, heads: Int[Tensor, " head"]) -> Heads:
@@ -110,9 +106,10 @@ class Attention(nn.Module):
         return self._project(x, heads + self.heads[part].start)
 
     def _project(self, x: Stream, heads: slice | Int[Tensor, " head"]) -> Tensor:
-        weight = self.qkv.weight.unflatten(0, (-1, self.config.d_head))[heads].flatten(0, 1)
-        bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, (-1, self.config.d_head))[heads].flatten()
-        return linear(x, weight, bias).unflatten(-1, (-1, self.config.d_head))
+        by_head, bias = (-1, self.config.d_head), self.qkv.bias
+        weight = self.qkv.weight.unflatten(0, by_head)[heads].flatten(0, 1)
+        bias = None if bias is None else bias.unflatten(0, by_head)[heads].flatten()
+        return linear(x, weight, bias).unflatten(-1, by_head)
 
     def enter(self, projected: Sequence[Tensor], positions: Int[Tensor, "#prompt position"]) -> list[Tensor]:
         """Queries (where there are any), keys and values as they meet: normalised and rotated."""
@@ -145,11 +142,9 @@ class Attention(nn.Module):
         q, k, v = (part.transpose(-2, -3) for part in (q, k, v))  # ... head position d_head
         if not (tap.wants("scores") or tap.wants("pattern")):
             return self.fused(q, k, v, visibility).transpose(-2, -3)
-        k, v = self.shared(k), self.shared(v)
-        scores = tap(
-            "scores", self.scores(q, k, visibility), partial(self.masked, visibility=visibility, value=-torch.inf)
-        )
-        pattern = tap("pattern", self.pattern(scores), partial(self.masked, visibility=visibility, value=0.0))
+        k, v, masked = self.shared(k), self.shared(v), partial(self.masked, visibility=visibility)
+        scores = tap("scores", self.scores(q, k, visibility), partial(masked, value=-torch.inf))
+        pattern = tap("pattern", self.pattern(scores), partial(masked, value=0.0))
         return (pattern @ v).transpose(-2, -3)
 
     def masked(
@@ -166,25 +161,25 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "... head query key"]:
         """q·k, scaled, capped, with what positions add; -inf where a query sees no key."""
         bias = None if self.bias is None else self.bias(visibility)
-        seen = visibility.near(self.reach).mask()
-        return self.entering(q @ k.transpose(-1, -2) * self.config.score_scale, bias, seen)
+        scaled = q @ k.transpose(-1, -2) * self.config.score_scale
+        return self.entering(scaled, bias, visibility.near(self.reach).mask())
 
     def entering(
         self,
         scaled: Float[Tensor, "*batch query key"],
         bias: Float[Tensor, "*batch2 query key"] | None,
-        seen: Bool[Tensor, "*batch3 query key"] | None,
+        visible: Bool[Tensor, "*batch3 query key"] | None,
     ) -> Float[Tensor, "... query key"]:
-        """Scaled q·k as they enter the softmax: capped, with what positions add, -inf where a key is not `seen`."""
+        """Scaled q·k as they enter the softmax: capped, with what positions add, -inf where a key is not `visible`."""
         if (cap := self.config.score_cap) is not None:
             scaled = cap * (scaled / cap).tanh()
         if bias is not None:
             scaled = scaled + bias.to(scaled.dtype)
-        return scaled if seen is None else scaled.masked_fill(~seen, -torch.inf)
+        return scaled if visible is None else scaled.masked_fill(~visible, -torch.inf)
 
     @staticmethod
     def pattern(scores: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
-        """What scores become: the share of each key in what a query reads. Every softmax over keys is taken here."""
+        """The share of each key in what a query reads. Every softmax over keys is taken here."""
         return scores.softmax(-1)
 
     def shared(self, x: Float[Tensor, "*batch kv_head key d_head"]) -> Float[Tensor, "*batch head key d_head"]:
@@ -198,7 +193,7 @@ class Attention(nn.Module):
         v: Float[Tensor, "*batch3 kv_head key d_head"],
         visibility: Visibility,
     ) -> Float[Tensor, "... head query d_head"]:
-        """The same mix without a query x key tensor in memory, where a kernel knows how; they want four axes."""
+        """The same mix without a query x key tensor in memory, where a kernel knows how; kernels take four axes."""
         if self.config.score_cap is not None:
             return self.pattern(self.scores(q, self.shared(k), visibility)) @ self.shared(v)
         batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
@@ -227,8 +222,8 @@ class Attention(nn.Module):
 
     @property
     def b_O(self) -> Float[Tensor, " d_model"]:
-        """The bias of what all heads write together."""
-        return _there(self.out.bias, "what attention writes")
+        """The bias of what attention writes."""
+        return _existing(self.out.bias, "what attention writes")
 
 
 def _head_norm(config: StackConfig, n_heads: int) -> nn.Module:
@@ -238,7 +233,7 @@ def _head_norm(config: StackConfig, n_heads: int) -> nn.Module:
 
 
 class CrossAttention(Attention):
-    """Attention whose keys and values are read from the encoder's last stream, at no position of the queries' own."""
+    """Attention whose keys and values are read from the encoder's last stream; positions play no part."""
 
     def __init__(self, config: StackConfig):
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Reads other people's text files within limits of kind, line length and size, which its messages name."""
+"""How are other people's text files read within limits of kind, line length and size?"""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ from interp.errors import InputError, brief
 LONGEST_LINE = 1_000_000  # characters
 LARGEST_WHOLE = 1 << 30  # bytes of a file that is read as a whole
 _PIECE = 1 << 20  # bytes of it that are read at a time
-EXPANDS, UNCHECKED = 100, 1 << 24  # a gzipped file may become so many times longer; one that stays short, even more
+EXPANDS, UNCHECKED = 100, 1 << 24  # a gzipped file may become so many times longer, or have so many bytes
 
 
 def is_file(path: Path) -> bool:
@@ -34,11 +34,7 @@ def is_file(path: Path) -> bool:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that is no UTF-8: no page or table could say what was read.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Refuse a name that is no UTF-8, which no page or table could show."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -61,14 +57,10 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def whole(path: Path, most: int = LARGEST_WHOLE) -> str:
-    """All of a text file, plain or gzipped.
-
-    Raises:
-        InputError: as `lines` but for lines; a file longer than `most` bytes.
-    """
+    """All of a text file of at most so many bytes, plain or gzipped; raises as `lines`."""
     content = bytearray()
     with _opened(path) as file:
-        while len(content) <= most and (piece := file.read1(_PIECE)):  # asked for all, it takes room for the most
+        while len(content) <= most and (piece := file.read1(_PIECE)):  # `read(most)` would reserve as much memory
             content += piece
     if len(content) > most:
         raise InputError(f"{path} is longer than {most:,} bytes, the most that is read as a whole: split it")
@@ -86,7 +78,7 @@ class _Unpacking(gzip.GzipFile):
         self._path, self._most = path, max(UNCHECKED, EXPANDS * os.fstat(file.fileno()).st_size)
 
     def read1(self, size: int = -1) -> bytes:
-        """As of any stream, by which alone it is read here."""
+        """The next bytes, within the limit."""
         content = super().read1(size)
         if self.tell() > self._most:
             raise InputError(f"{self._path} unpacks to more than {self._most:,} bytes, {EXPANDS} times its size")

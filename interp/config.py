@@ -1,8 +1,4 @@
-"""What a transformer is made of, as values: no weights, no names of model families.
-
-A variant is a typed value (`Rotary(base=10_000)`, `RMSNorm(eps=1e-5)`), never a switch, so a configuration reads as
-the list of parts that `interp.parts` and `interp.positions` build from it.
-"""
+"""What is a transformer made of? Typed values (`Rotary(base=10_000)`), no weights, no names of model families."""
 
 from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter
@@ -37,8 +33,8 @@ class Configured:
 
     def __repr__(self) -> str:
         settings = [(setting, getattr(self, setting.name)) for setting in fields(cast(Any, self))]
-        chosen = (f"{setting.name}={value!r}" for setting, value in settings if value != setting.default)
-        return f"{type(self).__name__}({', '.join(chosen)})"
+        arguments = (f"{setting.name}={value!r}" for setting, value in settings if value != setting.default)
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True)
@@ -140,14 +136,11 @@ Positions = Learned | Sinusoidal | Rotary | Alibi | Buckets | NoPositions
 
 @dataclass(frozen=True)
 class Local:
-    """Layers whose queries see only near keys (Child 2019; Beltagy 2020).
-
-    `positions` are those of these layers where the others' differ; `reach` is how far they see, None as far as all.
-    """
+    """Layers whose queries see only near keys (Child 2019; Beltagy 2020), or that have other positions."""
 
     layers: tuple[int, ...]
     reach: int | None  # a key at most this many tokens away is seen, on either side that the stack sees at all
-    positions: Rotary | NoPositions | None = None
+    positions: Rotary | NoPositions | None = None  # of these layers; None: those of all
 
 
 @dataclass(frozen=True)
@@ -168,7 +161,7 @@ class Gated:
 
 @dataclass(frozen=True)
 class Experts:
-    """Several gated feed-forwards, of which each position uses the `n_chosen` that its router prefers (Jiang 2024)."""
+    """Several gated feed-forwards; each position uses the `n_chosen` that its router prefers (Jiang 2024)."""
 
     n_experts: int
     n_chosen: int
@@ -189,9 +182,6 @@ class StackConfig(Configured):
 
     `wiring` says where norms stand: `pre` x + layer(norm(x)); `post` norm(x + layer(x)); `after` x + norm(layer(x));
     `sandwich` x + norm(layer(norm(x))); `parallel` x + attention(norm(x)) + mlp(norm(x)), with a norm each or one.
-
-    Raises:
-        InputError: sizes that do not fit together, or an unknown word for a setting.
     """
 
     n_layers: int
@@ -295,9 +285,6 @@ class TransformerConfig(Configured):
     """A transformer: a causal decoder, a bidirectional encoder, or both, and what is read from the last stream.
 
     `output` is `tied` (the output layer's weight is the embedding), `untied`, or `none` (no output layer, no logits).
-
-    Raises:
-        InputError: no stack, stacks that do not fit their places, or an unknown word for a setting.
     """
 
     decoder: StackConfig | None = None
@@ -313,25 +300,25 @@ class TransformerConfig(Configured):
 
     def __post_init__(self) -> None:
         _check(self)
-        if self.decoder is None and self.encoder is None:
+        encoder, decoder, has_encoder = self.encoder, self.decoder, self.encoder is not None
+        if decoder is None and encoder is None:
             raise InputError("expected a decoder, an encoder, or both: got neither")
-        if self.encoder is not None and (self.encoder.causal or self.encoder.cross_attention):
+        if encoder and (encoder.causal or encoder.cross_attention):
             raise InputError("an encoder sees both ways, and no other stack: expected causal=False, no cross-attention")
-        if self.decoder is not None and not self.decoder.causal:
+        if decoder and not decoder.causal:
             raise InputError("a decoder sees no later token: expected causal=True")
-        if self.decoder is not None and self.decoder.cross_attention != (self.encoder is not None):
-            cross = self.encoder is not None
-            raise InputError(f"a decoder attends to an encoder where there is one: expected cross_attention={cross}")
-        if self.decoder and self.encoder and self.decoder.d_model != self.encoder.d_model:
-            raise InputError(f"expected one d_model for both, got {self.encoder.d_model} and {self.decoder.d_model}")
+        if decoder and decoder.cross_attention != has_encoder:
+            raise InputError(f"a decoder attends to an encoder if there is one: expected cross_attention={has_encoder}")
+        if decoder and encoder and decoder.d_model != encoder.d_model:
+            raise InputError(f"expected one d_model for both, got {encoder.d_model} and {decoder.d_model}")
         if self.shared_embedding and len({(s.d_vocab, s.d_embedding) for s in self.stacks.values()}) > 1:
             raise InputError("a shared embedding has one vocabulary: the encoder's and the decoder's d_vocab differ")
 
     @property
     def stacks(self) -> dict[str, StackConfig]:
         """The stacks by the name under which their sites are addressed, in the order in which they run."""
-        named = {"encoder": self.encoder, "decoder": self.decoder}
-        return {name: stack for name, stack in named.items() if stack is not None}
+        stacks = {"encoder": self.encoder, "decoder": self.decoder}
+        return {name: stack for name, stack in stacks.items() if stack is not None}
 
     @property
     def last(self) -> StackConfig:

@@ -1,7 +1,6 @@
-"""How results show themselves: a few lines in a terminal or notebook, a long table, a figure.
+"""How do results show themselves? A few lines in a terminal or notebook, a long table, a figure.
 
-Nothing is drawn here. Figures are functions of the module `FIGURES`, and `VIEWER` draws what a notebook shows to be
-pointed at; both are loaded on demand, as pandas loads its plotting backend. They get tables and results.
+Nothing is drawn here: the modules `FIGURES` and `VIEWER` are loaded on demand, as pandas loads its plotting backend.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,21 +40,21 @@ class Shown:
 
     def _repr_html_(self) -> str:
         title, facts = _short(*self.facts(), self.most)
-        left = 'style="text-align:left;vertical-align:top"'
+        style = 'style="text-align:left;vertical-align:top"'
         cells = ((escape(name), escape(text)) for name, text in facts.items())
-        rows = [f"<tr><th {left}>{name}</th><td {left}>{text}</td></tr>" for name, text in cells]
+        rows = [f"<tr><th {style}>{name}</th><td {style}>{text}</td></tr>" for name, text in cells]
         return f"<div><strong>{escape(title)}</strong><table>{''.join(rows)}</table></div>"
 
 
-def _short(title: str, facts: Mapping[str, str], most: int) -> tuple[str, dict[str, str]]:
+def _short(title: str, facts: Mapping[str, str], limit: int) -> tuple[str, dict[str, str]]:
     """One line each, not too long, and not too many."""
-    lines = {_line(name): _line(text) for name, text in [*facts.items()][:most]}
-    return _line(title), lines | ({"…": f"{len(facts) - most} more"} if len(facts) > most else {})
+    lines = {_line(name): _line(text) for name, text in [*facts.items()][:limit]}
+    return _line(title), lines | ({"…": f"{len(facts) - limit} more"} if len(facts) > limit else {})
 
 
 def _line(text: str) -> str:
-    shown = " ".join(text.split())
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def so_many(count: int, noun: str) -> str:
@@ -74,14 +73,14 @@ def signed(value: float) -> str:
     return "–" if isnan(value) else f"{value:+.3g}"
 
 
-def drawn(figure: str, *args: Any, asks: str | None = None, **how: Any) -> Figure:
-    """The figure of that name, drawn; `asks` is its title, where nothing else is asked for."""
-    title = {} if asks is None or how.get("ax") is not None else {"title": asks}
-    return getattr(import_module(FIGURES), figure)(*args, **{**title, **how})
+def drawn(figure: str, *args: Any, asks: str | None = None, **options: Any) -> Figure:
+    """The figure of that name; `asks` is its title unless the options say otherwise."""
+    title = {} if asks is None or options.get("ax") is not None else {"title": asks}
+    return getattr(import_module(FIGURES), figure)(*args, **{**title, **options})
 
 
 def viewed(result: Any) -> str:
-    """What a notebook shows of a result to be pointed at, below its lines; nothing where that cannot be had."""
+    """What a notebook shows of a result below its lines; nothing if there is no view of it."""
     try:
         return import_module(VIEWER).view(result).html
     except InputError:

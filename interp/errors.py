@@ -1,4 +1,4 @@
-"""What a user can get wrong. Every such mistake is an `InputError`, so a command line can print it as one line."""
+"""What can a user get wrong? Every such mistake is an `InputError`, which a command line prints as one line."""
 
 import re
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ _VALUES = re.compile(rf"\S{{{LONGEST_VALUE + 1},}}|\"[^\"]{{{LONGEST_VALUE + 1},
 def brief(message: str) -> str:
     """A message in one line of at most `LONGEST_MESSAGE`, in which no value is longer than `LONGEST_VALUE`.
 
-    A value is what stands between quotes or spaces. Of what is too long, the two ends and the number of characters
-    stay. What is no character to be seen, and so might move a terminal's cursor, is spelled out.
+    A value stands between quotes or spaces. What is too long keeps its two ends and says its length; characters that
+    cannot be seen, and so might move a terminal's cursor, are spelled out.
     """
     if not message.isprintable():
         spelled = {each: " " if each.isspace() else repr(each)[1:-1] for each in message if not each.isprintable()}
@@ -34,22 +34,19 @@ def _ends(text: str, room: int) -> str:
 
 
 class InputError(ValueError):
-    """Something that came from outside (a file, an option, a name) is not usable.
-
-    The message says what was expected, what came, and what to do, in one line; values in it are kept `brief`.
-    """
+    """Something from outside (a file, an option, a name) is not usable; the message, in one `brief` line, says why."""
 
     def __init__(self, message: str = ""):
         super().__init__(brief(message))
 
 
 class InputWarning(UserWarning):
-    """Something that came from outside is usable, and probably not what was meant; the message is one line."""
+    """Something from outside is usable, and probably not what was meant."""
 
 
 @contextmanager
 def inside(place: str) -> Iterator[None]:
-    """Say where it is that something is not usable: a file, a line of it, a table."""
+    """Say where something is not usable: in a file, a line of it, a table."""
     try:
         yield
     except InputError as error:

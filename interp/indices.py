@@ -1,4 +1,4 @@
-"""Which entries of an axis does a selector name? Heads, positions and steps are counted alike in every call."""
+"""Which entries of an axis does a selector name?"""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -13,13 +13,13 @@ Index = int | np.integer | slice | Sequence[int] | np.ndarray | Tensor
 
 
 def is_number(index: Any) -> TypeGuard[int]:
-    """Whether a selector is a single whole number, which leaves its axis out; True and False are none."""
+    """Whether a selector is a single whole number; True and False are none."""
     number = index.tolist() if isinstance(index, Tensor | np.ndarray) else index
     return isinstance(number, Integral) and not isinstance(number, bool)
 
 
 def dimensions(index: Any) -> int:
-    """Of an array or a tensor, which gives each text positions of its own; 0 of any other selector."""
+    """Of an array or a tensor, which gives each text its positions; 0 of any other selector."""
     return index.ndim if isinstance(index, Tensor | np.ndarray) else 0
 
 
@@ -40,7 +40,7 @@ def entries(index: Any, size: int, axis: str, owner: str, end: int | None = None
     back = size if end is None else end
     if isinstance(index, slice):
         try:  # a range counts negative bounds back from its size
-            start, stop = (at if at is None or at >= 0 else at + back - size for at in (index.start, index.stop))
+            start, stop = (i if i is None or i >= 0 else i + back - size for i in (index.start, index.stop))
             return [*range(size)[slice(start, stop, index.step)]]
         except (TypeError, ValueError) as error:
             raise InputError(f"no {axis} {index} {owner}: expected whole numbers, in steps other than 0") from error

@@ -1,4 +1,4 @@
-"""Fresh random weights: where training starts, and the null model that knows nothing."""
+"""Where does training start? Fresh random weights, which are the null model that knows nothing too."""
 
 from typing import Literal
 
@@ -13,17 +13,13 @@ Initial = Literal["normal", "unit", "glorot"]
 
 
 def initialise(model: Transformer, seed: int, initial: Initial = "normal") -> None:
-    """Draw every weight matrix; biases become 0 and norms 1.
+    """Draw every weight matrix in place; biases become 0 and norms 1.
 
-    Args:
-        model: its weights are drawn in place.
-        seed: of the draws.
-        initial: "normal" draws from N(0, 0.02²), layers that write into the stream scaled by (2 n_layers)^-1/2 (Radford
-            2019). "unit" draws embeddings from N(0, 1) and matrices from N(0, 1 / (3 inputs)), writers scaled alike: at
-            first a token outweighs what layers add to it, so that heads which match and copy tokens form in a fraction
-            of the steps. "glorot" draws from N(0, 2 / (inputs + outputs)) (Glorot 2010) and embeddings from
-            N(0, 1 / d_model): a narrow model whose norms follow each sum learns from these and not from "normal", which
-            leaves queries and keys too small to tell anything apart, and tokens smaller than their positions.
+    "normal" draws from N(0, 0.02²), layers that write into the stream scaled by (2 n_layers)^-1/2 (Radford 2019).
+    "unit" draws embeddings from N(0, 1) and matrices from N(0, 1 / (3 inputs)), writers scaled alike: at first a token
+    outweighs what layers add to it, so heads that match and copy tokens form in a fraction of the steps. "glorot" draws
+    from N(0, 2 / (inputs + outputs)) (Glorot 2010) and embeddings from N(0, 1 / d_model), from which a narrow model
+    whose norms follow each sum learns.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -49,7 +45,7 @@ def _spread(name: str, weight: Tensor, initial: Initial, model: Transformer) -> 
 
 
 def untrained(model: Model, seed: int) -> Transformer:
-    """A model of the same configuration that has learnt nothing; `model` itself stays as it is."""
+    """Another model of the same configuration, which has learnt nothing."""
     with torch.device("meta"):  # without memory: what its parts would draw is drawn below
         fresh = Transformer(model.config, model.tokenizer, model.target_tokenizer)
     for name, shape in [*fresh.named_parameters()]:

@@ -12,10 +12,7 @@ from interp.visibility import Visibility
 
 
 class Lookup(nn.Embedding):
-    """A table of vectors, which is not drawn where it has a shape and no memory: torch would import its compiler first.
-
-    That takes a second, and weights that are read from a file are never drawn.
-    """
+    """A table of vectors, which is not drawn on the meta device: torch would import its compiler, for a second."""
 
     def reset_parameters(self) -> None:
         """Draw from N(0, 1)."""
@@ -69,10 +66,10 @@ def frequencies(rotary: Rotary, dims: int, device: torch.device) -> tuple[Float[
         case Stretched(factor, slow, fast, n_ctx):
             wavelength = 2 * math.pi / plain
             mix = (n_ctx / wavelength - slow) / (fast - slow)
-            between = (1 - mix) * plain / factor + mix * plain
+            mixed = (1 - mix) * plain / factor + mix * plain
             scaled = torch.where(wavelength > n_ctx / slow, plain / factor, plain)
             medium = (wavelength >= n_ctx / fast) & (wavelength <= n_ctx / slow)
-            return torch.where(medium, between, scaled), 1.0
+            return torch.where(medium, mixed, scaled), 1.0
         case Yarn(factor, slow, fast, n_ctx, length, whole):
 
             def dimension(turns: float) -> float:  # the one that turns so often in `n_ctx` positions
@@ -118,7 +115,7 @@ class BucketBias(nn.Module):
         return self.table(self.bucket(visibility.distance())).movedim(-1, 1)
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """The bucket of a distance (key - query): half of them for either side, or all for one where it is causal."""
+        """The bucket of a distance (key - query): half of them for either side, or all for the causal one."""
         n, max_distance = self.config.n_buckets, self.config.max_distance
         side = torch.zeros_like(distance)
         if not self.causal:

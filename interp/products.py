@@ -1,7 +1,7 @@
-"""Matrix products by the faster kernel: MKL, torch's own, is slow on processors that it does not know by name.
+"""Which kernel multiplies matrices faster? MKL, torch's own, is slow on processors that it does not know by name.
 
-On an AMD processor with AVX-512 one thread multiplies 115 to 120 float32 GFLOP/s with MKL and 250 to 270 with oneDNN,
-which torch includes too. Both round in float32.
+On an AMD processor with AVX-512 one thread does 115 to 120 float32 GFLOP/s with MKL and 250 to 270 with oneDNN, which
+torch includes too.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,9 @@ from torch.nn import functional as F
 
 from interp.config import Activation
 
-_FEWEST = 16  # rows: of fewer, laying the weight out anew takes longer than is won
-_STEPS = 5  # rows are made up to multiples of this power of two below them: a kernel is made for each number of rows
-
-
+_FEWEST = 16  # rows: of fewer, laying the weight out anew takes longer
+_STEPS = 5  # rows are padded to multiples of this power of two below them: a kernel is made for each number of rows
+_PLAIN = (Tensor, nn.Parameter)  # rounded or sharded weights have kernels of their own
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -34,11 +33,7 @@ def linear(
     bias: Float[Tensor, " d_out"] | None = None,
     then: Activation | None = None,
 ) -> Float[Tensor, "*batch d_out"]:
-    """x Wᵀ + b, as `torch.nn.functional.linear`, by the faster kernel where there is one.
-
-    Without gradients the same kernel applies the activation `then`: alone, GPT-2's takes an eighth of the product's
-    time, and half if its memory is new.
-    """
+    """x Wᵀ + b, as `torch.nn.functional.linear`, by the faster kernel if there is one, and then an activation."""
     if not _faster(x, weight):
         return _through(then, F.linear(x, weight, bias))
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, weight, bias)):
@@ -56,10 +51,10 @@ def _through(activation: Activation | None, x: Tensor) -> Tensor:
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None, then: Activation | None = None) -> Tensor:
-    if not (weight.is_contiguous() or weight.t().is_contiguous()):  # for others it has its reference loops alone
+    if not (weight.is_contiguous() or weight.t().is_contiguous()):  # others go through slow reference loops
         weight = weight.contiguous()
-    how = [1.0] if then == "silu" else [], {"gelu": "none", "gelu_tanh": "tanh"}.get(str(then), "")
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, _CALLED[then], *how)
+    settings = [1.0] if then == "silu" else [], {"gelu": "none", "gelu_tanh": "tanh"}.get(str(then), "")
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, _CALLED[then], *settings)
 
 
 def _faster(x: Tensor, weight: Tensor) -> bool:
@@ -71,18 +66,15 @@ def _faster(x: Tensor, weight: Tensor) -> bool:
         and x.numel() >= _FEWEST * weight.shape[-1]
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
-        and _there()
+        and _exists()
     )
 
 
-_PLAIN = (Tensor, nn.Parameter)  # rounded or sharded weights have kernels of their own
-
-
 @cache
-def _there() -> bool:
-    """Whether torch has the kernel, for a processor with AVX-512: with less MKL uses all there is of any."""
-    there = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    return there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+def _exists() -> bool:
+    """Whether torch has the kernel and the processor AVX-512: without it MKL is as fast on any."""
+    fits = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    return fits and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class _Linear(torch.autograd.Function):
@@ -95,14 +87,13 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        (above,), (x, weight) = grad, ctx.saved_tensors
+        (upstream,), (x, weight) = grad, ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        of_weight = of_weight and torch._C._will_engine_execute_node(
-            ctx.next_functions[1][0]
-        )  # activations' alone do not
-        rows, read = above.flatten(0, -2), x.flatten(0, -2)
+        # gradients of activations alone need none of the weight
+        of_weight = of_weight and torch._C._will_engine_execute_node(ctx.next_functions[1][0])
+        rows = upstream.flatten(0, -2)
         return (
-            linear(above, weight.t()) if of_x else None,
-            linear(rows.t(), read.t()) if of_weight else None,
+            linear(upstream, weight.t()) if of_x else None,
+            linear(rows.t(), x.flatten(0, -2).t()) if of_weight else None,
             rows.sum(0) if of_bias else None,
         )

@@ -1,7 +1,4 @@
-"""Reading and changing activations during one call.
-
-A tap is an argument of the call, not state of the model: nothing stays behind, and two calls cannot disturb each other.
-"""
+"""How are activations read and changed during one call? By a tap, an argument of the call: nothing stays behind."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -14,14 +11,14 @@ Edit = Callable[[Tensor], Tensor]
 
 
 class AllSeen(Exception):  # noqa: N818 - it is no error
-    """All that a call was to go on until has been captured: what it would compute after that, nobody reads."""
+    """The last site has been captured until which a call goes on."""
 
 
 @dataclass
 class Tap:
     """What one call captures and edits, by the full name of each site; `seen` fills as the call proceeds.
 
-    `until` are captured sites with the last of which the call ends, by `AllSeen`, which who made the tap catches.
+    With the last of the sites `until` the call ends by `AllSeen`.
     """
 
     capture: Collection[str] = ()
@@ -43,7 +40,7 @@ class Tap:
         return site in self.edit or site in self.capture
 
     def __call__(self, name: str, value: Tensor, restore: Edit | None = None) -> Tensor:
-        """Pass `value` through the site `name`: edit it, `restore` what no edit may change, then keep it, as asked."""
+        """Pass `value` through the site `name`: edit it, `restore` what no edit may change, then capture it."""
         if not self.capture and not self.edit:
             return value
         site = self.place + name
@@ -56,7 +53,7 @@ class Tap:
             self.fired.add(site)
         if site in self.capture:
             if any(value is each for each in self.seen.values()):
-                value = value.clone()  # whoever writes over what one site had leaves the other's as it was
+                value = value.clone()  # to write over one captured value leaves the others as they are
             self.seen[site] = value
             if site in self.until and all(name in self.seen for name in self.until):
                 raise AllSeen

@@ -1,4 +1,4 @@
-"""Text to tokens and back: batches with their padding and positions made once, and words aligned with their pieces."""
+"""How does text become tokens, and batches of them, and which tokens is a word?"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,26 +15,23 @@ from interp.display import Shown, so_many
 from interp.errors import InputError, one_of
 from interp.indices import Index, entries, for_texts
 
-Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
+Text = str | tuple[str, str]  # two texts are read as one, told apart by segments
 Side = Literal["left", "right"]
-Positions = Index | None  # one or several for all texts, or an array with one a text; the last
+Positions = Index | None  # one or several for all texts, or an array with one a text; None is the last
 Span = tuple[int, int]  # first character, and the one after the last
-_PARTS = 4  # tokens at most that a character may be in: UTF-8 has no more bytes of one
-NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces of their own
+_LONGEST_CHARACTER = 4  # tokens: UTF-8 has no more bytes
+NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces
+T = TypeVar("T")
 
 
-Made = TypeVar("Made")
-
-
-def tokenizing(work: Callable[[], Made]) -> Made:
-    """What the tokenizers' library makes; it raises nothing narrower than `Exception`, and panics beside that."""
+def tokenizing(work: Callable[[], T]) -> T:
+    """The result of the tokenizers' library, which raises `Exception` and panics, as an `InputError`."""
     try:
         return work()
-    except InputError:
-        raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # an interruption
+        is_panic = type(error).__name__ == "PanicException"
+        if isinstance(error, InputError) or not (isinstance(error, Exception) or is_panic):
+            raise
         raise InputError(str(error) or type(error).__name__) from error
 
 
@@ -58,7 +55,7 @@ class Tokenizer:
         backend.no_padding()
         self.backend = backend
         probe = _encoded(backend, "a A 0 .")  # any text: only the special tokens around it count
-        inner = [at for at, special in enumerate(probe.special_tokens_mask) if not special] or [len(probe.ids)]
+        inner = [i for i, special in enumerate(probe.special_tokens_mask) if not special] or [len(probe.ids)]
         self.prefix: tuple[int, ...] = tuple(probe.ids[: inner[0]])
         self.suffix: tuple[int, ...] = tuple(probe.ids[inner[-1] + 1 :])
         if add_start is not None and not self.prefix:
@@ -72,9 +69,8 @@ class Tokenizer:
     @cached_property
     def largest_id(self) -> int:
         """The largest id of ordinary text; tokens that stand for no text (for an image) may lie beyond."""
-        added = self.backend.get_added_tokens_decoder()
-        other = {id for id, token in added.items() if token.special} - {*self.prefix, *self.suffix}
-        return max({*self.backend.get_vocab(with_added_tokens=True).values()} - other, default=0)
+        unused = self.special_ids - {*self.prefix, *self.suffix}
+        return max({*self.backend.get_vocab(with_added_tokens=True).values()} - unused, default=0)
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -96,9 +92,9 @@ class Tokenizer:
 
     def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "Tokenizer":
         """This tokenizer with other special tokens around every text."""
-        other = Tokenizer(self.backend)
-        other.prefix, other.suffix = prefix, suffix
-        return other
+        tokenizer = Tokenizer(self.backend)
+        tokenizer.prefix, tokenizer.suffix = prefix, suffix
+        return tokenizer
 
     def pieces(self, text: str) -> Pieces:
         """The text's own tokens, without special ones around it."""
@@ -122,11 +118,7 @@ class Tokenizer:
         return {side: [self.backend.id_to_token(id) or f"<{id}>" for id in ids] for side, ids in around.items()}
 
     def decode(self, ids: Iterable[int] | Int[Tensor, " position"]) -> str:
-        """The text of `ids`, special tokens left out.
-
-        Raises:
-            InputError: they are not the ids of one text.
-        """
+        """The text of `ids`, special tokens left out."""
         try:
             numbers = [int(id) for id in ids]
         except (TypeError, ValueError) as error:
@@ -143,16 +135,13 @@ class Tokenizer:
         """The `label` of each token of a text; of a character in several tokens, the character and then `⋯`."""
         labels, begin = [], 0
         while begin < len(ids):
-            size, text = self._character(ids[begin : begin + _PARTS])
+            size, text = self._character(ids[begin : begin + _LONGEST_CHARACTER])
             labels += [text, *["⋯"] * (size - 1)]
             begin += size
         return labels
 
     def _character(self, ids: Sequence[int]) -> tuple[int, str]:
-        """How many tokens, from the first on, make up whole characters, and these characters.
-
-        A part of a character that the next tokens do not complete is 1 token, written as in the vocabulary.
-        """
+        """How many tokens make up the first whole characters, and these; 1 if the next tokens do not complete them."""
         first, decoder = self.backend.id_to_token(int(ids[0])), self.backend.decoder
         if first is None:
             return 1, f"<{int(ids[0])}>"
@@ -169,26 +158,19 @@ class Tokenizer:
         return 1, first
 
     def id(self, text: str) -> int:
-        """The one token that is exactly `text` (`" he"`).
-
-        Raises:
-            InputError: `text` is not exactly one token.
-        """
+        """The token that is exactly `text` (`" he"`)."""
         ids = self.continuation(text)
         if len(ids) != 1:
             raise InputError(f"expected one token, but {text!r} is {len(ids)}: {[self.label(id) for id in ids]}")
         return ids[0]
 
     def continuation(self, text: str) -> tuple[int, ...]:
-        """Token ids of `text` after other text, without a space that it does not begin with.
-
-        Some tokenizers put a space before every text, so the pieces are read off after a sign that does not merge with
-        `text`: of another kind than its first.
-        """
+        """Token ids of `text` after other text, without a space that it does not begin with."""
+        # some tokenizers put a space before every text: read the pieces off behind a sign that does not merge with it
         for sign in (".", "a") if text[:1].isalnum() else ("a", "."):
-            before, joined = self.pieces(sign).ids, self.pieces(sign + text).ids
-            if joined[: len(before)] == before:
-                return joined[len(before) :]
+            start, joined = self.pieces(sign).ids, self.pieces(sign + text).ids
+            if joined[: len(start)] == start:
+                return joined[len(start) :]
         return self.pieces(text).ids
 
 
@@ -199,7 +181,7 @@ class TokenBatch(Shown):
     ids        prompt position   token ids; padding is filled with `pad_id`
     mask       prompt position   True at real tokens
     positions  prompt position   place of each token in its own text, from 0; 0 on padding
-    segments   prompt position   to which of two texts that are read as one a token belongs, 0 or 1; None for one text
+    segments   prompt position   which of two texts that are read as one a token belongs to; None for single texts
     """
 
     ids: Int[Tensor, "prompt position"]
@@ -209,11 +191,7 @@ class TokenBatch(Shown):
 
     @staticmethod
     def from_ids(ids: Tensor) -> "TokenBatch":
-        """Ids (`prompt position`, or one text's) taken as they are: nothing added, nothing padding.
-
-        Raises:
-            InputError: they are not whole numbers, or there are none.
-        """
+        """Ids (`prompt position`, or one text's) taken as they are: nothing added, nothing padding."""
         if ids.ndim not in {1, 2} or ids.is_floating_point() or not ids.numel():
             raise InputError(f"expected integer ids, prompt x position, not empty; got {ids.dtype} {tuple(ids.shape)}")
         ids = ids.reshape(-1, ids.shape[-1]).long()
@@ -225,26 +203,26 @@ class TokenBatch(Shown):
         """Rows of different lengths, padded to the longest."""
         if not rows or not all(len(row) for row in rows):
             raise InputError(f"expected at least one text, and none of them empty; got lengths {[*map(len, rows)]}")
-        width, left = max(map(len, rows)), one_of("side", side, Side) == "left"
+        width, is_left = max(map(len, rows)), one_of("side", side, Side) == "left"
         ids = torch.full((len(rows), width), pad_id)
         mask = torch.zeros(len(rows), width, dtype=torch.bool)
         for i, row in enumerate(rows):
-            columns = slice(width - len(row), width) if left else slice(len(row))
+            columns = slice(width - len(row), width) if is_left else slice(len(row))
             ids[i, columns], mask[i, columns] = torch.tensor(list(row)), True
         return TokenBatch(ids, mask, text_positions(mask))
 
     @staticmethod
     def from_texts(texts: Sequence[Text], tokenizer: Tokenizer) -> "TokenBatch":
         """Texts, or pairs of texts, with the special tokens that the model expects."""
-        if not any(isinstance(text, tuple) for text in texts):
-            return TokenBatch.from_rows([tokenizer.encode(text) for text in texts if isinstance(text, str)])
         encoded = [
             tokenizer.encode_pair(*text) if isinstance(text, tuple) else (tokenizer.encode(text), []) for text in texts
         ]
         batch = TokenBatch.from_rows([ids for ids, _ in encoded])
+        if not any(isinstance(text, tuple) for text in texts):
+            return batch
         segments = torch.zeros_like(batch.ids)
-        for row, (_, of_row) in enumerate(encoded):
-            segments[row, : len(of_row)] = torch.tensor(of_row, dtype=torch.long)
+        for row, (_, of_row) in zip(segments, encoded, strict=True):
+            row[: len(of_row)] = torch.tensor(of_row, dtype=torch.long)
         return replace(batch, segments=segments)
 
     def facts(self) -> tuple[str, dict[str, str]]:
@@ -267,11 +245,7 @@ class TokenBatch(Shown):
         return self.mask.sum(1)
 
     def columns(self, position: Positions = None) -> Int[Tensor, "prompt position"]:
-        """The columns of each text's own positions, whichever side it is padded on; negative ones count from its end.
-
-        Raises:
-            InputError: as `column_lists`; a slice that takes more of one text than of another, or nothing.
-        """
+        """The columns of each text's positions, whichever side it is padded on; negative ones count from its end."""
         columns = self.column_lists(-1 if position is None else position)
         if len({*map(len, columns)}) > 1 or not columns[0]:
             counts = f"{min(map(len, columns))} to {max(map(len, columns))}"
@@ -279,15 +253,11 @@ class TokenBatch(Shown):
         return torch.tensor(columns, device=self.ids.device)
 
     def column_lists(self, position: Index) -> list[list[int]]:
-        """The same columns text by text, of which a slice may take more of one than of another.
-
-        Raises:
-            InputError: a text has no such position, or an array does not give one for each text.
-        """
+        """The same columns text by text, of which a slice may take more of one than of another."""
         firsts, lengths, ends = self.mask.int().argmax(1).tolist(), self.lengths.tolist(), self.ends.tolist()
         texts = zip(for_texts(position, len(self.ids), "position"), firsts, lengths, ends, strict=True)
         return [
-            [first + at for at in entries(index, length, "position", f"in prompt {prompt}", end)]
+            [first + place for place in entries(index, length, "position", f"in prompt {prompt}", end)]
             for prompt, (index, first, length, end) in enumerate(texts)
         ]
 
@@ -296,17 +266,17 @@ class TokenBatch(Shown):
         """From where negative positions count back: each text's own end."""
         return self.lengths
 
-    def rows(self, rows: slice | Int[Tensor, " some"]) -> "TokenBatch":
-        """Some of the rows; a row may be asked for twice."""
-        return self._each(lambda value: value[rows])
+    def rows(self, rows: slice | Int[Tensor, " row"]) -> "TokenBatch":
+        """The batch of these rows; a row may be there twice."""
+        return self._changed(lambda value: value[rows])
 
     def to(self, device: torch.device) -> "TokenBatch":
         """The same batch on another device."""
-        moved = self._each(lambda value: value.to(device))
-        vars(moved)["padded"] = self.padded  # looked up here: to ask the other device is to wait for it
+        moved = self._changed(lambda value: value.to(device))
+        vars(moved)["padded"] = self.padded  # computed here: another device would have to be waited for
         return moved
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
         segments = None if self.segments is None else change(self.segments)
         return TokenBatch(change(self.ids), change(self.mask), change(self.positions), segments)
 
@@ -317,7 +287,7 @@ class Continued(TokenBatch):
 
     begun   prompt   how many tokens each text had when its writing began: from there negative positions count
 
-    Steps are the passes of the model: step 0 reads the prompts, step s the s-th token that was written.
+    Step 0 of the model reads the prompts, step s the s-th token that was written.
     """
 
     begun: Int[Tensor, " prompt"] = field(kw_only=True)
@@ -341,11 +311,11 @@ class Continued(TokenBatch):
         return (self.positions - self.ends[:, None] + 1).clamp(min=0).masked_fill(~self.mask, -1)
 
     def at_steps(self, columns: list[list[int]], step: Index) -> list[list[int]]:
-        """Of some columns of each text those that are read in some steps; an array gives one step a text."""
+        """Those of each text's columns that are read in these steps; an array gives one step a text."""
         n_steps, owner = int(self.steps.max()) + 1, "where step 0 reads the prompt"
         numbers = [entries(index, n_steps, "step", owner) for index in for_texts(step, len(self.ids), "step")]
         texts = zip(columns, numbers, self.steps.tolist(), strict=True)
-        return [[column for column in row if steps[column] in wanted] for row, wanted, steps in texts]
+        return [[column for column in row if steps[column] in chosen_steps] for row, chosen_steps, steps in texts]
 
 
 def text_positions(mask: Bool[Tensor, "prompt position"]) -> Int[Tensor, "prompt position"]:
@@ -376,4 +346,4 @@ def align(pieces: Sequence[Span], words: Sequence[Span], text: str) -> list[int]
     owner = [NO_WORD] * len(text)
     for index, (start, end) in enumerate(words):
         owner[start:end] = [index] * (end - start)
-    return [next((owner[at] for at in range(*span) if not text[at].isspace()), NO_WORD) for span in pieces]
+    return [next((owner[i] for i in range(*span) if not text[i].isspace()), NO_WORD) for span in pieces]

@@ -1,4 +1,4 @@
-"""Who may attend to whom: causal mask, padding and positions of one call, shared by all layers."""
+"""Who may attend to whom? Causal mask, padding and positions of one call, shared by all layers."""
 
 from dataclasses import dataclass, replace
 
@@ -11,13 +11,10 @@ from interp.tokens import TokenBatch
 
 @dataclass(frozen=True)
 class Visibility:
-    """What each query may see.
+    """What each query may see."""
 
-    `positions` are the queries' places in their own texts, `columns` their places among the keys of the batch.
-    """
-
-    positions: Int[Tensor, "prompt query"]
-    columns: Int[Tensor, "rows query"]  # one row for all prompts, or one each
+    positions: Int[Tensor, "prompt query"]  # of the queries in their texts
+    columns: Int[Tensor, "rows query"]  # of the queries among the keys: one row for all prompts, or one each
     n_keys: int
     causal: bool
     padding: Bool[Tensor, "prompt key"] | None  # True at real tokens; None where there is no padding
