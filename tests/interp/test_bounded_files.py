@@ -46,10 +46,6 @@ def test_a_pipe_and_a_device_are_no_files(tmp_path: Path) -> None:
 def test_what_the_system_does_not_give_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot look for .* File name too long"):
         is_file(tmp_path / ("x" * 300))
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    with pytest.raises(InputError, match="Too many levels of symbolic links"):
-        is_file(tmp_path / "a")
     with pytest.raises(InputError, match=r"cannot be read .Input/output error"):
         next(lines(Path("/proc/self/mem")))
     assert not is_file(tmp_path / "nothing")
@@ -81,5 +77,3 @@ def test_a_short_file_takes_no_memory_for_the_longest(tmp_path: Path) -> None:
     assert len(whole(tmp_path / "a", most=1 << 40)) == 3_000_000
     assert tracemalloc.get_traced_memory()[1] < 20_000_000
     tracemalloc.stop()
-    with pytest.raises(InputError, match="longer than 2,999,999 bytes"):
-        whole(tmp_path / "a", most=2_999_999)

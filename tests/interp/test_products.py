@@ -39,7 +39,7 @@ def test_a_product_is_torchs(batch, bias, layout, used):
     with torch.no_grad():
         found = linear(x, weight, b)
     torch.testing.assert_close(found, plain(x.double(), weight.double(), b if b is None else b.double()).float())
-    assert len(used) == (x.numel() >= 16 * 13 and products._there())
+    assert len(used) == (x.numel() >= 16 * 13 and products._exists())
 
 
 @pytest.mark.parametrize("asked", [(True, True, True), (True, False, False), (False, True, False)])
@@ -59,7 +59,7 @@ def test_gradients_are_torchs_and_can_be_differentiated_again(asked, bias, used)
     found, expected = gradients(linear, torch.float32), gradients(plain, torch.float64)
     for own, other in zip(found, expected, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
-    assert bool(used) == products._there()
+    assert bool(used) == products._exists()
 
 
 def test_other_numbers_weights_and_modes_are_torchs_own(used):
@@ -95,4 +95,4 @@ def test_an_activation_behind_a_product_is_the_same_within_its_kernel(then, grad
     torch.testing.assert_close(found.detach(), expected.detach().float())
     torch.testing.assert_close(linear(x[:2], weight, b, then), products.ACTIVATIONS[then](plain(x[:2], weight, b)))
     assert found.requires_grad == grad
-    assert len(used) == products._there()
+    assert len(used) == products._exists()

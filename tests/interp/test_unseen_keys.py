@@ -3,7 +3,7 @@
 import pytest
 import torch
 from covering import pairwise
-from tiny import Whole, model, ragged_pairs, rows, two_stacks, variant
+from tiny import Whole, model, rows, two_stacks, variant
 from torch.testing import assert_close
 
 from interp import TokenBatch, Transformer, add, change, edited, generate, patch, put, run, scale, zero
@@ -106,10 +106,3 @@ def test_values_are_exchanged_beyond_a_layers_reach_as_within_it():
     found = knock_out(built, rows((7, 6)), [claim])
     assert_close(found, knock_out_by_forward(built, rows((7, 6)), [claim]), **CLOSE)
     assert found.abs().amax((0, 2)).min() > 1e-3
-
-
-def test_a_run_without_such_an_edit_makes_no_second_mask(monkeypatch):
-    built, masks = model("gpt2"), []
-    monkeypatch.setattr("interp.attention.Attention.masked", lambda *given, **named: masks.append(given))
-    run(built, ragged_pairs().clean, "*", {"decoder.0.attn.z": zero()})
-    assert not masks
