@@ -1,7 +1,4 @@
-"""How do results show themselves? A few lines in a terminal or notebook, a long table, a figure.
-
-Nothing is drawn here: the modules `FIGURES` and `VIEWER` are loaded on demand, as pandas loads its plotting backend.
-"""
+"""How do results show themselves? In a few lines, a table, or a figure, which modules loaded on demand draw."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

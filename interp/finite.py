@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from interp.config import StackConfig
 from interp.errors import InputError
 from interp.model import Model, check_model
 from interp.running import run
@@ -17,9 +18,9 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
     """
     check_model(model)
     first, last = next(iter(model.config.stacks.values())), model.config.last
-    tokens = _random(first.d_vocab, first.n_ctx) if tokens is None else tokens
+    tokens = _random_ids(first) if tokens is None else tokens
     if len(model.config.stacks) > 1 and target is None:
-        target = _random(last.d_vocab, last.n_ctx)
+        target = _random_ids(last)
     named = model.named_parameters() if isinstance(model, nn.Module) else ()
     for site, value in run(model, tokens, tuple(model.sites), target=target).activations.items():
         infinite = value.isposinf() if site.endswith(".scores") else value.isinf()  # what is masked scores -infinity
@@ -34,6 +35,6 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
             raise InputError(f"{cause}{site} holds {kind}, computed in {model.dtype}: {advice}")
 
 
-def _random(d_vocab: int, n_ctx: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(d_vocab, (1, min(_LENGTH, n_ctx)), generator=generator)
+def _random_ids(config: StackConfig) -> Tensor:
+    size = (1, min(_LENGTH, config.n_ctx))
+    return torch.randint(config.d_vocab, size, generator=torch.Generator().manual_seed(0))

@@ -57,7 +57,7 @@ def token_losses(
     size = max(1, budget // (config.n_ctx * config.d_vocab * model.dtype.itemsize))
     for start in range(0, len(windows), size):
         batch = windows[start : start + size]
-        for (_, _, number), values in zip(batch, _scored(model, batch), strict=True):
+        for (_, _, number), values in zip(batch, _losses(model, batch), strict=True):
             losses[number].append(values)
     return [torch.cat(each) for each in losses]
 
@@ -83,7 +83,7 @@ def _windows(ids: Sequence[int], room: int, stride: int) -> Iterator[tuple[list[
         yield [*ids[end - room : end]], first - (end - room)
 
 
-def _scored(model: Model, windows: Sequence[_Window]) -> Iterator[Tensor]:
+def _losses(model: Model, windows: Sequence[_Window]) -> Iterator[Tensor]:
     batch = as_batch(model, TokenBatch.from_rows([ids for ids, _, _ in windows]))
     logits = model(batch)
     assert logits is not None

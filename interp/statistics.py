@@ -1,7 +1,4 @@
-"""How sure are we? Intervals over documents, one-sided tests, and false discovery rates.
-
-Everything starts from totals a group of documents: documents, never tokens, are the units that repeat independently.
-"""
+"""How sure are we? Intervals over documents (never tokens: they depend on each other), tests, false discovery rates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,10 +75,7 @@ def estimate(
 
 
 def _tested(full: Array, signs: Sequence[int], observed: Array, seed: int) -> tuple[Array, ...]:
-    """Ratios of totals and weights, which alternate in `full`; their signed sum, its bounds, p for more and for less.
-
-    Last comes how many groups were observed, a column.
-    """
+    """Ratios of alternating totals and weights, their signed sum, its bounds, p for more and for less, and n groups."""
     full, n_groups = full[:, observed.any(1)], observed.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios, influence, error = _to_first_order(full, signs, n_groups)
@@ -124,10 +118,7 @@ def _to_first_order(full: Array, signs: Sequence[int], n_groups: Array) -> tuple
 
 @dataclass(frozen=True)
 class Contrast:
-    """A signed sum of ratios over `n` groups, or a share of a whole over `n` pairs; every field has one value a column.
-
-    `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
-    """
+    """A signed sum of ratios over `n` groups, or a share of a whole over `n` pairs: interval at 95%, two-sided p."""
 
     value: Array
     low: Array
@@ -202,13 +193,8 @@ def _over_pairs(effects: Array, wholes: Array) -> tuple[Array, Array, Array]:
 def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int = 0) -> Contrast:
     """Signed sum of the ratios sum(totals) / sum(weights), on the same groups: a difference of gains is one of four.
 
-    Interval and p are as in `estimate`, p two-sided. Equal neighbouring ratios cancel exactly: what is compared with
-    itself differs by 0, with p 1.
-
-    Args:
-        totals, weights: ratio x group x column. A group counts in a column where any ratio has weight in it.
-        signs: 1 or -1 a ratio.
-        seed: of the resampling.
+    Interval and two-sided p are as in `estimate`. What is compared with itself differs by exactly 0, with p 1. Totals
+    and weights are ratio x group x column; a group counts in a column where any ratio has weight in it.
     """
     full = np.stack(np.broadcast_arrays(totals, weights), 1).astype(float)  # ratio 2 group column
     full = full.reshape(-1, *full.shape[2:])

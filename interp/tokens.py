@@ -44,10 +44,7 @@ class Pieces:
 
 
 class Tokenizer:
-    """A `tokenizers` tokenizer that never truncates or pads.
-
-    `prefix` and `suffix` are the ids before and after every single text (`<s>`, `[CLS]` and `[SEP]`, or nothing).
-    """
+    """A `tokenizers` tokenizer that never cuts or pads; `prefix` and `suffix` are the ids around every single text."""
 
     def __init__(self, backend: Backend, *, add_start: int | None = None):
         """Wrap `backend`; `add_start` is a start id that its own template does not add but its model expects."""
@@ -285,9 +282,7 @@ class TokenBatch(Shown):
 class Continued(TokenBatch):
     """Texts, padded on the left, and as many columns behind them as will be read of what is written.
 
-    begun   prompt   how many tokens each text had when its writing began: from there negative positions count
-
-    Step 0 of the model reads the prompts, step s the s-th token that was written.
+    Step 0 reads the prompts, step s the s-th token that was written. `begun` is each prompt's number of tokens.
     """
 
     begun: Int[Tensor, " prompt"] = field(kw_only=True)

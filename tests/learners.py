@@ -13,7 +13,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from interp import Tokenizer, Transformer, TransformerConfig
 from interp.initialisation import initialise
-from interp.training import Phase, Plan, Repeats, Windows
+from interp.training import Phase, Plan, Repeats, Windows, state
 
 N_WORDS = 29
 
@@ -63,6 +63,12 @@ def plan(steps: int = 30, **changes) -> Plan:
 
 def weights(model: Transformer) -> dict[str, torch.Tensor]:
     return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def weights_in(out: Path) -> dict[str, torch.Tensor]:
+    """The weights in the state that a run left."""
+    tensors = state.read(out / state.FILE).tensors
+    return {name.removeprefix("weights/"): value for name, value in tensors.items() if name.startswith("weights/")}
 
 
 def leftovers(out: Path) -> list[str]:

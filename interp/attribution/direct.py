@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from einops import einsum
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.attention import Attention
@@ -16,7 +16,7 @@ from interp.indices import is_number
 from interp.model import Model
 from interp.parts import RootMeanSquare
 from interp.patching.cell_tables import cell_rows, dust, long_table
-from interp.patching.pairs import Answer, Inputs, answer_ids
+from interp.patching.pairs import Answer, answer_ids
 from interp.patching.patch_sites import Attending, last_stack, only_stack
 from interp.patching.results import Drawing, unreliable
 from interp.running import Run, Tokens, as_batches, run
@@ -29,16 +29,10 @@ _PREFIX: dict[Attending, str] = {"self": "", "cross": "cross_"}
 def head_results(
     model: Model, out: Run | Tokens, layer: int, *, attention: Attending = "self", target: Tokens | None = None
 ) -> Float[Tensor, "prompt position head d_model"]:
-    """What each head of a layer writes: its `z` times its `W_O`.
+    """What each head of a layer writes: its `z` times its `W_O`; the sum is attention's output, less its bias.
 
-    They add up to attention's output before any post-norm, less its bias.
-
-    Args:
-        model: a transformer; of an encoder-decoder the heads are the decoder's.
-        out: a run that captured the layer's `attn.z` (or `cross_attn.z`), or tokens to run.
-        layer: from 0; negative ones count from the last.
-        attention: `cross` for the heads that read the encoder.
-        target: of tokens, what the decoder reads where there is an encoder.
+    `out` is a run that captured the layer's `attn.z` (or `cross_attn.z`), or tokens to run. In an encoder-decoder the
+    heads are the decoder's; with attention `cross` those that read the encoder.
     """
     model, n_layers = with_parts(model, "what each head writes"), model.config.n_layers
     if not is_number(layer) or not -n_layers <= layer < n_layers:
@@ -47,20 +41,6 @@ def head_results(
     site = f"{last_stack(model)}.{layer % n_layers}.{_PREFIX[attention]}attn.z"
     z = (out if isinstance(out, Run) else run(model, out, target=target, until=site))[site]
     return einsum(z, weight, "... position head d_head, head d_head d_model -> ... position head d_model")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Where a direction is read: prompts, one column of each, and the direction after the final norm."""
-
-    inputs: Inputs
-    columns: Int[Tensor, " prompt"]
-    direction: Float[Tensor, "prompt d_model"]
-    bias: Float[Tensor, " prompt"] | None  # what the output layer adds
-
-    def take(self, site: Float[Tensor, "prompt position ..."]) -> Float[Tensor, "prompt ..."]:
-        """What a site holds where the direction is read."""
-        return wide(site[torch.arange(len(self.columns), device=self.columns.device), self.columns])
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,45 +148,48 @@ def direct_logit_attribution(
             neither or both of answers and direction.
     """
     model = with_parts(model, "direct attribution")
-    reading = _reading(model, as_batches(model, tokens, target), right, wrong, direction, position)
+    inputs = as_batches(model, tokens, target)
+    direction, shift = _direction(model, len(inputs[0].ids), right, wrong, direction)
+    columns = (inputs[1] or inputs[0]).columns(position)
+    if columns.shape[1] != 1:
+        raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
     name, stack = last_stack(model), model.last
     attentions: list[Attending] = ["self", "cross"] if stack.config.cross_attention else ["self"]
     sites = [f"{name}.*.{_PREFIX[attention]}attn.z" for attention in attentions]
     sites += [f"{name}.{layer}.mlp_out" for layer, block in enumerate(stack.blocks) if block.mlp is not None]
-    ends = f"{name}.embed", f"{name}.{len(stack.blocks) - 1}.resid_post", f"{name}.resid_final"
-    out = run(model, reading.inputs[0], capture=[*sites, *ends], target=reading.inputs[1])
-    e = _before(stack.norm, reading.take(out[ends[1]]), reading.direction)
-    terms = {"embed": (reading.take(out[ends[0]]) * e).sum(-1)}
+    embed, last, final = f"{name}.embed", f"{name}.{len(stack.blocks) - 1}.resid_post", f"{name}.resid_final"
+    out = run(model, inputs[0], capture=[*sites, embed, last, final], target=inputs[1])
+
+    def values(site: str) -> Float[Tensor, "prompt ..."]:
+        return wide(out[site][torch.arange(len(columns), device=columns.device), columns[:, 0]])
+
+    e = _before(stack.norm, values(last), direction)
+    terms = {"embed": (values(embed) * e).sum(-1)}
     for layer, block in enumerate(stack.blocks):
         prefix = f"{name}.{layer}."
         for attention in attentions:
             kind = _PREFIX[attention]
-            z = reading.take(out[f"{prefix}{kind}attn.z"])
+            z = values(f"{prefix}{kind}attn.z")
             directions, bias = _toward(block, attention, z, e)
             heads = einsum(z, directions, "prompt head d_head, prompt head d_head -> head prompt")
             terms |= {f"{prefix}{kind}head.{head}": value for head, value in enumerate(heads)}
             terms |= {} if bias is None else {f"{prefix}{kind}attn.bias": bias}
         if block.mlp is not None:
-            terms[f"{prefix}mlp"] = (reading.take(out[f"{prefix}mlp_out"]) * e).sum(-1)
-    if (shift := _shift(stack.norm, reading.direction)) is not None:
-        terms["norm.bias"] = shift
-    total = (reading.take(out[ends[2]]) * reading.direction).sum(-1)
-    if reading.bias is not None:
-        terms["output.bias"] = reading.bias
-        total = total + reading.bias
+            terms[f"{prefix}mlp"] = (values(f"{prefix}mlp_out") * e).sum(-1)
+    if (norm_bias := _shift(stack.norm, direction)) is not None:
+        terms["norm.bias"] = norm_bias
+    total = (values(final) * direction).sum(-1)
+    if shift is not None:
+        terms["output.bias"] = shift
+        total = total + shift
     return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model)
 
 
-def _reading(
-    model: Transformer,
-    inputs: Inputs,
-    right: Answer | None,
-    wrong: Answer | None,
-    direction: Tensor | None,
-    position: Positions,
-) -> Reading:
-    """The arguments of `direct_logit_attribution`, checked."""
-    config, n_prompts, bias = model.last.config, len(inputs[0].ids), None
+def _direction(
+    model: Transformer, n_prompts: int, right: Answer | None, wrong: Answer | None, direction: Tensor | None
+) -> tuple[Float[Tensor, "prompt d_model"], Float[Tensor, " prompt"] | None]:
+    """The direction that is read after the final norm, and what the output layer adds."""
+    config, bias = model.last.config, None
     if config.norms_sums:
         raise InputError(
             "this model's norms come after its sums: each rescales all that was written before, so its stream is "
@@ -236,10 +219,7 @@ def _reading(
         if output.bias is not None:
             bias, *rest = (wide(output.bias)[answers] for answers in ids)
             bias = bias - rest[0] if rest else bias
-    columns = (inputs[1] or inputs[0]).columns(position)
-    if columns.shape[1] != 1:
-        raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
-    return Reading(inputs, columns[:, 0], weight, bias)
+    return weight, bias
 
 
 def _before(
@@ -291,12 +271,9 @@ def composition_scores(
 
     With W_OV = W_V W_O and W_QK = W_Q W_K^T, rows being stream vectors, the scores are |W_OV W_QK|, |W_OV W_QK^T| and
     |W_OV W_OV'| (Frobenius), each over the product of its factors' norms: between 0 and 1. `kind` is Q, K, V in
-    that order. A norm before a layer is folded into what the layer reads, one after it into what it writes: its weight
-    and, in LayerNorm, the removal of the mean; norms after sums are left aside. Biases, and norms and rotation of
-    queries and keys, are left aside too.
-
-    Returns:
-        Tensor: NaN where the later head is not in a later layer, and where either head reads or writes nothing.
+    that order; pairs whose second head is in no later layer are NaN. A norm before a layer is folded into what the
+    layer reads, one after it into what it writes: its weight and, in LayerNorm, the removal of the mean. Norms after
+    sums, biases, and norms and rotation of queries and keys are left aside.
     """
     model = with_parts(model, "composition of heads")
     only_stack(model, "composition of heads")
@@ -315,10 +292,7 @@ def composition_scores(
 
 
 def _factors(model: Transformer, layer: int) -> tuple[Float[Tensor, "head _ _"], ...]:
-    """A layer's W_OV (rank x d_model), W_QK, W_QK^T and W_OV (d_model x rank), thin, of the same Frobenius norms.
-
-    |A B| = |R B| where A = Q R and Q's columns are orthonormal: an outer side of width d_model shrinks to d_head.
-    """
+    """A layer's W_OV (rank x d_model), W_QK, W_QK^T and W_OV (d_model x rank): |A B| = |R B| where A = Q R."""
     block, config = model.last.blocks[layer], model.last.config
     attn, norm, after = block.attn, block.attention.norm_before, block.attention.norm_after
     shared = config.n_heads // config.kv_heads

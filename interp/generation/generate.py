@@ -93,10 +93,7 @@ def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: 
 
 
 class Writer:
-    """Texts while they are written: `ids` and `mask` are `prompt position`, padded on the left, and grow.
-
-    Arguments are those of `generate`.
-    """
+    """Texts while they are written, padded on the left; arguments are those of `generate`."""
 
     def __init__(
         self,

@@ -25,13 +25,8 @@ def minimise(
 ) -> Float[Tensor, "problem size"]:
     """Where each problem's value is least (Nocedal & Wright 2006, algorithm 7.4).
 
-    Args:
-        objective: the value and the gradient of each problem.
-        start: where to begin.
-        precondition: applies a guess of the inverse curvature; it must be positive definite.
-        tolerance: a problem rests once a step promises to lower its value by less.
-        steps: the limit.
-        memory: how many steps the curvature is estimated from.
+    `precondition` applies a guess of the inverse curvature, positive definite; a problem rests once a step promises to
+    lower its value by less than `tolerance`; `memory` is how many steps the curvature is estimated from.
     """
     point, (value, gradient) = start, objective(start, start.new_ones(len(start), dtype=torch.bool))
     past: list[tuple[Tensor, Tensor]] = []

@@ -1,8 +1,4 @@
-"""What does a model learn from? Rows of token ids, and the target of each position.
-
-Every step draws its rows with a generator made from the seed and the step alone, so a resumed run reads on where it
-stopped.
-"""
+"""What does a model learn from? Rows of token ids, drawn by the seed and the step alone, and targets of positions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +17,10 @@ IGNORED = -100  # the target of a position at which nothing is predicted
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows to read, and the target of each position, `IGNORED` where there is none.
-
-    Where there is an encoder, it reads `tokens`, and the decoder reads `decoded`; targets are the decoder's.
-    """
+    """Rows to read, and the target of each position; beside an encoder the decoder reads `decoded`, and has targets."""
 
     tokens: TokenBatch
-    targets: Int[Tensor, "row position"]
+    targets: Int[Tensor, "row position"]  # IGNORED where there is none
     decoded: TokenBatch | None = None
 
     def __len__(self) -> int:
@@ -57,10 +50,7 @@ class Source(Protocol):
 
 
 class Windows:
-    """Rows of a running text: the tokenizer's prefix, then a stretch from anywhere; targets are the next tokens.
-
-    `stream` holds the tokens of all documents, each after the tokenizer's prefix. Rows must be shorter than the text.
-    """
+    """Rows of a running text, each after the tokenizer's prefix; targets are the next tokens."""
 
     def __init__(self, stream: Sequence[int] | Integer[Tensor, " token"], prefix: Sequence[int] = ()):
         self.stream = torch.as_tensor(stream)
@@ -131,10 +121,7 @@ class Repeats:
 
 
 class Masked:
-    """Rows of `source` in which a `share` of the tokens is hidden, which are the targets (Devlin 2019, section 3.1).
-
-    Of these tokens 80% become the mask token, 10% a random one, and 10% stay.
-    """
+    """Rows of `source` with a `share` of tokens as targets (Devlin 2019, 3.1): 80% are masked, 10% random, 10% stay."""
 
     def __init__(self, source: Source, tokenizer: Tokenizer, share: float = 0.15):
         if tokenizer.mask_id is None:
@@ -163,10 +150,7 @@ class Masked:
 
 
 class Pairs:
-    """Pairs of a source text, which the encoder reads, and a target text, which the decoder predicts, as ids.
-
-    The decoder reads `start` and then the target, which ends in the target tokenizer's suffix.
-    """
+    """Pairs of a source text, which the encoder reads, and a target, which the decoder predicts from `start` on."""
 
     def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], start: int):
         if not pairs:

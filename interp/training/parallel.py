@@ -1,7 +1,6 @@
-"""How do several processes train one model? Each reads its share of a step's rows, and all take the same step.
+"""How do several processes train one model? Each draws all rows of a step and keeps its share; gradients are averaged.
 
-Every process draws all rows of a step and keeps its share, so no data is sent. The gradient is of the mean over all
-processes' targets, however unequally these are spread.
+The mean is over all processes' targets, however unequally these are spread.
 """
 
 import copy
@@ -10,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -19,9 +18,6 @@ from torch import Tensor
 from interp.errors import InputError, one_of
 from interp.training.plan import Plan
 from interp.transformer import Block, Transformer
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 Parallel = Literal["ddp", "fsdp"]
 _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -85,23 +81,18 @@ class Processes:
                     weight.copy_(whole(shared.detach()))
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Any) -> Tensor:
     """A tensor that may be shared out, put together in every process, all of which have to call this."""
-    return tensor.full_tensor() if _is_shared(tensor) else tensor
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # a DTensor, slow to import
 
 
-def shared_as(value: Tensor, weight: Tensor) -> Tensor:
+def shared_as(value: Tensor, weight: Any) -> Tensor:
     """`value`, whole in every process, shared out as `weight` is."""
-    if not _is_shared(weight):
+    if not hasattr(weight, "placements"):
         return value
     from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 (slow to import, and rarely wanted)
 
     return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
-
-
-def _is_shared(tensor: Tensor) -> TypeGuard["DTensor"]:
-    """Whether it is a DTensor, which is asked without importing them: that takes a second."""
-    return hasattr(tensor, "placements")
 
 
 def _shared_out(model: Transformer) -> Transformer:
@@ -134,8 +125,8 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
         yield Processes()
         return
     one_of("parallel", parallel, Parallel)
-    begun = not dist.is_initialized()
-    if begun:
+    starts = not dist.is_initialized()
+    if starts:
         if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
             raise InputError(f"no processes share the work ({missing[0]} is not set): start them by torchrun")
         if model.device.type == "cuda":
@@ -145,8 +136,8 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
         dist.init_process_group("nccl" if model.device.type == "cuda" else "gloo")
     try:
         yield Processes(parallel, dist.get_rank(), dist.get_world_size())
-        if begun:
+        if starts:
             dist.barrier()  # all leave together, their tensors let go of
     finally:
-        if begun:
+        if starts:
             dist.destroy_process_group()

@@ -14,10 +14,7 @@ METRICS = "metrics.jsonl"
 
 
 class Record:
-    """Numbers by step, in `metrics.jsonl`.
-
-    A run that is resumed at `step` takes back what was recorded after it: those steps are taken again.
-    """
+    """Numbers by step, in `metrics.jsonl`; a run that is resumed at `step` takes back what was recorded after it."""
 
     def __init__(self, out: Path, step: int = 0):
         self.path = out / METRICS

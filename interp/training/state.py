@@ -1,7 +1,4 @@
-"""What does a run need to go on as if it had never stopped? Its state, in one file, and its directory.
-
-Everything random is drawn from the seed and the step, so weights, moments and the step are all of it.
-"""
+"""What does a run need to go on as if it had never stopped? Weights, moments and the step, in one file."""
 
 import json
 import os
@@ -74,8 +71,9 @@ def _sums(tensors: Mapping[str, Tensor], facts: str) -> dict[str, str]:
 
 def gather(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Weights and the optimizer's moments by parameter name, put together from all processes."""
-    tensors = {f"weights/{name}": whole(weight.detach()) for name, weight in model.named_parameters()}
+    tensors = {}
     for name, weight in model.named_parameters():
+        tensors[f"weights/{name}"] = whole(weight.detach())
         moments = optimizer.state.get(weight, {})
         tensors |= {f"moments/{name}/{key}": whole(moment) for key, moment in moments.items()}
     return tensors
@@ -83,8 +81,7 @@ def gather(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
 
 def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `gather` took, shared out among processes as the weights are."""
-    weights = {f"weights/{name}": weight for name, weight in model.named_parameters()}
-    expected = {name: tuple(weight.shape) for name, weight in weights.items()}
+    expected = {f"weights/{name}": tuple(weight.shape) for name, weight in model.named_parameters()}
     stored = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("weights/")}
     for name in {**expected, **stored}:
         if (shape := stored.get(name, "absent")) != (needs := expected.get(name, "absent")):
@@ -92,13 +89,13 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
     for name, weight in model.named_parameters():
         with torch.no_grad():
             weight.copy_(shared_as(tensors[f"weights/{name}"], weight))
-        start = f"moments/{name}/"
+        prefix = f"moments/{name}/"
         for key, value in tensors.items():
-            if key.startswith(start):
-                moment = value.to(weight.device, copy=True)  # a count of steps, where the optimizer would have made it
+            if key.startswith(prefix):
+                moment = value.to(weight.device, copy=True)  # a count of steps, where the optimizer has it
                 if value.ndim:
                     moment = torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
-                optimizer.state[weight][key.removeprefix(start)] = moment
+                optimizer.state[weight][key.removeprefix(prefix)] = moment
 
 
 class Directory:

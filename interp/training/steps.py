@@ -97,7 +97,7 @@ def seed_of(*parts: int) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """The numbers of a step. Loss and norm are still on the device: reading them waits for it."""
+    """The numbers of a step."""
 
     loss: Tensor  # a target, in nats, of this process's rows; those of all processes add up to the step's
     norm: Tensor  # of the gradient, before it was clipped
@@ -114,13 +114,8 @@ class Learner:
         matrices = [weight for weight in self.learning.parameters() if weight.ndim > 1]
         vectors = [weight for weight in self.learning.parameters() if weight.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": plan.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=plan.learning_rate,
-            betas=plan.betas,
-            eps=plan.eps,
-            fused=True,
-        )
+        settings = {"lr": plan.learning_rate, "betas": plan.betas, "eps": plan.eps, "fused": True}
+        self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **settings)
         self._calling = processes.calling(self.learning)
         losses = summed_loss(self.learning, plan, learning=True, calling=self._calling)
         # pairs of texts are of many widths, windows of few

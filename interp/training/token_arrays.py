@@ -1,7 +1,6 @@
-"""How does text become something to train on? Read from files and gzip, tokenized once, kept as a memory-mapped array.
+"""How does text become something to train on? Read, tokenized once, and kept as a memory-mapped array.
 
-An array is a file of whole numbers, with a note beside it that says what it was made of. As long as the note holds, a
-later run uses the array again.
+A note beside the array says what it was made of. As long as the note holds, a later run uses the array again.
 """
 
 import hashlib
@@ -9,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ MASK = "[MASK]"
 _SUFFIXES = (".txt", ".txt.gz")
 _KINDS = {2: torch.uint16, 4: torch.int32}  # by bytes
 _LARGEST = 1 << 32  # bytes of a file, unpacked
-_LONGEST_GROUP = 4_000_000  # characters that are tokenized in one go
+_GROUP = 16  # documents that are tokenized in one go
 
 
 @dataclass(frozen=True)
@@ -138,16 +138,22 @@ def _note(path: Path, digest: str) -> dict[str, Any] | None:
         return None
 
 
+def _sum(path: Path, names: Sequence[str], n_characters: int) -> str:
+    note = json.dumps([names, n_characters]).encode()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.sha256(note)).hexdigest()
+
+
 def _write(
     documents: Iterable[Document], tokenizer: Tokenizer, path: Path, kind: np.dtype, say: Callable[[str, int], None]
 ) -> dict[str, Any]:
     """Write the array, some documents at a time, so that no more text than that is ever held."""
-    names, n_characters = [], 0
+    names, n_characters, remaining = [], 0, iter(documents)
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep_beside(path)
     with replacing(path) as part:
         with part.open("wb") as file:
-            for group in _groups(documents):
+            while group := [*islice(remaining, _GROUP)]:
                 texts = [document.text for document in group]
                 for encoding in tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False):
                     file.write(np.array([*tokenizer.prefix, *encoding.ids], kind).tobytes())
@@ -161,21 +167,3 @@ def _write(
             raise InputError(f"no text to train on: the {len(names)} documents are empty")
         _note_path(path).unlink(missing_ok=True)  # it speaks of the array that is replaced now
     return {"names": names, "n_characters": n_characters, "n_bytes": n_bytes, "sum": _sum(path, names, n_characters)}
-
-
-def _sum(path: Path, names: Sequence[str], n_characters: int) -> str:
-    note = json.dumps([names, n_characters]).encode()
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.sha256(note)).hexdigest()
-
-
-def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    group, length = [], 0
-    for document in documents:
-        group.append(document)
-        length += len(document.text)
-        if length > _LONGEST_GROUP:
-            yield group
-            group, length = [], 0
-    if group:
-        yield group

@@ -1,7 +1,6 @@
-"""Files that are whole or absent: written to a draft and renamed.
+"""How are files whole or absent? They are written to a draft, a hidden folder that is locked meanwhile, and renamed.
 
-A draft is a hidden folder beside its target, locked while a process writes it. The system releases the lock when that
-process ends, so a draft without a lock was left by a kill. Links and other users' drafts are never opened or removed.
+The system releases a lock when its process ends, so a draft without one was left by a kill.
 """
 
 import os
@@ -48,9 +47,7 @@ def check_owner(path: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """A draft of a file or directory, which takes the place of `path` when the block ends without an error.
 
-    Raises:
-        InputError: `path` is of another kind (`check_kind`).
-        OSError: what the system says; `path` is then as it was, and nothing lies beside it.
+    After an `InputError` (`check_kind`) or an `OSError` `path` is as it was, and nothing lies beside it.
     """
     with drafting(path) as part:
         yield part
@@ -80,11 +77,7 @@ def drafting(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def alone(path: Path, put_right: Callable[[Path], None] = lambda part: None) -> Iterator[Path]:
-    """As `drafting`, for one process at a time; what a killed one left is `put_right` first, then removed.
-
-    Raises:
-        InputError: another process is writing `path`.
-    """
+    """As `drafting`, but refused while another process writes; what a killed one left is `put_right`, then removed."""
     draft = path.with_name(f".{path.name}{_DRAFT}")
     try:
         draft.mkdir(mode=0o700)
@@ -103,11 +96,7 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda part: None) -> 
 
 @contextmanager
 def holding(directory: Path, what: str) -> Iterator[None]:
-    """Let one process at a time do `what` in `directory`; what is created for it and left empty is removed again.
-
-    Raises:
-        InputError: another process does `what` there.
-    """
+    """Let one process at a time do `what` in `directory`; what is created for it and left empty is removed again."""
     created = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory.resolve(), f"{what} {directory}"):
@@ -164,20 +153,19 @@ def _locked(folder: Path, doing: str = "is at work") -> Iterator[bool]:
     """Hold a lock on a folder, which no other process holds; False where the file system has no locks."""
     from filelock import lock_descriptor  # noqa: PLC0415 (slow to import, and only writers want it)
 
-    if not hasattr(os, "O_DIRECTORY"):
+    if not hasattr(os, "O_DIRECTORY"):  # Windows
         yield False
         return
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        try:
-            has_locks, is_free = True, lock_descriptor(lock, blocking=False)
-        except OSError:
-            has_locks, is_free = False, True
-        if has_locks and is_free and not os.path.samestat(os.fstat(lock), os.lstat(folder)):
-            raise FileNotFoundError(folder)
-        if not is_free:
+        is_free = None
+        with suppress(OSError):  # of a file system without locks
+            is_free = lock_descriptor(lock, blocking=False)
+        if is_free is False:
             raise InputError(f"another process {doing}: wait until it has ended, or choose another directory")
-        yield has_locks
+        if is_free and not os.path.samestat(os.fstat(lock), os.lstat(folder)):
+            raise FileNotFoundError(folder)
+        yield bool(is_free)
     finally:
         os.close(lock)
 

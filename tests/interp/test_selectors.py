@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, change, generate, put, run, sites, zero
 from interp.attribution import direct_logit_attribution, logit_lens
 from interp.config import Experts, Gated
-from interp.patching import Receiver, ablate_cells, function, logit_difference, path_patch
+from interp.patching import function
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 TEXTUAL = {"position", "query", "key"}
@@ -158,24 +158,3 @@ def test_lenses_and_metrics_read_each_texts_own_positions():
         assert read.positions.tolist() == columns
     with pytest.raises(InputError, match="expected as many positions of each prompt"):
         logit_lens(built, batch, slice(1, None))
-
-
-def test_receivers_read_at_every_kind_of_number_and_refuse_others():
-    built, pairs = model("gpt2"), ragged_pairs((4, 4, 4), (1, 2, 1))
-
-    def effect(**receiver) -> Tensor:
-        receiver = {"part": "q", "layer": 1, "head": 1} | receiver
-        return path_patch(built, pairs, logit_difference(), [Receiver(**receiver)]).effect()
-
-    for index in (-1, np.int64(3), torch.tensor(3), np.array([3, 3, -1])):
-        assert torch.equal(effect(position=index, layer=np.int64(1), head=np.int64(1)), effect(position=3))
-    assert not torch.equal(effect(position=np.array([3, 3, 2])), effect(position=3))
-    for wrong in ({"head": True}, {"head": 1.0}, {"layer": True}, {"position": True}, {"position": np.int64(9)},
-                  {"position": 1.5}, {"position": [1, 2]}, {"position": np.array([1, 2])}):  # fmt: skip
-        with pytest.raises(InputError):
-            effect(**wrong)
-    for cells in ([(0, True)], [(0, 1.5)], [0], [slice(1)], torch.tensor([0, 1])):
-        with pytest.raises(InputError, match=r"no cell .* expected"):
-            ablate_cells(built, pairs, logit_difference(), cells, kind="zero")
-    listed = ablate_cells(built, pairs, logit_difference(), np.array([[0, 1], [1, -1]]), kind="zero")
-    assert listed.cells == ((0, 1), (1, 2))

@@ -31,9 +31,8 @@ def test_padding_and_positions_are_derived_once():
     assert left.positions.tolist() == [[0, 1, 2], [0, 0, 1]]
     assert right.lengths.tolist() == [3, 1]
     assert (right.padded, TokenBatch.from_rows([[1, 2], [3, 4]]).padded) == (True, False)
-    for rows in ([], [[1, 2], []]):
-        with pytest.raises(InputError, match="none of them empty"):
-            TokenBatch.from_rows(rows)
+    with pytest.raises(InputError, match="none of them empty"):
+        TokenBatch.from_rows([[1, 2], []])
 
 
 # --- words and their pieces
@@ -96,11 +95,9 @@ def test_words_find_their_pieces(name, tokenizer):
     "text",
     [
         TEXT,
-        "  Leading and trailing  ",
-        "Tabs\tand\nnew\n\nlines",
-        "“Quotes”, (brackets) [1] e.g. 10:30 a.m.?!",
+        "  Leading and trailing, tabs\tand\nnew\n\nlines  ",
+        "“Quotes”, (brackets) [1] e.g. 10:30 a.m.?! don't we'll",
         "Zoë’s crème brûlée cost €5 — wow… 👩‍👧 👍🏽 ok",
-        "don't can't I'd we'll",
         "ÀÉÎ ﬁne Ⅳ ½ 東京 мир",
     ],
 )
@@ -125,7 +122,7 @@ def test_a_token_lies_in_its_word_and_no_visible_character_is_lost(name, tokeniz
 
 @pytest.mark.parametrize(
     ("name", "prefix", "suffix", "unknown"),
-    [("stories", (1,), (), 0), ("minilm", (101,), (102,), 100), ("names", (0,), (), 0), ("sorter", (), (), 0)],
+    [("stories", (1,), (), 0), ("minilm", (101,), (102,), 100), ("sorter", (), (), 0)],
 )
 def test_special_tokens_around_a_text(name, tokenizer, prefix, suffix, unknown):
     assert (tokenizer.prefix, tokenizer.suffix, tokenizer.unknown_id) == (prefix, suffix, unknown)
@@ -149,8 +146,6 @@ LABELS = {
     "stories": {"▁he": " he", "he": "he", "▁": " ", "<0x0A>": "\n", "<0xF0>": "<0xF0>", "<s>": "<s>"},
     "minilm": {"he": " he", "##ily": "ily", "!": "!", "[CLS]": "[CLS]"},
     "bytes": {"Ġhe": " he", "he": "he", "Ġ": " ", "ð": "ð", "<|end|>": "<|end|>"},
-    "names": {"b": "b", "<|start|>": "<|start|>"},
-    "sorter": {},
 }
 
 
@@ -178,8 +173,6 @@ CONTINUED = {
     | {"\n": "<0x0A>"},
     "minilm": {" he": "he", "he": "he", "you": "you", " unhappily": "un ##ha ##pp ##ily", "...": ". . ."},
     "bytes": {" he": "Ġhe", "he": "he", "'s": "'s", ", he": ", Ġhe"},
-    "names": {"ab": "a b"},
-    "sorter": {"BA": "B A"},
 }
 
 
@@ -203,8 +196,7 @@ def test_a_pair_is_put_together_as_the_model_expects(minilm):
     batch = TokenBatch.from_texts([("he was", "she"), "he"], tokenizer)
     assert batch.ids.tolist() == [ids, [101, he, 102, 0, 0, 0]]
     assert batch.segments.tolist() == [segments, [0] * 6]
-    plain = TokenBatch.from_texts(["he was", "he"], tokenizer)
-    assert (plain.ids.tolist(), plain.segments) == ([[101, he, was, 102], [101, he, 102, 0]], None)
+    assert TokenBatch.from_texts(["he was", "he"], tokenizer).segments is None
 
 
 def test_a_start_token_that_no_template_adds_stands_before_a_text_or_pair_once():
@@ -272,8 +264,7 @@ APART = TWO | {"d_vocab": 23}
 @pytest.mark.parametrize(
     ("decoder", "tokenizers", "message"),
     [
-        ({}, [words(31)], "gives ids up to 30, but the embedding has 29 rows"),
-        ({}, [words(29, ordinary=("more",))], "gives ids up to 29"),
+        ({}, [words(29, ordinary=("more",))], "gives ids up to 29, but the embedding has 29 rows"),
         ({}, [words(29, special=("<s>",), template="<s> $A")], "gives ids up to 29"),
         (APART, [words(29), words(29)], r"target_tokenizer\.json gives ids up to 28, but the embedding has 23 rows"),
     ],

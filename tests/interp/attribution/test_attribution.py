@@ -44,111 +44,107 @@ def last_of(logits: torch.Tensor, batch: TokenBatch) -> torch.Tensor:
     return torch.stack([each[at] for each, at in zip(logits, columns, strict=True)])
 
 
-class TestHeadResults:
-    """They add up to what attention writes."""
-
-    @pytest.mark.parametrize("name", [*STACKS, *TWO_STACKS])
-    def test_they_add_up_to_what_attention_writes(self, name):
-        built = build(name)
-        stack = [*built.config.stacks][-1]
-        out = run(built, capture=f"{stack}.*attn*", **given(name))
-        for layer, block in enumerate(built.last.blocks):
-            for kind, prefix in [("self", ""), ("cross", "cross_")][: 1 + (name in TWO_STACKS)]:
-                sublayer = block.cross if prefix else block.attention
-                results, bias = head_results(built, out, layer, attention=kind).sum(-2), sublayer.layer.out.bias
-                written = sublayer.write(results if bias is None else results + bias)
-                assert_close(written, out[f"{stack}.{layer}.{prefix}attn_out"])
-        read = given(name)
-        again = head_results(built, read.pop("tokens"), -1, **read)
-        assert_close(again, head_results(built, out, built.config.n_layers - 1))
+@pytest.mark.parametrize("name", [*STACKS, *TWO_STACKS])
+def test_they_add_up_to_what_attention_writes(name):
+    built = build(name)
+    stack = [*built.config.stacks][-1]
+    out = run(built, capture=f"{stack}.*attn*", **given(name))
+    for layer, block in enumerate(built.last.blocks):
+        for kind, prefix in [("self", ""), ("cross", "cross_")][: 1 + (name in TWO_STACKS)]:
+            sublayer = block.cross if prefix else block.attention
+            results, bias = head_results(built, out, layer, attention=kind).sum(-2), sublayer.layer.out.bias
+            written = sublayer.write(results if bias is None else results + bias)
+            assert_close(written, out[f"{stack}.{layer}.{prefix}attn_out"])
+    read = given(name)
+    again = head_results(built, read.pop("tokens"), -1, **read)
+    assert_close(again, head_results(built, out, built.config.n_layers - 1))
 
 
-class TestDirectAttribution:
-    """Terms add up to the logit difference; of a decoder beside an encoder its own, of both kinds of its heads."""
-
-    @pytest.mark.parametrize(("name", "side"), [(name, side) for name in ADDITIVE for side in ("left", "right")] + [
-        (name, "right") for name in SUMS
-    ])  # fmt: skip
-    def test_terms_add_up_to_the_logit_difference(self, name, side):
-        # RMSNorm rounds to float32 at every precision
-        exact = 1e-5 if name in STACKS and "RMSNorm" in str(STACKS[name].norm) else 1e-10
-        for dtype, close in [(torch.float64, exact), (torch.float32, 1e-5)]:
-            built, read = build(name, dtype), given(name, side)
-            found, out = direct_logit_attribution(built, right=RIGHT, wrong=WRONG, **read), run(built, **read)
-            last = last_of(out.logits, out.target or out.tokens)
-            expected = last[range(3), RIGHT] - last[range(3), WRONG]
-            size = found.values.abs().sum(0).max()
-            assert size > 1
-            assert_close(found.total, expected, rtol=close, atol=close)
-            assert_close(found.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
-            rest = [found[name] for name in ("norm.bias", "output.bias") if name in found.names]
-            assert_close(found["embed"] + found.by_layer().sum(0) + sum(rest), found.values.sum(0))
-            if name in TWO_STACKS:
-                assert found.by_head().shape == found.by_head("cross").shape == (2, 4, 3)
-                assert found.by_head("cross").abs().min() > 0
-                assert_close(found["decoder.1.cross_head.2"], found.by_head("cross")[1, 2])
-
-    @pytest.mark.parametrize("name", ["gpt2", "llama", "no positions"])
-    def test_a_term_is_what_the_norm_at_a_fixed_scale_makes_of_it(self, name):
-        built, batch = model(name), ragged()
-        norm, unembedding = built.last.norm, built.output.weight[3]
-        found = direct_logit_attribution(built, batch, 3)
-        out = run(built, batch, capture=["decoder.1.mlp_out", "decoder.1.resid_post"])
-        x, part = (out[f"decoder.1.{site}"][1, 6] for site in ("resid_post", "mlp_out"))
-        if "RMS" in str(built.last.config.norm):
-            expected = part / (x.square().mean() + 1e-5).sqrt() * norm.weight @ unembedding
-        else:
-            expected = (part - part.mean()) / (x.var(correction=0) + 1e-5).sqrt() * norm.weight @ unembedding
-            assert_close(found["norm.bias"][1], norm.bias @ unembedding)
-        assert_close(found["decoder.1.mlp"][1], expected)
-
-    def test_another_position_is_the_last_of_the_prompt_cut_there(self):
-        built, ids = model("gpt2"), token_ids(2, 11)
-        for position in (4, -7, torch.tensor([4, 4])):
-            found = direct_logit_attribution(built, ids, 3, 5, position=position)
-            assert_close(found.values, direct_logit_attribution(built, ids[:, :5], 3, 5).values)
-
-    @pytest.mark.parametrize("name", ["gpt2", "rotary encoder"])
-    def test_a_direction_needs_no_output_layer(self, name):
-        built, direction = model(name, output="none"), torch.linspace(-1, 1, 19, dtype=torch.float64)
-        site = f"{next(iter(built.config.stacks))}.resid_final"
-        found = direct_logit_attribution(built, token_ids(2, 7), direction=direction)
-        final = run(built, token_ids(2, 7), capture=site)[site][:, -1]
-        assert_close(found.values.sum(0), final @ direction, rtol=1e-5, atol=1e-5)
-
-    def test_after_sums_without_norms_it_is_exact(self):
-        stack = replace(STACKS["attention only"], wiring="post", norm=NoNorm())
-        built = Transformer(TransformerConfig(decoder=stack)).double()
-        randomise(built)
-        found = direct_logit_attribution(built, token_ids(2, 5), 3, 5)
-        logits = run(built, token_ids(2, 5)).logits[:, -1]
-        assert_close(found.values.sum(0), logits[:, 3] - logits[:, 5])
+@pytest.mark.parametrize(("name", "side"), [(name, side) for name in ADDITIVE for side in ("left", "right")] + [
+    (name, "right") for name in SUMS
+])  # fmt: skip
+def test_terms_add_up_to_the_logit_difference(name, side):
+    # RMSNorm rounds to float32 at every precision
+    exact = 1e-5 if name in STACKS and "RMSNorm" in str(STACKS[name].norm) else 1e-10
+    for dtype, close in [(torch.float64, exact), (torch.float32, 1e-5)]:
+        built, read = build(name, dtype), given(name, side)
+        found, out = direct_logit_attribution(built, right=RIGHT, wrong=WRONG, **read), run(built, **read)
+        last = last_of(out.logits, out.target or out.tokens)
+        expected = last[range(3), RIGHT] - last[range(3), WRONG]
+        size = found.values.abs().sum(0).max()
+        assert size > 1
+        assert_close(found.total, expected, rtol=close, atol=close)
+        assert_close(found.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
+        rest = [found[name] for name in ("norm.bias", "output.bias") if name in found.names]
+        assert_close(found["embed"] + found.by_layer().sum(0) + sum(rest), found.values.sum(0))
+        if name in TWO_STACKS:
+            assert found.by_head().shape == found.by_head("cross").shape == (2, 4, 3)
+            assert found.by_head("cross").abs().min() > 0
+            assert_close(found["decoder.1.cross_head.2"], found.by_head("cross")[1, 2])
 
 
-class TestLogitLens:
-    """The output layer after each layer."""
+@pytest.mark.parametrize("name", ["gpt2", "llama", "no positions"])
+def test_a_term_is_what_the_norm_at_a_fixed_scale_makes_of_it(name):
+    built, batch = model(name), ragged()
+    norm, unembedding = built.last.norm, built.output.weight[3]
+    found = direct_logit_attribution(built, batch, 3)
+    out = run(built, batch, capture=["decoder.1.mlp_out", "decoder.1.resid_post"])
+    x, part = (out[f"decoder.1.{site}"][1, 6] for site in ("resid_post", "mlp_out"))
+    if "RMS" in str(built.last.config.norm):
+        expected = part / (x.square().mean() + 1e-5).sqrt() * norm.weight @ unembedding
+    else:
+        expected = (part - part.mean()) / (x.var(correction=0) + 1e-5).sqrt() * norm.weight @ unembedding
+        assert_close(found["norm.bias"][1], norm.bias @ unembedding)
+    assert_close(found["decoder.1.mlp"][1], expected)
 
-    @pytest.mark.parametrize("name", [*ADDITIVE, "post-norm decoder"])
-    def test_a_row_is_what_a_model_cut_there_says(self, name):
-        built, batch = model(name), ragged("left")
-        lens = logit_lens(built, batch, [-1, 2])
-        assert lens.logits.shape == (3, 3, 2, 29)
-        for layer in (2, 1, 0):
-            del built.last.blocks[layer:]
-            with torch.no_grad():  # `run`'s sites do not know that blocks were removed
-                logits = built(batch)
-            for prompt, length in enumerate(batch.lengths.tolist()):
-                assert_close(lens.logits[layer, prompt], logits[prompt, torch.tensor([10, 11 - length + 2])])
 
-    @pytest.mark.parametrize("name", TWO_STACKS)
-    def test_it_reads_the_decoder(self, name):
-        built, (prompts, last) = two_stacks(name), (range(3), TARGET.lengths - 1)
-        out = run(built, SOURCE, "decoder.1.resid_pre", target=TARGET)
-        lens = logit_lens(built, SOURCE, target=TARGET)
-        assert torch.equal(lens.logits[-1, :, 0], out.logits[prompts, last])
-        with torch.no_grad():
-            early = built.read(built.last.norm(out["decoder.1.resid_pre"]))[prompts, last]
-        assert_close(lens.logits[1, :, 0], early)
+def test_another_position_is_the_last_of_the_prompt_cut_there():
+    built, ids = model("gpt2"), token_ids(2, 11)
+    for position in (4, -7, torch.tensor([4, 4])):
+        found = direct_logit_attribution(built, ids, 3, 5, position=position)
+        assert_close(found.values, direct_logit_attribution(built, ids[:, :5], 3, 5).values)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "rotary encoder"])
+def test_a_direction_needs_no_output_layer(name):
+    built, direction = model(name, output="none"), torch.linspace(-1, 1, 19, dtype=torch.float64)
+    site = f"{next(iter(built.config.stacks))}.resid_final"
+    found = direct_logit_attribution(built, token_ids(2, 7), direction=direction)
+    final = run(built, token_ids(2, 7), capture=site)[site][:, -1]
+    assert_close(found.values.sum(0), final @ direction, rtol=1e-5, atol=1e-5)
+
+
+def test_after_sums_without_norms_it_is_exact():
+    stack = replace(STACKS["attention only"], wiring="post", norm=NoNorm())
+    built = Transformer(TransformerConfig(decoder=stack)).double()
+    randomise(built)
+    found = direct_logit_attribution(built, token_ids(2, 5), 3, 5)
+    logits = run(built, token_ids(2, 5)).logits[:, -1]
+    assert_close(found.values.sum(0), logits[:, 3] - logits[:, 5])
+
+
+@pytest.mark.parametrize("name", [*ADDITIVE, "post-norm decoder"])
+def test_a_row_is_what_a_model_cut_there_says(name):
+    built, batch = model(name), ragged("left")
+    lens = logit_lens(built, batch, [-1, 2])
+    assert lens.logits.shape == (3, 3, 2, 29)
+    for layer in (2, 1, 0):
+        del built.last.blocks[layer:]
+        with torch.no_grad():  # `run`'s sites do not know that blocks were removed
+            logits = built(batch)
+        for prompt, length in enumerate(batch.lengths.tolist()):
+            assert_close(lens.logits[layer, prompt], logits[prompt, torch.tensor([10, 11 - length + 2])])
+
+
+@pytest.mark.parametrize("name", TWO_STACKS)
+def test_it_reads_the_decoder(name):
+    built, (prompts, last) = two_stacks(name), (range(3), TARGET.lengths - 1)
+    out = run(built, SOURCE, "decoder.1.resid_pre", target=TARGET)
+    lens = logit_lens(built, SOURCE, target=TARGET)
+    assert torch.equal(lens.logits[-1, :, 0], out.logits[prompts, last])
+    with torch.no_grad():
+        early = built.read(built.last.norm(out["decoder.1.resid_pre"]))[prompts, last]
+    assert_close(lens.logits[1, :, 0], early)
 
 
 def attribute(name: str = "gpt2", **arguments):
@@ -196,41 +192,35 @@ def dense(built: Transformer, layer: int, head: int) -> tuple[torch.Tensor, torc
     return w_qk, reads @ attn.W_V[kv] @ attn.W_O[head]
 
 
-class TestComposition:
-    """Which heads read what earlier heads write."""
-
-    @pytest.mark.parametrize("name", list(STACKS))
-    def test_scores_are_those_of_dense_matrices(self, name):
-        stack = replace(STACKS[name], n_layers=3)
-        side = {"decoder": stack} if stack.causal else {"encoder": stack}
-        built = Transformer(TransformerConfig(**side, output="none")).double()
-        randomise(built)
-        found = composition_scores(built)
-        heads = stack.n_heads
-        assert found.shape == (3, 3, heads, 3, heads)
-        with torch.no_grad():
-            for layer, head, later, other in torch.cartesian_prod(*map(torch.arange, found.shape[1:])).tolist():
-                if later <= layer:
-                    assert found[:, layer, head, later, other].isnan().all()
-                    continue
-                (_, writes), (w_qk, w_ov) = dense(built, layer, head), dense(built, later, other)
-                for kind, reads in enumerate((w_qk, w_qk.T, w_ov)):
-                    expected = (writes @ reads).norm() / (writes.norm() * reads.norm())
-                    assert_close(found[kind, layer, head, later, other], expected)
+@pytest.mark.parametrize("name", list(STACKS))
+def test_scores_are_those_of_dense_matrices(name):
+    stack = replace(STACKS[name], n_layers=3)
+    side = {"decoder": stack} if stack.causal else {"encoder": stack}
+    built = Transformer(TransformerConfig(**side, output="none")).double()
+    randomise(built)
+    found = composition_scores(built)
+    heads = stack.n_heads
+    assert found.shape == (3, 3, heads, 3, heads)
+    with torch.no_grad():
+        for layer, head, later, other in torch.cartesian_prod(*map(torch.arange, found.shape[1:])).tolist():
+            if later <= layer:
+                assert found[:, layer, head, later, other].isnan().all()
+                continue
+            (_, writes), (w_qk, w_ov) = dense(built, layer, head), dense(built, later, other)
+            for kind, reads in enumerate((w_qk, w_qk.T, w_ov)):
+                expected = (writes @ reads).norm() / (writes.norm() * reads.norm())
+                assert_close(found[kind, layer, head, later, other], expected)
 
 
-class TestPlanted:
-    """Truth 5: two heads that write +2 and -1."""
-
-    def test_two_heads_write_two_and_minus_one(self):
-        writes = {"cat": ["meow"]}
-        heads = [planted.antecedent({"end": ["cat"]}, writes, strength=strength) for strength in (2.0, -1.0)]
-        built = Planted(["cat", "end", "the", "meow", "woof"], [heads, [planted.uniform]], n_ctx=5).build()
-        found = direct_logit_attribution(built, ["the cat the end", "cat end"], "meow", "woof")
-        assert found.total.tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
-        assert_close(found.values.sum(0), found.total, atol=1e-5, rtol=0)
-        expected = {"embed": 0.0, "decoder.0.head.0": 2.0, "decoder.0.head.1": -1.0, "decoder.1.head.0": 0.0}
-        for name, value in expected.items():
-            assert found[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
-        lens = logit_lens(built, ["the cat the end"])
-        assert lens.difference("meow", "woof").flatten().tolist() == pytest.approx([0, 1, 1], abs=1e-5)
+def test_two_heads_write_two_and_minus_one():
+    writes = {"cat": ["meow"]}
+    heads = [planted.antecedent({"end": ["cat"]}, writes, strength=strength) for strength in (2.0, -1.0)]
+    built = Planted(["cat", "end", "the", "meow", "woof"], [heads, [planted.uniform]], n_ctx=5).build()
+    found = direct_logit_attribution(built, ["the cat the end", "cat end"], "meow", "woof")
+    assert found.total.tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert_close(found.values.sum(0), found.total, atol=1e-5, rtol=0)
+    expected = {"embed": 0.0, "decoder.0.head.0": 2.0, "decoder.0.head.1": -1.0, "decoder.1.head.0": 0.0}
+    for name, value in expected.items():
+        assert found[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
+    lens = logit_lens(built, ["the cat the end"])
+    assert lens.difference("meow", "woof").flatten().tolist() == pytest.approx([0, 1, 1], abs=1e-5)

@@ -47,111 +47,108 @@ def accuracies(train: torch.Tensor, test: torch.Tensor, seed: int = 0) -> tuple[
     return tag, control
 
 
-class TestPlantedTruth:
-    """Truth 9 of the measures' page."""
-
-    def test_planted_tag_directions_are_read_perfectly_and_the_control_is_chance(self):
-        directions = torch.randn(K, 13, generator=generator())
-        train, test = (directions[text(2000, seed)[1]] for seed in (1, 2))
-        found = [accuracies(train, test, seed) for seed in range(4)]
-        assert [tag for tag, _ in found] == [1.0] * 4
-        # 40 types a tag: the commonest control class of a tag has hardly more than its share
-        assert np.mean([control for _, control in found]) == pytest.approx(1 / K, abs=0.12)
-
-    def test_word_identity_has_no_selectivity(self):
-        train, test = (torch.eye(TYPES)[text(3000, seed)[0]] for seed in (1, 2))
-        tag, control = accuracies(train, test)
-        assert control > 0.95  # learnt by heart
-        assert tag - control <= 0.02  # every type is seen: nothing that a control task does not give
+def test_planted_tag_directions_are_read_perfectly_and_the_control_is_chance():
+    directions = torch.randn(K, 13, generator=generator())
+    train, test = (directions[text(2000, seed)[1]] for seed in (1, 2))
+    found = [accuracies(train, test, seed) for seed in range(4)]
+    assert [tag for tag, _ in found] == [1.0] * 4
+    # 40 types a tag: the commonest control class of a tag has hardly more than its share
+    assert np.mean([control for _, control in found]) == pytest.approx(1 / K, abs=0.12)
 
 
-class TestFit:
-    @pytest.mark.parametrize("penalty", [2e-3, 0.1])
-    def test_loss_and_accuracy_are_those_of_scikit_learn(self, penalty):
-        vectors, labels = noisy()
-        found = p.fit(vectors, labels, K, penalty=penalty)
-        scaled, predicted = p.Scaling.of(vectors)(vectors), found.predict(vectors)
-        for site in range(len(vectors)):
-            for task, wanted in enumerate(labels.numpy()):
-                theirs = LogisticRegression(C=1 / (penalty * len(wanted)), max_iter=2000, tol=1e-8)
-                theirs.fit(scaled[site].numpy(), wanted)
-                loss = log_loss(wanted, theirs.predict_proba(scaled[site].numpy()))
-                assert float(found.loss[site, task]) == pytest.approx(loss, abs=1e-3)
-                accuracy = float((predicted[site, task].numpy() == wanted).mean())
-                assert accuracy == pytest.approx(theirs.score(scaled[site].numpy(), wanted), abs=1e-2)
-
-    @pytest.mark.parametrize("change", ["order", "rotation", "scale and shift", "items"])
-    def test_no_choice_of_coordinates_changes_a_probe(self, change, monkeypatch):
-        vectors, labels = (each.double() if each.is_floating_point() else each for each in noisy())
-        size, order = vectors.shape[-1], torch.randperm(vectors.shape[1], generator=generator(4))
-        changed = {
-            "order": vectors.flip(-1),
-            "rotation": vectors @ rotation(size),
-            "scale and shift": 7 * vectors - 3,
-            "items": vectors[:, order],
-        }[change]
-        same = labels[:, order] if change == "items" else labels
-        together = p.fit(vectors, labels, K).loss
-        monkeypatch.setattr(p.logistic, "_LOGITS", 1)  # nor does it matter whether sites are fitted together
-        torch.testing.assert_close(p.fit(changed, same, K).loss, together, atol=1e-4, rtol=0)
-
-    def test_threads_may_be_set_to_one_and_back(self):
-        """MKL's LU of several matrices then fails: curvatures are positive definite, and inverted without it."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        torch.set_num_threads(2)
-        found = p.fit(torch.randn(5, 600, 256, generator=generator()), torch.arange(600)[None] % 3, 3)
-        torch.set_num_threads(threads)
-        assert found.loss.isfinite().all()
+def test_word_identity_has_no_selectivity():
+    train, test = (torch.eye(TYPES)[text(3000, seed)[0]] for seed in (1, 2))
+    tag, control = accuracies(train, test)
+    assert control > 0.95  # learnt by heart
+    assert tag - control <= 0.02  # every type is seen: nothing that a control task does not give
 
 
-class TestMix:
-    def test_the_layer_that_says_it_has_the_shares(self):
-        labels = text(1500, 1)[1]
-        layers = torch.randn(4, 1500, 13, generator=generator())
-        layers[2] += 4 * torch.randn(K, 13, generator=generator(1))[labels]
-        scaled = p.Scaling.of(layers)(layers)
-        mix = p.fit_mix(scaled, labels, K)
-        assert mix.shares.sum() == pytest.approx(1.0, abs=1e-6)
-        assert p.centre_of_gravity(mix.shares) == pytest.approx(2.0, abs=0.1)
-        assert (mix.predict(scaled) == labels).float().mean() > 0.99
-
-    def test_expected_layer_by_hand(self):
-        right = torch.tensor([[0.0, 0, 0, 1], [1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 1, 0]])
-        above, below = p.expected_layer_terms(right)
-        assert above.tolist() == [1, 2, 3, -3]  # gained after block 1, 2, 3; lost after block 3
-        assert below.tolist() == [1, 1, 1, -1]
-        assert above.sum() / below.sum() == 1.5
+def test_loss_and_accuracy_are_those_of_scikit_learn():
+    penalty, (vectors, labels) = 0.02, noisy()
+    found = p.fit(vectors, labels, K, penalty=penalty)
+    scaled, predicted = p.Scaling.of(vectors)(vectors), found.predict(vectors)
+    for site in range(len(vectors)):
+        for task, wanted in enumerate(labels.numpy()):
+            theirs = LogisticRegression(C=1 / (penalty * len(wanted)), max_iter=2000, tol=1e-8)
+            theirs.fit(scaled[site].numpy(), wanted)
+            loss = log_loss(wanted, theirs.predict_proba(scaled[site].numpy()))
+            assert float(found.loss[site, task]) == pytest.approx(loss, abs=1e-3)
+            accuracy = float((predicted[site, task].numpy() == wanted).mean())
+            assert accuracy == pytest.approx(theirs.score(scaled[site].numpy(), wanted), abs=1e-2)
 
 
-class TestBaselines:
-    def test_control_classes_are_fixed_by_type_and_have_the_shares_of_the_labels(self):
-        names = [f"w{at}" for at in range(4000)]
-        drawn = p.control_labels(names, [0] * 70 + [1] * 20 + [2] * 10, seed=3)
-        assert drawn == p.control_labels(names[::-1] + names, [2] * 10 + [0] * 70 + [1] * 20, seed=3)
-        assert drawn != p.control_labels(names, [0] * 70 + [1] * 20 + [2] * 10, seed=4)
-        shares = np.bincount([*drawn.values()]) / len(names)
-        assert shares == pytest.approx([0.7, 0.2, 0.1], abs=0.03)
+@pytest.mark.parametrize("change", ["order", "rotation", "scale and shift", "items"])
+def test_no_choice_of_coordinates_changes_a_probe(change, monkeypatch):
+    vectors, labels = (each.double() if each.is_floating_point() else each for each in noisy())
+    size, order = vectors.shape[-1], torch.randperm(vectors.shape[1], generator=generator(4))
+    changed = {
+        "order": vectors.flip(-1),
+        "rotation": vectors @ rotation(size),
+        "scale and shift": 7 * vectors - 3,
+        "items": vectors[:, order],
+    }[change]
+    same = labels[:, order] if change == "items" else labels
+    together = p.fit(vectors, labels, K).loss
+    monkeypatch.setattr(p.logistic, "_LOGITS", 1)  # nor does it matter whether sites are fitted together
+    torch.testing.assert_close(p.fit(changed, same, K).loss, together, atol=1e-4, rtol=0)
 
-    def test_commonest_label_of_a_type_and_of_all(self):
-        own, other = p.commonest_labels(["ring", "ring", "ring", "the", "a"], [1, 1, 0, 2, 2])
-        assert own == {"ring": 1, "the": 2, "a": 2}
-        assert other == 1  # a tie goes to the lower class
+
+def test_threads_may_be_set_to_one_and_back():
+    """MKL's LU of several matrices then fails: curvatures are positive definite, and inverted without it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_num_threads(2)
+    found = p.fit(torch.randn(5, 600, 256, generator=generator()), torch.arange(600)[None] % 3, 3)
+    torch.set_num_threads(threads)
+    assert found.loss.isfinite().all()
 
 
-class TestEdges:
-    def test_only_the_product_says_that_two_words_agree(self):
-        random = generator()
-        kinds = torch.randint(2, (2, 1000), generator=random)
-        ends = 2.0 * kinds[..., None] - 1 + 0.3 * torch.randn(2, 1000, 7, generator=random)
-        same = (kinds[0] == kinds[1]).long()[None]
-        axes = p.Axes.of(ends.flatten(0, 1)[None], 7)
-        one, other = axes(ends[:1]), axes(ends[1:])
-        with_product, without = p.edge_vectors(one, other), torch.cat([one, other], -1)
-        assert (p.fit(with_product, same, 2).predict(with_product)[0] == same).float().mean() > 0.99
-        assert (p.fit(without, same, 2).predict(without)[0] == same).float().mean() < 0.6
-        vectors = torch.zeros(1, 50, 5).index_fill_(2, torch.tensor(0), 1) * torch.arange(50)[:, None]
-        found = p.Axes.of(vectors, 3)(vectors)  # what never varies stays nothing
-        assert (found.abs().amax((0, 1)) > 0).tolist() == [False, False, True]
-        with pytest.raises(InputError, match="at least two, got 1"):
-            p.fit(with_product, same * 0, 1)
+def test_the_layer_that_says_it_has_the_shares():
+    labels = text(1500, 1)[1]
+    layers = torch.randn(4, 1500, 13, generator=generator())
+    layers[2] += 4 * torch.randn(K, 13, generator=generator(1))[labels]
+    scaled = p.Scaling.of(layers)(layers)
+    mix = p.fit_mix(scaled, labels, K)
+    assert mix.shares.sum() == pytest.approx(1.0, abs=1e-6)
+    assert p.centre_of_gravity(mix.shares) == pytest.approx(2.0, abs=0.1)
+    assert (mix.predict(scaled) == labels).float().mean() > 0.99
+
+
+def test_expected_layer_by_hand():
+    right = torch.tensor([[0.0, 0, 0, 1], [1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 1, 0]])
+    above, below = p.expected_layer_terms(right)
+    assert above.tolist() == [1, 2, 3, -3]  # gained after block 1, 2, 3; lost after block 3
+    assert below.tolist() == [1, 1, 1, -1]
+    assert above.sum() / below.sum() == 1.5
+
+
+def test_control_classes_are_fixed_by_type_and_have_the_shares_of_the_labels():
+    names = [f"w{at}" for at in range(4000)]
+    drawn = p.control_labels(names, [0] * 70 + [1] * 20 + [2] * 10, seed=3)
+    assert drawn == p.control_labels(names[::-1] + names, [2] * 10 + [0] * 70 + [1] * 20, seed=3)
+    assert drawn != p.control_labels(names, [0] * 70 + [1] * 20 + [2] * 10, seed=4)
+    shares = np.bincount([*drawn.values()]) / len(names)
+    assert shares == pytest.approx([0.7, 0.2, 0.1], abs=0.03)
+
+
+def test_commonest_label_of_a_type_and_of_all():
+    own, other = p.commonest_labels(["ring", "ring", "ring", "the", "a"], [1, 1, 0, 2, 2])
+    assert own == {"ring": 1, "the": 2, "a": 2}
+    assert other == 1  # a tie goes to the lower class
+
+
+def test_only_the_product_says_that_two_words_agree():
+    random = generator()
+    kinds = torch.randint(2, (2, 1000), generator=random)
+    ends = 2.0 * kinds[..., None] - 1 + 0.3 * torch.randn(2, 1000, 7, generator=random)
+    same = (kinds[0] == kinds[1]).long()[None]
+    axes = p.Axes.of(ends.flatten(0, 1)[None], 7)
+    one, other = axes(ends[:1]), axes(ends[1:])
+    with_product, without = p.edge_vectors(one, other), torch.cat([one, other], -1)
+    assert (p.fit(with_product, same, 2).predict(with_product)[0] == same).float().mean() > 0.99
+    assert (p.fit(without, same, 2).predict(without)[0] == same).float().mean() < 0.6
+    vectors = torch.zeros(1, 50, 5).index_fill_(2, torch.tensor(0), 1) * torch.arange(50)[:, None]
+    found = p.Axes.of(vectors, 3)(vectors)  # what never varies stays nothing
+    assert (found.abs().amax((0, 1)) > 0).tolist() == [False, False, True]
+    with pytest.raises(InputError, match="at least two, got 1"):
+        p.fit(with_product, same * 0, 1)

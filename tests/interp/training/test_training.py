@@ -7,7 +7,7 @@ import pytest
 import torch
 from learners import BOTH, DECODER, ENCODER, model, plan, sources, text, tokenizer, weights
 
-from interp import InputError, Transformer, run
+from interp import InputError, Transformer
 from interp.training import Masked, Pairs, Phase, Plan, Windows, record, train
 from interp.training.objectives import IGNORED
 from interp.training.parallel import Processes
@@ -70,23 +70,19 @@ def test_what_the_caller_set_changes_no_training(tmp_path):
 
 
 REFUSED = [
-    (lambda: a_plan(phases=()), "at least one phase"),
     (lambda: a_plan(learning_rate=math.nan), "learning_rate must be at least 0 and less than inf, got nan"),
     (lambda: a_plan(dropout=1.0), "dropout must be at least 0 and less than 1"),
     (lambda: a_plan(final=1.5), "final is a share of the peak"),
     (lambda: a_plan(betas=(0.9, 1.0)), "betas must be"),
     (lambda: a_plan(warmup=10, hold=90), "ends before its warm-up"),
-    (lambda: a_plan(warmup=101, schedule="constant"), "ends before its warm-up"),
     (lambda: a_plan(accumulate=3), r"accumulate must divide the rows of every phase \(4\)"),
     (lambda: a_plan(snapshot_at=(5, 101)), "got 101"),
-    (lambda: a_plan(save_every=-1), "a whole number as save_every, 0 or more"),
     (lambda: a_plan(phases=(Phase(100, 4, 8, learning_rate=1.0),)), "begins with the plan's learning_rate"),
     (lambda: a_plan(phases=(Phase(10, 4, 8), Phase(90, 4, 8, learning_rate=1.0))), "leave nothing of 10 steps"),
     (lambda: a_plan(schedule="cosin"), "no schedule 'cosin': expected cosine or linear or"),
     (lambda: Phase(0, 4, 8), "as steps, 1 or more"),
     (lambda: Phase(1, 4, 1), "as row, 2 or more"),
     (lambda: Phase(1, 4, 8, {"a": 0.0}), "not all 0"),
-    (lambda: Phase(1, 4, 8, {}, math.inf), "learning_rate must be at least 0"),
     (lambda: Processes("ddp", 0, 3).check(a_plan()), "4 rows a step: expected a multiple of 3"),
 ]
 
@@ -188,15 +184,3 @@ def test_same_seed_same_weights_another_seed_others_and_the_callers_random_state
     assert torch.equal(torch.get_rng_state(), before)
     torch.testing.assert_close(one, same, atol=0, rtol=0)
     assert any(not torch.equal(one[name], weight) for name, weight in other.items())
-
-
-def test_a_masked_model_learns_an_order_of_words(tmp_path):
-    order = 2 + torch.arange(600) % 5  # each word tells both its neighbours
-    stack = replace(ENCODER.encoder, n_layers=1, d_model=32, n_heads=2, d_head=16, d_mlp=64)
-    made, source = model(replace(ENCODER, encoder=stack)), Masked(Windows(order, [0]), tokenizer())
-    ours = Plan((Phase(150, 16, 13),), learning_rate=1e-2, warmup=20, evaluate_every=0, save_every=0)
-    train(made, {"text": source}, ours, tmp_path, save=lambda made, directory: None)
-    seen = source.examples(64, 13, torch.Generator().manual_seed(99))
-    hidden = (seen.tokens.ids == tokenizer().mask_id) & (seen.targets != IGNORED)
-    right = run(made, seen.tokens).logits.argmax(-1) == seen.targets
-    assert right[hidden].float().mean() > 0.9

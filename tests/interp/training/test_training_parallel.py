@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from learners import BOTH, DECODER, STACK, ended, leftovers, model, plan, process, sources, weights
+from learners import BOTH, DECODER, STACK, ended, leftovers, model, plan, process, sources, weights, weights_in
 
 from interp import InputError
 from interp.config import Buckets
@@ -32,18 +32,13 @@ def together(out, how, the_plan, *, made=DECODER, rows=None, resume=False, n_pro
         train(learning, rows or sources(), the_plan, out, save=save, parallel=how, resume=resume, **more)
         dist.barrier()
         assert not learning.training
-        torch.testing.assert_close(weights(learning), in_state(out), atol=0, rtol=0)
+        torch.testing.assert_close(weights(learning), weights_in(out), atol=0, rtol=0)
         dist.destroy_process_group()
 
     children = [process(lambda rank=rank: work(rank)) for rank in range(n_processes)]
     assert [ended(child) for child in children] == [0] * n_processes
     assert not leftovers(out)
-    return in_state(out)
-
-
-def in_state(out):
-    found = state.read(out / state.FILE).tensors
-    return {name.removeprefix("weights/"): value for name, value in found.items() if name.startswith("weights/")}
+    return weights_in(out)
 
 
 def alone(out, the_plan, *, made=DECODER, rows=None, **more):
@@ -62,7 +57,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path, how):
     held, clipped = {"text": Windows(torch.arange(2, 31).repeat(3), [0]).every(9)}, ours(accumulate=2, clip=0.05)
     expected = alone(tmp_path / "one", clipped, held_out=held, measures=size)
     close(together(tmp_path / "two", how, clipped, held_out=held, measures=size), expected)
-    close(weights(load(tmp_path / "two")), in_state(tmp_path / "one"))
+    close(weights(load(tmp_path / "two")), weights_in(tmp_path / "one"))
     one, two = record.read(tmp_path / "one"), record.read(tmp_path / "two")
     assert [line.keys() for line in one] == [line.keys() for line in two]
     for name in ("loss", "held_out/text", "size"):
