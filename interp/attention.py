@@ -74,7 +74,9 @@ class Attention(nn.Module):
         self.qkv = Linear(config.d_model, (n_q + 2 * n_kv) * config.d_head, bias=config.attention_bias)
         out_bias = config.attention_bias if config.out_bias is None else config.out_bias
         self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=out_bias)
-        self.norm_q, self.norm_k = (_head_norm(config, n) for n in (config.n_heads, config.kv_heads))
+        sizes = [config.d_head * (1 if config.qk_norm == "head" else heads) for heads in (n_q, n_kv)]
+        norms = [nn.Identity() if config.qk_norm is None else build_norm(config.norm, size) for size in sizes]
+        self.norm_q, self.norm_k = norms
 
     def forward(self, x: Stream, tap: Tap, visibility: Visibility, past: Growing | None = None) -> Stream:
         """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
@@ -224,12 +226,6 @@ class Attention(nn.Module):
     def b_O(self) -> Float[Tensor, " d_model"]:
         """The bias of what attention writes."""
         return _existing(self.out.bias, "what attention writes")
-
-
-def _head_norm(config: StackConfig, n_heads: int) -> nn.Module:
-    if config.qk_norm is None:
-        return nn.Identity()
-    return build_norm(config.norm, config.d_head if config.qk_norm == "head" else n_heads * config.d_head)
 
 
 class CrossAttention(Attention):

@@ -19,11 +19,7 @@ EXPANDS, UNCHECKED = 100, 1 << 24  # a gzipped file may become so many times lon
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is something to read at `path`, be it a directory or not.
-
-    Raises:
-        InputError: the name is too long for the file system, or is no name.
-    """
+    """Whether there is something to read at `path`, be it a directory or not; a name that cannot be is refused."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -42,11 +38,9 @@ def check_name(path: Path) -> None:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, plain or gzipped, with their ends, as they are needed.
+    """The lines of a UTF-8 text file, plain or gzipped, with their ends, as they are needed.
 
-    Raises:
-        InputError: no regular file, no UTF-8, a damaged one, a line longer than `LONGEST_LINE`, or a gzipped file that
-            is more than `EXPANDS` times as long when it is unpacked.
+    Refused are pipes, damaged files, lines longer than `LONGEST_LINE`, and what unpacks to `EXPANDS` times its size.
     """
     with _opened(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig")

@@ -83,7 +83,7 @@ class Interpolated:
 
 @dataclass(frozen=True)
 class Stretched:
-    """Slow angles divided by `factor`, fast ones kept, those between mixed linearly (Dubey 2024)."""
+    """Slow angles divided by `factor`, fast ones as they are, those between mixed linearly (Dubey 2024)."""
 
     factor: float
     slow: float  # an angle that turns fewer times than this in `n_ctx` positions is divided
@@ -202,7 +202,7 @@ class StackConfig(Configured):
     cross_attention: bool = False  # blocks attend to an encoder's last stream too
     embedding_norm: bool = False  # the embedding is normalised before it enters the first block
     first_norm: bool = True  # the first attention has a norm before it, as every other
-    n_token_types: int = 0  # segments told apart by an added vector; 0 for none
+    n_token_types: int = 0  # rows of a table of which the first is added to every token; 0 for none
     embedding_scale: float = 1.0  # what token embeddings are multiplied by
     d_embedding: int | None = None  # width of the embedding where a matrix brings it to d_model
     scale: float | None = None  # scores are q·k times this; None is d_head ** -0.5

@@ -22,13 +22,12 @@ Region = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class SelectiveEdit:
-    """Change a part of a site's value, chosen by the names of its axes (`head=5`, `position=-1`).
+    """Change a part of a site's value, selected by the names of its axes (`head=5`, `position=-1`).
 
     An axis takes a whole number, a slice, or a list, tuple or range of numbers; several axes are crossed. Positions
     (`position`, `query`, `key`) are counted in each text without its padding, negative ones from its end. An array or a
     tensor gives each text a position, or a row of several; on other axes it is a list. Texts of which a slice takes
-    equally many positions are changed together. While text is written (`generate`), negative positions count from the
-    prompt's end, and `step` says in which steps: 0 reads the prompt, s the s-th token written.
+    equally many positions are changed together. For `step`, see `generate`.
     """
 
     change: Callable[[Tensor], Tensor]  # of the part
@@ -108,10 +107,7 @@ def _region(site: Site, shape: torch.Size, index: Mapping[str, Tensor], single: 
 
 
 def on_a_copy(function: Change) -> Edit:
-    """An edit from a function of a value's copy, which may return None to leave the value as it is.
-
-    Writing over the copy and returning None is refused, as are results that are not real floating-point numbers.
-    """
+    """An edit from a function of a value's copy, which may return None (and not write) to leave the value as it is."""
     if not callable(function):
         raise InputError(f"expected an edit: zero(), put(value), ..., or a function of the value; got {function!r}")
 

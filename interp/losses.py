@@ -29,14 +29,10 @@ def token_losses(
     of at least `n_ctx - stride` there.
 
     Args:
-        model: a decoder, edited or not.
+        model: a decoder with an output layer, edited or not.
         text: a text, a list of texts, a `TokenBatch`, or ids; of any length.
         stride: by how many tokens windows move; by default half of what a window holds.
         budget: bytes that the logits of one pass may take.
-
-    Raises:
-        InputError: the model is no decoder with an output layer and one stack, a text of one token, ids outside the
-            vocabulary, a stride that a window does not hold.
     """
     config = model.config
     if len(config.stacks) > 1 or config.decoder is None or config.output == "none":
@@ -68,11 +64,8 @@ def _texts(model: Model, text: Tokens) -> tuple[list[int], list[list[int]]]:
         return [], batch.id_lists()
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
-    tokenizer, texts = model.tokenizer, texts_of(text)
-    single = [each for each in texts if isinstance(each, str)]
-    if len(single) < len(texts):
-        raise InputError("a decoder reads single texts: expected no pair of texts")
-    return [*tokenizer.prefix], [[*tokenizer.pieces(each).ids, *tokenizer.suffix] for each in single]
+    tokenizer = model.tokenizer
+    return [*tokenizer.prefix], [[*tokenizer.pieces(each).ids, *tokenizer.suffix] for each in texts_of(text)]
 
 
 def _windows(ids: Sequence[int], room: int, stride: int) -> Iterator[tuple[list[int], int]]:

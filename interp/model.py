@@ -1,12 +1,10 @@
 """What is a model, what can be read and changed in it, and what does it read?
 
-A `Transformer` is one; so is a model that another library runs. What needs blocks and weights one at a time takes a
-`Transformer` (`interp.transformer.with_parts`). Sites are named `stack.layer.site` (`decoder.3.attn.pattern`),
-`stack.site` (`decoder.embed`) or `logits`.
+Sites are named `stack.layer.site` (`decoder.3.attn.pattern`), `stack.site` (`decoder.embed`) or `logits`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
@@ -21,9 +19,9 @@ from interp.config import Experts, NoMLP, NoNorm, Rotary, StackConfig, Transform
 from interp.display import DataFrame, Shown, so_many
 from interp.errors import InputError
 from interp.tap import UNTAPPED, Tap
-from interp.tokens import Text, TokenBatch, Tokenizer
+from interp.tokens import TokenBatch, Tokenizer
 
-Tokens = str | Sequence[Text] | TokenBatch | Tensor
+Tokens = str | Sequence[str] | TokenBatch | Tensor
 _STREAM = "position d_model"
 _OF_KEYS = (".k", ".v", ".rot_k")  # their heads are key/value heads
 
@@ -99,14 +97,17 @@ class Model(Protocol):
     @property
     def sites(self) -> Mapping[str, Site]:
         """What can be read or changed, by name, in the order in which a call passes it."""
+        ...
 
     @property
     def device(self) -> torch.device:
         """Where it runs."""
+        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and activations."""
+        ...
 
     def __call__(
         self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None
@@ -184,7 +185,7 @@ def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:
 
 def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:
     """What the first stack reads and, where there are two, what the decoder reads."""
-    batch, n_stacks = as_batch(model, tokens, pairs=True), len(model.config.stacks)
+    batch, n_stacks = as_batch(model, tokens), len(model.config.stacks)
     if n_stacks == 1:
         if target is not None:
             raise InputError("this model has one stack, which reads one text: expected no target")
@@ -205,14 +206,13 @@ def check_model(model: Any) -> None:
         raise InputError(f"expected a model, as {load} gives it; got {model!r}")
 
 
-def texts_of(tokens: Any) -> Sequence[Text]:
-    """One text, or a list of texts or pairs of texts, as a list."""
-    texts = [tokens] if isinstance(tokens, str) else tokens
-    expected = "expected a text, a list of texts or of pairs of them, or ids as a tensor"
+def texts_of(tokens: Any) -> Sequence[str]:
+    """One text, or a list of texts, as a list."""
+    texts, expected = [tokens] if isinstance(tokens, str) else tokens, "expected a text, a list of texts, or a tensor"
     if not isinstance(texts, Sequence) or isinstance(texts, bytes):
         raise InputError(f"{expected}; got {texts!r}, of type {type(texts).__name__}")
     for text in texts:
-        if not all(isinstance(each, str) for each in (text if isinstance(text, tuple) and len(text) == 2 else [text])):
+        if not isinstance(text, str):
             raise InputError(f"{expected}; got {text!r} in the list, of type {type(text).__name__}")
     return texts
 
@@ -220,10 +220,7 @@ def texts_of(tokens: Any) -> Sequence[Text]:
 def as_target(model: Model, target: Tokens) -> TokenBatch:
     """`target` as the decoder reads it: text with the decoder's start id before it and no end after it."""
     if not isinstance(target, TokenBatch | Tensor):
-        texts = texts_of(target)
-        if not all(isinstance(text, str) for text in texts):
-            raise InputError("a decoder reads single texts: expected no pair of texts as a target")
-        target = TokenBatch.from_texts(texts, target_tokenizer(model))
+        target = TokenBatch.from_texts(texts_of(target), target_tokenizer(model))
     return as_batch(model, target, "decoder")
 
 
@@ -237,7 +234,7 @@ def target_tokenizer(model: Model) -> Tokenizer:
     return tokenizer.around((start, *tokenizer.prefix), ())
 
 
-def as_batch(model: Model, tokens: Tokens, stack: str | None = None, *, pairs: bool = False) -> TokenBatch:
+def as_batch(model: Model, tokens: Tokens, stack: str | None = None) -> TokenBatch:
     """`tokens` as a batch on the model's device, as `stack` reads it, by default the first."""
     check_model(model)
     if isinstance(tokens, TokenBatch):
@@ -256,17 +253,4 @@ def as_batch(model: Model, tokens: Tokens, stack: str | None = None, *, pairs: b
     low, high = int(batch.ids.min()), int(batch.ids.max())
     if low < 0 or high >= d_vocab:
         raise InputError(f"token ids must lie in 0-{d_vocab - 1}, the model's vocabulary; got {low} to {high}")
-    return _segmented(batch, config.n_token_types, pairs=pairs).to(model.device)
-
-
-def _segmented(batch: TokenBatch, n_token_types: int, *, pairs: bool) -> TokenBatch:
-    """The batch with segments only where a model tells them apart."""
-    if batch.segments is None:
-        return batch
-    if n_token_types < 2:
-        return replace(batch, segments=None)
-    if not pairs:
-        raise InputError("pairs of texts are read by `run` alone: give single texts here")
-    if int(batch.segments.min()) < 0 or int(batch.segments.max()) >= n_token_types:
-        raise InputError(f"segments must lie in 0-{n_token_types - 1}, got up to {int(batch.segments.max())}")
-    return batch
+    return batch.to(model.device)

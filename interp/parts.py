@@ -79,12 +79,9 @@ class Embedding(nn.Module):
         self.project = Linear(width, config.d_model) if config.d_embedding else nn.Identity()
 
     def forward(
-        self,
-        ids: Int[Tensor, "*batch position"],
-        positions: Int[Tensor, "*batch position"],
-        segments: Int[Tensor, "*batch position"] | None = None,
+        self, ids: Int[Tensor, "*batch position"], positions: Int[Tensor, "*batch position"]
     ) -> Float[Tensor, "*batch position d_model"]:
-        """Embed tokens that stand at `positions` of their texts, and belong to `segments` of them."""
+        """Embed tokens that stand at `positions` of their texts."""
         x = self.token(ids)
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
@@ -95,7 +92,7 @@ class Embedding(nn.Module):
             case Sinusoidal():
                 x = x + sinusoids(positions, x.shape[-1], self.config.positions).to(x.dtype)
         if self.token_type is not None:
-            x = x + (self.token_type.weight[0] if segments is None else self.token_type(segments))
+            x = x + self.token_type.weight[0]
         return self.project(self.norm(x))
 
 

@@ -85,14 +85,11 @@ def frequencies(rotary: Rotary, dims: int, device: torch.device) -> tuple[Float[
 
 
 class Slopes(nn.Module):
-    """-slope * distance on the scores; slopes fall geometrically from head to head (Press 2022, section 3).
-
-    They are 2**(-8/n), 2**(-16/n), ... for n a power of 2; else the power below's, then every other of the one above's.
-    """
+    """-slope * distance on the scores; slopes fall geometrically from head to head (Press 2022, section 3)."""
 
     def __init__(self, n_heads: int):
         super().__init__()
-        power = 2 ** math.floor(math.log2(n_heads))
+        power = 2 ** math.floor(math.log2(n_heads))  # beyond it, every other slope of the next power
         self.slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
         self.slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
 

@@ -79,7 +79,7 @@ class Run(Shown):
         batch = self.tokens if self.target is None else self.target
         prompt, column = (each.cpu() for each in batch.mask.nonzero(as_tuple=True))
         ids, position = batch.ids.cpu()[prompt, column], batch.positions.cpu()[prompt, column].numpy()
-        table = {"prompt": prompt.numpy(), "position": position, "id": ids.numpy()}
+        table: dict[str, Any] = {"prompt": prompt.numpy(), "position": position, "id": ids.numpy()}
         table["token"] = self._labels(ids.tolist(), batch)
         if self._logits is None:
             return pd.DataFrame(table)
@@ -180,8 +180,7 @@ def run(
 
     Args:
         model: a transformer, or whatever runs as one (`interp.model.Model`).
-        tokens: a text, a list of texts, a `TokenBatch`, or ids (`prompt position`, taken as they are). In a list, a
-            pair of texts (`[("He left.", "She stayed.")]`) is read as one, put together as the tokenizer says.
+        tokens: a text, a list of texts, a `TokenBatch`, or ids (`prompt position`, taken as they are).
         capture: names or globs of sites (`"decoder.*.attn.pattern"`); `interp.sites(model)` lists them.
         edit: for a site (or glob), a function of its value, or a ready-made one (`zero(head=5)`); a new leading axis
             that it adds is carried through the rest of the pass. A function that returns None leaves the value as it

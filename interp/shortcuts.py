@@ -16,10 +16,9 @@ from interp.tokens import Tokenizer
 
 
 class LayerWeights:
-    """One kind of weight in every layer: `W_Q[layer]`, and with more indices a part of it, as of a tensor.
+    """One kind of weight in every layer: `W_Q[layer]`, `W_Q[layer, head]`, ..., indexed as a tensor.
 
-    What one layer has (`W_Q[2]`, `W_Q[2, 5]`) is the live view: writing to it changes the model. Several layers
-    (`W_Q[:]`, `W_Q[:, 5]`) are a copy, which refuses to be written to.
+    One layer's are a live view: writing to it changes the model. Several layers' are a copy, which refuses writing.
     """
 
     def __init__(self, name: str, axes: str, layers: Sequence[Attention]):

@@ -1,7 +1,7 @@
 """How does text become tokens, and batches of them, and which tokens is a word?"""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeVar
 
@@ -15,7 +15,6 @@ from interp.display import Shown, so_many
 from interp.errors import InputError, one_of
 from interp.indices import Index, entries, for_texts
 
-Text = str | tuple[str, str]  # two texts are read as one, told apart by segments
 Side = Literal["left", "right"]
 Positions = Index | None  # one or several for all texts, or an array with one a text; None is the last
 Span = tuple[int, int]  # first character, and the one after the last
@@ -102,12 +101,6 @@ class Tokenizer:
         """Token ids of `text`, with the special tokens that the model expects around it."""
         return [*self.prefix, *self.pieces(text).ids, *self.suffix]
 
-    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Token ids of two texts that are read as one, with the model's special tokens, and segments."""
-        encoding = _encoded(self.backend, first, second)
-        alone = [token for token in self.prefix if token not in encoding.ids[:1]]  # what its own template does not add
-        return [*alone, *encoding.ids], [0] * len(alone) + encoding.type_ids
-
     @property
     def policy(self) -> dict[str, list[str]]:
         """The special tokens that stand before and after every text."""
@@ -178,13 +171,11 @@ class TokenBatch(Shown):
     ids        prompt position   token ids; padding is filled with `pad_id`
     mask       prompt position   True at real tokens
     positions  prompt position   place of each token in its own text, from 0; 0 on padding
-    segments   prompt position   which of two texts that are read as one a token belongs to; None for single texts
     """
 
     ids: Int[Tensor, "prompt position"]
     mask: Bool[Tensor, "prompt position"]
     positions: Int[Tensor, "prompt position"]
-    segments: Int[Tensor, "prompt position"] | None = None
 
     @staticmethod
     def from_ids(ids: Tensor) -> "TokenBatch":
@@ -209,23 +200,14 @@ class TokenBatch(Shown):
         return TokenBatch(ids, mask, text_positions(mask))
 
     @staticmethod
-    def from_texts(texts: Sequence[Text], tokenizer: Tokenizer) -> "TokenBatch":
-        """Texts, or pairs of texts, with the special tokens that the model expects."""
-        encoded = [
-            tokenizer.encode_pair(*text) if isinstance(text, tuple) else (tokenizer.encode(text), []) for text in texts
-        ]
-        batch = TokenBatch.from_rows([ids for ids, _ in encoded])
-        if not any(isinstance(text, tuple) for text in texts):
-            return batch
-        segments = torch.zeros_like(batch.ids)
-        for row, (_, of_row) in zip(segments, encoded, strict=True):
-            row[: len(of_row)] = torch.tensor(of_row, dtype=torch.long)
-        return replace(batch, segments=segments)
+    def from_texts(texts: Sequence[str], tokenizer: Tokenizer) -> "TokenBatch":
+        """Texts with the special tokens that the model expects."""
+        return TokenBatch.from_rows([tokenizer.encode(text) for text in texts])
 
     def facts(self) -> tuple[str, dict[str, str]]:
         """How many texts, and how long they are."""
-        facts = {"ids": " ".join(map(str, self.ids[0, :16].tolist())) + " …" * (self.ids.shape[1] > 16)}
-        return f"TokenBatch: {said_of(self)}", facts | ({} if self.segments is None else {"segments": "0 and 1"})
+        ids = " ".join(map(str, self.ids[0, :16].tolist())) + " …" * (self.ids.shape[1] > 16)
+        return f"TokenBatch: {said_of(self)}", {"ids": ids}
 
     def id_lists(self) -> list[list[int]]:
         """Each text's ids, without padding."""
@@ -265,17 +247,13 @@ class TokenBatch(Shown):
 
     def rows(self, rows: slice | Int[Tensor, " row"]) -> "TokenBatch":
         """The batch of these rows; a row may be there twice."""
-        return self._changed(lambda value: value[rows])
+        return TokenBatch(self.ids[rows], self.mask[rows], self.positions[rows])
 
     def to(self, device: torch.device) -> "TokenBatch":
         """The same batch on another device."""
-        moved = self._changed(lambda value: value.to(device))
+        moved = TokenBatch(self.ids.to(device), self.mask.to(device), self.positions.to(device))
         vars(moved)["padded"] = self.padded  # computed here: another device would have to be waited for
         return moved
-
-    def _changed(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
-        segments = None if self.segments is None else change(self.segments)
-        return TokenBatch(change(self.ids), change(self.mask), change(self.positions), segments)
 
 
 @dataclass(frozen=True)
@@ -325,9 +303,9 @@ def said_of(batch: TokenBatch) -> str:
     return f"{so_many(len(batch.ids), 'prompt')} of {upto}{so_many(longest, 'token')}"
 
 
-def _encoded(backend: Backend, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> Encoding:
+def _encoded(backend: Backend, text: str, *, add_special_tokens: bool = True) -> Encoding:
     try:
-        return tokenizing(lambda: backend.encode(text, pair, add_special_tokens=add_special_tokens))
+        return tokenizing(lambda: backend.encode(text, add_special_tokens=add_special_tokens))
     except InputError as error:
         expected = "expected text that UTF-8 can hold, and a tokenizer that is not damaged"
         raise InputError(f"cannot tokenize {text!a}: {error}; {expected}") from error

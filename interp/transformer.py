@@ -35,7 +35,7 @@ class Sublayer:
     """A layer, and how it meets the stream: norm_sum(x + norm_after(layer(norm_before(x)))).
 
     `pre` has the norm before the layer (Radford 2019), `post` after the sum (Vaswani 2017), `after` after the layer
-    (Walsh 2025), `sandwich` one before it and one after it (Ding 2021). `site` is that of the stream after it.
+    (Walsh 2025), `sandwich` one before it and one after it (Ding 2021).
     """
 
     def __init__(self, name: str, norm: nn.Module, layer: nn.Module | None, site: str = "", wiring: Wiring = "pre"):
@@ -174,7 +174,7 @@ class Stack(Weights, nn.Module):
 
     def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
         """Residual stream after the final norm, for whole texts."""
-        residual = tap("embed", self.embed(batch.ids, batch.positions, batch.segments))
+        residual = tap("embed", self.embed(batch.ids, batch.positions))
         return self.resume(residual, Visibility.of(batch, causal=self.config.causal), tap=tap, source=source)
 
     def resume(
@@ -195,10 +195,7 @@ class Stack(Weights, nn.Module):
 
 
 class Transformer(Shortcuts, nn.Module):
-    """Stacks and, where there is one, the output layer that reads the last of them.
-
-    `W_E`, `W_Q[layer, head]` and the like are those of the last stack; `model.stack("encoder")` has its own.
-    """
+    """Stacks and the output layer; `W_Q[layer, head]` and the like are the last stack's, `stack("encoder")` has its."""
 
     def __init__(
         self, config: TransformerConfig, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None

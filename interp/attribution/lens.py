@@ -105,10 +105,7 @@ def logit_lens(model: Model, tokens: Tokens, position: Positions = None, *, targ
         tokens: the prompts.
         position: where, in each prompt's own tokens (negative: from its end): one or several for all prompts, or a
             tensor with one a prompt; by default its last.
-        target: what the decoder reads where there is an encoder; positions are the decoder's then, and so are layers.
-
-    Returns:
-        LogitLens: logits `layer prompt position d_vocab`, one layer more than the model has.
+        target: what the decoder reads where there is an encoder; positions and layers are the decoder's then.
     """
     model = with_parts(model, "the logit lens")
     if model.output is None:

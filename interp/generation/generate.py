@@ -1,6 +1,7 @@
 """How does a model continue a text? On the key/value cache: one new position a step, everything before it kept."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from interp.attention import Growing
 from interp.errors import InputError, whole_number
 from interp.finite import check_finite
-from interp.generation.written import Watch, Written, text_behind
+from interp.generation.written import Watch, Written
 from interp.model import Model, Tokens, as_batch, as_batches, check_model
 from interp.running import Edited, Edits
 from interp.tap import Tap
@@ -72,7 +73,7 @@ def generate(
     writer = Writer(model, prompt, max_new_tokens, **texts, **sampling)
     for _ in writer.tokens():
         pass
-    return writer.written()
+    return replace(writer.written(), activations=writer.watch.captured())
 
 
 def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: Any) -> Iterator[list[str]]:
@@ -87,7 +88,7 @@ def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: 
     texts = [""] * len(writer.ids)
     for _ in writer.tokens():
         old = texts
-        whole = zip(writer.behind(), writer.ended, strict=True)
+        whole = zip(writer.written().continuations, writer.ended, strict=True)
         texts = [text if has_ended else text.rstrip("\ufffd") for text, has_ended in whole]
         yield [text[len(start) :] for text, start in zip(texts, old, strict=True)]
 
@@ -147,7 +148,7 @@ class Writer:
             self.mask = torch.cat([self.mask, self.mask.new_ones(len(new), 1)], 1)
             self.ended = self.ended | torch.isin(new, self.stops)
             if self.stop_texts:
-                stopped = [any(stop in text for stop in self.stop_texts) for text in self.behind()]
+                stopped = [any(stop in text for stop in self.stop_texts) for text in self.written().continuations]
                 self.ended = self.ended | torch.tensor(stopped, device=self.ids.device)
             if self.source is not None:
                 self.ended = self.ended | (self._ends >= n_ctx)
@@ -202,21 +203,12 @@ class Writer:
             new = new.masked_fill(last, writing.last)
         return new if writing.first is None else new.masked_fill(self._ends == 1, writing.first)
 
-    def behind(self) -> list[str]:
-        """What is written behind each prompt so far."""
-        tokenizer = self.model.target_tokenizer
-        assert tokenizer is not None
-        return text_behind(tokenizer, self._texts(), self.begun.lengths)
-
-    def _texts(self) -> TokenBatch:
+    def written(self) -> Written:
+        """The texts so far, without what was captured."""
         width, first = self.ids.shape[1], self.mask.int().argmax(1, keepdim=True)
         mask = self.mask & (torch.arange(width, device=self.ids.device) < first + self._ends[:, None])
-        return TokenBatch(self.ids, mask, text_positions(mask))
-
-    def written(self) -> Written:
-        """The texts as they stand."""
-        captures = self.watch.captured()
-        return Written(self._texts(), self.begun.lengths, captures, self.model.target_tokenizer, self.source)
+        texts = TokenBatch(self.ids, mask, text_positions(mask))
+        return Written(texts, self.begun.lengths, {}, self.model.target_tokenizer, self.source)
 
 
 def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch | None, TokenBatch]:

@@ -22,20 +22,17 @@ from interp.tokens import Continued, TokenBatch, Tokenizer
 
 @dataclass(frozen=True)
 class Written:
-    """What `generate` gives.
+    """What `generate` gives: the whole texts, padded on both sides where they differ in length.
 
-    tokens        the whole texts, prompts and what was written; where prompts or texts are of different lengths, with
-                  padding on both sides (in `ids`, a text that has ended repeats its last token)
-    n_prompt      prompt: how many tokens each prompt had
-    activations   by site; along positions there is one less than `tokens` has, since the last one was not read
-    source        what the encoder read, where there is one
+    In `ids`, a text that has ended repeats its last token. Along positions, activations have one less than `tokens`:
+    the last one was not read.
     """
 
     tokens: TokenBatch
-    n_prompt: Int[Tensor, " prompt"]
-    activations: dict[str, Tensor] = field(repr=False)
+    n_prompt: Int[Tensor, " prompt"]  # how many tokens each prompt had
+    activations: dict[str, Tensor] = field(repr=False)  # by site
     tokenizer: Tokenizer | None = field(repr=False)
-    source: TokenBatch | None = field(default=None, repr=False)
+    source: TokenBatch | None = field(default=None, repr=False)  # what the encoder read, where there is one
 
     @property
     def ids(self) -> Int[Tensor, "prompt position"]:
@@ -49,23 +46,18 @@ class Written:
 
     @property
     def continuations(self) -> list[str]:
-        """What was written behind each prompt, as text."""
-        return text_behind(_with(self.tokenizer), self.tokens, self.n_prompt)
+        """What was written behind each prompt, as it reads after it."""
+        tokenizer, parts = _with(self.tokenizer), []
+        for ids, begun in zip(self.tokens.id_lists(), self.n_prompt.tolist(), strict=True):
+            prompt, whole = tokenizer.decode(ids[:begun]), tokenizer.decode(ids)
+            if not whole.startswith(prompt):  # a character that the prompt begins and what is written ends
+                prompt = prompt.rstrip("\ufffd")
+            parts.append(whole[len(prompt) :])
+        return parts
 
     def __getitem__(self, site: str) -> Tensor:
         """The activation captured at `site`, with the axes of `sites(model)[site]` after `prompt`."""
         return captured(self.activations, site)
-
-
-def text_behind(tokenizer: Tokenizer, texts: TokenBatch, n_prompt: Int[Tensor, " prompt"]) -> list[str]:
-    """What stands behind the first `n_prompt` tokens of each text, as it reads after them."""
-    parts = []
-    for ids, begun in zip(texts.id_lists(), n_prompt.tolist(), strict=True):
-        prompt, whole = tokenizer.decode(ids[:begun]), tokenizer.decode(ids)
-        if not whole.startswith(prompt):  # a character that the prompt begins and what is written ends
-            prompt = prompt.rstrip("\ufffd")
-        parts.append(whole[len(prompt) :])
-    return parts
 
 
 def _with(tokenizer: Tokenizer | None) -> Tokenizer:

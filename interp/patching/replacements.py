@@ -85,7 +85,7 @@ def _mean(model: Transformer, patch_site: PatchSite, texts: Iterable[Any]) -> Fl
     for text in texts:
         if two and (not isinstance(text, tuple) or len(text) != 2):
             raise InputError("this model reads two texts: expected (sources, targets), one such pair or more")
-        first, second = text if two else ([text] if isinstance(text, tuple) else text, None)
+        first, second = text if two else (text, None)
         out = run(model, first, capture=patch_site.names, target=second)
         read = text_read((out.tokens, out.target), patch_site.counted("position"))
         # in double precision: a long corpus must not lose its last batches to rounding

@@ -19,10 +19,7 @@ _LOGITS = 2_000_000  # numbers in the logits of the probes fitted together: cach
 
 @dataclass(frozen=True)
 class Scaling:
-    """Takes a site's mean off and divides by one number, so that all coordinates together have mean square 1.
-
-    One number a site, not one a coordinate: a rotation of the vectors then changes no probe.
-    """
+    """Takes off a site's mean and divides by one number (so that no rotation changes a probe): mean square 1."""
 
     centre: Float[Tensor, "site 1 feature"]
     size: Float[Tensor, "site 1 1"]
@@ -69,10 +66,9 @@ class Axes:
 def edge_vectors(
     first: Float[Tensor, "site item axis"], second: Float[Tensor, "site item axis"]
 ) -> Float[Tensor, "site item three_axis"]:
-    """What an edge probe reads: both words and their product, axis by axis.
+    """What an edge probe reads: both words and their product, axis by axis, or it could never tell that they agree.
 
-    A linear probe of the two alone could only add up what each says by itself, never that they agree. The edge probes
-    of Tenney et al. 2019 pool spans by attention and have a hidden layer instead; these stay linear.
+    The edge probes of Tenney et al. 2019 pool spans by attention and have a hidden layer instead.
     """
     return torch.cat([first, second, first * second], -1)
 
@@ -175,10 +171,9 @@ def curvature_inverse(
 def control_labels(types: Sequence[str], labels: Sequence[int], *, seed: int = 0) -> dict[str, int]:
     """The control task: for each type one random class, fixed (Hewitt & Liang 2019, section 2).
 
-    A class is drawn with its share of `labels`, the classes of the training items, as in the paper's control task for
-    tags; the order of `types` does not matter. A probe can do well on it only by knowing types by heart; accuracy less
-    control accuracy is its *selectivity*. For pairs of words the paper draws an attachment for each word; that a pair
-    of forms is a type, with one random class, is ours.
+    A class is drawn with its share of `labels`, the classes of the training items; the order of `types` is irrelevant.
+    A probe can do well on it only by knowing types by heart; accuracy less control accuracy is its *selectivity*. That
+    a pair of forms is a type too is ours; the paper draws an attachment for each word.
     """
     rng = random.Random(whole_number("seed", seed))
     counts = sorted(Counter(labels).items())
@@ -217,11 +212,10 @@ def fit_mix(
 ) -> Mix:
     """Fit a probe of the layers' mix, sum over layers of softmax(a) x vector, with `a` fitted too.
 
-    The scalar mix of Tenney et al. 2019 (BERT Rediscovers the Classical NLP Pipeline, section 3.1), whose overall
-    factor the classifier's weights take up. Ours: the classifier is linear where theirs has a hidden layer, and the
-    layers come scaled to one size (`Scaling`), because a layer of larger vectors would need a smaller weight (Fayyaz et
-    al. 2021). The loss is not convex in both parts together: every fit starts from equal shares and no weights. Fitted
-    to the end, shares gather on one or two layers; training that stops early, as in the paper, leaves them more equal.
+    The scalar mix of Tenney et al. 2019 (section 3.1) without its overall factor. Ours: the classifier is linear, and
+    the layers come scaled to one size (`Scaling`), because a layer of larger vectors would need a smaller weight
+    (Fayyaz et al. 2021). The loss is not convex in both parts together: every fit starts from equal shares and no
+    weights. Fitted to the end, shares gather on one or two layers; training that stops early leaves them more equal.
     """
     n_layers, n_items, n_features = scaled.shape
     inverse = curvature_inverse(scaled.mean(0, keepdim=True), penalty)[0]

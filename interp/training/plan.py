@@ -11,6 +11,7 @@ from interp.errors import InputError, one_of, whole_number
 
 Schedule = Literal["cosine", "linear", "inverse-square-root", "constant"]
 Precision = Literal["float32", "bfloat16"]
+_ENDS = {"learning_rate": math.inf, "weight_decay": math.inf, "clip": math.inf, "label_smoothing": 1.0, "dropout": 1.0}
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,8 @@ class Plan:
         one_of("precision", self.precision, Precision)
         for name in ("seed", "warmup", "hold", "evaluate_every", "evaluate_rows", "save_every"):
             whole_number(name, getattr(self, name))
-        for name in ("learning_rate", "weight_decay", "clip"):
-            _check_range(name, getattr(self, name))
-        for name in ("label_smoothing", "dropout"):
-            _check_range(name, getattr(self, name), 1.0)
+        for name, end in _ENDS.items():
+            _check_range(name, getattr(self, name), end)
         if not 0 <= self.final <= 1:
             raise InputError(f"final is a share of the peak: expected 0 to 1, got {self.final:g}")
         if not all(0 <= beta < 1 for beta in self.betas) or not 0 < self.eps < math.inf:

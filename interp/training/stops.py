@@ -11,10 +11,7 @@ _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def stoppable(stop: Callable[[int], object]) -> Iterator[None]:
-    """Within, Ctrl-C, SIGTERM and SIGHUP call `stop` with their number, once; each is as before from then on.
-
-    Signals reach a program's first thread alone; what it was started to ignore (`nohup`) is ignored still.
-    """
+    """Within, the first Ctrl-C, SIGTERM or SIGHUP calls `stop` with its number; ignored ones (`nohup`) stay ignored."""
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         handlers = {number: signal.getsignal(number) for number in _STOPS}

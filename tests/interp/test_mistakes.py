@@ -13,7 +13,7 @@ from models import load
 
 MISTAKES = {
     "run('default', 'a')": "expected a model, as models.load('default') gives it; got 'default'",
-    "run(m, 3)": "expected a text, a list of texts or of pairs of them, or ids as a tensor; got 3, of type int",
+    "run(m, 3)": "expected a text, a list of texts, or a tensor; got 3, of type int",
     "run(m, ['a', 3])": "got 3 in the list, of type int",
     "run(m, 'a', capture=3)": "expected the name of a site, got 3: interp.sites(model) lists them",
     "run(m, 'a', edit=zero())": "expected edits by site",

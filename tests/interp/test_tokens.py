@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import STACKS
-from tiny import model as tiny_model
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, WordLevel
-from torch.testing import assert_close
 
 from interp import InputError, TokenBatch, Tokenizer, Transformer, TransformerConfig, run
-from interp.running import as_batch
 from interp.tokens import NO_WORD, Span, align
 from models import load, save
 
@@ -184,53 +181,10 @@ def test_a_label_and_a_continuation_have_no_space_but_their_own(name, tokenizer)
         assert [tokenizer.backend.id_to_token(id) for id in tokenizer.continuation(text)] == tokens.split(), text
 
 
-# --- two texts read as one
-
-
-def test_a_pair_is_put_together_as_the_model_expects(minilm):
-    tokenizer = Tokenizer(Backend.from_file(str(minilm / "tokenizer.json")))
-    ids, segments = tokenizer.encode_pair("he was", "she")
-    he, was, she = (tokenizer.id(f" {word}") for word in ("he", "was", "she"))
-    assert ids == [101, he, was, 102, she, 102]
-    assert segments == [0, 0, 0, 0, 1, 1]
-    batch = TokenBatch.from_texts([("he was", "she"), "he"], tokenizer)
-    assert batch.ids.tolist() == [ids, [101, he, 102, 0, 0, 0]]
-    assert batch.segments.tolist() == [segments, [0] * 6]
-    assert TokenBatch.from_texts(["he was", "he"], tokenizer).segments is None
-
-
-def test_a_start_token_that_no_template_adds_stands_before_a_text_or_pair_once():
-    for template, add_start, ids in (("", None, [1, 2]), ("", 0, [0, 1, 2]), ("w0 $A", 0, [0, 1, 2])):
+def test_a_start_token_that_no_template_adds_stands_before_a_text_once():
+    for template, add_start, ids in (("", None, [1]), ("", 0, [0, 1]), ("w0 $A", 0, [0, 1])):
         tokenizer = Tokenizer(words(3, template=template), add_start=add_start)
-        assert tokenizer.encode_pair("w1", "w2")[0] == ids
-        assert tokenizer.encode("w1") == ids[:-1]
-
-
-def test_pairs_are_read_as_transformers_reads_them(minilm):
-    transformers = pytest.importorskip("transformers", reason="parity is with transformers, which is not installed")
-    theirs = transformers.AutoModel.from_pretrained(minilm, dtype=torch.float64).eval()
-    their_tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
-    pairs = [("He left early.", "She stayed."), ("Rain.", "The match was called off.")]
-    given = their_tokenizer(*map(list, zip(*pairs, strict=True)), return_tensors="pt", padding=True)
-    with torch.no_grad():
-        expected = theirs(**given).last_hidden_state
-    ours = load(minilm, dtype=torch.float64)
-    out = run(ours, pairs, capture="encoder.resid_final")
-    assert torch.equal(out.tokens.ids, given["input_ids"])
-    read = out.tokens.mask
-    assert_close(out["encoder.resid_final"][read], expected[read], atol=1e-10, rtol=1e-10)
-
-
-def test_pairs_are_refused_where_they_are_not_told_apart_later(minilm):
-    bert_model = load(minilm)
-    with pytest.raises(InputError, match="read by `run` alone"):
-        as_batch(bert_model, [("he", "she")])
-    batch = as_batch(bert_model, [("he", "she")], pairs=True)
-    with pytest.raises(InputError, match="segments must lie in 0-1, got up to 2"):
-        as_batch(bert_model, replace(batch, segments=batch.segments + 1), pairs=True)
-    assert batch.rows(torch.tensor([0, 0])).to(torch.device("cpu")).segments.tolist() == batch.segments.tolist() * 2
-    decoder, ids = tiny_model("gpt2"), torch.tensor([[1, 2, 3]])
-    assert as_batch(decoder, replace(TokenBatch.from_ids(ids), segments=ids % 2)).segments is None
+        assert tokenizer.encode("w1") == ids
 
 
 # --- tokenizers of models
@@ -289,8 +243,6 @@ def test_a_target_is_read_with_the_target_tokenizer(tmp_path):
         out = run(model, "w28", target="w22")
         assert out.tokens.ids.tolist() == [[28]]
         assert out.target.ids.tolist() == [[3, 3, 22]]  # the start id, then what stands before every target
-    with pytest.raises(InputError, match="a decoder reads single texts"):
-        run(model, "w28", target=[("w1", "w2")])
     (tmp_path / "again" / "target_tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match=r"target_tokenizer\.json is not readable as a tokenizer"):
         load(tmp_path / "again")
