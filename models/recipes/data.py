@@ -102,7 +102,7 @@ class Preparation:
                 examples = Windows(left_out.tokens, prefix).every(self.row, self.plan.evaluate_rows)
             except InputError as error:
                 raise InputError(f"[data.{name}], held out: {error}, or set held_out = 0") from error
-            ready.held_out[name] = self._hidden(learnt, examples)
+            ready.held_out[name] = self._with_masks(learnt, examples)
             facts |= {"held_out": list(left_out.names), "held_out_characters": left_out.n_characters}
             facts |= {"held_out_tokens": len(left_out.tokens)}
         ready.facts[name] = {"digest": self.digests[name], **facts}
@@ -158,7 +158,7 @@ class Preparation:
     def _hiding(self, source: Source) -> Source:
         return source if self.hidden is None else Masked(source, self.tokenizer, self.hidden)
 
-    def _hidden(self, source: Source, examples: Sequence[Examples]) -> Sequence[Examples]:
+    def _with_masks(self, source: Source, examples: Sequence[Examples]) -> Sequence[Examples]:
         if not isinstance(source, Masked):
             return examples
         generator = torch.Generator().manual_seed(_HELD_OUT_SEED)
@@ -170,7 +170,7 @@ def learns(mix: Mapping[str, float], name: str) -> bool:
     return not mix or mix.get(name, 0.0) > 0
 
 
-def known(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
+def check_sources(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
     """Refuse a name in `place` of the recipe `source` that is none of the data's.
 
     Raises:

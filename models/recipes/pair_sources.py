@@ -8,8 +8,7 @@ from pathlib import Path
 
 from interp import InputError
 from interp.training import token_arrays as texts
-from models.columns import pairs
-from models.pair_tasks import TASKS
+from models.pair_tasks import TASKS, pairs
 from models.plain_tables import nearest
 from models.recipes.text_sources import check_count, check_share, digest_of
 
@@ -45,13 +44,13 @@ class Paired:
         Raises:
             InputError: no such file, a line that has not two columns, or nothing to learn from.
         """
-        both: tuple[list[Pair], list[Pair]] = [], []
+        halves: tuple[list[Pair], list[Pair]] = [], []
         for pair in self._pairs():
             unit = pair[0] if self.name is None else pair[1]  # a rule writes one target from several sources
-            both[texts.held_out(unit, self.held_out)].append(pair)
-        if not both[0]:
+            halves[texts.held_out(unit, self.held_out)].append(pair)
+        if not halves[0]:
             raise InputError(f"no pairs to learn from in {self.path or self.name}")
-        return both
+        return halves
 
     def digest(self) -> str:
         """Tells these pairs, and how they are divided, from others."""

@@ -45,16 +45,16 @@ class Text:
 
     def digest(self) -> str:
         """SHA-256 of names and bytes, and of how they are divided."""
-        each = [(texts.name_of(file), hashlib.sha256(_bytes(file)).hexdigest()) for file in self.files()]
-        return digest_of([each, self.unwrap, self.held_out])
+        digests = [(texts.name_of(file), hashlib.sha256(_bytes(file)).hexdigest()) for file in self.files()]
+        return digest_of([digests, self.unwrap, self.held_out])
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
         """The texts of one of the two sides."""
         files = self.files()
         out = [file for file in files if texts.held_out(texts.name_of(file), self.held_out)]
         if not self.held_out or 0 < len(out) < len(files):
-            chosen = [file for file in files if (file in out) is held_out]
-            yield from texts.read(chosen, unwrap=self.unwrap)
+            selection = [file for file in files if (file in out) is held_out]
+            yield from texts.read(selection, unwrap=self.unwrap)
             return
         for document in texts.read(files, unwrap=self.unwrap):
             cut = int(len(document.text) * (1 - self.held_out))
@@ -82,7 +82,7 @@ class Generated:
         first = [text.text for text in GENERATORS[self.name](min(_HASHED, self.count), self.seed)]
         return digest_of([asdict(self), first])
 
-    def every(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[Document]:
         """The texts of both sides, generated anew."""
         for text in islice(GENERATORS[self.name](None, self.seed), self.count):
             yield Document(text.document, text.text)
@@ -92,7 +92,7 @@ Running = Text | Generated
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredTexts:
     """Generated texts in a file, written when they are first read: to generate them takes far longer than to read."""
 
     source: Generated
@@ -129,19 +129,19 @@ class Kept:
         try:
             sweep_beside(self.file)
             with replacing(self.file) as part, part.open("wb") as file:
-                before = hashlib.sha256()
-                for each in self.source.every():
-                    line = f"{json.dumps([each.name, each.text])}\n".encode()
-                    before.update(line)
+                digest = hashlib.sha256()
+                for document in self.source.documents():
+                    line = f"{json.dumps([document.name, document.text])}\n".encode()
+                    digest.update(line)
                     file.write(line)
-                file.write(f'"{before.hexdigest()}"\n'.encode())
+                file.write(f'"{digest.hexdigest()}"\n'.encode())
         except OSError as error:
             raise InputError(f"cannot write {self.source.name} to {self.file}: {error.strerror or error}") from error
 
 
-def read_from(kind: Running, digest: str, cache: Path) -> Text | Kept:
+def read_from(kind: Running, digest: str, cache: Path) -> Text | StoredTexts:
     """What gives the documents of running text: its files, or for generated texts a file in the cache."""
-    return kind if isinstance(kind, Text) else Kept(kind, cache / f"{kind.name}-{digest[:16]}.texts")
+    return kind if isinstance(kind, Text) else StoredTexts(kind, cache / f"{kind.name}-{digest[:16]}.texts")
 
 
 def check_share(share: float) -> None:
