@@ -203,7 +203,7 @@ def _same_texts(folder: Path) -> None:
     """Generated texts are as they were written, or refused; they are written where there are none."""
     source = Generated("stories", 3, seed=1)
     texts = [each.text for each in StoredTexts(source, folder / "stories.texts").documents(held_out=False)]
-    assert texts == [each.text for each in source.every()], "other texts than were written"
+    assert texts == [each.text for each in source.generate()], "other texts than were written"
 
 
 def _model(file: str, make: Callable[[Path], object] = lambda folder: save(model(), folder, "llama")) -> Reader:

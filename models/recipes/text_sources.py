@@ -82,7 +82,7 @@ class Generated:
         first = [text.text for text in GENERATORS[self.name](min(_HASHED, self.count), self.seed)]
         return digest_of([asdict(self), first])
 
-    def documents(self) -> Iterator[Document]:
+    def generate(self) -> Iterator[Document]:
         """The texts of both sides, generated anew."""
         for text in islice(GENERATORS[self.name](None, self.seed), self.count):
             yield Document(text.document, text.text)
@@ -130,7 +130,7 @@ class StoredTexts:
             sweep_beside(self.file)
             with replacing(self.file) as part, part.open("wb") as file:
                 digest = hashlib.sha256()
-                for document in self.source.documents():
+                for document in self.source.generate():
                     line = f"{json.dumps([document.name, document.text])}\n".encode()
                     digest.update(line)
                     file.write(line)
