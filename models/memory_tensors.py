@@ -84,11 +84,7 @@ def in_memory(model: Any) -> MemoryTensors:
 
 
 def _by_name(tensors: Mapping[str, Any], originals: Iterable[Any]) -> dict[str, MemoryTensor]:
-    """Tensors by name; those whose memory is not that of any in `originals` were made on the way.
-
-    Raises:
-        InputError: a value is no tensor, or none that holds its numbers itself.
-    """
+    """Plain tensors by name; those whose memory is none of the `originals`' were made on the way."""
     for name, tensor in tensors.items():
         if type(tensor) not in {Tensor, nn.Parameter}:
             raise InputError(f"{name} is a {type(tensor).__name__}: expected plain tensors by name")

@@ -27,8 +27,7 @@ from interp.patching.pair_files import read_columns
 from interp.training import record, state, token_arrays
 from models import load, save
 from models.recipes import read as read_recipe
-from models.recipes.pair_sources import Paired
-from models.recipes.text_sources import Generated, StoredTexts, Text
+from models.recipes.text_sources import Generated, Paired, StoredTexts, Text
 
 SAMPLES = Path(__file__).parent / "samples"
 

@@ -75,11 +75,7 @@ def save(model: Model, directory: str | Path, family: str | None = None) -> None
 
 
 def _check_place(directory: Path) -> None:
-    """Only a model is replaced by a model.
-
-    Raises:
-        InputError: something else is in its place.
-    """
+    """Refuse a place that holds anything but a model."""
     check_kind(directory, stat.S_IFDIR)
     if Path.cwd().is_relative_to(directory):
         raise InputError(f"the program runs in {directory}, which no other can replace: give a directory in it")

@@ -23,11 +23,7 @@ _FACTORS = {"Metaspace": 2, "ByteLevel": 4}  # a space in front, a character for
 
 
 def check_growth(text: str) -> None:
-    """Refuse a tokenizer.json that makes more than `LIMIT` characters of one.
-
-    Raises:
-        InputError: it does, or is no JSON.
-    """
+    """Refuse a tokenizer.json that makes more than `LIMIT` characters of one, or is no JSON."""
     try:
         content = json.loads(text)
         steps = content if isinstance(content, dict) else {}

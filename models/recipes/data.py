@@ -13,8 +13,7 @@ from interp.training import Examples, Masked, Pairs, Plan, Repeats, Windows
 from interp.training import token_arrays as texts
 from interp.training.objectives import Source
 from models.plain_tables import nearest
-from models.recipes.pair_sources import Paired
-from models.recipes.text_sources import Generated, Running, Text, digest_of, read_from
+from models.recipes.text_sources import Generated, Paired, Running, Text, digest_of, read_from
 
 Say = Callable[[str, int], None]
 _HELD_OUT_SEED = 1  # of what is drawn for held-out examples: the same at every look and of every run
@@ -171,11 +170,7 @@ def learns(mix: Mapping[str, float], name: str) -> bool:
 
 
 def check_sources(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
-    """Refuse a name in `place` of the recipe `source` that is none of the data's.
-
-    Raises:
-        InputError: it names the nearest that is.
-    """
+    """Refuse a name in `place` of the recipe `source` that is none of the data's, with the nearest that is."""
     if unknown := [name for name in names if name not in data]:
         raise InputError(
             f"{source}: {place} has no source to be {unknown[0]}; the nearest in [data] is {nearest(unknown[0], data)}"

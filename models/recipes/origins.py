@@ -40,11 +40,7 @@ class Fresh:
         return self.architecture.n_ctx
 
     def check(self, source: str, data: Mapping[str, Data]) -> None:
-        """Refuse parts, sizes and vocabularies that do not fit together.
-
-        Raises:
-            InputError: they do not.
-        """
+        """Refuse parts, sizes and vocabularies that do not fit together."""
         stacks = self.architecture.stacks
         for place, vocabulary in (("tokenizer", self.tokenizer), ("target_tokenizer", self.target_tokenizer)):
             check_sources(source, f"[{place}].texts", vocabulary.texts if vocabulary else (), data)
@@ -143,11 +139,7 @@ class Loaded:
         return min(stack.n_ctx for stack in self._loaded[0].stacks.values())
 
     def check(self, source: str, data: Mapping[str, Data]) -> None:
-        """Refuse a model that cannot be trained on.
-
-        Raises:
-            InputError: there is no such model, another library runs it, it foretells nothing, or it has no tokenizer.
-        """
+        """Refuse a model that is not there, that another library runs, or that lacks an output layer or a tokenizer."""
         with inside(f"{source}: [model].start"):
             if self.start.startswith(LENS):
                 raise InputError(f"TransformerLens runs {self.start}: leave {LENS} out to train our own")

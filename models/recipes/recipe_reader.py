@@ -14,8 +14,8 @@ from models.recipes import toml_tables as files
 from models.recipes.architecture import architecture
 from models.recipes.data import KINDS, Kind, check_sources, learns
 from models.recipes.origins import Fresh, Loaded
-from models.recipes.pair_sources import Paired
 from models.recipes.recipe import Recipe
+from models.recipes.text_sources import Paired
 from models.recipes.vocabulary import Vocabulary
 
 _NAME = re.compile(r"[^\W_][\w .+-]{0,63}")
