@@ -18,7 +18,7 @@ from models.sources import directory_of
 
 # with these sizes, everything else is a family's default
 _SIZES = {"n_layers": 24, "d_model": 1024, "n_heads": 4, "d_mlp": 2048, "n_ctx": 256, "d_vocab": 256}
-_MORE = {"num_key_value_heads": 2, "head_dim": 256, "d_kv": 256, "num_local_experts": 8, "num_experts_per_tok": 2}
+_HEAD_SIZES = {"num_key_value_heads": 2, "head_dim": 256, "d_kv": 256, "num_local_experts": 8, "num_experts_per_tok": 2}
 _WIDTHS = {"embedding_size": 1024, "word_embed_proj_dim": 1024}
 _WINDOW = {"sliding_window": 64}
 
@@ -50,11 +50,11 @@ class Parts:
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model on this machine; `parts` is None where it cannot be loaded, and `about` says why."""
+    """A model on this machine; `parts` is None where it cannot be loaded, and `summary` says why."""
 
     name: str  # what `load` is given
     family: str
-    about: str
+    summary: str
     n_parameters: int
     n_bytes: int  # on disk
     parts: Parts | None
@@ -68,7 +68,7 @@ def families() -> dict[str, Parts | None]:
 def default(family: Family) -> TransformerConfig:
     """A small configuration of a family, with all that it has a choice of left at its default."""
     names = [Sizes.named(family.name, stack) for stack in ("encoder", "decoder")]
-    sizes = {getattr(each, ours): size for each in names for ours, size in _SIZES.items()} | _WIDTHS | _MORE
+    sizes = {getattr(each, ours): size for each in names for ours, size in _SIZES.items()} | _WIDTHS | _HEAD_SIZES
     try:
         return family.reads(Fields(sizes | _WINDOW))
     except InputError:  # it has no window
@@ -135,10 +135,10 @@ def local_models(named: dict[str, Path]) -> Iterator[LocalModel]:
             yield LocalModel(name, "", str(error).removeprefix(f"{directory}: "), 0, n_bytes, None)
             continue
         stack = config.last
-        about = f"{'+'.join(str(each.n_layers) for each in config.stacks.values())} layers x {stack.n_heads} heads"
+        summary = f"{'+'.join(str(each.n_layers) for each in config.stacks.values())} layers x {stack.n_heads} heads"
         n_parameters = sum(math.prod(tensor.shape) for tensor in stored.values())
         yield LocalModel(
-            name, raw["model_type"], f"{about}, width {stack.d_model}", n_parameters, n_bytes, describe(config)
+            name, raw["model_type"], f"{summary}, width {stack.d_model}", n_parameters, n_bytes, describe(config)
         )
 
 

@@ -15,11 +15,11 @@ KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Held:
-    """One tensor in memory; `kept` says whether it is the model's own, or was made of it on the way."""
+class MemoryTensor:
+    """One tensor in memory; `original` says whether it is the model's own, or was made of it on the way."""
 
     tensor: Tensor
-    kept: bool = True
+    original: bool = True
 
     @property
     def kind(self) -> str:
@@ -38,11 +38,11 @@ class Held:
             into(part, flat[start : start + part.numel()].view(part.shape))
             start += part.numel()
 
-    def equals(self, other: Tensor) -> bool:
-        """Whether `other` holds the same numbers in the same order, once they are rounded to its dtype."""
-        one, two = self.tensor.detach(), other.detach()
-        same_memory = (one.data_ptr(), one.stride(), one.dtype) == (two.data_ptr(), two.stride(), two.dtype)
-        return same_memory or torch.equal(one.reshape(two.shape).to(two), two)
+    def equals(self, values: Tensor) -> bool:
+        """Whether `values` holds the same numbers in the same order, once they are rounded to its dtype."""
+        ours, theirs = self.tensor.detach(), values.detach()
+        same_memory = (ours.data_ptr(), ours.stride(), ours.dtype) == (theirs.data_ptr(), theirs.stride(), theirs.dtype)
+        return same_memory or torch.equal(ours.reshape(theirs.shape).to(theirs), theirs)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class MemoryTensors:
     """A model's tensors and configuration, under the name of its class."""
 
     called: str
-    tensors: dict[str, Held]
+    tensors: dict[str, MemoryTensor]
     buffers: frozenset[str] = frozenset()  # which of them are no parameters
     config: Any = None
     generation: Any = None  # how it writes, where `transformers` keeps that apart
@@ -69,7 +69,7 @@ def in_memory(model: Any) -> MemoryTensors:
     if type(model).__module__.startswith("transformer_lens"):
         raise InputError(f"a {called} is TransformerLens's: models.lens.wrap takes a TransformerBridge")
     if isinstance(model, Mapping):
-        return MemoryTensors("these tensors", _held(model, model.values()))
+        return MemoryTensors("these tensors", _by_name(model, model.values()))
     if not isinstance(model, nn.Module):
         raise InputError(
             f"expected a model of transformers, another torch module or tensors by name, got {called}; models.load "
@@ -80,22 +80,18 @@ def in_memory(model: Any) -> MemoryTensors:
     written = _as_written(model, state) if hasattr(config, "to_json_string") else state
     buffers = frozenset(state) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     generation = getattr(model, "generation_config", None)
-    return MemoryTensors(called, _held(written, state.values()), buffers, config, generation)
+    return MemoryTensors(called, _by_name(written, state.values()), buffers, config, generation)
 
 
-def _held(tensors: Mapping[str, Any], kept: Iterable[Any]) -> dict[str, Held]:
-    """Tensors by name; those whose memory is not that of any in `kept` were made on the way.
-
-    Raises:
-        InputError: a value is no tensor, or none that holds its numbers itself.
-    """
+def _by_name(tensors: Mapping[str, Any], originals: Iterable[Any]) -> dict[str, MemoryTensor]:
+    """Plain tensors by name; those whose memory is none of the `originals`' were made on the way."""
     for name, tensor in tensors.items():
         if type(tensor) not in {Tensor, nn.Parameter}:
             raise InputError(f"{name} is a {type(tensor).__name__}: expected plain tensors by name")
         if tensor.is_meta:
             raise InputError(f"{name} has no numbers (it is on the meta device): load the model without offloading")
-    memory = {each.untyped_storage().data_ptr() for each in kept}
-    return {name: Held(each, each.untyped_storage().data_ptr() in memory) for name, each in tensors.items()}
+    memory = {each.untyped_storage().data_ptr() for each in originals}
+    return {name: MemoryTensor(each, each.untyped_storage().data_ptr() in memory) for name, each in tensors.items()}
 
 
 def _as_written(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,18 +1,22 @@
-"""Pairs of texts made by a rule, with the truth about which part of the one each part of the other comes from.
+"""Pairs of texts: read from two columns, or made by a rule with the truth about which part comes from which.
 
-A model that translates has its alignment in nobody's books; these have it by construction, so that cross-attention can
-be scored against it. A pair is the same whenever it is asked for, by seed and index.
+Pairs by a rule have their alignment by construction, so that cross-attention can be scored against it.
 """
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
+from itertools import count as count_from
 from types import MappingProxyType
+from typing import TypeVar
 
+from interp.errors import InputError
 from interp.tokens import Span
-from models.series import series
+
+Item = TypeVar("Item")
 
 _FIRST, _LAST = date(1600, 1, 1), date(2099, 12, 31)
 MONTHS = (
@@ -65,6 +69,36 @@ class Pair:
     parts: tuple[Part, ...]
 
 
+def columns(line: str) -> list[str]:
+    """What tabs separate."""
+    return line.rstrip("\r\n").split("\t")
+
+
+def pairs(lines: Iterable[str], source: str) -> Iterator[tuple[int, str, str]]:
+    """The number, the source and the target of each line after the first; empty lines are left out.
+
+    Args:
+        lines: the lines of a file, read as they are needed.
+        source: the file's name, for messages.
+
+    Raises:
+        InputError: with the file and the line, where it has not two columns or one of them is empty.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        texts = [column.strip() for column in columns(line)]
+        if len(texts) != 2 or not all(texts):
+            raise InputError(f"{source}, line {number}: expected source, tab, target; got {line.strip()[:60]!r}")
+        if number > 1:
+            yield number, texts[0], texts[1]
+
+
+def series(make: Callable[[int, int], Item], count: int | None, seed: int) -> Iterator[Item]:
+    """The first `count` of what `make` makes of a seed and an index; endless if it is None."""
+    return map(partial(make, seed), count_from() if count is None else range(count))
+
+
 def dates(count: int | None, seed: int = 0) -> Iterator[Pair]:
     """The first `count` pairs of a seed: a date as people write it, and as ISO 8601 does; endless if it is None."""
     return series(dated, count, seed)
@@ -108,8 +142,8 @@ def reversal(seed: int, index: int) -> Pair:
     """One pair: "hedge" and "egdeh", of three to ten letters from a to h; each letter is a part."""
     rng = random.Random(f"reversal-{seed}-{index}")
     text = "".join(rng.choices("abcdefgh", k=rng.randint(3, 10)))
-    places = range(len(text))
-    parts = (Part("letter", (at, at + 1), (to, to + 1)) for to, at in zip(places, reversed(places), strict=True))
+    indices = range(len(text))
+    parts = (Part("letter", (at, at + 1), (to, to + 1)) for to, at in zip(indices, reversed(indices), strict=True))
     return Pair(text, text[::-1], tuple(parts))
 
 
@@ -119,10 +153,10 @@ def _ending(number: int) -> str:
 
 def _ordinal(number: int) -> str:
     """A day of the month in words."""
-    tens, ones = divmod(number, 10)
+    tens, units = divmod(number, 10)
     if number <= len(_ORDINALS):
         return _ORDINALS[number - 1]
-    return f"{_TENS[tens]}-{_ORDINALS[ones - 1]}" if ones else f"{_TENS[tens].removesuffix('y')}ieth"
+    return f"{_TENS[tens]}-{_ORDINALS[units - 1]}" if units else f"{_TENS[tens].removesuffix('y')}ieth"
 
 
 TASKS: MappingProxyType[str, Callable[[int | None, int], Iterator[Pair]]] = MappingProxyType(

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from interp import InputError, Transformer
 from models.families.family import Family, Piece
-from models.memory_tensors import Held
+from models.memory_tensors import MemoryTensor
 from models.tensor_files import DTYPES, Stored, folded
 
-Source = Stored | Held  # one tensor, wherever it is
+Source = Stored | MemoryTensor  # one tensor, wherever it is
 Tensors = TypeVar("Tensors")
 
 
@@ -31,10 +31,10 @@ def named(family: Family, stored: Mapping[str, Tensors]) -> dict[str, Tensors]:
     other_task = family.masked not in tensors or family.other_task in stored
     if family.masked is not None and other_task:  # what there is of an output is another task's
         tensors = {name: tensor for name, tensor in tensors.items() if not family.of_output(name)}
-    for name, others in family.also.items():  # of tensors that are one, a file may hold any
-        for other in others:
-            if name not in tensors and other in tensors:
-                tensors[name] = tensors.pop(other)
+    for name, copies_of in family.also.items():  # of tensors that are one, a file may hold any
+        for copy in copies_of:
+            if name not in tensors and copy in tensors:
+                tensors[name] = tensors.pop(copy)
     return tensors
 
 
@@ -49,16 +49,16 @@ def settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]
 
 def copies(model: Transformer, family: Family, pieces: Iterable[Piece]) -> dict[str, str]:
     """Their names of tensors that may be there once more, and what they are copies of."""
-    family, places = family.suit(family, model.config), {piece.theirs for piece in pieces}
+    family, theirs = family.suit(family, model.config), {piece.theirs for piece in pieces}
     originals = {other: name for name, others in family.also.items() for other in others}
     if model.config.output == "tied" and family.head is not None:
         embedding = model.last.embed.token.weight
         originals[family.head] = family.theirs(next(n for n, p in model.named_parameters() if p is embedding))[0][0]
-    return {copy: name for copy, name in originals.items() if name in places and copy not in places}
+    return {copy: name for copy, name in originals.items() if name in theirs and copy not in theirs}
 
 
 def check_fit(
-    model: Transformer, stored: Mapping[str, Source], pieces: list[Piece], family: Family, where: object
+    model: Transformer, stored: Mapping[str, Source], pieces: list[Piece], family: Family, owner: object
 ) -> None:
     """Refuse weights that are not just those that config.json asks for; all that is wrong is said."""
     parameters = dict(model.named_parameters())
@@ -69,26 +69,26 @@ def check_fit(
     for name in stored.keys() - shapes.keys() - copies(model, family, pieces).keys() - family.computed.keys():
         wrong.setdefault("the weights hold {}, which config.json has no place for", set()).add(name)
     for name in shapes.keys() & stored.keys():
-        got, expected, kind = stored[name].shape, shapes[name], stored[name].kind
-        if got != expected:
-            wrong.setdefault(f"{{}} has shape {got}, but config.json asks for {expected}", set()).add(name)
+        shape, expected, kind = stored[name].shape, shapes[name], stored[name].kind
+        if shape != expected:
+            wrong.setdefault(f"{{}} has shape {shape}, but config.json asks for {expected}", set()).add(name)
         if kind not in DTYPES:
             wrong.setdefault(f"{{}} is stored as {kind}; expected {', '.join(DTYPES)}", set()).add(name)
     if wrong:
         problems = "; ".join(problem.format(folded(names)) for problem, names in wrong.items())
-        raise InputError(f"{where}: {problems}")
+        raise InputError(f"{owner}: {problems}")
 
 
 def check_copies(
-    stored: Mapping[str, Source], twice: Mapping[str, str], value: Callable[[str], Tensor], where: object
+    stored: Mapping[str, Source], twice: Mapping[str, str], value: Callable[[str], Tensor], owner: object
 ) -> None:
     """Refuse copies, by `twice` of what, that differ from its `value`."""
     for copy, name in twice.items():
         if copy in stored and not stored[copy].equals(value(name)):
-            raise InputError(f"{where}: config.json says that {copy} and {name} are one, but they differ")
+            raise InputError(f"{owner}: config.json says that {copy} and {name} are one, but they differ")
 
 
-def check_computed(stored: Mapping[str, Source], family: Family, where: object) -> None:
+def check_computed(stored: Mapping[str, Source], family: Family, owner: object) -> None:
     """Refuse a file whose fixed table is another than the one that is computed in its place.
 
     A table rounded to a short format may be off by a hundredth.
@@ -103,6 +103,6 @@ def check_computed(stored: Mapping[str, Source], family: Family, where: object) 
             if torch.allclose(stored_table, table(*shape), rtol=0, atol=0.01):
                 continue
         raise InputError(
-            f"{where}: {name} is not the table that a {family.name} model computes (sines and cosines of "
+            f"{owner}: {name} is not the table that a {family.name} model computes (sines and cosines of "
             "positions), so the model would not be read as it was trained; this is not supported"
         )

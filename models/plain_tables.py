@@ -16,9 +16,9 @@ from interp.errors import InputError, inside
 _UNFIT = object()
 
 
-def nearest(name: str, among: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """The one of some names that is most like `name`."""
-    return get_close_matches(name, [*among], n=1, cutoff=0.0)[0]
+    return get_close_matches(name, [*names], n=1, cutoff=0.0)[0]
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Reader:
                 f'{self.source}: {place} must be {self.table} with a "kind", one of {", ".join(self.kinds)}; '
                 f"got {close or repr(value)}"
             )
-        given = {name: each for name, each in table.items() if name != "kind"}
-        return self.fields(kind, given, place, f"{place}, a {named},")
+        values = {name: each for name, each in table.items() if name != "kind"}
+        return self.fields(kind, values, place, f"{place}, a {named},")
 
-    def fields(self, kind: type[Any], given: Mapping[str, Any], place: str, called: str | None = None) -> Any:
+    def fields(self, kind: type[Any], values: Mapping[str, Any], place: str, called: str | None = None) -> Any:
         """A dataclass from a table of its fields.
 
         Args:
             kind: the dataclass.
-            given: values by field.
+            values: by field.
             place: where the table stands, for messages.
             called: what the table is called where a field is unknown or lacking; its place by default.
 
@@ -60,24 +60,24 @@ class Reader:
             InputError: as `part`.
         """
         hints, called = get_type_hints(kind), called or place
-        self.known(given, hints, called)
-        self.complete(kind, given, called)
-        values = {name: self.fitting(each, hints[name], f"{place}.{name}") for name, each in given.items()}
+        self.check_names(values, hints, called)
+        self.check_complete(kind, values, called)
+        parts = {name: self.fitting(each, hints[name], f"{place}.{name}") for name, each in values.items()}
         with inside(f"{self.source}: {place}"):
-            return kind(**values)
+            return kind(**parts)
 
-    def known(self, given: Iterable[str], names: Collection[str], called: str) -> None:
+    def check_names(self, keys: Iterable[str], names: Collection[str], called: str) -> None:
         """Refuse what is not one of `names`; the nearest is named."""
-        for name in given:
+        for name in keys:
             if name not in names:
                 instead = f"the nearest is {nearest(name, names)}" if names else "it has no fields"
                 raise InputError(f"{self.source}: {called} has no {name}; {instead}")
 
-    def complete(self, kind: type[Any], given: Collection[str], called: str) -> None:
+    def check_complete(self, kind: type[Any], keys: Collection[str], called: str) -> None:
         """Refuse where a field without a default is absent."""
         missing = dataclasses.MISSING
-        needed = [each for each in dataclasses.fields(kind) if each.default is missing is each.default_factory]
-        if lacking := [field.name for field in needed if field.name not in given]:
+        required = [each for each in dataclasses.fields(kind) if each.default is missing is each.default_factory]
+        if lacking := [field.name for field in required if field.name not in keys]:
             raise InputError(f"{self.source}: {called} lacks {', '.join(sorted(lacking))}")
 
     def fitting(self, value: Any, expected: Any, place: str) -> Any:
@@ -87,23 +87,23 @@ class Reader:
             InputError: it is none of them.
         """
         for kind in _alternatives(expected):
-            part = self._one(value, kind, place)
+            part = self._as_kind(value, kind, place)
             if part is not _UNFIT:
                 return part
-        raise InputError(f"{self.source}: {place} must be {_said(expected)}, got {value!r}")
+        raise InputError(f"{self.source}: {place} must be {_wording(expected)}, got {value!r}")
 
-    def _one(self, value: Any, kind: Any, place: str) -> Any:
+    def _as_kind(self, value: Any, kind: Any, place: str) -> Any:
         """`value` as one kind; `_UNFIT` where it is of another."""
         part: Any = _UNFIT
         if get_origin(kind) is Literal:
             part = value if isinstance(value, str) and value in get_args(kind) else _UNFIT
         elif get_origin(kind) is tuple and isinstance(value, list):
-            each, *rest = get_args(kind)
+            item, *rest = get_args(kind)
             if rest == [...] or len(value) == 1 + len(rest):
-                part = tuple(self.fitting(one, each, place) for one in value)
+                part = tuple(self.fitting(one, item, place) for one in value)
         elif get_origin(kind) is Mapping and isinstance(value, Mapping):
-            of = get_args(kind)[1]
-            part = {name: self.fitting(each, of, f"{place}.{name}") for name, each in value.items()}
+            value_kind = get_args(kind)[1]
+            part = {name: self.fitting(each, value_kind, f"{place}.{name}") for name, each in value.items()}
         elif kind is dict and isinstance(value, Mapping):
             part = dict(value)
         elif kind in self.kinds.values() and self._names(value) == kind.__name__:
@@ -123,18 +123,18 @@ def _alternatives(expected: Any) -> tuple[Any, ...]:
     return get_args(expected) if get_origin(expected) in {Union, types.UnionType} else (expected,)
 
 
-def _said(expected: Any) -> str:
+def _wording(expected: Any) -> str:
     """A kind as a person names it."""
-    *most, last = [_said_one(kind) for kind in _alternatives(expected)]
-    return f"{', '.join(most)} or {last}" if most else last
+    *first, last = [_kind_wording(kind) for kind in _alternatives(expected)]
+    return f"{', '.join(first)} or {last}" if first else last
 
 
-def _said_one(kind: Any) -> str:
+def _kind_wording(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f'"{each}"' for each in get_args(kind))
     if get_origin(kind) is tuple:
-        each, *rest = get_args(kind)
-        return f"a list of {'' if rest == [...] else f'{1 + len(rest)} of '}{_said(each)}"
+        item, *rest = get_args(kind)
+        return f"a list of {'' if rest == [...] else f'{1 + len(rest)} of '}{_wording(item)}"
     if get_origin(kind) is Mapping:
-        return f"a table of {_said(get_args(kind)[1])} by name"
+        return f"a table of {_wording(get_args(kind)[1])} by name"
     return {types.NoneType: "null", dict: "a table"}.get(kind) or kind.__name__

@@ -80,10 +80,10 @@ def directory_of(name: str | Path) -> Path:
         return _minilm()
     if not isinstance(name, str | Path):
         raise InputError(f'expected a model\'s name or directory, as "default"; got {name!r}')
-    there = bool(str(name)) and is_file(Path(name))
-    if there and Path(name).is_dir():
+    exists = bool(str(name)) and is_file(Path(name))
+    if exists and Path(name).is_dir():
         return Path(name)
-    if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and not there:
+    if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and not exists:
         return _from_hub(name)
     raise InputError(
         f'no model directory "{name}": give a directory with config.json and model.safetensors, "default", "minilm", '
@@ -102,10 +102,10 @@ def _from_hub(name: str) -> Path:
     # only who asks for the hub waits for its client
     from huggingface_hub import snapshot_download, try_to_load_from_cache  # noqa: PLC0415
 
-    here = None
+    cached_file = None
     with suppress(ValueError):  # a name that the hub cannot have: the client says so below
-        here = try_to_load_from_cache(name, CONFIG)
-    if not isinstance(here, str):  # a mistyped path looks alike
+        cached_file = try_to_load_from_cache(name, CONFIG)
+    if not isinstance(cached_file, str):  # a mistyped path looks alike
         warnings.warn(
             f'no directory "{name}": it is taken for a model of the Hugging Face hub, which is asked for it',
             InputWarning,

@@ -38,7 +38,7 @@ class Stored:
         """
         assert place.numel() == math.prod(self.shape)
         largest = torch.finfo(place.dtype).max
-        for part, block in self._beside(place, BLOCK if place.device.type == "cpu" else BLOCK_ELSEWHERE):
+        for part, block in self._blocks(place, BLOCK if place.device.type == "cpu" else BLOCK_ELSEWHERE):
             low, high = (float(each) for each in torch.aminmax(block))
             if not (math.isfinite(low) and math.isfinite(high)):
                 raise InputError(
@@ -50,12 +50,12 @@ class Stored:
                 )
             into(part, block.to(part.device))
 
-    def equals(self, other: Tensor) -> bool:
-        """Whether `other` holds the same numbers in the same order, once they are rounded to its dtype."""
-        assert other.numel() == math.prod(self.shape)
-        return all(torch.equal(block.to(part), part) for part, block in self._beside(other.detach(), BLOCK))
+    def equals(self, values: Tensor) -> bool:
+        """Whether `values` holds the same numbers in the same order, once they are rounded to its dtype."""
+        assert values.numel() == math.prod(self.shape)
+        return all(torch.equal(block.to(part), part) for part, block in self._blocks(values.detach(), BLOCK))
 
-    def _beside(self, place: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _blocks(self, place: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Parts of `place`, each with its numbers from the file, which are overwritten by the next."""
         buffer = bytearray()
         with self.file.open("rb", buffering=0) as stream:
@@ -65,8 +65,8 @@ class Stored:
                 if len(buffer) < length:
                     buffer = bytearray(length)
                 room = memoryview(buffer)[:length]
-                while room and (got := stream.readinto(room)):
-                    room = room[got:]
+                while room and (n_bytes := stream.readinto(room)):
+                    room = room[n_bytes:]
                 if room:
                     raise InputError(f"{self.file} is damaged or cut short; fetch or save it again")
                 yield part, torch.frombuffer(buffer, dtype=DTYPES[self.kind], count=part.numel()).view(part.shape)
@@ -139,13 +139,13 @@ def folded(names: Iterable[str]) -> str:
     paths = {tuple(name.split(".")) for name in names}
     for place in reversed(range(max(map(len, paths), default=0))):
         numbers: dict[tuple[str, ...], list[int]] = {}
-        kept = set()
+        whole = set()
         for parts in paths:
             if len(parts) > place and parts[place].isdecimal():
                 numbers.setdefault((*parts[:place], "", *parts[place + 1 :]), []).append(int(parts[place]))
             else:
-                kept.add(parts)
-        paths = kept | {(*parts[:place], _ranges(paths), *parts[place + 1 :]) for parts, paths in numbers.items()}
+                whole.add(parts)
+        paths = whole | {(*parts[:place], _ranges(paths), *parts[place + 1 :]) for parts, paths in numbers.items()}
     return ", ".join(sorted(".".join(parts) for parts in paths))
 
 

@@ -7,8 +7,9 @@ config; and anyone's own module, with our configuration and a table of names.
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer as Backend
@@ -20,13 +21,85 @@ from models.families import FAMILIES, interp_format
 from models.families import target_ids as writing
 from models.families.family import Family, Form, Piece, Theirs, layout, rows, starred
 from models.huggingface.loader import check_tokenizer, family_of
-from models.memory_tensors import Held, MemoryTensors, in_memory
+from models.memory_tensors import MemoryTensor, MemoryTensors, in_memory
 from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
 from models.tensor_files import folded
-from models.weight_shares import Share, Shares
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Names = Mapping[str, str | tuple[str, ...] | Theirs]
 _ELSEWHERE = "what TransformerLens runs, models.lens.wrap takes as a bridge"
+
+_UNITS = ("kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True)
+class Share:
+    """One parameter."""
+
+    parameter: str  # ours
+    made_of: tuple[str, ...]  # the tensors that it is or was copied from
+    n_bytes: int
+    why_copied: str = ""  # empty where it is shared
+
+    @property
+    def shared(self) -> bool:
+        """Whether a change of one shows in the other."""
+        return not self.why_copied
+
+
+@dataclass(frozen=True, repr=False)
+class Shares:
+    """What a wrapped model shares with what it was made from. Parameters that are one are counted once.
+
+    `passed_over` are tensors that nothing was made of: buffers of a module that its table of names does not name.
+    """
+
+    parameters: tuple[Share, ...]
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of weights that both models use."""
+        return sum(each.n_bytes for each in self.parameters if each.shared)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of weights that were copied: what the wrapped model takes of its own."""
+        return sum(each.n_bytes for each in self.parameters if not each.shared)
+
+    @property
+    def copied(self) -> float:
+        """Copied bytes as a part of all."""
+        return self.copied_bytes / max(1, self.copied_bytes + self.shared_bytes)
+
+    def table(self) -> "pd.DataFrame":
+        """One row a parameter: `parameter, made_of, bytes, shared, why_copied`."""
+        import pandas as pd  # noqa: PLC0415 (only who asks for a table waits for it)
+
+        rows = [
+            (share.parameter, ", ".join(share.made_of), share.n_bytes, share.shared, share.why_copied)
+            for share in self.parameters
+        ]
+        return pd.DataFrame(rows, columns=["parameter", "made_of", "bytes", "shared", "why_copied"])
+
+    def __repr__(self) -> str:
+        total = self.shared_bytes + self.copied_bytes
+        lines = [
+            f"shared {_size(self.shared_bytes)} of {_size(total)} ({1 - self.copied:.1%}), "
+            f"copied {_size(self.copied_bytes)} ({self.copied:.1%})"
+        ]
+        reasons: dict[str, list[Share]] = {}
+        for share in self.parameters:
+            if not share.shared:
+                reasons.setdefault(share.why_copied, []).append(share)
+        for why, shares in reasons.items():
+            size = _size(sum(each.n_bytes for each in shares))
+            lines.append(f"  copied {size}, {why}: {folded(each.parameter for each in shares)}")
+        if self.passed_over:
+            lines.append(f"  not read, as no name speaks of these buffers: {folded(self.passed_over)}")
+        return "\n".join(lines)
 
 
 class Wrapped(Transformer):
@@ -128,7 +201,7 @@ def _speaking_of(called: str) -> Iterator[None]:
 
 def _description(
     source: MemoryTensors, config: Any, names: Names | None
-) -> tuple[Family, dict[str, Held], TransformerConfig]:
+) -> tuple[Family, dict[str, MemoryTensor], TransformerConfig]:
     """Its family, its tensors as that calls them, and our configuration."""
     if isinstance(config, TransformerConfig):
         return (interp_format.FAMILY if names is None else _family(names)), source.tensors, config
@@ -136,7 +209,7 @@ def _description(
         raise InputError("a table of names goes with config=TransformerConfig(...): families know their own names")
     raw = _fields(source.config if config is None else config)
     family = family_of(raw, source.called, _ELSEWHERE)
-    if family.both and source.generation is not None:
+    if family.two_stacks and source.generation is not None:
         raw = writing.with_generation(raw, json.loads(source.generation.to_json_string()))
     stored = named(family, source.tensors)
     ours = family.config(settled_by(stored, family, raw))
@@ -153,9 +226,9 @@ def _fields(config: Any) -> dict[str, Any]:
         return dict(config)
     if hasattr(config, "to_json_string"):
         return json.loads(config.to_json_string())
-    got = "none" if config is None else type(config).__name__
+    kind = "none" if config is None else type(config).__name__
     raise InputError(
-        f"expected config= of transformers, a dict of its fields with model_type, or a TransformerConfig; got {got}"
+        f"expected config= of transformers, a dict of its fields with model_type, or a TransformerConfig; got {kind}"
     )
 
 
@@ -171,8 +244,8 @@ def _family(names: Names) -> Family:
 def _tokenizers(config: TransformerConfig, *tokenizers: Any) -> Iterator[Tokenizer | None]:
     """What was given, as ours, for the first stack and for the last."""
     stacks = [next(iter(config.stacks.values())), config.last]
-    for each, stack, name in zip(tokenizers, stacks, ("tokenizer", "target_tokenizer"), strict=True):
-        ours = _tokenizer(each, name)
+    for given_tokenizer, stack, name in zip(tokenizers, stacks, ("tokenizer", "target_tokenizer"), strict=True):
+        ours = _tokenizer(given_tokenizer, name)
         check_tokenizer(ours, stack, name)
         yield ours
 
@@ -182,8 +255,8 @@ def _tokenizer(tokenizer: Any, name: str) -> Tokenizer | None:
         return tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Backend):
-        got = type(tokenizer).__name__
-        raise InputError(f"{name}: expected a Tokenizer or a fast tokenizer of transformers, got {got}")
+        kind = type(tokenizer).__name__
+        raise InputError(f"{name}: expected a Tokenizer or a fast tokenizer of transformers, got {kind}")
     start = tokenizer.bos_token_id if getattr(tokenizer, "add_bos_token", False) else None
     return Tokenizer(Backend.from_str(backend.to_str()), add_start=start)  # theirs keeps how it cuts and pads
 
@@ -192,8 +265,8 @@ def _tokenizer(tokenizer: Any, name: str) -> Tokenizer | None:
 
 
 def _fitting(
-    model: Transformer, family: Family, stored: Mapping[str, Held], source: MemoryTensors
-) -> tuple[list[Piece], dict[str, Held], tuple[str, ...]]:
+    model: Transformer, family: Family, stored: Mapping[str, MemoryTensor], source: MemoryTensors
+) -> tuple[list[Piece], dict[str, MemoryTensor], tuple[str, ...]]:
     """The pieces of `model`, what fills them, and buffers that no name speaks of. All fits; else an error says it."""
     anyones = not family.name
     if anyones:
@@ -226,17 +299,17 @@ def _check_names(model: Transformer, family: Family) -> None:
         raise InputError(problems)
 
 
-def _held_alike(pieces: Iterable[Piece], stored: Mapping[str, Held]) -> Tensor:
+def _held_alike(pieces: Iterable[Piece], stored: Mapping[str, MemoryTensor]) -> Tensor:
     """The tensor whose dtype and device are the model's: the embedding of tokens."""
-    used = {piece.theirs: piece for piece in pieces if piece.theirs in stored}
-    devices = {str(stored[name].tensor.device) for name in used}
+    sources = {piece.theirs: piece for piece in pieces if piece.theirs in stored}
+    devices = {str(stored[name].tensor.device) for name in sources}
     if len(devices) > 1:
         raise InputError(f"the weights are on {', '.join(sorted(devices))}: expected one device")
-    return next(stored[name].tensor for name, piece in used.items() if piece.ours.endswith("embed.token.weight"))
+    return next(stored[name].tensor for name, piece in sources.items() if piece.ours.endswith("embed.token.weight"))
 
 
 def _placed(
-    place: Tensor, pieces: list[Piece], stored: Mapping[str, Held], like: Tensor, *, copy: bool
+    place: Tensor, pieces: list[Piece], stored: Mapping[str, MemoryTensor], like: Tensor, *, copy: bool
 ) -> tuple[Tensor, Share]:
     """The value of one parameter, and where it came from."""
     why = "as you asked" if copy else _why_copied(pieces, stored, like)
@@ -264,7 +337,7 @@ def _turned(theirs: Tensor, form: Form) -> Tensor:
             return theirs
 
 
-def _why_copied(pieces: list[Piece], stored: Mapping[str, Held], like: Tensor) -> str:
+def _why_copied(pieces: list[Piece], stored: Mapping[str, MemoryTensor], like: Tensor) -> str:
     """Why a parameter cannot be a view of what it is made of; nothing where it can."""
     piece = pieces[0]
     if not any(each.theirs in stored for each in pieces):
@@ -273,9 +346,19 @@ def _why_copied(pieces: list[Piece], stored: Mapping[str, Held], like: Tensor) -
         return "as several matrices are one here"
     if piece.form == "by_head":
         return "as they lie head by head there"
-    held = stored[piece.theirs]
-    if held.tensor.dtype != like.dtype:
+    source = stored[piece.theirs]
+    if source.tensor.dtype != like.dtype:
         return f"as the others are {str(like.dtype).removeprefix('torch.')}"
-    if not held.kept:
+    if not source.original:
         return "as transformers keeps them otherwise in memory"
-    return "as they were made in inference mode" if held.tensor.is_inference() else ""
+    return "as they were made in inference mode" if source.tensor.is_inference() else ""
+
+
+def _size(n_bytes: int) -> str:
+    """In the largest unit of which there is one at least, three figures."""
+    if n_bytes < 1000:
+        return f"{n_bytes} B"
+    size, unit = float(n_bytes), 0
+    while size >= 999.5 and unit < len(_UNITS):
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {_UNITS[unit - 1]}"

@@ -27,21 +27,11 @@ import models
 from analyses import corpora
 from analyses.figures import Drawn
 from analyses.runs import RunFolder
-from interp import InputError, Pairs, Phase, Plan, TransformerConfig, generate, logit_difference, run, sweep
+from interp import InputError, Pairs, Phase, Plan, TransformerConfig, generate, logit_difference, patching, run, sweep
 from interp.attribution import direct_logit_attribution, logit_lens
 from interp.config import Gated, LayerNorm, Plain, RMSNorm, Rotary, Sinusoidal, Transform
 from interp.display import Shown
 from interp.edits import SelectiveEdit
-from interp.patching import (
-    Claim,
-    Receiver,
-    ablate,
-    atp_star,
-    attribution_patching,
-    edge_attribution,
-    path_patch,
-    top_cells,
-)
 from interp.training import Windows
 from models import recipes
 from models.stories import story
@@ -91,8 +81,8 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     **dict.fromkeys(["tokens", "prompt", "prompts", "texts", "interp.attribution.head_results.out"], ids),
     "sites": lambda: SITES,
     **dict.fromkeys(["cells", "order"], lambda: [(0, 0)]),
-    "receivers": lambda: [Receiver("q", 1, 0)],
-    "claims": lambda: [Claim(0, [2], [[True, False, False, False, False]])],
+    "receivers": lambda: [patching.Receiver("q", 1, 0)],
+    "claims": lambda: [patching.Claim(0, [2], [[True, False, False, False, False]])],
     **dict.fromkeys(["metric", "metrics"], logit_difference),
     **dict.fromkeys([f"interp.patching.ablate{each}.metrics" for each in ("", "_cells", "_in_order")], answers),
     "layer": lambda: 0,
@@ -118,11 +108,11 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "out": lambda: Path("out"),
     # what is returned, whose methods are public
     "Sweep": lambda: patched(sweep),
-    "Ablation": lambda: ablate(decoder(), ids(), answers()),
-    "Magnitudes": lambda: patched(atp_star, SITES)["z"],
-    "SiteEstimates": lambda: patched(attribution_patching, SITES),
-    "TopCells": lambda: patched(top_cells, k=2),
-    "Edges": lambda: patched(edge_attribution),
+    "Ablation": lambda: patching.ablate(decoder(), ids(), answers()),
+    "Magnitudes": lambda: patched(patching.atp_star, SITES)["z"],
+    "SiteEstimates": lambda: patched(patching.attribution_patching, SITES),
+    "TopCells": lambda: patched(patching.top_cells, k=2),
+    "Edges": lambda: patched(patching.edge_attribution),
     "DirectAttribution": lambda: direct_logit_attribution(decoder(), ids(), 1, 2),
     "LogitLens": lambda: logit_lens(decoder(), ids()),
     "Run": lambda: run(decoder(), ids()),
@@ -189,8 +179,8 @@ class Public(NamedTuple):
             return replace(GPT2, **{FIELDS[type(made)]: made})
         if isinstance(made, Transform):
             return TransformerConfig(decoder=GPT2, transform=made)
-        if isinstance(made, Receiver):
-            return patched(path_patch, [made])
+        if isinstance(made, patching.Receiver):
+            return patched(patching.path_patch, [made])
         if isinstance(made, SelectiveEdit):
             return run(decoder(), ids(), edit={"decoder.0.attn.z": made})
         return [*made] if isinstance(made, Iterator) else made
@@ -272,7 +262,7 @@ def test_the_walk_finds_what_is_public():
     assert len(PUBLIC) > 250
     assert len(LITERALS) > 60
     calls = {each.call for each in PUBLIC}
-    assert {sweep, ablate, generate, models.load, analyses.view, corpora.read, Pairs.from_columns} <= calls
+    assert {sweep, patching.ablate, generate, models.load, analyses.view, corpora.read, Pairs.from_columns} <= calls
 
 
 @pytest.mark.parametrize(("function", "name", "wrong"), LITERALS)

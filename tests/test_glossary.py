@@ -1,4 +1,4 @@
-"""docs/glossary.md has the terms of art that public docstrings use, in order, and invents no source."""
+"""docs/glossary.md has the terms of art of the first pages, in order, and invents no source."""
 
 import ast
 import re
@@ -29,11 +29,6 @@ SAID = re.sub(r"\s+", " ", docstrings())
 
 def test_terms_that_the_first_pages_use_have_an_entry():
     assert [term for term in ON_FIRST_PAGES.split() if term.replace("~", " ") not in NAMES] == []
-
-
-def test_docstrings_use_nearly_all_entries():
-    unused = {name for name in NAMES if not re.search(rf"(?<![\w-]){re.escape(name)}", SAID, re.IGNORECASE)}
-    assert len(unused) < 10, unused
 
 
 def test_entries_are_in_order():

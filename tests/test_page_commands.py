@@ -168,17 +168,6 @@ def test_every_recipe_on_a_page_trains(page_folder: Path, planted, monkeypatch):
     assert load(page_folder / "RUN").config.encoder == load(page_folder / "BERT").config.encoder
 
 
-@pytest.mark.slow
-def test_the_gallery_is_built_where_its_page_leads(page_folder: Path, planted, monkeypatch):
-    for line in of_gallery():
-        run_line(
-            shortened(line).replace("--no-labels ", ""), monkeypatch, planted, always="patch" not in line
-        )  # the view has labels
-    links = re.findall(r'href="(gallery/.+?)"', (ROOT / "docs/gallery.md").read_text())
-    assert len(links) == len(of_gallery())
-    assert [link for link in links if not (page_folder / link).is_file()] == []
-
-
 def _of_own_measures(folder: Path, _: Transformer) -> None:
     words, in_report, *_ = blocks("docs/own_measures.md", "python")
     measure = in_report.replace("\nreport.build", "\n# report.build")

@@ -5,47 +5,39 @@ from dataclasses import replace
 import torch
 
 from interp import StackConfig, TokenBatch, Transformer, TransformerConfig
-from interp.config import (
-    Alibi,
-    Buckets,
-    Experts,
-    Gated,
-    LayerNorm,
-    Learned,
-    Local,
-    NoMLP,
-    NoNorm,
-    NoPositions,
-    Plain,
-    RMSNorm,
-    Rotary,
-    Sinusoidal,
-    Transform,
-)
+from interp import config as parts
 from interp.patching import Pairs
 
 GPT2 = StackConfig(
-    n_layers=2, d_model=19, n_heads=3, d_head=5, d_mlp=23, n_ctx=13, d_vocab=29, causal=True, mlp=Plain("gelu_tanh")
+    n_layers=2,
+    d_model=19,
+    n_heads=3,
+    d_head=5,
+    d_mlp=23,
+    n_ctx=13,
+    d_vocab=29,
+    causal=True,
+    mlp=parts.Plain("gelu_tanh"),
 )
 LLAMA = replace(
     GPT2,
     n_heads=6,
     n_kv_heads=2,
     d_head=14,
-    norm=RMSNorm(1e-5),
-    positions=Rotary(),
-    mlp=Gated("silu"),
+    norm=parts.RMSNorm(1e-5),
+    positions=parts.Rotary(),
+    mlp=parts.Gated("silu"),
     attention_bias=False,
 )
-BERT = replace(GPT2, causal=False, wiring="post", mlp=Plain("gelu"), embedding_norm=True, n_token_types=2)
+BERT = replace(GPT2, causal=False, wiring="post", mlp=parts.Plain("gelu"), embedding_norm=True, n_token_types=2)
 
 STACKS: dict[str, StackConfig] = {
     "gpt2": GPT2,
     "llama": LLAMA,
     "bert": BERT,
-    "sinusoidal": replace(GPT2, positions=Sinusoidal(), mlp=Plain("relu", bias=False), scale=0.3),
-    "no positions": replace(LLAMA, positions=NoPositions(), n_kv_heads=1, norm=LayerNorm()),
-    "attention only": replace(GPT2, mlp=NoMLP(), norm=NoNorm(), positions=Learned()),
+    "sinusoidal": replace(GPT2, positions=parts.Sinusoidal(), mlp=parts.Plain("relu", bias=False), scale=0.3),
+    "no positions": replace(LLAMA, positions=parts.NoPositions(), n_kv_heads=1, norm=parts.LayerNorm()),
+    "attention only": replace(GPT2, mlp=parts.NoMLP(), norm=parts.NoNorm(), positions=parts.Learned()),
     "post-norm decoder": replace(LLAMA, wiring="post", attention_bias=True),
     "rotary encoder": replace(LLAMA, causal=False, n_kv_heads=None),
 }
@@ -94,18 +86,22 @@ _PLAIN = StackConfig(
 )
 VARIANTS: dict[str, StackConfig] = {
     "after": replace(_PLAIN, wiring="after"),
-    "sandwich": replace(_PLAIN, wiring="sandwich", positions=Rotary()),
+    "sandwich": replace(_PLAIN, wiring="sandwich", positions=parts.Rotary()),
     "parallel": replace(_PLAIN, wiring="parallel"),
-    "parallel, one norm": replace(_PLAIN, wiring="parallel_one_norm", positions=Rotary(), n_kv_heads=None),
-    "parallel, attention alone": replace(_PLAIN, wiring="parallel", mlp=NoMLP()),
-    "alibi": replace(_PLAIN, positions=Alibi()),
-    "buckets": replace(_PLAIN, positions=Buckets(5, 7), scale=1.0),
+    "parallel, one norm": replace(_PLAIN, wiring="parallel_one_norm", positions=parts.Rotary(), n_kv_heads=None),
+    "parallel, attention alone": replace(_PLAIN, wiring="parallel", mlp=parts.NoMLP()),
+    "alibi": replace(_PLAIN, positions=parts.Alibi()),
+    "buckets": replace(_PLAIN, positions=parts.Buckets(5, 7), scale=1.0),
     "local, capped": replace(
-        _PLAIN, positions=Rotary(), local=Local((0, 2), 1, Rotary(base=50.0)), score_cap=0.7, qk_norm="head"
+        _PLAIN,
+        positions=parts.Rotary(),
+        local=parts.Local((0, 2), 1, parts.Rotary(base=50.0)),
+        score_cap=0.7,
+        qk_norm="head",
     ),
-    "local, biased": replace(_PLAIN, positions=Alibi(), local=Local((1,), 2), n_kv_heads=None),
-    "norm over all heads": replace(_PLAIN, positions=Rotary(), wiring="after", qk_norm="all"),
-    "experts": replace(_PLAIN, mlp=Experts(3, 2, Gated("silu"))),
+    "local, biased": replace(_PLAIN, positions=parts.Alibi(), local=parts.Local((1,), 2), n_kv_heads=None),
+    "norm over all heads": replace(_PLAIN, positions=parts.Rotary(), wiring="after", qk_norm="all"),
+    "experts": replace(_PLAIN, mlp=parts.Experts(3, 2, parts.Gated("silu"))),
 }
 
 
@@ -114,7 +110,8 @@ def variant(name: str, *, causal: bool = True) -> Transformer:
     stack = replace(VARIANTS[name], causal=causal)
     if causal:
         return _built(TransformerConfig(decoder=stack, logit_cap=2.0, output_scale=0.5))
-    return _built(TransformerConfig(encoder=stack, output_bias=True, transform=Transform("gelu", LayerNorm())))
+    transform = parts.Transform("gelu", parts.LayerNorm())
+    return _built(TransformerConfig(encoder=stack, output_bias=True, transform=transform))
 
 
 # Encoder and decoder differ in every size that may differ.
@@ -122,16 +119,16 @@ _ENCODER = replace(
     _PLAIN, n_layers=2, causal=False, n_heads=3, n_kv_heads=None, d_head=5, d_mlp=17, d_vocab=19, n_ctx=7
 )
 _DECODER = replace(_PLAIN, n_layers=2, cross_attention=True)
-_ORIGINAL = {"wiring": "post", "positions": Sinusoidal(), "mlp": Plain("relu")}
+_ORIGINAL = {"wiring": "post", "positions": parts.Sinusoidal(), "mlp": parts.Plain("relu")}
 TWO_STACKS: dict[str, tuple[StackConfig, StackConfig]] = {
     "original": (replace(_ENCODER, **_ORIGINAL), replace(_DECODER, **_ORIGINAL)),
     "buckets": (
-        replace(_ENCODER, positions=Buckets(5, 7), scale=1.0),
-        replace(_DECODER, positions=Buckets(5, 7), scale=1.0, mlp=NoMLP()),
+        replace(_ENCODER, positions=parts.Buckets(5, 7), scale=1.0),
+        replace(_DECODER, positions=parts.Buckets(5, 7), scale=1.0, mlp=parts.NoMLP()),
     ),
     "modern": (
-        replace(_ENCODER, positions=Rotary(), wiring="sandwich", d_head=6),
-        replace(_DECODER, positions=Rotary(), wiring="sandwich", qk_norm="all", score_cap=0.8),
+        replace(_ENCODER, positions=parts.Rotary(), wiring="sandwich", d_head=6),
+        replace(_DECODER, positions=parts.Rotary(), wiring="sandwich", qk_norm="all", score_cap=0.8),
     ),
     "mixed": (replace(_ENCODER, wiring="parallel"), replace(_DECODER, wiring="after", qk_norm="head")),
 }

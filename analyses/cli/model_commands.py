@@ -106,9 +106,9 @@ def listing(
         for each in models:
             size = f"{_size(each.n_bytes)}B on disk"
             if each.parts is None:
-                yield from _entry(each.name, size, f"cannot be loaded: {each.about}")
+                yield from _entry(each.name, size, f"cannot be loaded: {each.summary}")
             else:
-                about = each.about, each.parts.stacks, each.parts.attention, each.parts.positions
+                about = each.summary, each.parts.stacks, each.parts.attention, each.parts.positions
                 yield from _entry(each.name, each.family, f"{_size(each.n_parameters)} parameters", size, *about)
     yield from ("", "Other architectures: --model lens:DIRECTORY_OR_NAME, what TransformerLens wraps")
 

@@ -13,7 +13,7 @@ from analyses.corpora.mentions import head_word
 from analyses.corpora.reader import Lines
 from interp.annotation import AnnotatedText, Mention
 from interp.errors import InputError
-from models.columns import columns
+from models.pair_tasks import columns
 
 _WORD = re.compile(
     r"""

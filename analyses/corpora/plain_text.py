@@ -10,7 +10,7 @@ from itertools import groupby
 
 from analyses.corpora.reader import Lines
 from interp.annotation import AnnotatedText
-from models import columns
+from models import pair_tasks
 
 
 def paragraphs(lines: Lines) -> Iterator[AnnotatedText]:
@@ -27,10 +27,10 @@ def one_a_line(lines: Lines) -> Iterator[AnnotatedText]:
 
 def pairs(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each line after the first, with its target."""
-    for number, source, target in columns.pairs(lines, lines.source):
+    for number, source, target in pair_tasks.pairs(lines, lines.source):
         yield AnnotatedText.plain(source, f"{lines.source}:{number}", target)
 
 
 def has_two_columns(line: str) -> bool:
     """Whether a line is two columns with something in each."""
-    return len(columns.columns(line)) == 2 and all(columns.columns(line))
+    return len(pair_tasks.columns(line)) == 2 and all(pair_tasks.columns(line))

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
-from models.columns import columns
+from models.pair_tasks import columns
 
 MOST_WORDS = 1_000_000  # of a text; the longest novels have 600,000
 MOST_ROWS = 20_000  # of a sentence

@@ -24,7 +24,7 @@ from interp.training.parallel import Parallel
 from interp.training.whole_files import replacing
 from models import weights_digest
 from models.recipes import Recipe, Trained, assignment, read
-from models.recipes.pair_sources import Paired
+from models.recipes.text_sources import Paired
 
 MAKER = "interp train"  # tells the run.json of a training from that of a report
 _PAIRS = 200  # held-out pairs that attention is measured on

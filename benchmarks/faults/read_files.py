@@ -27,8 +27,7 @@ from interp.patching.pair_files import read_columns
 from interp.training import record, state, token_arrays
 from models import load, save
 from models.recipes import read as read_recipe
-from models.recipes.pair_sources import Paired
-from models.recipes.text_sources import Generated, Kept, Text
+from models.recipes.text_sources import Generated, Paired, StoredTexts, Text
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -202,8 +201,8 @@ def _paired(folder: Path) -> None:
 def _same_texts(folder: Path) -> None:
     """Generated texts are as they were written, or refused; they are written where there are none."""
     source = Generated("stories", 3, seed=1)
-    texts = [each.text for each in Kept(source, folder / "stories.texts").documents(held_out=False)]
-    assert texts == [each.text for each in source.every()], "other texts than were written"
+    texts = [each.text for each in StoredTexts(source, folder / "stories.texts").documents(held_out=False)]
+    assert texts == [each.text for each in source.generate()], "other texts than were written"
 
 
 def _model(file: str, make: Callable[[Path], object] = lambda folder: save(model(), folder, "llama")) -> Reader:

@@ -44,14 +44,14 @@ class Fields:
     """
 
     raw: Mapping[str, Any]
-    seen: set[str] = field(default_factory=set, compare=False)
+    names_read: set[str] = field(default_factory=set, compare=False)
 
     def get(self, key: str) -> Any:
         """The field as it is; None where it is absent."""
-        self.seen.add(key)
+        self.names_read.add(key)
         return self.raw.get(key)
 
-    def _read(self, key: str, default: Any, kinds: tuple[type, ...], expected: str) -> Any:
+    def _value(self, key: str, default: Any, kinds: tuple[type, ...], expected: str) -> Any:
         value = default if self.get(key) is None else self.raw[key]
         if value is None:
             raise InputError(f"config.json lacks {key!r}: {expected} is expected")
@@ -61,16 +61,16 @@ class Fields:
 
     def inner(self, key: str) -> "Fields":
         """The fields of an object; none where it is absent."""
-        return Fields(self._read(key, {}, (dict,), "an object"))
+        return Fields(self._value(key, {}, (dict,), "an object"))
 
     def names(self, key: str, default: Sequence[str] | None = None) -> list[str]:
         """A list of words, one a layer or the like."""
-        return [str(word) for word in self._read(key, default, (list, tuple), "a list")]
+        return [str(word) for word in self._value(key, default, (list, tuple), "a list")]
 
     def rest(self, harmless: Iterable[str]) -> None:
         """Refuse fields that nothing has read, but for null and those known to change nothing that is computed."""
-        known = self.seen | names.BOOKKEEPING | {*harmless}
-        unknown = {key: value for key, value in self.raw.items() if key not in known and value is not None}
+        checked = self.names_read | names.BOOKKEEPING | {*harmless}
+        unknown = {key: value for key, value in self.raw.items() if key not in checked and value is not None}
         if unknown:
             fields = ", ".join(f"{key} {value!r}" for key, value in sorted(unknown.items()))
             raise InputError(
@@ -80,7 +80,7 @@ class Fields:
 
     def size(self, key: str, default: int | None = None, least: int = 1) -> int:
         """A whole number from `least`; required where there is no default."""
-        value = self._read(key, default, (int,), f"a whole number from {least}")
+        value = self._value(key, default, (int,), f"a whole number from {least}")
         if not least <= value <= LARGEST_SIZE:
             limit = f"to {LARGEST_SIZE:,}" if value > least else f"from {least}"
             raise InputError(f"config.json: {key} must be a whole number {limit}, got {value}")
@@ -88,7 +88,7 @@ class Fields:
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0, of a size that computing with it in float32 leaves finite; required without a default."""
-        value = self._read(key, default, (int, float), "a number above 0")
+        value = self._value(key, default, (int, float), "a number above 0")
         if not 0 < value <= LARGEST_NUMBER:
             limit = f"up to {LARGEST_NUMBER:g}" if value > 0 else "above 0"
             raise InputError(f"config.json: {key} must be a number {limit}, got {value}")
@@ -96,11 +96,11 @@ class Fields:
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
-        return self._read(key, default, (bool,), "true or false")
+        return self._value(key, default, (bool,), "true or false")
 
     def activation(self, key: str, default: str) -> Activation:
         """One of the activation functions."""
-        name = self._read(key, default, (str,), "an activation's name")
+        name = self._value(key, default, (str,), "an activation's name")
         if name not in ACTIVATIONS:
             raise InputError(f"config.json: {key} {name!r} is not supported, expected one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
@@ -239,7 +239,7 @@ class Family:
         return any(name == part or name.startswith(f"{part}.") for part in parts)
 
     @property
-    def both(self) -> bool:
+    def two_stacks(self) -> bool:
         """Whether its models have an encoder and a decoder."""
         return {"encoder", "decoder"} <= {name.split(".")[1] for name in self.weights if name.startswith("stacks.")}
 

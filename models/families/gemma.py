@@ -8,7 +8,7 @@ from typing import Any
 
 from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
 from models.families.family import Fields, named_family, with_output
-from models.families.llama import common, stack, without
+from models.families.llama import common, leave_out, stack
 from models.families.local_attention import FULL, NEAR, layer_types, near, window
 from models.families.rotation import stated, two_rotaries
 
@@ -29,8 +29,8 @@ def _gemma2_config(fields: Fields) -> TransformerConfig:
 
 def _gemma3_config(fields: Fields) -> TransformerConfig:
     n_layers, size = fields.size("num_hidden_layers"), fields.size("sliding_window", 4096)
-    every = fields.size("sliding_window_pattern", 6)
-    layers = near(fields, [(layer + 1) % every > 0 for layer in range(n_layers)])
+    interval = fields.size("sliding_window_pattern", 6)
+    layers = near(fields, [(layer + 1) % interval > 0 for layer in range(n_layers)])
     scaling, d_head = fields.inner("rope_scaling"), fields.size("head_dim", 256)
     bases = fields.number("rope_theta", 1e6), fields.number("rope_local_base_freq", 1e4)
     everywhere, nearby = two_rotaries(fields, d_head, bases, scaling.raw)
@@ -64,7 +64,7 @@ def _stack(fields: Fields, **parts: Any) -> StackConfig:
 def _gemma2_raw(config: TransformerConfig) -> dict[str, Any]:
     stack, usual = config.last, common(config)
     scalar = stack.score_scale**-2
-    return without(usual, "hidden_act") | {
+    return leave_out(usual, "hidden_act") | {
         "hidden_activation": usual["hidden_act"],
         "query_pre_attn_scalar": round(scalar) if round(scalar) ** -0.5 == stack.score_scale else scalar,
         "sliding_window": window(stack),

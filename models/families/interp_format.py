@@ -39,7 +39,7 @@ def _spelled(value: Any) -> Any:
     return [_spelled(each) for each in value] if isinstance(value, tuple) else value
 
 
-class Own(Family):
+class InterpFamily(Family):
     """Weights have the names of our parameters."""
 
     @property
@@ -52,4 +52,4 @@ class Own(Family):
         return [parameter], "rows"
 
 
-FAMILY = Own("interp", config, raw, harmless=frozenset({"tie_word_embeddings"}))
+FAMILY = InterpFamily("interp", config, raw, harmless=frozenset({"tie_word_embeddings"}))

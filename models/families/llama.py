@@ -72,7 +72,7 @@ def common(config: TransformerConfig) -> dict[str, Any]:
     )
 
 
-def without(raw: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def leave_out(raw: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """The other fields: a family that has no such setting does not state it."""
     return {key: value for key, value in raw.items() if key not in names}
 

@@ -10,16 +10,16 @@ from models.families.family import Fields
 FULL, NEAR = "full_attention", "sliding_attention"  # what `layer_types` calls the two kinds
 
 
-def layers_called(name: str, kinds: Sequence[str], n_layers: int, both: Sequence[str], stated: Any) -> tuple[int, ...]:
+def layers_called(name: str, kinds: Sequence[str], n_layers: int, pair: Sequence[str], stated: Any) -> tuple[int, ...]:
     """The layers of the second of `both` kinds.
 
     Raises:
         InputError: other kinds of layers, or too few or many.
     """
-    if len(kinds) != n_layers or not {*kinds} <= {*both}:
-        expected = " or ".join(f'"{kind}"' for kind in both)
+    if len(kinds) != n_layers or not {*kinds} <= {*pair}:
+        expected = " or ".join(f'"{kind}"' for kind in pair)
         raise InputError(f"config.json: {name} must call each of {n_layers} layers {expected}, got {stated!r}")
-    return tuple(layer for layer, kind in enumerate(kinds) if kind == both[1])
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == pair[1])
 
 
 def near(fields: Fields, default: Sequence[bool]) -> tuple[int, ...]:

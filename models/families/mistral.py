@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import Experts, TransformerConfig
 from models.families.family import Fields, named_family, with_output
-from models.families.llama import common, gated, stack, without
+from models.families.llama import common, gated, leave_out, stack
 from models.families.local_attention import all_near, window
 
 
@@ -13,7 +13,7 @@ def _config(fields: Fields) -> TransformerConfig:
 
 
 def _raw(config: TransformerConfig) -> dict[str, Any]:
-    return without(common(config), "attention_bias") | {"sliding_window": window(config.last)}
+    return leave_out(common(config), "attention_bias") | {"sliding_window": window(config.last)}
 
 
 def _mixtral_config(fields: Fields) -> TransformerConfig:

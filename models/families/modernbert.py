@@ -22,8 +22,8 @@ def _config(fields: Fields) -> TransformerConfig:
     fields.only(rope_scaling=None)
     bases = fields.number("global_rope_theta", 160_000.0), fields.number("local_rope_theta", 10_000.0)
     full, nearby = two_rotaries(fields, sizes["d_head"], bases, {})
-    every = fields.size("global_attn_every_n_layers", 3)  # of older files
-    layers = near(fields, [layer % every > 0 for layer in range(sizes["n_layers"])])
+    interval = fields.size("global_attn_every_n_layers", 3)  # of older files
+    layers = near(fields, [layer % interval > 0 for layer in range(sizes["n_layers"])])
     reach = fields.size("local_attention", 128) // 2
     encoder = StackConfig(
         **sizes,

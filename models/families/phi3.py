@@ -5,7 +5,7 @@ from typing import Any
 from interp.config import Rotary, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Fields, named_family, with_output
-from models.families.llama import common, stack, without
+from models.families.llama import common, leave_out, stack
 from models.families.local_attention import all_near, window
 
 
@@ -18,7 +18,7 @@ def _config(fields: Fields) -> TransformerConfig:
 
 def _raw(config: TransformerConfig) -> dict[str, Any]:
     padding = {"pad_token_id": None}  # theirs lies outside of most vocabularies
-    return without(common(config), "attention_bias", "head_dim") | {"sliding_window": window(config.last)} | padding
+    return leave_out(common(config), "attention_bias", "head_dim") | {"sliding_window": window(config.last)} | padding
 
 
 FAMILY = named_family("phi3", _config, _raw)

@@ -5,7 +5,7 @@ from typing import Any
 from interp.config import Local, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Fields, named_family, with_output
-from models.families.llama import common, stack, without
+from models.families.llama import common, leave_out, stack
 from models.families.local_attention import layer_types, near, window
 
 
@@ -33,7 +33,7 @@ def _late_window(fields: Fields) -> Local | None:
 
 
 def _raw(config: TransformerConfig) -> dict[str, Any]:
-    return without(_qwen3_raw(config), "attention_bias")
+    return leave_out(_qwen3_raw(config), "attention_bias")
 
 
 def _qwen3_raw(config: TransformerConfig) -> dict[str, Any]:

@@ -75,8 +75,8 @@ def _scaling(rope: Fields, n_ctx: int) -> Interpolated | Stretched | Yarn | None
 def _yarn(rope: Fields, n_ctx: int) -> Yarn:
     trained = rope.size("original_max_position_embeddings", n_ctx)
     factor = rope.number("factor", n_ctx / trained)
-    longer, less = rope.get("mscale") or 0.0, rope.get("mscale_all_dim") or 0.0
-    usual = _length(factor, longer) / _length(factor, less) if longer and less else _length(factor, 1.0)
+    scale, scale_of_all = rope.get("mscale") or 0.0, rope.get("mscale_all_dim") or 0.0
+    usual = _length(factor, scale) / _length(factor, scale_of_all) if scale and scale_of_all else _length(factor, 1.0)
     length = rope.number("attention_factor", usual)
     slow, fast = rope.number("beta_slow", 1.0), rope.number("beta_fast", 32.0)
     return Yarn(factor, slow, fast, trained, length, rope.flag("truncate", True))

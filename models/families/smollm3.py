@@ -17,8 +17,8 @@ def _config(fields: Fields) -> TransformerConfig:
 
 def _unrotated(fields: Fields) -> Local | None:
     """The layers that do not rotate, and that may see a window alone."""
-    n_layers, every = fields.size("num_hidden_layers"), fields.size("no_rope_layer_interval", 4)
-    rotate = fields.get("no_rope_layers") or [int((layer + 1) % every > 0) for layer in range(n_layers)]
+    n_layers, interval = fields.size("num_hidden_layers"), fields.size("no_rope_layer_interval", 4)
+    rotate = fields.get("no_rope_layers") or [int((layer + 1) % interval > 0) for layer in range(n_layers)]
     if not isinstance(rotate, list) or len(rotate) < n_layers or not {*rotate} <= {0, 1}:
         raise InputError(f"config.json: no_rope_layers must be 1 (turns) or 0 for each layer, got {rotate!r}")
     unrotated = tuple(layer for layer in range(n_layers) if not rotate[layer])

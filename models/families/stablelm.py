@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import LayerNorm, TransformerConfig
 from models.families.family import Fields, named_family, with_output
-from models.families.llama import common, stack, without
+from models.families.llama import common, leave_out, stack
 
 
 def _config(fields: Fields) -> TransformerConfig:
@@ -17,7 +17,7 @@ def _config(fields: Fields) -> TransformerConfig:
 
 def _raw(config: TransformerConfig) -> dict[str, Any]:
     usual = common(config)
-    return without(usual, "attention_bias", "rms_norm_eps", "head_dim") | {
+    return leave_out(usual, "attention_bias", "rms_norm_eps", "head_dim") | {
         "layer_norm_eps": usual["rms_norm_eps"],
         "use_qkv_bias": config.last.attention_bias,
         "use_parallel_residual": config.last.parallel,

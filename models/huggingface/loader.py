@@ -64,9 +64,9 @@ def read(
         if quantize is not None:  # at once, so that no more than one matrix is whole
             quantizing.replace(model, ours)
     model.tie()
-    places = {piece.theirs: piece for piece in pieces}
+    piece_of = {piece.theirs: piece for piece in pieces}
     twice = copies(model, family, pieces)
-    check_copies(stored, twice, lambda name: places[name].view(model.get_parameter(places[name].ours)), directory)
+    check_copies(stored, twice, lambda name: piece_of[name].view(model.get_parameter(piece_of[name].ours)), directory)
     check_computed(stored, family, directory)
     return model
 
@@ -80,7 +80,7 @@ def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored
     raw = read_json(directory / CONFIG)
     elsewhere = f'what TransformerLens can load, the name "lens:{directory}" gives'
     family = family_of(raw, directory, elsewhere)
-    if family.both and (directory / GENERATION).is_file():
+    if family.two_stacks and (directory / GENERATION).is_file():
         raw = writing.with_generation(raw, read_json(directory / GENERATION))
     headers = [read_header(file) for file in weight_files(directory)]
     stored = named(family, {name: tensor for header in headers for name, tensor in header.items()})
@@ -92,26 +92,26 @@ def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored
     return raw, family, stored, config
 
 
-def family_of(raw: Mapping[str, Any], where: object, elsewhere: str = "") -> Family:
+def family_of(raw: Mapping[str, Any], owner: object, elsewhere: str = "") -> Family:
     """The family that `model_type` names; `elsewhere` says what else could bring one of another family."""
     name = raw.get("model_type")
     if not isinstance(name, str):
-        raise InputError(f"{where}: config.json lacks 'model_type', one of {', '.join(FAMILIES)}")
+        raise InputError(f"{owner}: config.json lacks 'model_type', one of {', '.join(FAMILIES)}")
     if name not in FAMILIES:
         near = get_close_matches(name, FAMILIES, n=1, cutoff=0.0)[0]
         raise InputError(
-            f"{where}: model family {name!r} is not one of {', '.join(FAMILIES)} (the nearest is {near})"
+            f"{owner}: model family {name!r} is not one of {', '.join(FAMILIES)} (the nearest is {near})"
             f"{elsewhere and '; '}{elsewhere}"
         )
     if raw.get("auto_map") or raw.get("trust_remote_code"):
         raise InputError(
-            f"{where}: config.json: auto_map wants code that comes with the model, which is never run; if the "
+            f"{owner}: config.json: auto_map wants code that comes with the model, which is never run; if the "
             f"weights are those of a plain {name} model, take auto_map out of config.json"
         )
     family = FAMILIES[name]
-    for field, expected in {"quantization_config": None, "is_encoder_decoder": family.both}.items():
+    for field, expected in {"quantization_config": None, "is_encoder_decoder": family.two_stacks}.items():
         if raw.get(field) not in (None, expected):
-            raise InputError(f"{where}: config.json: {field} {raw[field]!r} is not supported")
+            raise InputError(f"{owner}: config.json: {field} {raw[field]!r} is not supported")
     return family
 
 
@@ -124,8 +124,8 @@ def read_tokenizers(directory: Path, config: TransformerConfig) -> tuple[Tokeniz
     first, last = next(iter(config.stacks.values())), config.last
     tokenizer = read_tokenizer(directory)
     target = read_tokenizer(directory, TARGET_TOKENIZER) if len(config.stacks) > 1 else None
-    for each, stack, name in ((tokenizer, first, TOKENIZER), (target, last, TARGET_TOKENIZER)):
-        check_tokenizer(each, stack, f"{directory}: {name}")
+    for loaded, stack, name in ((tokenizer, first, TOKENIZER), (target, last, TARGET_TOKENIZER)):
+        check_tokenizer(loaded, stack, f"{directory}: {name}")
     return tokenizer, target
 
 

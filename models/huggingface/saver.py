@@ -63,7 +63,7 @@ def save(model: Model, directory: str | Path, family: str | None = None) -> None
             settings = _write_tokenizer(model, part)
             dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
             _write(part / CONFIG, settings | raw | {"dtype": dtype})
-            if kind.both:
+            if kind.two_stacks:
                 _write(part / GENERATION, writing.ids_of(model.config))
             _carry_over(directory, part)
     except OSError as error:
@@ -75,11 +75,7 @@ def save(model: Model, directory: str | Path, family: str | None = None) -> None
 
 
 def _check_place(directory: Path) -> None:
-    """Only a model is replaced by a model.
-
-    Raises:
-        InputError: something else is in its place.
-    """
+    """Refuse a place that holds anything but a model."""
     check_kind(directory, stat.S_IFDIR)
     if Path.cwd().is_relative_to(directory):
         raise InputError(f"the program runs in {directory}, which no other can replace: give a directory in it")
@@ -97,8 +93,8 @@ def _expression(model: Transformer, directory: Path, family: str | None) -> tupl
         with suppress(InputError):  # it says what it cannot
             if settled(kind.config(raw)) == settled(model.config):
                 return kind, raw
-    which = f"the {family} format cannot" if family else f"none of the formats {', '.join(FAMILIES)} can"
-    raise InputError(f"{which} express this model: {model.config}")
+    formats = f"the {family} format cannot" if family else f"none of the formats {', '.join(FAMILIES)} can"
+    raise InputError(f"{formats} express this model: {model.config}")
 
 
 def settled(config: TransformerConfig) -> TransformerConfig:

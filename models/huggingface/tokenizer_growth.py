@@ -9,7 +9,7 @@ from typing import Any
 
 from interp.errors import InputError
 
-MOST = 300  # characters or tokens that one character may become; no known tokenizer makes more than 72 of one
+LIMIT = 300  # characters or tokens that one character may become; no known tokenizer makes more than 72 of one
 _STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")  # of a sequence's steps
 # those that make a text no longer, or by a factor that does not grow where they follow each other
@@ -19,23 +19,19 @@ _STEADY = {
     *("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Split", "Punctuation", "Digits", "CharDelimiterSplit"),
     *("UnicodeScripts", "FixedLength", "BertProcessing", "RobertaProcessing", "ByteFallback", "Fuse"),
 }
-_OTHERS = {"Metaspace": 2, "ByteLevel": 4}  # a space in front, a character for each byte; unknown ones as the largest
+_FACTORS = {"Metaspace": 2, "ByteLevel": 4}  # a space in front, a character for each byte; unknown ones as the largest
 
 
 def check_growth(text: str) -> None:
-    """Refuse a tokenizer.json that makes more than `MOST` characters of one.
-
-    Raises:
-        InputError: it does, or is no JSON.
-    """
+    """Refuse a tokenizer.json that makes more than `LIMIT` characters of one, or is no JSON."""
     try:
         content = json.loads(text)
         steps = content if isinstance(content, dict) else {}
         *sizes, decoded = [_growth(steps.get(name)) for name in _STEPS]
     except (ValueError, RecursionError) as error:
         raise InputError(str(error)) from error
-    if (most := max(prod(sizes), decoded)) > MOST:
-        raise InputError(f"its steps make up to {most:.3g} characters of one, and {MOST} is the most: take some out")
+    if (growth := max(prod(sizes), decoded)) > LIMIT:
+        raise InputError(f"its steps make up to {growth:.3g} characters of one, and {LIMIT} is the most: take some out")
 
 
 def _growth(step: Any) -> float:
@@ -43,7 +39,7 @@ def _growth(step: Any) -> float:
     if not isinstance(step, Mapping):
         return 1.0
     kind = step.get("type")
-    factor = 1.0 if kind in _STEADY else float(_OTHERS.get(str(kind), 4))
+    factor = 1.0 if kind in _STEADY else float(_FACTORS.get(str(kind), 4))
     if isinstance(content := step.get("content"), str):
         pattern = step.get("pattern")
         text = pattern.get("String") if isinstance(pattern, Mapping) else None

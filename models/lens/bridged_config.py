@@ -29,10 +29,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def describe(
-    cfg: Any, inner: Any, found: Sequence[Hooks], shapes: Shapes, exact: TransformerConfig | None
+    cfg: Any, inner: Any, by_stack: Sequence[Hooks], shapes: Shapes, exact: TransformerConfig | None
 ) -> TransformerConfig:
-    """The configuration of a bridge around `inner`, with sites `found`; `exact` is its directory's, if we read such."""
-    stacks = {hooks.stack: _stack(cfg, inner, hooks, shapes) for hooks in found}
+    """The configuration of a bridge around `inner`; `exact` is its directory's, if we read such."""
+    stacks = {hooks.stack: _stack(cfg, inner, hooks, shapes) for hooks in by_stack}
     if "decoder" in stacks and len(stacks) > 1:
         stacks["decoder"] = replace(stacks["decoder"], cross_attention=True)
     output = "untied" if "logits" in shapes else "none"
@@ -65,7 +65,7 @@ def _stack(cfg: Any, inner: Any, hooks: Hooks, shapes: Shapes) -> StackConfig:
         raise InputError("this bridge shows no residual stream: expected hooks into and out of its blocks")
     width = stream[-1]
     heads = shape("attn.q") or shape("attn.z") or (1, 1, 1, width)
-    shared, hidden = shape("attn.k") or heads, shape("mlp.post")
+    shared, d_mlp = shape("attn.k") or heads, shape("mlp.post")
     gated = any("mlp.gate" in layer.hooks.get("mlp.pre", "") for layer in hooks.layers)
     wiring: Wiring | None = next((layer.wiring for layer in hooks.layers if layer.wiring is not None), None)
     norm = RMSNorm(cfg.eps) if "RMS" in str(cfg.normalization_type) else LayerNorm(cfg.eps)
@@ -75,7 +75,7 @@ def _stack(cfg: Any, inner: Any, hooks: Hooks, shapes: Shapes) -> StackConfig:
         n_heads=heads[2],
         d_head=heads[3],
         n_kv_heads=shared[2] if heads[2] % shared[2] == 0 else None,
-        d_mlp=hidden[-1] if hidden else int(cfg.d_mlp or width),
+        d_mlp=d_mlp[-1] if d_mlp else int(cfg.d_mlp or width),
         n_ctx=int(cfg.n_ctx),
         d_vocab=inner.get_input_embeddings().weight.shape[0],
         causal=hooks.stack == "decoder",

@@ -33,13 +33,13 @@ class Bridged(nn.Module):
         self,
         bridge: "TransformerBridge",
         config: TransformerConfig,
-        places: Iterable[Place],
+        hook_places: Iterable[Place],
         sites: Mapping[str, Site],
         weights: Mapping[str, nn.Parameter],
     ):
         super().__init__()
         self.bridge, self.config, self.sites = bridge, config, sites
-        by_name = {place.name: place for place in places}
+        by_name = {place.name: place for place in hook_places}
         self.places = {name: by_name[name] for name in sites if name in by_name}
         self.padding: frozenset[str] = frozenset({"left", "right"})  # sides that texts may be padded on
         self.tokenizer: Tokenizer | None = None
@@ -64,12 +64,12 @@ class Bridged(nn.Module):
 
     def _inputs(self, batch: TokenBatch, target: TokenBatch | None) -> dict[str, Any]:
         """What the bridge is given beside the ids: masks where there is padding, and what the decoder reads."""
-        given: dict[str, Any] = {}
-        for each, mask in ((batch, "attention_mask"), (target, "decoder_attention_mask")):
-            if each is not None and each.padded:
-                _check_padding(each, self.padding)
-                given[mask] = each.mask.long()
-        return given if target is None else {**given, "decoder_input": target.ids}
+        arguments: dict[str, Any] = {}
+        for texts, mask in ((batch, "attention_mask"), (target, "decoder_attention_mask")):
+            if texts is not None and texts.padded:
+                _check_padding(texts, self.padding)
+                arguments[mask] = texts.mask.long()
+        return arguments if target is None else {**arguments, "decoder_input": target.ids}
 
     def _hooks(
         self, tap: Tap, batch: TokenBatch, target: TokenBatch | None
@@ -115,13 +115,13 @@ class Bridged(nn.Module):
 
 
 def _passing(
-    places: Sequence[Place], hook: str, tap: Tap, streams: dict[str, Tensor], masks: Mapping[str, Tensor]
+    hook_places: Sequence[Place], hook: str, tap: Tap, streams: dict[str, Tensor], masks: Mapping[str, Tensor]
 ) -> Hook:
     """A hook of TransformerLens that passes what it gets through our sites."""
 
     def passing(value: Tensor, **_: Any) -> Tensor | None:
         now = value
-        for place in places:
+        for place in hook_places:
             now = _pass(place, now, tap, streams, masks)
         streams[hook] = now
         return None if now is value and not torch.is_grad_enabled() else now
@@ -131,8 +131,8 @@ def _passing(
 
 def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
     """`value` after one site."""
-    before = [streams[hook] for hook in place.terms]
-    whole = sum([*before[1:], value], before[0]) if before else value
+    terms = [streams[hook] for hook in place.terms]
+    whole = sum([*terms[1:], value], terms[0]) if terms else value
     lowest = torch.finfo(value.dtype).min
     if place.name.endswith(".scores"):
         whole = whole.masked_fill(whole <= lowest / 2, -torch.inf)
@@ -151,7 +151,7 @@ def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor], 
         )
     if place.name.endswith(".scores"):  # a row without any key is no row of NaN there
         edited = edited.masked_fill(edited == -torch.inf, lowest)
-    return edited - sum(before) if before else edited
+    return edited - sum(terms) if terms else edited
 
 
 def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
@@ -168,11 +168,11 @@ def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
         )
 
 
-def sites(places: Iterable[Place], known: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Site]:
+def sites(hooks: Iterable[Place], ours: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Site]:
     """Our sites for what was found: those whose axes have the sizes that the configuration says."""
-    by_name = {place.name: place for place in places}
+    by_name = {place.name: place for place in hooks}
     fitting: dict[str, Site] = {}
-    for name, site in known.items():  # in the order of a call
+    for name, site in ours.items():  # in the order of a call
         place = by_name.get(name)
         if name == "logits" or (place is not None and _fits(site, shapes[place.hook])):
             locked = place is not None and not place.changeable

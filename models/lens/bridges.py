@@ -27,7 +27,7 @@ from models.huggingface import CONFIG, described, read_json, read_tokenizers, sa
 from models.huggingface.model_files import file_states
 from models.lens.bridged_config import describe
 from models.lens.bridged_model import Bridged, sites
-from models.lens.hooks import Hooks, candidates, find, same
+from models.lens.hooks import Hooks, agree, candidates, find
 from models.lens.unheard import unheard
 from models.tensor_files import DTYPES, read_header
 
@@ -68,7 +68,7 @@ def wrap_bridge(bridge: TransformerBridge, tokenizer: Tokenizer | None, target_t
         )
     whole: Any = bridge.original_model
     with _quiet():
-        model = _wrapped(bridge, Loaded.of(whole, str(bridge.cfg.architecture)), None)
+        model = _wrapped(bridge, Loaded.from_model(whole, str(bridge.cfg.architecture)), None)
     model.tokenizer, model.target_tokenizer = tokenizer, target_tokenizer or tokenizer
     return model
 
@@ -78,11 +78,11 @@ def bridge_of(model: Model) -> TransformerBridge:
     if isinstance(model, Bridged):
         return model.bridge
     for name in FAMILIES:
-        with tempfile.TemporaryDirectory() as there:
+        with tempfile.TemporaryDirectory() as folder:
             try:
-                save(model, Path(there), name)
+                save(model, Path(folder), name)
                 with _quiet():
-                    loaded = _loaded(Path(there), model.dtype, model.device)
+                    loaded = _loaded(Path(folder), model.dtype, model.device)
             except InputError:
                 continue
             with _quiet():
@@ -100,7 +100,7 @@ class Loaded:
     has_output: bool
 
     @staticmethod
-    def of(model: PreTrainedModel, architecture: str, lacking: Sequence[str] = ()) -> "Loaded":
+    def from_model(model: PreTrainedModel, architecture: str, lacking: Sequence[str] = ()) -> "Loaded":
         """Read before it is wrapped: a bridge puts its own modules in the places of these.
 
         `lacking` are weights that no file had: those of an output layer, which the model then is without.
@@ -139,7 +139,7 @@ def _loaded(directory: Path, dtype: torch.dtype, device: torch.device) -> Loaded
         if name in lacking:  # drawn at random, and read by nothing: the same in every call
             weight.data.zero_()
     _check_numbers(directory, model)
-    return Loaded.of(model.to(device).eval(), architecture, lacking)
+    return Loaded.from_model(model.to(device).eval(), architecture, lacking)
 
 
 def _check_numbers(directory: Path, model: nn.Module) -> None:
@@ -148,10 +148,10 @@ def _check_numbers(directory: Path, model: nn.Module) -> None:
         if weight.is_floating_point() and weight.numel():
             ends = [float(each) for each in torch.aminmax(weight.detach())]
             if not all(map(math.isfinite, ends)):
-                said = "NaN" if any(map(math.isnan, ends)) else "infinite numbers"
+                values = "NaN" if any(map(math.isnan, ends)) else "infinite numbers"
                 half = weight.dtype == torch.float16
                 advice = "load it as torch.float32" if half else "the weights are damaged"
-                raise InputError(f"{directory}: {name} holds {said} in {weight.dtype}: {advice}")
+                raise InputError(f"{directory}: {name} holds {values} in {weight.dtype}: {advice}")
 
 
 def _line(error: Exception) -> str:
@@ -166,9 +166,9 @@ def _wrapped(bridge: TransformerBridge, loaded: Loaded, exact: TransformerConfig
     except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it reads no text
         raise InputError(f"TransformerLens cannot run {loaded.architecture} on a short text: {_line(error)}") from error
     config = describe(bridge.cfg, loaded.model, stacks, trial.shapes, exact)
-    places = [place for hooks in stacks for place in hooks.places()]
-    known = sites(places, sites_of(config), trial.shapes)
-    model = Bridged(bridge, config, places, known, loaded.weights)
+    hook_places = [place for hooks in stacks for place in hooks.hook_places()]
+    site_of = sites(hook_places, sites_of(config), trial.shapes)
+    model = Bridged(bridge, config, hook_places, site_of, loaded.weights)
     model.padding = trial.sides(model)
     return model
 
@@ -183,8 +183,8 @@ class Trial:
         weight: Any = loaded.model.get_input_embeddings().weight
         ordinary = torch.tensor([id for id in range(weight.shape[0]) if id not in special])
         generator = torch.Generator().manual_seed(0)
-        chosen = [ordinary[torch.randint(len(ordinary), (2, n), generator=generator)] for n in (_LONG, _TARGET)]
-        self.ids, self.target = (ids.to(weight.device) for ids in chosen)
+        prompts = [ordinary[torch.randint(len(ordinary), (2, n), generator=generator)] for n in (_LONG, _TARGET)]
+        self.ids, self.target = (ids.to(weight.device) for ids in prompts)
         self.shapes: dict[str, tuple[int, ...]] = {}  # by hook, and of the logits
 
     def hooks(self) -> list[Hooks]:
@@ -240,11 +240,11 @@ class Trial:
         def ends(*rows: int) -> list[Tensor]:
             batch, target = (TokenBatch.from_rows([each[row] for row in rows], side=side) for each in (texts, targets))
             out = run(model, batch, capture=site, target=target if self.both else None)
-            read = out.tokens if out.target is None else out.target
-            return [stream[mask] for stream, mask in zip(out[site], read.mask, strict=True)]
+            decoded = out.tokens if out.target is None else out.target
+            return [stream[mask] for stream, mask in zip(out[site], decoded.mask, strict=True)]
 
         try:
-            return site in model.places and all(map(same, ends(0, 1), [*ends(0), *ends(1)]))
+            return site in model.places and all(map(agree, ends(0, 1), [*ends(0), *ends(1)]))
         except (RuntimeError, ValueError, TypeError, IndexError):
             return False  # it takes no mask
 

@@ -50,7 +50,7 @@ class Layer:
     """One block: the hook of each of its sites."""
 
     prefix: str  # "blocks.3"
-    after: str | None  # the hook of what reads the stream out of this block, where there is one
+    next_hook: str | None  # the hook of what reads the stream out of this block, where there is one
     hooks: Mapping[str, str] = field(default_factory=dict)  # by site within the block
     wiring: Wiring | None = None  # how the stream adds up
 
@@ -59,7 +59,7 @@ class Layer:
         """The sites that are added to the stream, in order."""
         return [site for site in _SUMS if site in self.hooks]
 
-    def without(self, sites: Sequence[str]) -> "Layer":
+    def drop(self, sites: Sequence[str]) -> "Layer":
         """The block with fewer sites."""
         return replace(self, hooks={site: hook for site, hook in self.hooks.items() if site not in sites})
 
@@ -83,7 +83,7 @@ class Hooks:
     final: str | None  # the stream after the last norm
     changeable: frozenset[str] = frozenset()  # sites within a block, and resid_final
 
-    def places(self) -> Iterator[Place]:
+    def hook_places(self) -> Iterator[Place]:
         """Where the stack's sites are."""
         start = self.layers[0].hooks.get("resid_pre")
         for name, site, hook in (("embed", "resid_pre", start), ("resid_final", "resid_final", self.final)):
@@ -116,7 +116,7 @@ def find(probe: Callable[[Mapping[str, Edit]], Values], stack: str, blocks: str,
     plain = probe({})
     last = f"{blocks}.{n_layers - 1}.hook_out"
     end = "logits" if "logits" in plain else last
-    normed = same(plain.get(f"{norm}.hook_in"), plain.get(last)) and f"{norm}.hook_out" in plain
+    normed = agree(plain.get(f"{norm}.hook_in"), plain.get(last)) and f"{norm}.hook_out" in plain
     afters = [*(f"{blocks}.{layer}.hook_in" for layer in range(1, n_layers)), f"{norm}.hook_in" if normed else None]
     layers = [_layer(plain, f"{blocks}.{number}", after) for number, after in enumerate(afters)]
     final = f"{norm}.hook_out" if normed else None
@@ -127,31 +127,33 @@ def find(probe: Callable[[Mapping[str, Edit]], Values], stack: str, blocks: str,
         """Whether a change is read: one that is not leaves every bit as it was."""
         return not torch.equal(edited[end], plain[end])
 
-    def carries(site: str) -> bool:
+    def is_changeable(site: str) -> bool:
         """Whether, with the site changed in every layer, something else comes out, and follows from it by all laws."""
         edited = probe({layer.hooks[site]: _disturbed for layer in layers if site in layer.hooks})
         laws = (law for layer in layers for law in _laws(layer, edited))
         return moves(edited) and all(holds for result, _, holds in laws if result != site)
 
-    changeable = {site for site in dict.fromkeys(site for layer in layers for site in layer.hooks) if carries(site)}
+    changeable = {
+        site for site in dict.fromkeys(site for layer in layers for site in layer.hooks) if is_changeable(site)
+    }
     rebuilt = [site for site in ("attn.scores", "cross_attn.scores") if site not in changeable]  # without their mask
     if final is not None and moves(probe({final: _disturbed})):
         changeable.add("resid_final")
-    return Hooks(stack, tuple(layer.without(rebuilt) for layer in layers), final, frozenset(changeable))
+    return Hooks(stack, tuple(layer.drop(rebuilt) for layer in layers), final, frozenset(changeable))
 
 
-def _layer(plain: Values, prefix: str, after: str | None) -> Layer:
+def _layer(plain: Values, prefix: str, next_hook: str | None) -> Layer:
     """The sites that the table names of a block, less those that fail a law."""
     start, end = (plain.get(f"{prefix}.{name}") for name in ("hook_in", "hook_out"))
     if start is None or end is None or start.shape != end.shape:
-        return Layer(prefix, after)
+        return Layer(prefix, next_hook)
 
     def present(table: Mapping[str, Sequence[str]], fits: Callable[[str, Tensor], bool]) -> dict[str, str]:
         named = ((site, f"{prefix}.{name}") for site, names in table.items() for name in names)
         return {site: hook for site, hook in named if hook in plain and fits(site, plain[hook])}
 
     inside = present(_INSIDE, lambda site, value: value.ndim == (3 if site.startswith("mlp") else 4))
-    layer = Layer(prefix, after, present(_ENDS, lambda *_: True) | inside)
+    layer = Layer(prefix, next_hook, present(_ENDS, lambda *_: True) | inside)
     for wiring, table in _WIRINGS.items():
         streams = present(table, lambda _, value: value.shape == start.shape)
         trial = replace(layer, hooks={**layer.hooks, **streams}, wiring=wiring)
@@ -159,7 +161,7 @@ def _layer(plain: Values, prefix: str, after: str | None) -> Layer:
             layer = trial
             break
     while doubtful := next((sites for _, sites, holds in _laws(layer, plain) if not holds), None):
-        layer = layer.without(doubtful)
+        layer = layer.drop(doubtful)
     return layer
 
 
@@ -170,23 +172,24 @@ Law = tuple[str, tuple[str, ...], bool]
 
 
 def _laws(layer: Layer, values: Values) -> Iterator[Law]:
-    at = {site: values[hook] for site, hook in layer.hooks.items()}
+    sites = {site: values[hook] for site, hook in layer.hooks.items()}
     yield from _stream_laws(layer, values)
     for name in _NAMES:
-        pattern, scores, v, z = (at.get(f"{name}.{part}") for part in ("pattern", "scores", "v", "z"))
+        pattern, scores, v, z = (sites.get(f"{name}.{part}") for part in ("pattern", "scores", "v", "z"))
         if pattern is None:
             continue
         rows = torch.ones(pattern.shape[:-1])
-        yield f"{name}.pattern", (f"{name}.pattern", f"{name}.scores"), same(pattern.sum(-1), rows)
+        yield f"{name}.pattern", (f"{name}.pattern", f"{name}.scores"), agree(pattern.sum(-1), rows)
         if scores is not None:
             softmax = scores.float().softmax(-1).to(scores.dtype)
-            yield f"{name}.pattern", (f"{name}.scores",), same(pattern, softmax)
+            yield f"{name}.pattern", (f"{name}.scores",), agree(pattern, softmax)
         if v is not None and z is not None:
-            yield f"{name}.z", (f"{name}.z",), same(z, _mixed(pattern, v))
-    if {"mlp.pre", "mlp.post"} & at.keys():
-        yield "mlp.post", ("mlp.pre", "mlp.post"), _is_activation(layer, at.get("mlp.pre"), at.get("mlp.post"), values)
-    if layer.after is not None and "resid_post" in at:
-        yield "resid_pre", ("resid_post",), same(values.get(layer.after), at["resid_post"])
+            yield f"{name}.z", (f"{name}.z",), agree(z, _mixed(pattern, v))
+    if {"mlp.pre", "mlp.post"} & sites.keys():
+        pre, post = sites.get("mlp.pre"), sites.get("mlp.post")
+        yield "mlp.post", ("mlp.pre", "mlp.post"), _is_activation(layer, pre, post, values)
+    if layer.next_hook is not None and "resid_post" in sites:
+        yield "resid_pre", ("resid_post",), agree(values.get(layer.next_hook), sites["resid_post"])
 
 
 def _stream_laws(layer: Layer, values: Values) -> Iterator[Law]:
@@ -196,20 +199,20 @@ def _stream_laws(layer: Layer, values: Values) -> Iterator[Law]:
     stream, end = (values[f"{layer.prefix}.{name}"] for name in ("hook_in", "hook_out"))
     terms = [values[layer.hooks[site]] for site in layer.added]
     if layer.wiring == "parallel":
-        yield "resid_post", ("attn_out", "mlp_out"), same(end, sum(terms, stream))
+        yield "resid_post", ("attn_out", "mlp_out"), agree(end, sum(terms, stream))
         return
     for number, (site, term) in enumerate(zip(layer.added, terms, strict=True), 1):
         result = "resid_post" if number == len(terms) else _SUMS[site]
-        after = end if number == len(terms) else values.get(layer.hooks.get(result, ""))
+        written = end if number == len(terms) else values.get(layer.hooks.get(result, ""))
         if layer.wiring == "pre":
-            yield result, (site, result), same(after, stream + term)
+            yield result, (site, result), agree(written, stream + term)
         else:
-            before, normed = (values.get(f"{layer.prefix}.ln{number}.{name}") for name in ("hook_in", "hook_out"))
-            yield "", (site, result), same(before, stream + term)
-            yield result, (result,), same(after, normed)
-        if after is None:
+            entered, normed = (values.get(f"{layer.prefix}.ln{number}.{name}") for name in ("hook_in", "hook_out"))
+            yield "", (site, result), agree(entered, stream + term)
+            yield result, (result,), agree(written, normed)
+        if written is None:
             return
-        stream = after
+        stream = written
 
 
 def _mixed(pattern: Tensor, v: Tensor) -> Tensor | None:
@@ -226,7 +229,7 @@ def _is_activation(layer: Layer, pre: Tensor | None, post: Tensor | None, values
     if pre is None or factor is None:
         return False
     functions = (function for function in map(ACT2FN.__getitem__, ACT2FN) if not [*function.parameters()])
-    return any(same(post, function(pre) * factor) for function in functions)
+    return any(agree(post, function(pre) * factor) for function in functions)
 
 
 def _disturbed(value: Tensor) -> Tensor:
@@ -236,10 +239,10 @@ def _disturbed(value: Tensor) -> Tensor:
     return torch.where(real, value + noise * value[real].float().std().to(value), value)
 
 
-def same(one: Tensor | None, other: Tensor | None) -> bool:
+def agree(first: Tensor | None, second: Tensor | None) -> bool:
     """Whether two values are equal up to rounding at their precision."""
-    if one is None or other is None or one.shape != other.shape:
+    if first is None or second is None or first.shape != second.shape:
         return False
-    tolerance = max(1e-5, 16 * torch.finfo(one.dtype).eps)
-    one, other = one.detach().double().cpu(), other.detach().double().cpu()
-    return bool((one - other).abs().max() <= tolerance * max(float(other.abs().max()), 1e-3))
+    tolerance = max(1e-5, 16 * torch.finfo(first.dtype).eps)
+    first, second = first.detach().double().cpu(), second.detach().double().cpu()
+    return bool((first - second).abs().max() <= tolerance * max(float(second.abs().max()), 1e-3))

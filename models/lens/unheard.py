@@ -9,11 +9,11 @@ from contextlib import contextmanager
 @contextmanager
 def unheard() -> Iterator[None]:
     """Within, no library warns, or logs less than an error: neither is about the model that was asked for."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.WARNING))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        logging.disable(level)

@@ -64,9 +64,9 @@ class Planted:
         normed = not isinstance(self.norm, NoNorm)
         slots = Slots(words, self.n_ctx, self.causal, self.directions, normed, self.marks)
         around = replace(slots, causal=False)
-        self_heads = _Planned.of(self.layers, slots, self.n_kv_heads)
-        cross_heads = _Planned.of(self.crossing, around, self.n_kv_heads, self_heads.n_heads)
-        encoder_heads = _Planned.of(self.encoding or [[]] * bool(self.crossing), around, self.n_kv_heads)
+        self_heads = _Planned.from_plans(self.layers, slots, self.n_kv_heads)
+        cross_heads = _Planned.from_plans(self.crossing, around, self.n_kv_heads, self_heads.n_heads)
+        encoder_heads = _Planned.from_plans(self.encoding or [[]] * bool(self.crossing), around, self.n_kv_heads)
         last = self._stack(slots, [self_heads, cross_heads], causal=self.causal)
         encoder = self._stack(around, [encoder_heads], causal=False) if self.crossing else None
         config = TransformerConfig(
@@ -114,7 +114,7 @@ class _Planned:
     layers: "list[list[tuple[list[Head], _Code]]]"
 
     @staticmethod
-    def of(
+    def from_plans(
         layers: Sequence[Sequence[Plan]], slots: Slots, n_kv_heads: int | None, n_heads: int | None = None
     ) -> "_Planned":
         """Plans as heads; as many a layer as the fullest has, at least `n_heads`."""
@@ -122,7 +122,7 @@ class _Planned:
         grouped = [
             _in_groups([plan(slots) for plan in layer], slots, n_heads, n_kv_heads or n_heads) for layer in layers
         ]
-        return _Planned(n_heads, [[(group, _Code.of(group)) for group in layer] for layer in grouped])
+        return _Planned(n_heads, [[(group, _Code.from_heads(group)) for group in layer] for layer in grouped])
 
     @property
     def width(self) -> int:
@@ -144,7 +144,7 @@ class _Code:
     values: Int[Tensor, " value_slot"]
 
     @staticmethod
-    def of(group: Sequence[Head]) -> "_Code":
+    def from_heads(group: Sequence[Head]) -> "_Code":
         keys = torch.stack([head.looks.abs().amax(0) for head in group]).amax(0)
         values = torch.stack([head.moves.abs().amax(1) for head in group]).amax(0)
         return _Code(keys.nonzero()[:, 0], values.nonzero()[:, 0])

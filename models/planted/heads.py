@@ -22,8 +22,8 @@ def offset(by: int, *, remember: bool = False) -> Plan:
         if by > 0 and slots.causal:
             raise InputError(f"a decoder sees no later token: expected an offset of at most 0, got {by}")
         head = blank(slots)
-        for at in range(max(0, -by), min(slots.n_ctx, slots.n_ctx - by)):
-            head.looks[slots.position(at), slots.position(at + by)] = GAIN
+        for position in range(max(0, -by), min(slots.n_ctx, slots.n_ctx - by)):
+            head.looks[slots.position(position), slots.position(position + by)] = GAIN
         if remember:
             head.moves[slots.tokens, slots.previous] = torch.eye(slots.n_tokens)
         return head
@@ -106,8 +106,8 @@ def noise(strength: float, seed: int) -> Plan:
     def plan(slots: Slots) -> Head:
         head = blank(slots)
         generator = torch.Generator().manual_seed(seed)
-        read = slots.n_tokens + slots.n_ctx  # tokens and positions; four entries add up to a score
-        head.looks[:read, :read] = strength / 2 * torch.randn(read, read, generator=generator)
+        width = slots.n_tokens + slots.n_ctx  # tokens and positions; four entries add up to a score
+        head.looks[:width, :width] = strength / 2 * torch.randn(width, width, generator=generator)
         head.moves[slots.tokens, slots.output] = strength * torch.randn(
             slots.n_tokens, slots.n_tokens, generator=generator
         )

@@ -17,7 +17,7 @@ from models.planted.slots import GAIN, Head, Plan, Slots, blank
 Rule = tuple[Tensor, Sequence[Tensor]]  # query slots, and key slots rank by rank, the last the best
 
 
-def seek(wanted: Mapping[str, Sequence[str]], *, after: bool = False, itself: bool = True) -> Plan:
+def seek(words_of: Mapping[str, Sequence[str]], *, after: bool = False, itself: bool = True) -> Plan:
     """Looks from each class of words to the nearest word of the best class that is there: before it, or `after` it.
 
     A word whose classes are nowhere to be seen looks at the nearest word of all: itself, unless `itself` is excluded
@@ -33,8 +33,8 @@ def seek(wanted: Mapping[str, Sequence[str]], *, after: bool = False, itself: bo
         def slot(name: str) -> Tensor:
             return torch.tensor([slots.direction(name)])
 
-        rules = [(slot(asking), [slot(name) for name in answering]) for asking, answering in wanted.items()]
-        asking = [word for name in wanted for word in slots.directions[name]]
+        rules = [(slot(asking), [slot(name) for name in answering]) for asking, answering in words_of.items()]
+        asking = [word for name in words_of for word in slots.directions[name]]
         if twice := {word for word in asking if asking.count(word) > 1}:
             raise InputError(f"each word asks in one class only, but {min(twice)!r} asks in several")
         return nearest(slots, rules, asking, after=after, itself=itself)

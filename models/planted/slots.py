@@ -53,9 +53,9 @@ class Slots:
             raise InputError(f"{word!r} is not in the planted vocabulary of {self.n_tokens} words")
         return self.vocabulary.index(word)
 
-    def position(self, at: int) -> int:
+    def position(self, number: int) -> int:
         """The slot that says: this is position `at`."""
-        return self.n_tokens + at
+        return self.n_tokens + number
 
     def direction(self, name: str) -> int:
         """The slot that says: this token is one of the words of a class."""
@@ -121,7 +121,7 @@ class Slots:
         return weights
 
 
-def _levelled(codes: Float[Tensor, "code d_model"], at: int) -> Float[Tensor, "code d_model"]:
+def _levelled(codes: Float[Tensor, "code d_model"], column: int) -> Float[Tensor, "code d_model"]:
     """The codes with two more slots, from `at` on, that bring each one's sum to 0 and its length to SIZE.
 
     The two values solve a + b = -sum and a² + b² = SIZE² - length². They are taken from a grid on which every sum is
@@ -131,7 +131,7 @@ def _levelled(codes: Float[Tensor, "code d_model"], at: int) -> Float[Tensor, "c
     total, squares = exact.sum(1), SIZE**2 - exact.square().sum(1)
     root = (2 * squares - total**2).sqrt()
     first = ((root - total) / 2 * GRID).round() / GRID
-    codes[:, at], codes[:, at + 1] = first.float(), (-total - first).float()
+    codes[:, column], codes[:, column + 1] = first.float(), (-total - first).float()
     return codes
 
 

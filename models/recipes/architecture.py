@@ -16,8 +16,8 @@ STACKS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
 )
 _FOLLOWS = {"causal", "cross_attention"}  # from the kind
 _OF_STACK = {name: hint for name, hint in get_type_hints(StackConfig).items() if name not in _FOLLOWS}
-_TOLD = {"decoder", "encoder", "target_start", "writing"}  # by stacks and tokenizers
-_OF_WHOLE = {name: hint for name, hint in get_type_hints(TransformerConfig).items() if name not in _TOLD}
+_DERIVED = {"decoder", "encoder", "target_start", "writing"}  # by stacks and tokenizers
+_OF_WHOLE = {name: hint for name, hint in get_type_hints(TransformerConfig).items() if name not in _DERIVED}
 _PROVISIONAL = 1_000_000  # tokens, before the tokenizer is there: no check depends on how many there are
 
 
@@ -64,8 +64,8 @@ class Architecture:
 
     def check(self, vocabularies: Mapping[str, int]) -> None:
         """Refuse what does not fit together, while some vocabularies are not known yet."""
-        known = {name: vocabularies.get(name, self.stacks[name].get("d_vocab", _PROVISIONAL)) for name in self.stacks}
-        self.config(known)
+        d_vocab = {name: vocabularies.get(name, self.stacks[name].get("d_vocab", _PROVISIONAL)) for name in self.stacks}
+        self.config(d_vocab)
 
 
 def architecture(table: Mapping[str, Any], reader: Reader) -> Architecture:
@@ -81,14 +81,14 @@ def architecture(table: Mapping[str, Any], reader: Reader) -> Architecture:
         raise InputError(f"{reader.source}: {place} lacks kind: expected one of {', '.join(STACKS)}")
     kind = reader.fitting(table["kind"], Kind, f"{place}.kind")
     stacks_of_kind = STACKS[kind] if len(STACKS[kind]) > 1 else ()
-    reader.known(table, {"kind", "initial", *_OF_STACK, *_OF_WHOLE, *stacks_of_kind}, place)
+    reader.check_names(table, {"kind", "initial", *_OF_STACK, *_OF_WHOLE, *stacks_of_kind}, place)
     common = _fitting(table, _OF_STACK, reader, place)
     whole = _fitting(table, _OF_WHOLE, reader, place)
     stacks = {}
     for name in STACKS[kind]:
         inner = f"[model.{name}]"
         table_of = reader.fitting(table.get(name, {}), dict, inner) if name in stacks_of_kind else {}
-        reader.known(table_of, _OF_STACK, inner)
+        reader.check_names(table_of, _OF_STACK, inner)
         stacks[name] = _whole_heads({**common, **_fitting(table_of, _OF_STACK, reader, inner)}, reader)
     initial = reader.fitting(table.get("initial", "normal"), Initial, f"{place}.initial")
     return Architecture(kind, stacks, whole, initial)
@@ -99,7 +99,7 @@ def _fitting(table: Mapping[str, Any], hints: Mapping[str, Any], reader: Reader,
 
 
 def _whole_heads(fields: dict[str, Any], reader: Reader) -> dict[str, Any]:
-    reader.complete(StackConfig, {*fields, *_FOLLOWS, "d_head", "d_vocab"}, "[model]")
+    reader.check_complete(StackConfig, {*fields, *_FOLLOWS, "d_head", "d_vocab"}, "[model]")
     if "d_head" not in fields:
         if fields["n_heads"] < 1 or fields["d_model"] % fields["n_heads"]:
             raise InputError(

@@ -13,8 +13,7 @@ from interp.training import Examples, Masked, Pairs, Plan, Repeats, Windows
 from interp.training import token_arrays as texts
 from interp.training.objectives import Source
 from models.plain_tables import nearest
-from models.recipes.pair_sources import Paired
-from models.recipes.text_sources import Generated, Running, Text, digest_of, read_from
+from models.recipes.text_sources import Generated, Paired, Running, Text, digest_of, read_from
 
 Say = Callable[[str, int], None]
 _HELD_OUT_SEED = 1  # of what is drawn for held-out examples: the same at every look and of every run
@@ -102,7 +101,7 @@ class Preparation:
                 examples = Windows(left_out.tokens, prefix).every(self.row, self.plan.evaluate_rows)
             except InputError as error:
                 raise InputError(f"[data.{name}], held out: {error}, or set held_out = 0") from error
-            ready.held_out[name] = self._hidden(learnt, examples)
+            ready.held_out[name] = self._with_masks(learnt, examples)
             facts |= {"held_out": list(left_out.names), "held_out_characters": left_out.n_characters}
             facts |= {"held_out_tokens": len(left_out.tokens)}
         ready.facts[name] = {"digest": self.digests[name], **facts}
@@ -158,7 +157,7 @@ class Preparation:
     def _hiding(self, source: Source) -> Source:
         return source if self.hidden is None else Masked(source, self.tokenizer, self.hidden)
 
-    def _hidden(self, source: Source, examples: Sequence[Examples]) -> Sequence[Examples]:
+    def _with_masks(self, source: Source, examples: Sequence[Examples]) -> Sequence[Examples]:
         if not isinstance(source, Masked):
             return examples
         generator = torch.Generator().manual_seed(_HELD_OUT_SEED)
@@ -170,12 +169,8 @@ def learns(mix: Mapping[str, float], name: str) -> bool:
     return not mix or mix.get(name, 0.0) > 0
 
 
-def known(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
-    """Refuse a name in `place` of the recipe `source` that is none of the data's.
-
-    Raises:
-        InputError: it names the nearest that is.
-    """
+def check_sources(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
+    """Refuse a name in `place` of the recipe `source` that is none of the data's, with the nearest that is."""
     if unknown := [name for name in names if name not in data]:
         raise InputError(
             f"{source}: {place} has no source to be {unknown[0]}; the nearest in [data] is {nearest(unknown[0], data)}"

@@ -14,7 +14,7 @@ from models.huggingface import weights_digest
 from models.huggingface.loader import described, read_tokenizers
 from models.recipes.architecture import Architecture, Kind
 from models.recipes.data import Kind as Data
-from models.recipes.data import known, read_texts
+from models.recipes.data import check_sources, read_texts
 from models.recipes.text_sources import digest_of
 from models.recipes.vocabulary import Vocabulary, start_of
 from models.sources import LENS, directory_of, load
@@ -40,14 +40,10 @@ class Fresh:
         return self.architecture.n_ctx
 
     def check(self, source: str, data: Mapping[str, Data]) -> None:
-        """Refuse parts, sizes and vocabularies that do not fit together.
-
-        Raises:
-            InputError: they do not.
-        """
+        """Refuse parts, sizes and vocabularies that do not fit together."""
         stacks = self.architecture.stacks
         for place, vocabulary in (("tokenizer", self.tokenizer), ("target_tokenizer", self.target_tokenizer)):
-            known(source, f"[{place}].texts", vocabulary.texts if vocabulary else (), data)
+            check_sources(source, f"[{place}].texts", vocabulary.texts if vocabulary else (), data)
         if self.target_tokenizer is not None and len(stacks) < 2:
             raise InputError(f"{source}: [target_tokenizer] is of what a decoder writes for an encoder: leave it out")
         if self.architecture.whole.get("output") == "none":
@@ -67,9 +63,9 @@ class Fresh:
         Raises:
             InputError: too little text for a tokenizer, or a vocabulary that does not fit; the disk is full.
         """
-        read, written = self._tokenizers(data, digests, cache)
-        both = [each for each in (read, written) if each is not None]
-        sizes = {stack: each.d_vocab for stack, each in zip(self.architecture.stacks, both, strict=True)}
+        source, written = self._tokenizers(data, digests, cache)
+        tokenizers = [each for each in (source, written) if each is not None]
+        sizes = {stack: each.d_vocab for stack, each in zip(self.architecture.stacks, tokenizers, strict=True)}
         start = end = None
         if written is not None:
             start, end = start_of(written), written.suffix[-1] if written.suffix else None
@@ -77,7 +73,7 @@ class Fresh:
                 raise InputError("a text that is written ends in a token of its own: the tokenizer adds none")
         with inside("[model]"):
             config = self.architecture.config(sizes, start, end)
-        model = Transformer(config, read, None if written is read else written)
+        model = Transformer(config, source, None if written is source else written)
         initialise(model, seed, self.architecture.initial)
         return model
 
@@ -86,23 +82,23 @@ class Fresh:
     ) -> tuple[Tokenizer, Tokenizer | None]:
         """What tokenizes for the first stack and, where there is an encoder and a decoder, for the last."""
         paired, mask = self.kind == "encoder-decoder", self.kind == "encoder"
-        apart = self.target_tokenizer is not None
+        separate = self.target_tokenizer is not None
 
         def make(vocabulary: Vocabulary, *sides: int, mask: bool = False) -> Tokenizer:
-            chosen = {name: kind for name, kind in data.items() if name in (vocabulary.texts or data)}
-            chosen_digests = {name: digests[name] for name in chosen}
+            sources = {name: kind for name, kind in data.items() if name in (vocabulary.texts or data)}
+            chosen_digests = {name: digests[name] for name in sources}
 
             def texts() -> Iterator[str]:
-                return (text for side in sides for text in read_texts(chosen, digests, cache, side))
+                return (text for side in sides for text in read_texts(sources, digests, cache, side))
 
             return vocabulary.make(texts, f"{digest_of(chosen_digests)} {sides}", cache, mask=mask, paired=paired)
 
         with inside("[tokenizer]"):
-            read = make(self.tokenizer, *((0, 1) if paired and not apart else (0,)), mask=mask)
+            first = make(self.tokenizer, *((0, 1) if paired and not separate else (0,)), mask=mask)
         if self.target_tokenizer is None:
-            return read, read if paired else None
+            return first, first if paired else None
         with inside("[target_tokenizer]"):
-            return read, make(self.target_tokenizer, 1)
+            return first, make(self.target_tokenizer, 1)
 
     def facts(self) -> dict[str, Any]:
         """None: configuration and tokenizers say all."""
@@ -125,7 +121,7 @@ class Loaded:
     start: str  # as `models.load` takes it
 
     @cached_property
-    def _known(self) -> tuple[TransformerConfig, Tokenizer | None]:
+    def _loaded(self) -> tuple[TransformerConfig, Tokenizer | None]:
         """What its files say it is; weights are read when it is trained."""
         directory = directory_of(self.start)
         *_, config = described(directory)
@@ -134,24 +130,20 @@ class Loaded:
     @property
     def kind(self) -> Kind:
         """The stacks that there are."""
-        stacks = [*self._known[0].stacks]
+        stacks = [*self._loaded[0].stacks]
         return "encoder-decoder" if len(stacks) > 1 else "decoder" if stacks == ["decoder"] else "encoder"
 
     @property
     def n_ctx(self) -> int:
         """The longest text that all stacks can read."""
-        return min(stack.n_ctx for stack in self._known[0].stacks.values())
+        return min(stack.n_ctx for stack in self._loaded[0].stacks.values())
 
     def check(self, source: str, data: Mapping[str, Data]) -> None:
-        """Refuse a model that cannot be trained on.
-
-        Raises:
-            InputError: there is no such model, another library runs it, it foretells nothing, or it has no tokenizer.
-        """
+        """Refuse a model that is not there, that another library runs, or that lacks an output layer or a tokenizer."""
         with inside(f"{source}: [model].start"):
             if self.start.startswith(LENS):
                 raise InputError(f"TransformerLens runs {self.start}: leave {LENS} out to train our own")
-            config, tokenizer = self._known
+            config, tokenizer = self._loaded
             if config.output == "none":
                 raise InputError(f"{self.start} has no output layer: it foretells nothing")
             if tokenizer is None:

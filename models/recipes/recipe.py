@@ -46,7 +46,7 @@ class Recipe:
     origin: Origin  # of the model that is trained
     data: Mapping[str, Kind]
     plan: Plan
-    hidden: float  # the share of hidden tokens, of a masked-word model
+    hidden_share: float  # the share of hidden tokens, of a masked-word model
     fitted: tuple[str, ...] = ()  # what was made to fit other steps than the file's
 
     def train(
@@ -103,7 +103,7 @@ class Recipe:
                 model.tokenizer,
                 target=model.target_tokenizer if len(model.config.stacks) > 1 else None,
                 start=model.config.target_start,
-                hidden=self.hidden if self.origin.kind == "encoder" else None,
+                hidden=self.hidden_share if self.origin.kind == "encoder" else None,
                 say=say,
             )
             ready = preparation.ready(self.data)
@@ -134,7 +134,7 @@ class Recipe:
         whole = {
             **self.origin.tables(),
             "data": {name: {"kind": names[type(kind)], **asdict(kind)} for name, kind in self.data.items()},
-            "training": plan | ({"hidden": self.hidden} if self.origin.kind == "encoder" else {}),
+            "training": plan | ({"hidden": self.hidden_share} if self.origin.kind == "encoder" else {}),
             "phases": phases,
         }
         return _plain(whole)
@@ -147,19 +147,19 @@ class Recipe:
             _check_free(out)
             return 0
         last = state.read(out / state.FILE)
-        _same(out / RECIPE, self.resolved())
+        _check_unchanged(out / RECIPE, self.resolved())
         return int(last.facts["step"])
 
     def _made_of(self, model: Transformer, ready: Ready) -> dict[str, Any]:
         """Facts that a run which is resumed must share."""
         whole = asdict(model.config)
         stacks = {name: whole[name] for name in model.config.stacks}
-        both = [each.backend.to_str() for each in (model.tokenizer, model.target_tokenizer) if each is not None]
+        texts = [each.backend.to_str() for each in (model.tokenizer, model.target_tokenizer) if each is not None]
         return {
             **stacks,
             "model": {name: value for name, value in whole.items() if name not in stacks},
-            "hidden": self.hidden,
-            "tokenizer": hashlib.sha256("".join(both).encode()).hexdigest(),
+            "hidden": self.hidden_share,
+            "tokenizer": hashlib.sha256("".join(texts).encode()).hexdigest(),
             "data": {name: facts["digest"] for name, facts in ready.facts.items()},
             "order of sources": list(ready.sources),  # rows are drawn in it
             **self.origin.facts(),
@@ -175,9 +175,9 @@ class Recipe:
 
 def _check_free(out: Path) -> None:
     """Refuse a directory that holds anything but what a run of ours left that was stopped before its first state."""
-    held = {each.name for each in out.iterdir() if not is_draft(each)} if out.is_dir() else set()
+    names = {each.name for each in out.iterdir() if not is_draft(each)} if out.is_dir() else set()
     ours = _BEFORE_A_STATE if _is_ours(out / RECIPE) else set()
-    if foreign := sorted(held - ours):
+    if foreign := sorted(names - ours):
         raise InputError(
             f"{out} holds {', '.join(foreign[:3])}, which no training left that could be begun again: choose another "
             "--out, which is new or empty"
@@ -201,14 +201,14 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _same(file: Path, now: Mapping[str, Any]) -> None:
+def _check_unchanged(file: Path, now: Mapping[str, Any]) -> None:
     """Refuse to go on with a run that was begun with another recipe; data is told apart later, by its bytes."""
     if not file.is_file():
         return
-    was, here = files.flat(files.load(file)), files.flat(now)
-    if changed := [key for key in {**was, **here} if was.get(key) != here.get(key)]:
-        key, more = changed[0], f", and {len(changed) - 1} more" if changed[1:] else ""
+    was, now_flat = files.flat(files.load(file)), files.flat(now)
+    if changed := [key for key in {**was, **now_flat} if was.get(key) != now_flat.get(key)]:
+        key, rest = changed[0], f", and {len(changed) - 1} more" if changed[1:] else ""
         raise InputError(
             f"{file.parent} was begun with another recipe: {key} was {was.get(key, 'absent')} and is now "
-            f"{here.get(key, 'absent')}{more}; resume with {file}, or choose another --out"
+            f"{now_flat.get(key, 'absent')}{rest}; resume with {file}, or choose another --out"
         )

@@ -12,16 +12,16 @@ from models.families.interp_format import KINDS as PARTS
 from models.plain_tables import Reader
 from models.recipes import toml_tables as files
 from models.recipes.architecture import architecture
-from models.recipes.data import KINDS, Kind, known, learns
+from models.recipes.data import KINDS, Kind, check_sources, learns
 from models.recipes.origins import Fresh, Loaded
-from models.recipes.pair_sources import Paired
 from models.recipes.recipe import Recipe
+from models.recipes.text_sources import Paired
 from models.recipes.vocabulary import Vocabulary
 
 _NAME = re.compile(r"[^\W_][\w .+-]{0,63}")
 _TABLES = ("model", "tokenizer", "target_tokenizer", "data", "training", "phases")
 _NEEDED_TO_GO_ON = ("model", "data", "phases")
-_NEEDED = ("tokenizer", *_NEEDED_TO_GO_ON)
+_TABLES_OF_FRESH = ("tokenizer", *_NEEDED_TO_GO_ON)
 _PLAN = {name: hint for name, hint in get_type_hints(Plan).items() if name != "phases"}
 
 
@@ -39,11 +39,11 @@ def read(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
     """
     file = files.file_of(name)
     tables = files.load(file)
-    before, overrides = files.steps_of(tables), overrides or {}
+    steps, overrides = files.steps_of(tables), overrides or {}
     for key, value in overrides.items():
         files.put(tables, key, value)
     steps_set = any(key.startswith("phases.") and key.endswith(".steps") for key in overrides)
-    fitted = files.fit_steps(tables, before, overrides) if steps_set else []
+    fitted = files.fit_steps(tables, steps, overrides) if steps_set else []
     return replace(named(file.name if file == Path(name) else str(name), tables), fitted=tuple(fitted))
 
 
@@ -54,31 +54,31 @@ def named(name: str, tables: Mapping[str, Any]) -> Recipe:
         InputError: as `read`.
     """
     parts, reader = Reader(name, PARTS, "a table"), Reader(name, KINDS, "a table")
-    reader.known(tables, _TABLES, "the recipe")
+    reader.check_names(tables, _TABLES, "the recipe")
     loaded = isinstance(tables.get("model"), Mapping) and "start" in tables["model"]
-    for each in _NEEDED_TO_GO_ON if loaded else _NEEDED:
-        if not tables.get(each):
-            raise InputError(f"{name}: expected a table [{each}]{'' if each != 'phases' else ', [[phases]]'}")
-    for each in set(tables) - {"phases"}:
-        reader.fitting(tables[each], dict, f"[{each}]")
+    for key in _NEEDED_TO_GO_ON if loaded else _TABLES_OF_FRESH:
+        if not tables.get(key):
+            raise InputError(f"{name}: expected a table [{key}]{'' if key != 'phases' else ', [[phases]]'}")
+    for key in set(tables) - {"phases"}:
+        reader.fitting(tables[key], dict, f"[{key}]")
     origin = _loaded(reader, tables) if loaded else _fresh(parts, reader, tables)
-    for each in tables["data"]:
-        if not _NAME.fullmatch(each):
+    for key in tables["data"]:
+        if not _NAME.fullmatch(key):
             raise InputError(
-                f"{name}: [data.{each!r}]: files are called by this name: expected at most 64 letters, digits, spaces "
+                f"{name}: [data.{key!r}]: files are called by this name: expected at most 64 letters, digits, spaces "
                 "and _ . + -, beginning with a letter or digit"
             )
     data = {each: _data(reader, each, table) for each, table in tables["data"].items()}
-    plan, hidden = _training(reader, tables)
-    recipe = Recipe(name, origin, data, plan, hidden)
+    plan, hidden_share = _training(reader, tables)
+    recipe = Recipe(name, origin, data, plan, hidden_share)
     _check(recipe)
     return recipe
 
 
 def _loaded(reader: Reader, tables: Mapping[str, Any]) -> Loaded:
     model = tables["model"]
-    if more := [key for key in model if key != "start"] + [key for key in tables if key.endswith("tokenizer")]:
-        raise InputError(f"{reader.source}: a model that is gone on with has its own {more[0]}: leave it out, or start")
+    if rest := [key for key in model if key != "start"] + [key for key in tables if key.endswith("tokenizer")]:
+        raise InputError(f"{reader.source}: a model that is gone on with has its own {rest[0]}: leave it out, or start")
     return Loaded(reader.fitting(model["start"], str, "[model].start"))
 
 
@@ -105,9 +105,9 @@ def _data(reader: Reader, name: str, table: Any) -> Kind:
 
 def _training(reader: Reader, tables: Mapping[str, Any]) -> tuple[Plan, float]:
     table = tables.get("training", {})
-    reader.known(table, {*_PLAN, "hidden"}, "[training]")
+    reader.check_names(table, {*_PLAN, "hidden"}, "[training]")
     values = {key: reader.fitting(each, _PLAN.get(key, float), f"[training].{key}") for key, each in table.items()}
-    hidden = values.pop("hidden", 0.15)
+    share = values.pop("hidden", 0.15)
     listed = tables["phases"]
     if not isinstance(listed, list):
         raise InputError(f"{reader.source}: phases are a list: expected [[phases]], got [phases]")
@@ -116,28 +116,28 @@ def _training(reader: Reader, tables: Mapping[str, Any]) -> tuple[Plan, float]:
         for at, each in enumerate(listed)
     )
     with inside(f"{reader.source}: [training]"):
-        return Plan(phases, **values), hidden
+        return Plan(phases, **values), share
 
 
 def _check(recipe: Recipe) -> None:
     """Refuse what does not fit together."""
     model, data, source = recipe.origin, recipe.data, recipe.name
     model.check(source, data)
-    for at, phase in enumerate(recipe.plan.phases):
-        known(source, f"phases.{at}.mix", phase.mix, data)
+    for number, phase in enumerate(recipe.plan.phases):
+        check_sources(source, f"phases.{number}.mix", phase.mix, data)
         if phase.row > model.n_ctx:
             raise InputError(
-                f"{source}: phases.{at}.row is {phase.row}, longer than the model's context: expected at most n_ctx, "
-                f"{model.n_ctx}"
+                f"{source}: phases.{number}.row is {phase.row}, longer than the model's context: "
+                f"expected at most n_ctx, {model.n_ctx}"
             )
-    both = model.kind == "encoder-decoder"
+    two_stacks = model.kind == "encoder-decoder"
     for name, kind in data.items():
-        if isinstance(kind, Paired) is not both:
-            expected = "pairs" if both else "text, generated or repeats"
+        if isinstance(kind, Paired) is not two_stacks:
+            expected = "pairs" if two_stacks else "text, generated or repeats"
             raise InputError(f"{source}: [data.{name}]: the model is of kind {model.kind}: expected {expected}")
-    if both and any(sum(learns(phase.mix, name) for name in data) > 1 for phase in recipe.plan.phases):
+    if two_stacks and any(sum(learns(phase.mix, name) for name in data) > 1 for phase in recipe.plan.phases):
         raise InputError(f"{source}: pairs of texts are not mixed: expected one source in the mix of every phase")
     if recipe.plan.sample is not None and model.kind == "encoder":
         raise InputError(f"{source}: [training].sample: an encoder continues no text: leave it out")
-    if not 0 < recipe.hidden < 1:
-        raise InputError(f"{source}: [training].hidden must lie between 0 and 1, got {recipe.hidden:g}")
+    if not 0 < recipe.hidden_share < 1:
+        raise InputError(f"{source}: [training].hidden must lie between 0 and 1, got {recipe.hidden_share:g}")

@@ -1,9 +1,10 @@
-"""Running text to learn from: files or generated texts, a share of them left out of training."""
+"""What is learnt from: running text, of files or generated, and pairs of texts; a share is left out of training."""
 
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from interp import InputError
 from interp.training import token_arrays as texts
 from interp.training.token_arrays import Document
 from interp.training.whole_files import replacing, sweep_beside
+from models.pair_tasks import TASKS, pairs
 from models.plain_tables import nearest
 from models.stories import GENERATORS
 
@@ -45,16 +47,16 @@ class Text:
 
     def digest(self) -> str:
         """SHA-256 of names and bytes, and of how they are divided."""
-        each = [(texts.name_of(file), hashlib.sha256(_bytes(file)).hexdigest()) for file in self.files()]
-        return digest_of([each, self.unwrap, self.held_out])
+        digests = [(texts.name_of(file), hashlib.sha256(_bytes(file)).hexdigest()) for file in self.files()]
+        return digest_of([digests, self.unwrap, self.held_out])
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
         """The texts of one of the two sides."""
         files = self.files()
         out = [file for file in files if texts.held_out(texts.name_of(file), self.held_out)]
         if not self.held_out or 0 < len(out) < len(files):
-            chosen = [file for file in files if (file in out) is held_out]
-            yield from texts.read(chosen, unwrap=self.unwrap)
+            selection = [file for file in files if (file in out) is held_out]
+            yield from texts.read(selection, unwrap=self.unwrap)
             return
         for document in texts.read(files, unwrap=self.unwrap):
             cut = int(len(document.text) * (1 - self.held_out))
@@ -82,17 +84,18 @@ class Generated:
         first = [text.text for text in GENERATORS[self.name](min(_HASHED, self.count), self.seed)]
         return digest_of([asdict(self), first])
 
-    def every(self) -> Iterator[Document]:
+    def generate(self) -> Iterator[Document]:
         """The texts of both sides, generated anew."""
         for text in islice(GENERATORS[self.name](None, self.seed), self.count):
             yield Document(text.document, text.text)
 
 
 Running = Text | Generated
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredTexts:
     """Generated texts in a file, written when they are first read: to generate them takes far longer than to read."""
 
     source: Generated
@@ -129,19 +132,73 @@ class Kept:
         try:
             sweep_beside(self.file)
             with replacing(self.file) as part, part.open("wb") as file:
-                before = hashlib.sha256()
-                for each in self.source.every():
-                    line = f"{json.dumps([each.name, each.text])}\n".encode()
-                    before.update(line)
+                digest = hashlib.sha256()
+                for document in self.source.generate():
+                    line = f"{json.dumps([document.name, document.text])}\n".encode()
+                    digest.update(line)
                     file.write(line)
-                file.write(f'"{before.hexdigest()}"\n'.encode())
+                file.write(f'"{digest.hexdigest()}"\n'.encode())
         except OSError as error:
             raise InputError(f"cannot write {self.source.name} to {self.file}: {error.strerror or error}") from error
 
 
-def read_from(kind: Running, digest: str, cache: Path) -> Text | Kept:
+@dataclass(frozen=True)
+class Paired:
+    """Two columns under a line that names them, or pairs by the name of their rule.
+
+    They are held out by their source in a file, and by their target where a rule makes them: then what a model is to
+    write of those that are held out, it has never written.
+    """
+
+    path: str | None = None
+    name: str | None = None
+    count: int = 20_000
+    seed: int = 1_000
+    held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_share(self.held_out)
+        check_count(self.count)
+        if (self.path is None) == (self.name is None):
+            raise InputError("expected one of path, a file of two columns, and name, a rule that makes pairs")
+        if self.name is not None and self.name not in TASKS:
+            raise InputError(f"no rule {self.name} makes pairs; the nearest is {nearest(self.name, TASKS)}")
+
+    @cached_property
+    def sides(self) -> tuple[list[Pair], list[Pair]]:
+        """What is learnt from, and what is held out.
+
+        Raises:
+            InputError: no such file, a line that has not two columns, or nothing to learn from.
+        """
+        halves: tuple[list[Pair], list[Pair]] = [], []
+        for pair in self._pairs():
+            unit = pair[0] if self.name is None else pair[1]  # a rule writes one target from several sources
+            halves[texts.held_out(unit, self.held_out)].append(pair)
+        if not halves[0]:
+            raise InputError(f"no pairs to learn from in {self.path or self.name}")
+        return halves
+
+    def digest(self) -> str:
+        """Tells these pairs, and how they are divided, from others."""
+        return digest_of([self.held_out, *self.sides])
+
+    def _pairs(self) -> Iterator[Pair]:
+        if self.name is not None:
+            for pair in islice(TASKS[self.name](None, self.seed), self.count):
+                yield pair.source, pair.target
+            return
+        path = Path(self.path or "")
+        if not path.is_file():
+            raise InputError(f"no file of pairs at {path}: expected two columns under a line that names them")
+        for document in texts.read([path]):
+            for _, source, target in pairs(document.text.splitlines(), path.name):
+                yield source, target
+
+
+def read_from(kind: Running, digest: str, cache: Path) -> Text | StoredTexts:
     """What gives the documents of running text: its files, or for generated texts a file in the cache."""
-    return kind if isinstance(kind, Text) else Kept(kind, cache / f"{kind.name}-{digest[:16]}.texts")
+    return kind if isinstance(kind, Text) else StoredTexts(kind, cache / f"{kind.name}-{digest[:16]}.texts")
 
 
 def check_share(share: float) -> None:

@@ -80,15 +80,15 @@ def _put(place: Any, way: list[str], value: Any, key: str) -> None:
     if not isinstance(place, dict | list):
         raise InputError(f"cannot set {key}: {place!r} is a value, and no table with entries of its own")
     step, *rest = way
-    steps: list[Any] = _chosen(place, step, key) if isinstance(place, list) else [step]
-    for at in steps:
+    steps: list[Any] = _indices(place, step, key) if isinstance(place, list) else [step]
+    for entry in steps:
         if rest:
-            _put(place[at] if isinstance(place, list) else place.setdefault(at, {}), rest, value, key)
+            _put(place[entry] if isinstance(place, list) else place.setdefault(entry, {}), rest, value, key)
         else:
-            place[at] = value
+            place[entry] = value
 
 
-def _chosen(entries: list[Any], step: str, key: str) -> list[int]:
+def _indices(entries: list[Any], step: str, key: str) -> list[int]:
     if step == "*":
         return [*range(len(entries))]
     if not step.isdecimal() or int(step) >= len(entries):
@@ -97,21 +97,21 @@ def _chosen(entries: list[Any], step: str, key: str) -> list[int]:
     return [int(step)]
 
 
-def fit_steps(tables: dict[str, Any], before: tuple[int, int], given: Collection[str]) -> list[str]:
-    """Have what counts steps fit phases that were given other steps; what was `given` itself stays.
+def fit_steps(tables: dict[str, Any], old_steps: tuple[int, int], keys: Collection[str]) -> list[str]:
+    """Have what counts steps fit phases that were given other steps; what was set itself stays.
 
     Snapshots beyond the end are left out, and the end is one where it was; where warm-up and hold leave nothing of the
     steps up to the first phase that begins the schedule anew, they shrink in proportion.
 
     Args:
         tables: a recipe's, changed in place.
-        before: `steps_of` them before.
-        given: the keys that were set.
+        old_steps: `steps_of` them before.
+        keys: the keys that were set.
 
     Returns:
         What was changed, each as a person reads it.
     """
-    training, (whole, first), (end, leg) = tables.get("training", {}), before, steps_of(tables)
+    training, (whole, first), (end, leg) = tables.get("training", {}), old_steps, steps_of(tables)
     fitted: dict[str, Any] = {}
     snapshots = training.get("snapshot_at", [])
     if (
@@ -123,7 +123,7 @@ def fit_steps(tables: dict[str, Any], before: tuple[int, int], given: Collection
     rises = {name: training.get(name, default) for name, default in (("warmup", 100), ("hold", 0))}
     if all(isinstance(steps, int) for steps in rises.values()) and sum(rises.values()) >= leg:
         fitted |= {name: steps * leg // max(first, 1) for name, steps in rises.items() if steps}
-    fitted = {name: value for name, value in fitted.items() if f"training.{name}" not in given}
+    fitted = {name: value for name, value in fitted.items() if f"training.{name}" not in keys}
     messages = [
         f"{name} is {_short(now)} instead of {_short(training.get(name, rises.get(name)))}"
         for name, now in fitted.items()
@@ -146,16 +146,16 @@ def _short(value: Any) -> str:
     return f"a list of {len(value)}" if isinstance(value, list) else f"{value:,}"
 
 
-def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Every value by its whole key (`phases.0.steps`), without paths and models, which say where and not what."""
     values: dict[str, Any] = {}
-    for name, given in tables.items():
-        entries = isinstance(given, list) and given and all(isinstance(each, dict) for each in given)
-        value = {str(at): each for at, each in enumerate(given)} if entries else given
+    for name, value in tables.items():
+        if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+            value = {str(number): each for number, each in enumerate(value)}  # noqa: PLW2901
         if isinstance(value, Mapping):
-            values |= flat(value, f"{before}{name}.")
+            values |= flat(value, f"{prefix}{name}.")
         elif name not in _PATHS | _MODELS:
-            values[f"{before}{name}"] = value
+            values[f"{prefix}{name}"] = value
     return values
 
 

@@ -55,12 +55,12 @@ class Vocabulary:
         return tokenizer
 
     def make(
-        self, read: Callable[[], Iterable[str]], digest: str, cache: Path, *, mask: bool = False, paired: bool = False
+        self, lines: Callable[[], Iterable[str]], digest: str, cache: Path, *, mask: bool = False, paired: bool = False
     ) -> Tokenizer:
         """The tokenizer: from its file, from the cache, or made of the texts.
 
         Args:
-            read: gives the training texts.
+            lines: gives the training texts.
             digest: tells these texts from others.
             cache: where it is kept.
             mask: whether there is to be a token to hide words behind.
@@ -73,7 +73,7 @@ class Vocabulary:
             return tokenizer
         place = cache / f"tokenizer-{digest_of([self.d_vocab, self.level, mask, paired, digest])[:16]}.json"
         if not place.is_file():
-            backend = self._train(read(), mask=mask, paired=paired)
+            backend = self._train(lines(), mask=mask, paired=paired)
             try:
                 with replacing(place) as part:
                     part.write_text(backend.to_str(), "utf-8")
@@ -86,13 +86,13 @@ class Vocabulary:
         except InputError as error:
             raise InputError(f"{place} is damaged ({error}): remove it, and it is made again") from error
 
-    def _train(self, read: Iterable[str], *, mask: bool, paired: bool) -> Backend:
+    def _train(self, lines: Iterable[str], *, mask: bool, paired: bool) -> Backend:
         if self.d_vocab is not None:
-            backend = texts.train_tokenizer(read, self.d_vocab - paired, mask=mask).backend
+            backend = texts.train_tokenizer(lines, self.d_vocab - paired, mask=mask).backend
             if paired:
                 backend.add_special_tokens([END])
         else:
-            backend = _level(read, characters=self.level == "characters", mask=mask, paired=paired)
+            backend = _level(lines, characters=self.level == "characters", mask=mask, paired=paired)
         template, token = (f"$A {END}", END) if paired else (f"{texts.START} $A", texts.START)
         around = processors.TemplateProcessing(template, special_tokens=[(token, backend.token_to_id(token))])
         if self.d_vocab is None:
@@ -102,11 +102,11 @@ class Vocabulary:
         return backend
 
 
-def _level(read: Iterable[str], *, characters: bool, mask: bool, paired: bool) -> Backend:
+def _level(lines: Iterable[str], *, characters: bool, mask: bool, paired: bool) -> Backend:
     """All characters or words that the texts have, the commonest first."""
     cut = pre_tokenizers.Split(_CHARACTER, "isolated") if characters else pre_tokenizers.WhitespaceSplit()
     counts: Counter[str] = Counter()
-    for text in read:
+    for text in lines:
         counts.update(text if characters else text.split())
     special = [texts.START, *([END] if paired else []), *([texts.MASK] if mask else []), UNKNOWN]
     if not counts:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from interp.annotation import AnnotatedText
 from interp.errors import whole_number
-from models.series import series
+from models.pair_tasks import series
 from models.stories import grammar
 from models.stories.narration import Narrator
 from models.stories.references import Teller

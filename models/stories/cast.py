@@ -26,7 +26,7 @@ class Entity:
     adjective: str | None = None
     owner: "Entity | None" = None
     members: "tuple[Entity, ...]" = ()
-    known: bool = False  # whether "the" will do
+    is_known: bool = False  # whether "the" will do
     names: tuple[str, ...] = ()  # all of a name of several words: "Uncle Ben", "Anna Brown"
     traits: tuple[str, ...] = ()  # adjectives that a tale may give it, of which any few will do
     state: str | None = None  # a participle before the noun: "broken"
@@ -56,19 +56,19 @@ class Cast:
         if not named and self._rng.random() < _UNNAMED:
             adjective = self._rng.choice(("little", "kind", "young"))
             return self._add("person", pronouns, self._rng.choice(self._unused(nouns)), adjective=adjective)
-        taken = {each.name for each in self.everyone}
         names = lexicon.MASCULINE_NAMES if masculine else lexicon.FEMININE_NAMES
-        return self._add("person", pronouns, nouns[0], self._rng.choice([each for each in names if each not in taken]))
+        free = [name for name in names if all(name != each.name for each in self.everyone)]
+        return self._add("person", pronouns, nouns[0], self._rng.choice(free))
 
     def grown_up(self, pronouns: Pronouns) -> Entity:
         """Someone without a name, called by what they do."""
         nouns = lexicon.MASCULINE_HELPERS if pronouns is MASCULINE else lexicon.FEMININE_HELPERS
         return self._add("person", pronouns, self._rng.choice(self._unused(nouns)))
 
-    def companion(self, other: Entity) -> Entity:
+    def companion(self, person: Entity) -> Entity:
         """A second person, in two stories of three of the other gender."""
-        opposite = FEMININE if other.pronouns is MASCULINE else MASCULINE
-        return self.person(opposite if self._rng.random() < 0.67 else other.pronouns)
+        opposite = FEMININE if person.pronouns is MASCULINE else MASCULINE
+        return self.person(opposite if self._rng.random() < 0.67 else person.pronouns)
 
     def relative(self, owner: Entity) -> Entity:
         """A mother, brother or the like of `owner`."""
@@ -102,7 +102,7 @@ class Cast:
     def spot(self, *names: str, nouns: Sequence[Noun] = lexicon.AT_PLACES) -> Entity:
         """A place that is near, of those named if any are: a gate, a wall."""
         fitting = [noun for noun in nouns if not names or noun.singular in names]
-        return self._add("place", NEUTER, self._rng.choice(self._unused(fitting)), known=True)
+        return self._add("place", NEUTER, self._rng.choice(self._unused(fitting)), is_known=True)
 
     def part(self, owner: Entity) -> Entity:
         """A part of the body."""
@@ -112,19 +112,19 @@ class Cast:
         """A place, of those named if any are: everyone knows which one it is."""
         return self.spot(*names, nouns=lexicon.PLACES)
 
-    def event(self, name: str, *adjectives: str, owner: Entity | None = None, known: bool = False) -> Entity:
-        """What is done, as a noun: "a long walk", "her help", and where it is `known` "the work"."""
+    def event(self, name: str, *adjectives: str, owner: Entity | None = None, is_known: bool = False) -> Entity:
+        """What is done, as a noun: "a long walk", "her help", and where it is `is_known` "the work"."""
         adjective = self._maybe(adjectives) if adjectives else None
-        return self._add("event", NEUTER, Noun(name, name + "s"), adjective=adjective, owner=owner, known=known)
+        return self._add("event", NEUTER, Noun(name, name + "s"), adjective=adjective, owner=owner, is_known=is_known)
 
-    def _add(self, kind: str, pronouns: Pronouns, noun: Noun, name: str | None = None, **more: Any) -> Entity:
+    def _add(self, kind: str, pronouns: Pronouns, noun: Noun, name: str | None = None, **fields: Any) -> Entity:
         chain = f"{name or noun.singular}-{len(self.everyone)}"
-        self.everyone.append(Entity(chain, kind, pronouns, noun, name, **more))
+        self.everyone.append(Entity(chain, kind, pronouns, noun, name, **fields))
         return self.everyone[-1]
 
     def _unused(self, nouns: Sequence[Noun]) -> list[Noun]:
-        taken = {each.noun for each in self.everyone}
-        return [noun for noun in nouns if noun not in taken] or list(nouns)
+        old_nouns = {each.noun for each in self.everyone}
+        return [noun for noun in nouns if noun not in old_nouns] or list(nouns)
 
     def _maybe(self, options: Sequence[T]) -> T | None:
         return self._rng.choice(options) if self._rng.random() < _DESCRIBED else None

@@ -12,14 +12,14 @@ from models.stories.references import Lazy, Teller
 
 
 @dataclass(frozen=True)
-class Told:
+class Description:
     """Someone or something called by a description, never by a pronoun, with more after it."""
 
     entity: Entity
-    after: tuple[Lazy, ...] = ()
+    clauses: tuple[Lazy, ...] = ()
 
 
-Spec = tuple[str, Entity | Told | None] | Lazy
+Spec = tuple[str, Entity | Description | None] | Lazy
 _WAYS = {"one": 4, "two": 1, "joined": 22, "degree": 1, "state": 24, "both": 2}  # to describe a noun, by how often
 
 
@@ -95,69 +95,69 @@ class Describer(Teller):
 
         def phrase() -> Phrase:
             self._subject = None
-            return grammar.both(self._full(first), self._full(second))
+            return grammar.coordinated(self._full(first), self._full(second))
 
         return phrase
 
-    def friend_of(self, person: Entity, friend: Entity, *after: Lazy) -> Callable[[], Phrase]:
+    def friend_of(self, person: Entity, friend: Entity, *clauses: Lazy) -> Callable[[], Phrase]:
         """A description for a subject: "her good friend Tom"."""
 
         def phrase() -> Phrase:
             owner = self._possessor(person, friend)
             self._tells_of(friend)
             self._spoken(friend)
-            friend.known = True
+            friend.is_known = True
             traits: list[Part] = [("amod", word(self.choose("best", "old", "good"), "ADJ"))] if self.maybe() else []
             noun = word(self.choose("friend", "neighbour"), "NOUN")
             whole = join(owner, *traits, (HEAD, noun), ("appos", word(friend.name or "", "PROPN")))
-            said = grammar.refer(whole, friend.chain)
-            return join((HEAD, said), grammar.comma(), *self._parts(after), grammar.comma()) if after else said
+            term = grammar.refer(whole, friend.chain)
+            return join((HEAD, term), grammar.comma(), *self._parts(clauses), grammar.comma()) if clauses else term
 
         return phrase
 
     def _second(self, entity: Entity) -> Phrase:
         """The second of two, which often has two adjectives of its own: "and an old but strong rope"."""
         self._joining = self.maybe(0.85)
-        said = self._full(entity)
+        phrase = self._full(entity)
         self._joining = False
-        return said
+        return phrase
 
     def beside(self, preposition: str, entity: Entity) -> Lazy:
         """What stands at a noun: "near the gate"."""
         return lambda: ("nmod", grammar.prepositional(preposition, self._full(entity)))
 
-    def _told(self, told: Told) -> Phrase:
-        phrase = self._description(told.entity, *told.after)
-        self._spoken(told.entity)
-        told.entity.known = True
-        return grammar.refer(phrase, told.entity.chain)
+    def _described(self, description: Description) -> Phrase:
+        phrase = self._description(description.entity, *description.clauses)
+        self._spoken(description.entity)
+        description.entity.is_known = True
+        return grammar.refer(phrase, description.entity.chain)
 
     def _rivals(self, entity: Entity) -> list[Entity]:
         """Here "it" is clear where nothing else was spoken of that it could mean, of whatever kind."""
         now = len(self.sentences)
-        others = [each for each in self.cast.everyone if each is not entity and each.pronouns is entity.pronouns]
-        return [each for each in others if each.last >= now - 1 and not (each is self._subject and entity.last == now)]
+        rivals = [each for each in self.cast.everyone if each is not entity and each.pronouns is entity.pronouns]
+        return [each for each in rivals if each.last >= now - 1 and not (each is self._subject and entity.last == now)]
 
     def _is_clear(self, entity: Entity, *, as_subject: bool) -> bool:
         """Here a subject that goes on is no "he" where another "he" has come between."""
         return not self._rivals(entity) and super()._is_clear(entity, as_subject=as_subject)
 
-    def _description(self, entity: Entity, *after: Lazy) -> Phrase:
+    def _description(self, entity: Entity, *clauses: Lazy) -> Phrase:
         if entity.members:
             return super()._description(entity)
         if entity.name:
-            parts = [grammar.comma(), *self._parts(after), grammar.comma()] if after else []
+            parts = [grammar.comma(), *self._parts(clauses), grammar.comma()] if clauses else []
             return join((HEAD, self._name(entity)), *parts)
         modifiers = self._modifiers(entity)
         if entity.compound:
             modifiers.append(("compound", word(entity.compound, "NOUN")))
         first = modifiers[0][1].words[0].form if modifiers else entity.noun.singular
-        if after and entity.known:  # "the boat that Tom had lost", not "Tom's boat that"
+        if clauses and entity.is_known:  # "the boat that Tom had lost", not "Tom's boat that"
             determiner = grammar.article("the")
         else:
             determiner = None if entity.bare else self._determiner(entity, first)
-        parts = self._parts(after)
-        if entity.feature and not after and (not entity.known or self.maybe(0.35)):
+        parts = self._parts(clauses)
+        if entity.feature and not clauses and (not entity.is_known or self.maybe(0.35)):
             parts.append(self.beside("with", entity.feature)())
         return nominal(determiner, modifiers, entity.noun, *parts, plural=entity.plural)
 
@@ -166,9 +166,9 @@ class Describer(Teller):
         if entity.owner and entity.noun == FRIEND and self.maybe(0.25):
             return nominal(self._possessor(entity.owner, entity), [], FRIEND, plural=False)
         kin, fond = entity.owner and entity.noun != FRIEND, self.maybe(0.26)
-        full = entity.names and (fond or kin or self.maybe(0.15 if entity.known else 0.8))
-        first, *others = (word(name, "PROPN") for name in (entity.names if full else (entity.name,)))
-        name = join((HEAD, first), *(("flat", other) for other in others))
+        full = entity.names and (fond or kin or self.maybe(0.15 if entity.is_known else 0.8))
+        first, *rest = (word(name, "PROPN") for name in (entity.names if full else (entity.name,)))
+        name = join((HEAD, first), *(("flat", other) for other in rest))
         if entity.owner and kin and self.maybe(0.6):
             return join(self._possessor(entity.owner, entity), (HEAD, name))
         if fond:
@@ -183,12 +183,12 @@ class Describer(Teller):
 
     def _possessor(self, owner: Entity, owned: Entity) -> Part:
         """One whom the sentence has named already is "his" or "her", where no other can be meant."""
-        if owner.known and owner.last == len(self.sentences) and not self._rivals(owner):
+        if owner.is_known and owner.last == len(self.sentences) and not self._rivals(owner):
             return "nmod:poss", grammar.refer(word(owner.pronouns.possessive, "PRON"), owner.chain)
         return super()._possessor(owner, owned)
 
     def _modifiers(self, entity: Entity) -> list[Part]:
-        if not entity.traits or (not self._joining and self.maybe(0.6 if entity.known else 0.25)):
+        if not entity.traits or (not self._joining and self.maybe(0.6 if entity.is_known else 0.25)):
             return []
         first, second = (word(each, "ADJ") for each in self.rng.sample(entity.traits, 2))
         state: Part = ("amod", word(entity.state or "", "VERB"))
@@ -205,8 +205,8 @@ class Describer(Teller):
     def _parts(self, specs: Sequence[Spec], *, of_noun: bool = False) -> list[Part]:
         return [spec() if callable(spec) else self._part(*spec, of_noun=of_noun) for spec in specs]
 
-    def _part(self, role: str, what: Entity | Told | None, *, of_noun: bool) -> Part:
-        if not isinstance(what, Told):
-            return super()._part(role, what, of_noun=of_noun)
-        phrase = self._told(what)
+    def _part(self, role: str, entity: Entity | Description | None, *, of_noun: bool) -> Part:
+        if not isinstance(entity, Description):
+            return super()._part(role, entity, of_noun=of_noun)
+        phrase = self._described(entity)
         return (role, phrase) if role in ("obj", "iobj") else ("obl", grammar.prepositional(role, phrase))

@@ -75,16 +75,16 @@ def refer(phrase: Phrase, chain: str) -> Phrase:
     return replace(phrase, mentions=(mention, *phrase.mentions))
 
 
-def noun_phrase(determiner: Part | None, adjectives: Iterable[str], noun: Noun, *after: Part, plural: bool) -> Phrase:
+def noun_phrase(determiner: Part | None, adjectives: Iterable[str], noun: Noun, *rest: Part, plural: bool) -> Phrase:
     """A determiner or possessor, adjectives, a noun, and what follows it."""
-    return nominal(determiner, [("amod", word(each, "ADJ")) for each in adjectives], noun, *after, plural=plural)
+    return nominal(determiner, [("amod", word(each, "ADJ")) for each in adjectives], noun, *rest, plural=plural)
 
 
-def nominal(determiner: Part | None, modifiers: Iterable[Part], noun: Noun, *after: Part, plural: bool) -> Phrase:
+def nominal(determiner: Part | None, modifiers: Iterable[Part], noun: Noun, *rest: Part, plural: bool) -> Phrase:
     """A noun phrase whose modifiers are phrases themselves: "a very old garden gate"."""
     form = word(noun.plural if plural else noun.singular, "NOUN", plural=plural)
-    before: list[Part] = [determiner] if determiner else []
-    return join(*before, *modifiers, (HEAD, form), *after)
+    parts: list[Part] = [determiner] if determiner else []
+    return join(*parts, *modifiers, (HEAD, form), *rest)
 
 
 def degree(adverb_form: str, described: Phrase) -> Phrase:
@@ -92,9 +92,9 @@ def degree(adverb_form: str, described: Phrase) -> Phrase:
     return join(adverb(adverb_form), (HEAD, described))
 
 
-def article(form: str, before: str = "") -> Part:
+def article(form: str, word_after: str = "") -> Part:
     """A determiner; "a" becomes "an" where the word `before` which it stands begins with a vowel."""
-    return "det", word("an" if form == "a" and before[:1] in "aeiou" else form, "DET")
+    return "det", word("an" if form == "a" and word_after[:1] in "aeiou" else form, "DET")
 
 
 def prepositional(preposition: str, phrase: Phrase) -> Phrase:
@@ -114,7 +114,7 @@ def predication(subject: Phrase, group: Iterable[Part], head: Phrase, *rest: Par
     return join(("nsubj", subject), *group, (HEAD, head), *rest)
 
 
-def asked(question: Phrase, subject: Phrase, *group: Part) -> Phrase:
+def question(question: Phrase, subject: Phrase, *group: Part) -> Phrase:
     """An indirect question about what someone or something is: "who the man was", "how old the dog was"."""
     return join((HEAD, question), ("nsubj", subject), *group)
 
@@ -129,7 +129,7 @@ def conjunct(conjunction: str, second: Phrase) -> Part:
     return "conj", join(("cc", word(conjunction, "CCONJ")), (HEAD, second))
 
 
-def both(first: Phrase, second: Phrase) -> Phrase:
+def coordinated(first: Phrase, second: Phrase) -> Phrase:
     """Two noun phrases as one, the first of them its head: "Tim and Lily"."""
     return replace(join((HEAD, first), conjunct("and", second)), plural=True)
 

@@ -31,7 +31,7 @@ class Pronouns(NamedTuple):
     subject: str
     object: str
     possessive: str  # before a noun
-    own: str  # alone: "the ball was hers"
+    alone: str  # alone: "the ball was hers"
     reflexive: str
 
 

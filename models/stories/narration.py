@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from models.stories import grammar, lexicon
 from models.stories.cast import Entity
-from models.stories.description import Describer, Spec, Told
+from models.stories.description import Describer, Description, Spec
 from models.stories.grammar import HEAD, Part, Phrase, join, nominal, word
 from models.stories.lexicon import FRIEND, NEUTER, Noun
 from models.stories.references import Lazy, Mode
 
 _MIXED = (("tired", "cheerful"), ("cold", "brave"), ("slow", "careful"), ("hungry", "patient"), ("shy", "curious"))
 _TIMES = ("morning", "afternoon", "evening")
-_SEEN = ("walk", "run", "look", "climb", "open", "take", "bring", "carry", "call")  # may be done quietly or quickly
+_VISIBLE = ("walk", "run", "look", "climb", "open", "take", "bring", "carry", "call")  # may be done quietly or quickly
 _PARTED = ("perfect", "progressive", "long", "will")  # auxiliaries after which something may be said between
 _INSIDE = {
     "perfect": (),
@@ -28,7 +28,7 @@ _INSIDE = {
 """Adverbs that may stand between an auxiliary and its verb, by what the auxiliary says."""
 
 
-Subject = Entity | Told | Callable[[], Phrase]
+Subject = Entity | Description | Callable[[], Phrase]
 
 
 _EVERYONE = Entity("everyone", "person", NEUTER, Noun("everyone", "everyone"))
@@ -60,29 +60,29 @@ class Narrator(Describer):
 
     # Clauses.
 
-    def tell(self, who: Subject, verb: str, *specs: Spec, mode: Mode = "plain") -> Phrase:
+    def tell(self, doer: Subject, verb: str, *specs: Spec, mode: Mode = "plain") -> Phrase:
         """A clause: its subject, its verb with auxiliaries and adverbs before it, and the rest."""
-        subject = self._as_subject(who)
+        subject = self._as_subject(doer)
         group, form = self._group(verb, mode, subject.plural)
         if mode in _PARTED and self.maybe(0.35):
-            group[1:1] = self._between(who)
+            group[1:1] = self._interposed(doer)
         parts = self._parts(specs)
-        if mode == "plain" and verb in _SEEN and not any(map(callable, specs)) and self.maybe(0.3):
+        if mode == "plain" and verb in _VISIBLE and not any(map(callable, specs)) and self.maybe(0.3):
             parts.append(self.manner())
         return grammar.predication(subject, group, word(form, "VERB"), *parts)
 
-    def _between(self, who: Subject) -> list[Part]:
+    def _interposed(self, subject: Subject) -> list[Part]:
         """What is said between an auxiliary and its verb; nothing where a dependent clause is being told."""
-        others = [each for each in self.cast.everyone if each.name and each is not who]
-        if not others or self._deep:
+        people = [each for each in self.cast.everyone if each.name and each is not subject]
+        if not people or self._deep:
             return []
-        other = self.rng.choice(others)
-        knows = self.while_("as", lambda: self.tell(other, self.choose("know", "hope", "guess")))
-        return grammar.aside((knows if self.maybe(0.4) else self.as_known(other))())
+        person = self.rng.choice(people)
+        knows = self.while_("as", lambda: self.tell(person, self.choose("know", "hope", "guess")))
+        return grammar.aside((knows if self.maybe(0.4) else self.as_known(person))())
 
-    def done(self, what: Subject, verb: str, *specs: Spec) -> Phrase:
+    def done(self, patient: Subject, verb: str, *specs: Spec) -> Phrase:
         """A clause in the passive: "the kite had been made by Tom"."""
-        subject = self._as_subject(what)
+        subject = self._as_subject(patient)
         group = self._auxiliary("perfect", subject.plural)
         group.append(("aux:pass", word("been", "AUX")))
         head = word(lexicon.participle(self.verbs[verb]), "VERB")
@@ -90,7 +90,7 @@ class Narrator(Describer):
 
     def be(
         self,
-        who: Subject,
+        doer: Subject,
         predicate: Callable[[], Phrase],
         *specs: Spec,
         mode: Mode = "plain",
@@ -98,17 +98,17 @@ class Narrator(Describer):
         aside: Lazy | None = None,
     ) -> Phrase:
         """A clause with "be" as its copula: "had never been so happy", "was, as Tom had said, a kind girl"."""
-        subject = self._as_subject(who)
-        said: list[Part] = []
+        subject = self._as_subject(doer)
+        parts: list[Part] = []
         if adverb:
-            said.append(("advmod", word("not", "PART")) if adverb == "not" else grammar.adverb(adverb))
+            parts.append(("advmod", word("not", "PART")) if adverb == "not" else grammar.adverb(adverb))
         if mode == "plain":
-            group: list[Part] = [("cop", grammar.be(self.tense, plural=subject.plural)), *said]
+            group: list[Part] = [("cop", grammar.be(self.tense, plural=subject.plural)), *parts]
         else:
             group = self._auxiliary(mode, subject.plural)
             if mode in _PARTED and self.maybe(0.3):
-                group += self._between(who)
-            group += [*said, ("cop", word("been" if mode == "perfect" else "be", "AUX"))]
+                group += self._interposed(doer)
+            group += [*parts, ("cop", word("been" if mode == "perfect" else "be", "AUX"))]
         if aside:
             group += grammar.aside(aside())
         return grammar.predication(subject, group, predicate(), *self._parts(specs))
@@ -117,10 +117,10 @@ class Narrator(Describer):
         """Much of a quality: "so happy"."""
         return lambda: grammar.degree("so", word(self.choose(*options), "ADJ"))
 
-    def quality(self, adjective: str, more: float = 0.15) -> Phrase:
+    def quality(self, adjective: str, chance: float = 0.15) -> Phrase:
         """An adjective, sometimes with how much, sometimes with another."""
         phrase = word(adjective, "ADJ")
-        if self.maybe(more):
+        if self.maybe(chance):
             phrase = grammar.degree(self.choose(*lexicon.DEGREES), phrase)
         return phrase
 
@@ -161,8 +161,8 @@ class Narrator(Describer):
         """What stands before a verb, and the verb's form."""
         forms = self.verbs[verb]
         if mode == "plain":
-            before = [self.manner()] if verb in _SEEN and self.maybe(0.1) else []
-            return before, grammar.verb_form(forms, self.tense, plural=plural)
+            parts = [self.manner()] if verb in _VISIBLE and self.maybe(0.1) else []
+            return parts, grammar.verb_form(forms, self.tense, plural=plural)
         group = self._auxiliary(mode, plural)
         if self.maybe(0.25) and _INSIDE[mode]:
             group.append(grammar.adverb(self.choose(*_INSIDE[mode])))
@@ -190,12 +190,10 @@ class Narrator(Describer):
         """An indirect question: "what it was", "how old the dog could be"."""
 
         def phrase() -> Phrase:
-            about = question
-            if isinstance(about, str):
-                about = word(about, "PRON")
+            first = word(question, "PRON") if isinstance(question, str) else question
             subject = self.mention(entity, as_subject=True)
             be = word("be", "AUX") if auxiliary else grammar.be(self.tense, plural=subject.plural)
-            return grammar.asked(about, subject, *(("aux", word(each, "AUX")) for each in auxiliary), ("cop", be))
+            return grammar.question(first, subject, *(("aux", word(each, "AUX")) for each in auxiliary), ("cop", be))
 
         return self._inside("ccomp", phrase)
 
@@ -210,36 +208,36 @@ class Narrator(Describer):
 
         return self._inside("acl:relcl", phrase)
 
-    def whom(self, relative: str, who: Entity, verb: str, *specs: Spec, mode: Mode = "plain") -> Lazy:
+    def whom(self, relative: str, person: Entity, verb: str, *specs: Spec, mode: Mode = "plain") -> Lazy:
         """A relative clause whose noun is its object: "that Tim had found", "Tim had found"."""
 
         def phrase() -> Phrase:
-            clause = self.tell(who, verb, *specs, mode=mode)
+            clause = self.tell(person, verb, *specs, mode=mode)
             return join(("obj", word(relative, "PRON")), (HEAD, clause)) if relative else clause
 
         return self._inside("acl:relcl", phrase)
 
-    def as_known(self, other: Entity) -> Lazy:
+    def as_known(self, person: Entity) -> Lazy:
         """What is said between: "as everyone could see", "as Tom had said"."""
 
         def phrase() -> Phrase:
             if self.maybe(0.4):
-                return self.tell(other, self.choose("say", "hope", "guess"), mode="perfect")
+                return self.tell(person, self.choose("say", "hope", "guess"), mode="perfect")
             can = word("could" if self.tense == "past" else "can", "AUX")
-            seen = word(self.choose("see", "hear", "tell"), "VERB")
-            which = [self._which(other)()] if self.maybe(0.6) else []
-            return grammar.predication(join((HEAD, word("everyone", "PRON")), *which), [("aux", can)], seen)
+            perceived = word(self.choose("see", "hear", "tell"), "VERB")
+            clauses = [self._relative_clause(person)()] if self.maybe(0.6) else []
+            return grammar.predication(join((HEAD, word("everyone", "PRON")), *clauses), [("aux", can)], perceived)
 
         return self.while_("as", phrase)
 
-    def _which(self, other: Entity) -> Lazy:
+    def _relative_clause(self, person: Entity) -> Lazy:
         """Who "everyone" is: "who knew Tom", "at the little school"."""
         if self.maybe(0.6):
-            return self.about("who", self.choose("know", "meet", "like"), ("obj", other), of=_EVERYONE)
+            return self.about("who", self.choose("know", "meet", "like"), ("obj", person), of=_EVERYONE)
         town, adjective = self.rng.choice(lexicon.TOWNS), word(self.choose("little", "old", "whole"), "ADJ")
         named = nominal(grammar.article("the"), [("amod", adjective)], town, plural=False)
-        where = grammar.refer(named, town.singular)
-        return lambda: ("nmod", grammar.prepositional("in", where))
+        place = grammar.refer(named, town.singular)
+        return lambda: ("nmod", grammar.prepositional("in", place))
 
     def question(self, entity: Entity) -> Lazy:
         """An indirect question about someone or something: "what it was", "how old the dog could be"."""
@@ -247,25 +245,25 @@ class Narrator(Describer):
         auxiliary = (could,) if self.maybe(0.25) else ()
         if entity.kind == "animal" and self.maybe(0.4):
             return self.asked("what", entity, *auxiliary)
-        of = {"person": ("old", "kind", "angry"), "animal": ("old", "big", "tame"), "thing": ("old", "big", "heavy")}
-        adjective = word(self.choose(*of[entity.kind]), "ADJ")
+        fit = {"person": "kind angry", "animal": "big tame", "thing": "big heavy"}[entity.kind].split()
+        adjective = word(self.choose("old", *fit), "ADJ")
         if self.maybe(0.3):
-            other = "strong" if entity.kind == "thing" else self.choose("strong", "clever", "tired")
-            adjective = join((HEAD, adjective), grammar.conjunct("and", word(other, "ADJ")))
+            predicate = "strong" if entity.kind == "thing" else self.choose("strong", "clever", "tired")
+            adjective = join((HEAD, adjective), grammar.conjunct("and", word(predicate, "ADJ")))
         return self.asked(join(grammar.adverb("how"), (HEAD, adjective)), entity, *auxiliary)
 
     def because_of(self, *events: str) -> Lazy:
         """What stopped them: "because of the rain"."""
-        return self._of("because", "ADP", lambda: self.cast.event(self.choose(*events), known=True))
+        return self._with_of("because", "ADP", lambda: self.cast.event(self.choose(*events), is_known=True))
 
     def instead_of(self, entity: Entity) -> Lazy:
         """What was not chosen: "instead of the old box"."""
-        return self._of("instead", "ADV", lambda: entity)
+        return self._with_of("instead", "ADV", lambda: entity)
 
-    def _of(self, first: str, tag: str, entity: Callable[[], Entity]) -> Lazy:
+    def _with_of(self, first: str, tag: str, entity: Callable[[], Entity]) -> Lazy:
         def part() -> Part:
-            both = join((HEAD, word(first, tag)), ("fixed", word("of", "ADP")))
-            return "obl", join(("case", both), (HEAD, self.mention(entity())))
+            preposition = join((HEAD, word(first, tag)), ("fixed", word("of", "ADP")))
+            return "obl", join(("case", preposition), (HEAD, self.mention(entity())))
 
         return part
 
@@ -277,8 +275,8 @@ class Narrator(Describer):
         """Two places: "behind the gate and the wall"."""
 
         def part() -> Part:
-            places = join((HEAD, self.mention(first)), grammar.conjunct("and", self._second(second)))
-            return "obl", grammar.prepositional(preposition, places)
+            pair = join((HEAD, self.mention(first)), grammar.conjunct("and", self._second(second)))
+            return "obl", grammar.prepositional(preposition, pair)
 
         return part
 
@@ -313,8 +311,8 @@ class Narrator(Describer):
             mood = self.maybe(0.6) and self._subject.kind == "person"
             first, second = self.rng.choice(_MIXED)
             joined = join((HEAD, word(first, "ADJ")), grammar.conjunct("but", word(second, "ADJ")))
-            before = grammar.aside(("advcl", joined)) if mood else []
-            return grammar.conjunct("and", join(*before, (HEAD, word(form, "VERB")), *self._parts(specs)))
+            parts = grammar.aside(("advcl", joined)) if mood else []
+            return grammar.conjunct("and", join(*parts, (HEAD, word(form, "VERB")), *self._parts(specs)))
 
         return part
 
@@ -327,7 +325,7 @@ class Narrator(Describer):
 
     def after_rain(self, main: Callable[[], Phrase]) -> Phrase:
         """Weather in front, once a tale: "then, when the cold rain had stopped, Anna ran"."""
-        weather = self.cast.event(self.choose("rain", "wind", "storm"), known=True)
+        weather = self.cast.event(self.choose("rain", "wind", "storm"), is_known=True)
         self.fair = True
         traits: list[Part] = [("amod", word(self.choose("cold", "heavy"), "ADJ"))] if self.maybe() else []
         phrase = grammar.refer(nominal(grammar.article("the"), traits, weather.noun, plural=False), weather.chain)
@@ -348,28 +346,28 @@ class Narrator(Describer):
         def part() -> Part:
             subject, deep = self._subject, self._deep
             self._deep = True
-            made = phrase()
+            sentence = phrase()
             self._subject, self._deep = subject, deep
-            return relation, made
+            return relation, sentence
 
         return part
 
     def _as_subject(self, subject: Subject) -> Phrase:
         late, self._late = self._late, False
         if late and isinstance(subject, Entity) and subject.name:
-            subject = Told(subject, (self._inside("acl:relcl", self._outside),))
-        if isinstance(subject, Told):
+            subject = Description(subject, (self._inside("acl:relcl", self._outside),))
+        if isinstance(subject, Description):
             self._tells_of(subject.entity)
-            return self._told(subject)
+            return self._described(subject)
         return super()._as_subject(subject)
 
     def _outside(self) -> Phrase:
         """A clause about someone: "who had followed a singing bird outside"."""
         state, noun = self.rng.choice(lexicon.PASSING)
         passing = self.cast.animal([noun])
-        seen = nominal(grammar.article("a", state), [("amod", word(state, "VERB"))], noun, plural=False)
+        view = nominal(grammar.article("a", state), [("amod", word(state, "VERB"))], noun, plural=False)
         self._spoken(passing)
         group = self._auxiliary("perfect", False)
         verb = word(self.choose("followed", "chased", "watched"), "VERB")
-        where = grammar.adverb("outside" if verb.words[0].form == "watched" else self.choose("outside", "away", "home"))
-        return grammar.predication(word("who", "PRON"), group, verb, ("obj", grammar.refer(seen, passing.chain)), where)
+        place = grammar.adverb("outside" if verb.words[0].form == "watched" else self.choose("outside", "away", "home"))
+        return grammar.predication(word("who", "PRON"), group, verb, ("obj", grammar.refer(view, passing.chain)), place)

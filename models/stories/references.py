@@ -92,18 +92,18 @@ class Teller:
                 if predicate not in COLOURS and self.maybe(0.3)
                 else []
             )
-            said = join(*intensity, (HEAD, word(predicate, "ADJ")))
+            phrase = join(*intensity, (HEAD, word(predicate, "ADJ")))
         else:
-            said = predicate()
+            phrase = predicate()
         copula = grammar.be(self.tense, plural=spoken.plural)
-        return grammar.predication(spoken, [("cop", copula)], said, *self._parts(specs))
+        return grammar.predication(spoken, [("cop", copula)], phrase, *self._parts(specs))
 
     def there_is(self, entity: Entity, *specs: Spec) -> Phrase:
         """A clause that introduces something."""
         subject = self.mention(entity)
         be = grammar.be(self.tense, plural=subject.plural, tag="VERB")  # a verb of its own here
-        there = ("expl", word("there", "PRON"))
-        return join(there, (HEAD, be), ("nsubj", subject), *self._parts(specs))
+        expletive = ("expl", word("there", "PRON"))
+        return join(expletive, (HEAD, be), ("nsubj", subject), *self._parts(specs))
 
     def because(self, conjunction: str, main: Phrase, clause: Callable[[], Phrase]) -> Phrase:
         """A main clause, already in words, and one that depends on it and comes after it."""
@@ -117,9 +117,9 @@ class Teller:
         """An adverb before a clause."""
         return join(grammar.adverb(adverb), (HEAD, main()))
 
-    def in_front(self, preposition: str, what: Entity, main: Callable[[], Phrase]) -> Phrase:
+    def in_front(self, preposition: str, entity: Entity, main: Callable[[], Phrase]) -> Phrase:
         """A place before a clause: "In the park, Tim saw a dog"."""
-        return join(*self._parts([(preposition, what)]), grammar.comma(), (HEAD, main()))
+        return join(*self._parts([(preposition, entity)]), grammar.comma(), (HEAD, main()))
 
     # Parts that are made when their turn comes.
 
@@ -161,7 +161,7 @@ class Teller:
         """A description with more after it, for a subject: the(dog, ("near", cats))."""
 
         def phrase() -> Phrase:
-            entity.known = entity.known or entity.owner is None
+            entity.is_known = entity.is_known or entity.owner is None
             determiner = self._determiner(entity)
             adjectives = [entity.adjective] if entity.adjective and self.maybe() else []
             self._spoken(entity)
@@ -175,10 +175,10 @@ class Teller:
     def _parts(self, specs: Sequence[Spec], *, of_noun: bool = False) -> list[Part]:
         return [spec() if callable(spec) else self._part(*spec, of_noun=of_noun) for spec in specs]
 
-    def _part(self, role: str, what: Entity | None, *, of_noun: bool) -> Part:
-        if what is None:
+    def _part(self, role: str, entity: Entity | None, *, of_noun: bool) -> Part:
+        if entity is None:
             return grammar.adverb(role)
-        phrase = self.mention(what)
+        phrase = self.mention(entity)
         if role in _RELATIONS:
             return role, phrase
         return "nmod" if of_noun else "obl", grammar.prepositional(role, phrase)
@@ -195,7 +195,7 @@ class Teller:
 
         def phrase() -> Phrase:
             self._spoken(owner)
-            return grammar.refer(word(owner.pronouns.own, "PRON"), owner.chain)
+            return grammar.refer(word(owner.pronouns.alone, "PRON"), owner.chain)
 
         return phrase
 
@@ -209,7 +209,7 @@ class Teller:
         else:
             phrase = self._description(entity)
         self._spoken(entity)
-        entity.known = True
+        entity.is_known = True
         return grammar.refer(phrase, entity.chain)
 
     def _as_subject(self, subject: Subject) -> Phrase:
@@ -245,25 +245,25 @@ class Teller:
         otherwise say "himself".
         """
         now = len(self.sentences)
-        others = [each for each in self.cast.everyone if each is not entity and each.pronouns is entity.pronouns]
-        alike = [each for each in others if each.kind == entity.kind or entity.plural or each is self._subject]
+        rivals = [each for each in self.cast.everyone if each is not entity and each.pronouns is entity.pronouns]
+        alike = [each for each in rivals if each.kind == entity.kind or entity.plural or each is self._subject]
         return [each for each in alike if each.last >= now - 1 and not (each is self._subject and entity.last == now)]
 
     def _description(self, entity: Entity) -> Phrase:
-        if entity.members and (not entity.known or self.maybe()):
+        if entity.members and (not entity.is_known or self.maybe()):
             first, second = (self._full(member) for member in entity.members)
-            return grammar.both(first, second)
-        if entity.name and not (entity.known and self._only_noun(entity) and self.maybe(_BY_NOUN)):
+            return grammar.coordinated(first, second)
+        if entity.name and not (entity.is_known and self._only_noun(entity) and self.maybe(_BY_NOUN)):
             return word(entity.name, "PROPN")
         determiner = self._determiner(entity)
-        first = not entity.known or entity.kind == "place"
+        first = not entity.is_known or entity.kind == "place"
         adjectives = [entity.adjective] if entity.adjective and (first or self.maybe(_DESCRIBED_AGAIN)) else []
         return noun_phrase(determiner, adjectives, entity.noun, plural=entity.plural)
 
     def _full(self, member: Entity) -> Phrase:
         phrase = self._description(member)
         self._spoken(member)
-        member.known = True
+        member.is_known = True
         return grammar.refer(phrase, member.chain)
 
     def _only_noun(self, entity: Entity) -> bool:
@@ -271,9 +271,9 @@ class Teller:
 
     def _determiner(self, entity: Entity, first: str = "") -> Part:
         """A determiner or possessor; `first` is the word that follows it, if it is no adjective of the entity's."""
-        if entity.owner and (entity.kind in ("person", "event") or not entity.known or self.maybe(0.4)):
+        if entity.owner and (entity.kind in ("person", "event") or not entity.is_known or self.maybe(0.4)):
             return self._possessor(entity.owner, entity)
-        if entity.known:
+        if entity.is_known:
             return grammar.article("the")
         if entity.plural:
             number = self.rng.choice(("some", "two", "three"))
@@ -283,7 +283,7 @@ class Teller:
     def _possessor(self, owner: Entity, owned: Entity) -> Part:
         """The subject's own things, and deeds of whoever the sentence has named: "Tim thanked Ben for his help"."""
         deed = owned.kind == "event" and owner.last == len(self.sentences)
-        if owner is self._subject or deed or (owner.known and self._is_clear(owner, as_subject=False)):
+        if owner is self._subject or deed or (owner.is_known and self._is_clear(owner, as_subject=False)):
             self._spoken(owner)
             return "nmod:poss", grammar.refer(word(owner.pronouns.possessive, "PRON"), owner.chain)
         return "nmod:poss", join((HEAD, self._full(owner)), ("case", word("'s", "PART")))

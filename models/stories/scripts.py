@@ -14,7 +14,7 @@ from typing import Any
 
 from models.stories import lexicon
 from models.stories.cast import Cast, Entity
-from models.stories.description import Told
+from models.stories.description import Description
 from models.stories.lexicon import Noun
 from models.stories.references import Lazy, Teller
 
@@ -64,12 +64,12 @@ class Script:
             return _FORMS[head](self, *rest)
         return self._scene(head, rest) if head in self.scenes else self._call(head, rest)
 
-    def _let(self, name: str, what: Node) -> None:
-        self.names[name] = self.value(what)
+    def _let(self, name: str, node: Node) -> None:
+        self.names[name] = self.value(node)
 
-    def _set(self, place: str, what: Node) -> None:
+    def _set(self, place: str, node: Node) -> None:
         owner, field = place.split(".")
-        setattr(self.names[owner], field, self.value(what))
+        setattr(self.names[owner], field, self.value(node))
 
     def _do(self, *steps: Node) -> Any:
         result = None
@@ -127,7 +127,7 @@ class Script:
                 arguments.extend(getattr(lexicon, node[1:]))
             elif (value := self.value(node)) is not None:
                 arguments.append(value)
-        if head in _ADVERBS or (head in _ROLES and isinstance(arguments[0], Entity | Told)):
+        if head in _ADVERBS or (head in _ROLES and isinstance(arguments[0], Entity | Description)):
             return head, (arguments or [None])[0]
         owner, name = _owner(type(self.teller), head)
         return getattr({Script: self, Cast: self.teller.cast}.get(owner, self.teller), name)(*arguments, **named)
@@ -135,9 +135,9 @@ class Script:
     # What scripts call besides what a teller can say.
 
     @staticmethod
-    def described(entity: Entity, *after: Lazy) -> Told:
+    def described(entity: Entity, *clauses: Lazy) -> Description:
         """It, called by a description with more after it."""
-        return Told(entity, after)
+        return Description(entity, clauses)
 
     def choose(self, *options: Any) -> Any:
         """One of them."""
@@ -155,9 +155,9 @@ class Script:
         """What one of them comes to."""
         return self.teller.rng.choice(ways)()
 
-    def some_of(self, least: partial[Any], most: partial[Any], *ways: partial[Any]) -> None:
+    def some_of(self, least: partial[Any], largest: partial[Any], *ways: partial[Any]) -> None:
         """Say so many of them."""
-        for way in self.teller.rng.sample(ways, self.teller.rng.randint(int(least()), int(most()))):
+        for way in self.teller.rng.sample(ways, self.teller.rng.randint(int(least()), int(largest()))):
             self.teller.say(way())
 
     @staticmethod
@@ -168,7 +168,7 @@ class Script:
     @staticmethod
     def familiar(entity: Entity) -> Entity:
         """The same, which "the" will do for."""
-        entity.known = True
+        entity.is_known = True
         return entity
 
     @staticmethod

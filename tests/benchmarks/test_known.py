@@ -72,23 +72,6 @@ def test_planted_heads_are_first_by_their_measures(stand_in: Transformer):
     assert by_name.loc["name-mover", "labelled"] is None
 
 
-def test_another_head_has_a_later_rank(stand_in: Transformer):
-    (row,) = look_up(stand_in, texts(), [Known("name-mover", 0, 0)], pairs=8).to_dict("records")
-    assert row["rank"] > 1
-    assert row["gain"] == pytest.approx(0, abs=1e-5)
-
-
-def test_prompts_name_the_giver_first_or_second_alike():
-    table = prompts(40)
-    first = [clean.split(" and ")[0].endswith(wrong) for clean, wrong in table[["clean", "wrong"]].to_numpy()]
-    assert sum(first) == 20
-    for row in table.to_dict("records"):
-        named = [name for name in row["clean"].split() if name in NAMES]
-        assert sorted(map(named.count, named)) == [1, 2, 2]
-        assert row["answer"].strip() in named
-        assert not {*named} & {*row["corrupt"].split()}
-
-
 def test_what_cannot_be_looked_up_is_refused_in_one_line(stand_in: Transformer, tmp_path: Path):
     assert all(each.layer < 12 and each.head < 12 for each in GPT2_SMALL)
     shape = r"this.*expected a decoder with 12 n_layers.*got 2 n_layers.*--heads FILE"

@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from refusals import refusal
 
 from benchmarks.ngrams import KneserNey
 
@@ -66,17 +65,3 @@ def test_every_probability_is_that_of_the_formula(order: int, far: int):
     wanted = [written(tuple(other[:at].tolist()), int(token)) for at, token in enumerate(other)]
     found = KneserNey(train, far * D_VOCAB, order).probabilities(other)
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("before", [0, 1, 4, 7])
-def test_probabilities_of_all_tokens_add_up_to_one_after_any_context(before: int):
-    train = text(600, 0)
-    model = KneserNey(train, D_VOCAB)
-    for context in (train[:before], train[300 : 300 + before], np.full(before, D_VOCAB - 1)):
-        p = [model.probabilities(np.append(context, token))[-1] for token in range(D_VOCAB)]
-        assert min(p) > 0
-        assert sum(p) == pytest.approx(1, abs=1e-12)
-
-
-def test_a_text_shorter_than_its_n_grams_is_refused():
-    assert "4 tokens has no 5-grams" in refusal(KneserNey, np.arange(4), D_VOCAB)

@@ -92,25 +92,6 @@ def test_it_is_small_and_has_no_slips(file):
     assert retold(file.read_text("utf-8")) == []
 
 
-def test_heads_answer_to_address_key_and_hand(browse, file):
-    shown = browse(file)
-    heads = shown.page.locator(".atlas a[data-head]")
-    name = heads.nth(1).get_attribute("data-head")
-    shown = browse(file, hash=f"#{name}")
-    page = shown.page
-    assert page.locator(".cards > .card:visible").first.get_attribute("id") == name
-    page.locator(f'.atlas a[data-head="{name}"]').focus()
-    page.keyboard.press("Home")
-    first = page.locator(".atlas [aria-current=true]").get_attribute("data-head")
-    assert first.endswith("H0")
-    assert page.locator(".cards > .card:visible").first.get_attribute("id") == first
-    token = page.locator(".viewer .token").nth(2)
-    token.hover()
-    word = token.text_content().strip()
-    page.wait_for_function("word => document.querySelector('.viewer-says').textContent.includes(word)", arg=word)
-    assert shown.errors == []
-
-
 def test_the_first_screen_says_little(browse, file):
     """What is seen at 1280x800 before anything is touched is at most 120 words of prose, and 12 numbers.
 

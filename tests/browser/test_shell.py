@@ -4,21 +4,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Drawing
 
-from analyses.page.sections import (
-    Bullets,
-    Definitions,
-    Details,
-    Figure,
-    Page,
-    Section,
-    Table,
-    Tokens,
-    bold,
-    caveat,
-    code,
-    link,
-    remark,
-)
+from analyses.page import sections
 from analyses.report.renderer import render
 from analyses.report.scaffold import write
 
@@ -54,33 +40,33 @@ def drawing() -> Drawing:
 def file(tmp_path_factory):
     """A page as a command leaves it, with an atlas and cards as `page.js` expects them."""
     rows = [
-        [bold(name), value, HOSTILE[0] if at == 3 else "calm"]
+        [sections.bold(name), value, HOSTILE[0] if at == 3 else "calm"]
         for at, (name, value) in enumerate(zip(NAMES, VALUES, strict=True))
     ]
     tables = [
-        Table(["head", "value", "said"], rows, "lrw", "Heads and values"),
-        Table(
+        sections.Table(["head", "value", "said"], rows, "lrw", "Heads and values"),
+        sections.Table(
             ["measure", "n"], ["first", ["tag:NOUN→ADJ", "2"], ["other", "10"], "then", ["tag", "1"], ["x", "3"]], "lr"
         ),
     ]
     blocks = [
         *HOSTILE,
-        remark(*HOSTILE),
-        caveat(code(HOSTILE[-1])),
-        Bullets(HOSTILE),
-        Definitions([("facts", each) for each in HOSTILE], "facts"),
-        Tokens([(each, at % 2 == 0) for at, each in enumerate(HOSTILE)]),
-        ["see ", link("the other", "other")],
+        sections.remark(*HOSTILE),
+        sections.caveat(sections.code(HOSTILE[-1])),
+        sections.Bullets(HOSTILE),
+        sections.Definitions([("facts", each) for each in HOSTILE], "facts"),
+        sections.Tokens([(each, at % 2 == 0) for at, each in enumerate(HOSTILE)]),
+        ["see ", sections.link("the other", "other")],
         *tables,
-        Figure("drawn", drawing(), HOSTILE[1], HOSTILE[1]),
-        Details(HOSTILE[0], [Section("Inside a fold", [HOSTILE[0]], "folded")]),
+        sections.Figure("drawn", drawing(), HOSTILE[1], HOSTILE[1]),
+        sections.Details(HOSTILE[0], [sections.Section("Inside a fold", [HOSTILE[0]], "folded")]),
     ]
-    page = Page(
+    page = sections.Page(
         title=f"What of {HOSTILE[0]}?",
         summary=["short"],
         sections=[
-            Section(HOSTILE[1], blocks, "one"),
-            Section("Other", [Table([HOSTILE[0]], [[each] for each in HOSTILE], "w")], "other"),
+            sections.Section(HOSTILE[1], blocks, "one"),
+            sections.Section("Other", [sections.Table([HOSTILE[0]], [[each] for each in HOSTILE], "w")], "other"),
         ],
         definitions=[("gain, tag", "what it is"), ("n", "how many")],
         tables={"layers": pd.DataFrame({"layer": [0]})},
@@ -211,7 +197,8 @@ def test_a_block_that_gives_out_heads_is_led_to_from_where_they_are_named():
     class Bold(tuple):
         ids = ("L1.H3", "cross.L0.H1")
 
-    given = [Section("One", [Bold([bold("L1.H3")]), bold("cross.L0.H1"), bold("L1.H4"), "as L1.H3 does"])]
+    names = [sections.bold(name) for name in ("cross.L0.H1", "L1.H4")]
+    given = [sections.Section("One", [Bold([sections.bold("L1.H3")]), *names, "as L1.H3 does"])]
     html = render("What?", [], given, {})
     assert html.count('href="#L1.H3"') == 2
     assert html.count('href="#cross.L0.H1"') == 1

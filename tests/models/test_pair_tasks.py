@@ -54,26 +54,10 @@ def test_the_weekday_is_that_of_the_day(many):
     assert found > MANY // 3
 
 
-def test_no_text_has_two_readings():
-    target = {}
-    for day in YEAR:
-        for format in FORMATS:
-            pair = written(day, format)
-            assert target.setdefault(pair.source, pair.target) == pair.target
-    assert len(target) == len(YEAR) * len(FORMATS)
-
-
 @pytest.mark.parametrize(("field", "expected"), [("{day_th} of", ENDINGS), ("{day_word}", WORDS)])
 def test_days_have_their_endings_and_are_spelt(field, expected):
     format = next(format for format in FORMATS if field in format)
     assert {day: told(written(date(2024, 1, day), format))["day"][0] for day in expected} == expected
-
-
-def test_no_fixed_place_has_the_year(many):
-    starts = [next(part.source[0] for part in pair.parts if part.name == "year") for pair in many]
-    ends = [len(pair.source) - start for pair, start in zip(many, starts, strict=True)]
-    for places in (starts, ends):
-        assert max(places.count(place) for place in set(places)) < 0.6 * MANY
 
 
 def test_a_reversal_is_aligned_letter_by_letter():

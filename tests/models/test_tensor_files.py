@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from models import tensor_files as stored
 from models.tensor_files import DTYPES, folded, read_header, write
 
+ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [(), (1,), (7,), (0, 5), (5, 3), (1, 11), (11, 1), (3, 5, 7), (2, 3, 5, 7)]
 
 
@@ -87,32 +88,18 @@ def test_names_that_differ_in_a_number_are_told_as_one(names, expected):
     assert folded(names) == expected
 
 
-BUILD = """
-import sys
-from pathlib import Path
-from benchmarks.loading import QUICK, build
-build(Path(sys.argv[1]), QUICK | {"num_hidden_layers": 6, "vocab_size": 4_000})
-"""
-MEASURE = """
-import sys
-from pathlib import Path
-from benchmarks.loading import measure
-print(measure("interp", Path(sys.argv[1]), sys.argv[2], {})["peak"])
-"""
-
-
-def python(*arguments: str) -> str:
-    """What a process of its own prints, which starts with no memory to use again."""
-    root = Path(__file__).resolve().parents[2]
-    return subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 @pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 1), ("float32", 2)])
 def test_loading_needs_little_more_memory_than_the_weights(dtype, times, tmp_path):
-    python("-c", BUILD, str(tmp_path))
+    code = f"""from pathlib import Path
+from benchmarks import loading
+loading.build(Path({str(tmp_path)!r}), loading.QUICK | {{"num_hidden_layers": 6, "vocab_size": 4_000}})"""
+    measure = f"""from pathlib import Path
+from benchmarks.loading import measure
+print(measure("interp", Path({str(tmp_path)!r}), "{dtype}", {{}})["peak"])"""
+    for part in (code, measure):  # processes of their own, which start with no memory to use again
+        peak = subprocess.run([sys.executable, "-c", part], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     n_bytes = sum(file.stat().st_size for file in tmp_path.glob("*.safetensors"))
-    found = python("-c", MEASURE, str(tmp_path), dtype)
     # what the libraries themselves take differs from run to run by a tenth of these small weights; a copy is a whole
-    assert times * 0.95 < float(found) / n_bytes <= times + 0.25
+    assert times * 0.95 < float(peak) / n_bytes <= times + 0.25

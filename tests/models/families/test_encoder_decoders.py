@@ -126,19 +126,3 @@ def test_photograph_is_spoken_as_its_author_says(phonemes, capsys):
     with pytest.raises(SystemExit):
         cli.main(["generate", "photograph", "--model", str(phonemes)])
     assert capsys.readouterr().out == "fˈOɾəɡɹˌæf\n"
-
-
-@pytest.mark.slow
-def test_phonemes_are_predicted_as_well_as_their_author_says(phonemes):
-    ours, lines = load(phonemes), (phonemes / "pronunciations.tsv").read_text(encoding="utf-8").splitlines()
-    words, spoken = zip(*(line.split("\t") for line in sorted(lines[1:], key=len)), strict=True)
-    tokenizer, right, total = ours.target_tokenizer, 0, 0
-    for first in range(0, len(words), 500):
-        chunk = slice(first, first + 500)
-        following = [[*tokenizer.pieces(text).ids, *tokenizer.suffix] for text in spoken[chunk]]
-        out = run(ours, list(words[chunk]), target=list(spoken[chunk]))
-        guesses, mask = out.logits[:, 1:].argmax(-1), out.target.mask[:, 1:]
-        right += int((guesses == TokenBatch.from_rows(following).ids)[mask].sum())
-        total += int(mask.sum())
-    assert total == 26_088 + 3_000
-    assert abs(right / total - 0.965) < 0.001

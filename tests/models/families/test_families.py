@@ -22,7 +22,7 @@ from parity import (
 )
 from torch import Tensor
 
-from interp import InputError, TokenBatch, generate, run
+from interp import InputError, TokenBatch, generate
 from models import load, save, wrap
 from models.families import FAMILIES
 from models.families.family import Fields
@@ -75,12 +75,6 @@ def test_outputs_streams_and_patterns_are_theirs(pair):
 
 def test_outputs_streams_and_patterns_are_theirs_in_float32(pair, tmp_path):
     same_activations(make_pair(pair.variant, torch.float32, tmp_path), TOLERANCE[torch.float32])
-
-
-def test_attention_without_patterns_is_the_same(pair):
-    source, target = pair.whole
-    plain, seen = run(pair.ours, source, "*.resid_final", target=target), pair.ask_ours(source, target)
-    close(pair.output(plain) if pair.ours.output else plain[list(plain.activations)[-1]], pair.output(seen), 1e-10)
 
 
 def test_gradients_are_theirs(pair, tmp_path):
@@ -176,7 +170,7 @@ def test_fields_that_nothing_reads_are_refused_or_change_nothing(pair, tmp_path)
     family.config(raw | {"mystery_factor": None})
     fields = Fields(raw)
     family.reads(fields)
-    unread = {key: value for key, value in raw.items() if key not in fields.seen | STRUCTURAL}
+    unread = {key: value for key, value in raw.items() if key not in fields.names_read | STRUCTURAL}
     changed = {key: other(value) for key, value in unread.items() if isinstance(value, int | float)}
     assert changed
     different = pair.variant.build(torch.float64, **changed)

@@ -18,7 +18,7 @@ from tiny import token_ids
 from torch.testing import assert_close
 from worded import word_level
 
-from interp import InputError, TokenBatch, Tokenizer, Transformer, generate, run
+from interp import InputError, TokenBatch, Tokenizer, Transformer, run
 from interp.config import NoNorm
 from interp.errors import InputWarning
 from models import load, save, weights_digest
@@ -43,14 +43,6 @@ def test_shards_load_as_one_file_does(tmp_path):
     one, many = load(tmp_path / "one"), load(tmp_path / "many")
     assert one.config == many.config
     assert_close(one.state_dict(), many.state_dict(), atol=0, rtol=0)
-
-
-def test_weights_stored_in_half_precision_load_at_any_dtype(tmp_path):
-    theirs = build("llama", torch.bfloat16)
-    theirs.save_pretrained(tmp_path)
-    model = load(tmp_path, dtype=torch.float64)
-    assert {weight.dtype for weight in model.parameters()} == {torch.float64}
-    assert_close(model.last.norm.weight, theirs.model.norm.weight.double(), atol=0, rtol=0)
 
 
 def test_loading_draws_no_random_numbers_and_leaves_nothing_unset(gpt2):
@@ -136,39 +128,6 @@ def test_real_decoders_equal_transformers(name, request):
     ids = token_ids(2, min(ours.config.n_ctx, 200), d_vocab=ours.config.d_vocab)
     with torch.no_grad():
         assert_close(run(ours, ids).logits, theirs(ids).logits, atol=1e-5, rtol=1e-5)
-
-
-def test_stories_begin_as_they_do_elsewhere(stories):
-    model = load(stories)
-    ids = generate(model, torch.tensor([[1]]), 75).ids
-    expected = (
-        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
-        "One day, she saw a big, red ball. She wanted to play with it, but it was too high."
-    )
-    assert model.tokenizer.decode(ids[0]).startswith(expected)
-
-
-@pytest.mark.slow
-def test_names_are_predicted_as_well_as_their_author_says(names):
-    model, ends = load(names), 0
-    words = sorted((names / "names.txt").read_text().split(), key=len)  # little padding
-    rows = [[ends, *model.tokenizer.pieces(word).ids, ends] for word in words]
-    total = count = 0.0
-    for start in range(0, len(rows), 4096):
-        chunk = rows[start : start + 4096]
-        read = TokenBatch.from_rows([row[:-1] for row in chunk])
-        following = TokenBatch.from_rows([row[1:] for row in chunk])
-        loss = run(model, read).logits.log_softmax(-1).gather(-1, following.ids[..., None])[..., 0]
-        total -= float(loss[following.mask].double().sum())
-        count += int(following.mask.sum())
-    assert total / count == pytest.approx(1.900, abs=5e-3)
-
-
-def test_sorter_sorts_every_input(sorter):
-    model = load(sorter)
-    letters = torch.cartesian_prod(*[torch.arange(3)] * 6)
-    assert len(letters) == 729
-    assert torch.equal(generate(model, letters, 6).ids[:, 6:], letters.sort(1).values)
 
 
 def test_every_activation_of_the_sorter_is_the_authors(sorter):

@@ -1,6 +1,6 @@
 """Composed models: every behaviour in every form shows its truth from paper, impostors their own rule's and no more."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from analyses.scoring.antecedents import RIVALS
 from analyses.scoring.collectors import measured
 from benchmarks.planted import BEHAVIOURS, Composed, compose
 from benchmarks.planted import planted_texts as texts
-from benchmarks.planted.planted_texts import HE, SHE
+from benchmarks.planted.truth import attended
 from interp import AnnotatedText, TokenBatch, Transformer, run
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from models.planted import Plan, Planted, first_token, offset, seek, uniform
@@ -138,69 +138,6 @@ def test_noise_heads_show_nothing(planted):
     assert (rows_of(planted.lifts, planted.composed, "noise")["gain"].abs() < 0.1).all()
 
 
-@pytest.mark.parametrize("form", ["decoder", "encoder", "grouped"])
-def test_noise_heads_without_strength_are_uniform(form):
-    composed = compose(1, form=form, n_layers=1, n_heads=2, norm=NoNorm(), behaviours=[], noise=0.0)
-    corpus = texts.shuffled(composed.lexicon, 10)
-    table = position.measure(composed.model, corpus)
-    assert table[table["measure"] != "positional-head"]["gain"].abs().max() < 1e-6
-    lifts = part_of_speech.measure(composed.model, corpus)
-    tags = lifts[lifts["measure"].str.startswith("tag:") & (lifts["sink"] == "kept")]
-    assert tags["gain"].abs().max() < 1e-4
-
-
-def test_labels_of_a_head_are_found_or_mistaken(planted):
-    (head,), (impostor,) = planted.composed.where("noun-to-adjective"), planted.composed.where("nearest-noun")
-    noise, *_ = planted.composed.where("noise")
-    assert head.found([AMOD])
-    assert head.found(["previous-token"])  # a synonym
-    assert not head.found(["antecedent", "offset:-5"])
-    assert head.mistaken(["antecedent:named", AMOD]) == ["antecedent:named"]
-    assert noise.mistaken(["self", AMOD]) == ["self", AMOD]
-    assert not noise.found(["self"])
-    assert impostor.mistaken(["antecedent", "tag:PRON->PROPN", AMOD]) == ["antecedent", AMOD]
-
-
-def expected(name: str, words: Sequence[str], at: int, composed: Composed, causal: bool) -> set[int] | None:
-    """The keys among which a row's attention is shared alike; None where nothing is promised."""
-    visible = set(range(at + 1)) if causal else set(range(len(words)))
-    if name in {"previous-token", "next-token"} or name.startswith("offset:"):
-        by = {"previous-token": -1, "next-token": 1}.get(name) or int(name.partition(":")[2])
-        return {at + by} if at + by in range(len(words)) else visible
-    if name == "first-token":
-        return {0}
-    if name == "duplicate-token":
-        return {key for key in visible if words[key] == words[at]}
-    if name == "induction":
-        after_copies = {key for key in visible if key and words[key - 1] == words[at]}
-        return after_copies or (visible if causal else None)  # an encoder's first token remembers a bit of everything
-    return sought(name, words, at, composed, causal)
-
-
-def sought(name: str, words: Sequence[str], at: int, composed: Composed, causal: bool) -> set[int]:
-    lexicon = composed.lexicon
-    names, nouns = {*lexicon.masculine, *lexicon.feminine}, {*lexicon.animals, *lexicon.things}
-    own_form = {*HE} if words[at] in HE else {*SHE}
-    subjects = {*lexicon.animals, *names, *HE, *SHE}
-    asking, answering = {
-        "noun-to-adjective": (nouns, [lexicon.adjectives]),
-        "subject-to-verb": (lexicon.verbs, [subjects]) if causal else (subjects, [lexicon.verbs]),
-        "antecedent": ((*HE, *SHE), [lexicon.masculine if words[at] in HE else lexicon.feminine]),
-        "nearest-noun": ((*HE, *SHE), [nouns | names]),
-        "same-form": ((*HE, *SHE), [own_form, nouns | names | {*HE, *SHE}]),
-    }[name]
-    ahead = name == "subject-to-verb" and not causal
-    itself = name != "same-form"
-    side = range(at, len(words)) if ahead else range(at + itself)
-    if words[at] not in asking:
-        alike = set(range(at + 1)) if itself or at == 0 else set(range(at))
-        return alike if causal else {0}
-    for kind in answering:
-        if found := [key for key in side if words[key] in kind]:
-            return {min(found) if ahead else max(found)}
-    return {min(side) if ahead else max(side, default=0)}
-
-
 def check_rows(composed: Composed, corpus: Iterable[AnnotatedText], atol: float) -> int:
     """Compare every row of every planted head with its definition; how many rows were compared."""
     model = composed.model
@@ -217,7 +154,7 @@ def check_rows(composed: Composed, corpus: Iterable[AnnotatedText], atol: float)
             wanted = torch.zeros(len(words), len(words))
             keep = []
             for at in range(len(words)):
-                keys = expected(placed.behaviour.name, words, at, composed, causal)
+                keys = attended(placed.behaviour.name, words, at, composed, causal)
                 if keys is not None:
                     keep.append(at)
                     wanted[at, list(keys)] = 1 / len(keys)
@@ -248,21 +185,6 @@ def test_same_seed_same_weights():
     labels = [[place.behaviour.name for place in composed.placed] for composed in (first, again, other)]
     assert labels[0] == labels[1]
     assert (first.lexicon, labels[0]) != (other.lexicon, labels[2])
-
-
-@pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm()], ids=["layer", "rms"])
-def test_what_a_head_reads_from_the_embedding_survives_the_norm(norm):
-    """Codes pass a norm: exact to rounding where nothing has been written, within |w|² / (4 SIZE²) behind a write."""
-    # one seed with and without a norm: the same words, heads and noise
-    both = [compose(2, n_layers=3, n_heads=5, norm=each, behaviours=[*BEHAVIOURS]) for each in (NoNorm(), norm)]
-    names = [[place.behaviour.name for place in composed.placed] for composed in both]
-    assert names[0] == names[1]
-    corpus = [text.text for text in texts.shuffled(both[0].lexicon, 3)]
-    tolerances = {f"decoder.0.attn.{part}": (1e-5, 2e-6) for part in "qk"} | {"logits": (1e-4, 1e-4)}
-    tolerances |= {f"decoder.{layer}.attn.pattern": (SHARED if layer else 1e-6, 0) for layer in range(3)}
-    exact, through = (run(composed.model, corpus, capture=[*tolerances]) for composed in both)
-    for site, (atol, rtol) in tolerances.items():
-        torch.testing.assert_close(through[site], exact[site], atol=atol, rtol=rtol)
 
 
 def test_words_of_several_pieces_and_padding_change_nothing_in_what_is_sought():

@@ -3,14 +3,13 @@
 import random
 
 import pytest
-import torch
 
 from analyses import cross_attention, part_of_speech, position
 from analyses.labels import label
 from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
-from interp import AnnotatedText, run
+from interp import AnnotatedText
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from models import planted
 from models.planted import Planted
@@ -75,13 +74,6 @@ def test_syntax_is_found_in_the_encoder_alone(model):
     for heads, expected in zip(Heads.every(model), (1, 1 / 4), strict=False):
         rows = table(model, heads, part_of_speech, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
         assert value(rows, 1, "relation:amod:head->dependent") == pytest.approx(expected)
-
-
-def test_a_text_is_its_own_target_and_positions_agree(model):
-    text = texts(1)[0].text
-    out = run(model, text, capture="decoder.0.cross_attn.pattern", target=text)
-    assert out.target is not None
-    assert torch.equal(out.target.ids, out.tokens.ids)
 
 
 def test_labels_say_in_which_attention_a_head_stands(model):

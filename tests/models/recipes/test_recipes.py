@@ -21,7 +21,7 @@ from interp import StackConfig, Transformer
 from interp.config import Rotary
 from interp.training import token_arrays as texts
 from models import load, recipes, save
-from models.recipes.text_sources import Generated, Kept, Text
+from models.recipes.text_sources import Generated, StoredTexts, Text
 from models.recipes.toml_tables import assignment, put
 from models.recipes.vocabulary import END, Vocabulary
 
@@ -154,7 +154,7 @@ def test_documents_are_held_out_by_name_and_a_single_one_by_its_end_and_have_a_d
     assert learnt.text + left.text == SENTENCE * 5
     assert left.text == SENTENCE  # no line is cut
     assert [each.text for each in replace(alone, held_out=0.0).documents(held_out=False)] == [SENTENCE * 5]
-    generated = Kept(Generated("stories", 11, held_out=0.5), tmp_path / "stories.texts")
+    generated = StoredTexts(Generated("stories", 11, held_out=0.5), tmp_path / "stories.texts")
     named = [[each.name for each in generated.documents(held_out=side)] for side in (False, True)]
     assert all(named)
     assert sorted(named[0] + named[1]) == sorted(f"story-1000-{at}" for at in range(11))
@@ -181,23 +181,13 @@ def counted(monkeypatch, *said: str) -> list[int]:
 def test_generated_texts_are_read_again_as_they_were(monkeypatch, tmp_path):
     said = ['a dog\nand "a" cat', "Zoë\u2028saw\r\na fox", "", "  "]
     read = counted(monkeypatch, *said)
-    kept = Kept(Generated("stories", 4, seed=7), tmp_path / "deep" / "stories.texts")
+    kept = StoredTexts(Generated("stories", 4, seed=7), tmp_path / "deep" / "stories.texts")
     for _ in range(2):
         documents = [*kept.documents(held_out=False)]
         assert [each.text for each in documents] == said
         assert [each.name for each in documents] == [f"text-7-{at}" for at in range(4)]
     assert read == [7]
     assert [path.name for path in kept.file.parent.iterdir()] == ["stories.texts"]
-
-
-def test_texts_are_generated_once_for_every_tokenizer(monkeypatch, tmp_path):
-    read = counted(monkeypatch, SENTENCE)
-    made = {"kind": "generated", "name": "stories", "count": 20, "held_out": 0.5}
-    tables = {**TINY, "data": {"books": made, "repeats": TINY["data"]["repeats"]}}
-    first, other = trained(tables, tmp_path), trained({**tables, "tokenizer": {"level": "words"}}, tmp_path, "other")
-    assert read == [1_000]
-    assert first.tokenizer != other.tokenizer
-    assert first.data["books"]["digest"] == other.data["books"]["digest"]
 
 
 def test_generated_texts_that_cannot_be_kept_are_one_line(monkeypatch, tmp_path):
@@ -311,7 +301,7 @@ def test_a_model_that_foretells_nothing_is_not_gone_on_with(tmp_path):
 
 
 def test_generated_texts_that_are_not_as_they_were_written_are_refused(tmp_path):
-    kept = Kept(Generated("stories", 4, seed=7), tmp_path / "stories.texts")
+    kept = StoredTexts(Generated("stories", 4, seed=7), tmp_path / "stories.texts")
     assert len([*kept.documents(held_out=False)]) == 4
     stored = kept.file.read_bytes()
     for damaged in (stored[:-70], stored.replace(b"story", b"starY", 1), b"".join(stored.splitlines(True)[1:])):

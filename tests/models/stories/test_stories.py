@@ -13,23 +13,16 @@ import pytest
 from analyses.corpora.mentions import PRONOUNS
 from analyses.scoring.antecedents import RIVALS, AntecedentItem, antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
-from models.stories import portrait, portraits, stories, story, tale, tales
-from models.stories.lexicon import (
-    FEMININE_HELPERS,
-    FEMININE_KIN,
-    FEMININE_NAMES,
-    FEMININE_NOUNS,
-    MASCULINE_HELPERS,
-    MASCULINE_KIN,
-    MASCULINE_NAMES,
-    MASCULINE_NOUNS,
-    NOUNS,
-)
+from models.stories import lexicon, portrait, portraits, stories, story, tale, tales
 from models.stories.references import Teller
 from models.stories.scripts import Script
 
 MANY = 500
-EITHER = {"friend", "neighbour", *(noun.singular for noun in (*MASCULINE_HELPERS, *FEMININE_HELPERS))}  # of no gender
+EITHER = {
+    "friend",
+    "neighbour",
+    *(noun.singular for noun in (*lexicon.MASCULINE_HELPERS, *lexicon.FEMININE_HELPERS)),
+}  # of no gender
 RULES = {rival.name: rival.looks for rival in RIVALS}
 
 
@@ -46,13 +39,6 @@ def many() -> list[AnnotatedText]:
 @pytest.fixture(params=[stories, portraits, tales], ids=lambda generator: generator.__name__)
 def told(request: pytest.FixtureRequest) -> list[AnnotatedText]:
     return texts(request.param)
-
-
-def relation_pairs(texts: list[AnnotatedText], relation: str) -> list[tuple[AnnotatedText, int, int]]:
-    """(text, dependent, head) of every dependency with a relation."""
-    return [
-        (text, i, text.heads[i]) for text in texts for i, found in enumerate(text.relations or ()) if found == relation
-    ]
 
 
 def sentences_of(text: AnnotatedText) -> list[range]:
@@ -79,9 +65,9 @@ def share_right(items: list[AntecedentItem], baseline: str) -> float:
 @pytest.mark.parametrize(
     ("make", "generator", "digest"),
     [
-        (story, stories, "037b8b10ab5def5f42411126afdcce0a562be28cfb2abedaaea7b72c16f6de24"),
-        (portrait, portraits, "ce0d699444777203b8a414eeaa21c8ee1cea77922dec4f549ea348f4fb5029a1"),
-        (tale, tales, "72ec33693b9074af06e7dbc1885cefba42d882241ea3071726ae352f70ad1c5e"),
+        (story, stories, "342601fed1ea35c71b0c45f744b94b0aa444fa9b7277c74f3d18f3f2215bff20"),
+        (portrait, portraits, "7cf71ace3df05de1b2d33127a0ec7bb56b9b5ec70262dfb43c92909b1691305d"),
+        (tale, tales, "c3c449fe21841838a8df1728d204ad3f53ca8a87049227027fa57636da1639ab"),
     ],
 )
 def test_a_text_depends_on_seed_and_index_only_and_stays_word_for_word(make, generator, digest) -> None:
@@ -89,7 +75,7 @@ def test_a_text_depends_on_seed_and_index_only_and_stays_word_for_word(make, gen
     assert list(generator(20, seed=7))[13] == make(7, 13) == next(islice(generator(None, seed=7), 13, None))
     assert make(7, 13) != make(8, 13)
     assert make(7, 13).document == f"{make.__name__}-7-13"
-    assert hashlib.sha256("".join(map(repr, generator(50))).encode()).hexdigest() == digest
+    assert hashlib.sha256("".join(map(repr, texts(generator))).encode()).hexdigest() == digest
 
 
 def test_every_sentence_is_one_tree(told: list[AnnotatedText]) -> None:
@@ -112,42 +98,6 @@ def test_text_is_spaced_and_cased_like_print(told: list[AnnotatedText]) -> None:
         assert [text.text[a:b] for a, b in text.word_spans] == list(text.words)
 
 
-@pytest.mark.parametrize(
-    ("relation", "tags", "head_tags"),
-    [
-        ("det", {"DET"}, {"NOUN"}),
-        ("amod", {"ADJ"}, {"NOUN"}),
-        ("cop", {"AUX"}, {"ADJ", "NOUN", "PRON"}),
-        ("aux", {"AUX"}, {"VERB"}),
-        ("nmod:poss", {"PRON", "PROPN", "NOUN"}, {"NOUN"}),
-        ("case", {"ADP", "PART"}, {"NOUN", "PROPN", "PRON"}),
-        ("cc", {"CCONJ"}, {"VERB", "PROPN", "NOUN"}),
-        ("punct", {"PUNCT"}, {"VERB", "ADJ", "NOUN", "PRON"}),
-        ("nsubj", {"PROPN", "NOUN", "PRON"}, {"VERB", "ADJ", "NOUN", "PRON"}),
-        ("acl:relcl", {"VERB"}, {"NOUN"}),
-    ],
-)
-def test_relations_join_the_tags_they_should(many, relation, tags, head_tags) -> None:
-    pairs = relation_pairs(many, relation)
-    assert pairs
-    assert {text.tags[i] for text, i, _ in pairs} <= tags
-    assert {text.tags[head] for text, _, head in pairs} <= head_tags
-
-
-def test_be_agrees_with_its_subject_across_a_distractor(many: list[AnnotatedText]) -> None:
-    plurals = {noun.plural for noun in NOUNS}
-    across = Counter()
-    for text, i, head in relation_pairs(many, "nsubj"):
-        be = [j for j in range(i, head) if text.heads[j] == head and text.relations[j] == "cop"]
-        if text.tags[i] == "NOUN" and be:
-            coordinated = any(text.heads[j] == i and text.relations[j] == "conj" for j in range(i, head))
-            plural = coordinated or text.words[i] in plurals
-            assert (text.words[be[0]] in ("were", "are")) == plural, text.text
-            between = [text.words[j] in plurals for j in range(i + 1, be[0]) if text.tags[j] == "NOUN"]
-            across[plural] += bool(between) and between[-1] != plural
-    assert min(across[True], across[False]) > 20  # "the dogs near the cat were", "the dog near the cats was"
-
-
 def test_third_person_pronouns_are_mentions_with_an_antecedent(told: list[AnnotatedText]) -> None:
     for text in told:
         mentioned = {mention.start: mention for mention in text.mentions if mention.end - mention.start == 1}
@@ -158,10 +108,13 @@ def test_third_person_pronouns_are_mentions_with_an_antecedent(told: list[Annota
 
 
 def test_gender_and_number_fit_the_chain(told: list[AnnotatedText]) -> None:
-    masculine = {*MASCULINE_NAMES, *(noun.singular for noun in (*MASCULINE_NOUNS, *MASCULINE_KIN))}
-    feminine = {*FEMININE_NAMES, *(noun.singular for noun in (*FEMININE_NOUNS, *FEMININE_KIN))}
+    masculine = {
+        *lexicon.MASCULINE_NAMES,
+        *(noun.singular for noun in (*lexicon.MASCULINE_NOUNS, *lexicon.MASCULINE_KIN)),
+    }
+    feminine = {*lexicon.FEMININE_NAMES, *(noun.singular for noun in (*lexicon.FEMININE_NOUNS, *lexicon.FEMININE_KIN))}
     sort_of = {each: "masculine" for each in masculine} | {each: "feminine" for each in feminine}
-    sort_of |= {noun.plural: "plural" for noun in NOUNS} | PRONOUNS
+    sort_of |= {noun.plural: "plural" for noun in lexicon.NOUNS} | PRONOUNS
     for text in told:
         for mentions in chains_of(text).values():
             several = any(text.relations[i] == "conj" for m in mentions for i in range(m.head + 1, m.end))
@@ -170,21 +123,6 @@ def test_gender_and_number_fit_the_chain(told: list[AnnotatedText]) -> None:
             if not several:  # the head of "Tim and Lily" is Tim
                 assert len(sorts - {None, "neuter"}) <= 1, text.text
                 assert not {None, "neuter"} & sorts or sorts <= {None, "neuter"}, text.text
-
-
-def test_reflexives_refer_to_their_subject(many: list[AnnotatedText]) -> None:
-    seen = 0
-    for text in many:
-        chain_at = {m.head: m.chain for m in reversed(text.mentions)}  # of mentions with one head the outermost
-        for i, each in enumerate(text.words):
-            if each in ("himself", "herself", "itself"):
-                verb = text.heads[i]
-                while "nsubj" not in {text.relations[j] for j, head in enumerate(text.heads) if head == verb}:
-                    verb = text.heads[verb]
-                subject = next(j for j, head in enumerate(text.heads) if head == verb and text.relations[j] == "nsubj")
-                assert chain_at[subject] == chain_at[i]
-                seen += 1
-    assert seen > 50
 
 
 @pytest.mark.parametrize("baseline", ["nearest", "first", "same form", "same gender"])
