@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyses.corpora import litbank, read
+from analyses.corpora import chains, read
 from analyses.corpora.mentions import gender, head_word
 from analyses.scoring.antecedents import RIVALS, AntecedentItem, antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
@@ -126,7 +126,7 @@ def test_litbank_mentions_nest_and_stand_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "printed"), CASES["spacing"])
 def test_litbank_text_is_spaced_like_print(words: str, printed: str) -> None:
     forms = words.split()
-    spaces = litbank.spacing(forms)
+    spaces = chains.spacing(forms)
     assert "".join(form + " " * space for form, space in zip(forms, spaces, strict=True)).rstrip() == printed
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analyses.corpora import read
-from analyses.corpora.marked import Mark, annotated
+from analyses.corpora.pronoun_choices import Mark, annotated
 from analyses.scoring.antecedents import antecedent_items, items_and_unasked
 from tests.analyses.corpora.made_corpora import CASES, GAP, SENTENCES, gap_row, mentions, texts
 
