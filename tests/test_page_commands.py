@@ -19,7 +19,7 @@ from worded import worded
 
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
-from analyses.cli import reading_commands
+from analyses.cli import commands as reading_commands
 from interp import Transformer
 from models import load
 from models.planted import Planted, first_token, offset

@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from analyses.behaviours import OURS, vocabulary
-from analyses.cli.options import COLUMNS
+from analyses.cli.command_frame import COLUMNS
 from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome

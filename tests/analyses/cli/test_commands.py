@@ -19,8 +19,8 @@ from commands import command, refusal
 
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
+from analyses.cli.command_frame import COMMANDS as DECLARED
 from analyses.cli.command_frame import filled, folded, one_line
-from analyses.cli.options import COMMANDS as DECLARED
 from analyses.execution import output
 from analyses.page.sections import Page
 from analyses.report.scaffold import write
@@ -53,7 +53,7 @@ def test_a_standard_output_that_is_closed_or_full_is_no_traceback(arguments, cap
 
 def test_a_file_that_a_command_opens_is_not_its_closed_standard_output(tmp_path):
     program = (
-        "from analyses.cli.standard_output import unread\n"
+        "from analyses.cli.app import unread\n"
         "import os\n"
         "with unread():\n"
         f"    file = open({str(tmp_path / 'file')!r}, 'w')\n"

@@ -10,7 +10,7 @@ from commands import command
 from safetensors.torch import save_file
 from tiny import model
 
-from analyses.cli import model_commands
+from analyses.cli import commands as model_commands
 from interp.errors import InputWarning
 from models import catalogue as listing
 from models import load, save
