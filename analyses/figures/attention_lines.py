@@ -42,10 +42,6 @@ def best_heads(
         keys: names of the columns; positions by default.
         axes_labels: what rows and columns are.
         label: what the colour is.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no pattern, or not as many names as rows and columns.
     """
     check_patterns(patterns, queries, keys)
     tables = [_cells(name, pattern) for name, pattern in patterns.items()]
@@ -70,11 +66,7 @@ def _cells(name: str, pattern: Pattern) -> pd.DataFrame:
 
 
 def check_patterns(patterns: Mapping[str, Pattern], queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
-    """Whether there are patterns, each with as many rows and columns as these have names.
-
-    Raises:
-        InputError: it is not so.
-    """
+    """Whether there are patterns, each with as many rows and columns as these have names."""
     if not patterns:
         raise InputError("expected a pattern at least, got none")
     for name, pattern in patterns.items():
@@ -102,10 +94,6 @@ def attention_over_words(
         patterns: word by word attention, or several by the name of the head.
         emphasised: indices of words whose lines are drawn in another colour; the rest turn grey.
         sought: indices of words that those words should look at, written in that colour on the right.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no pattern, one that is not word by word, or an index of no word.
     """
     named = patterns if isinstance(patterns, Mapping) else {"": patterns}
     check_patterns(named, words, words)
@@ -167,10 +155,6 @@ def three_attentions(
         written: the token that it is to write in each row.
         aligned: name, rows and columns of each stretch of cross-attention that is known to belong together; it is
             outlined, and named where there is one of its name.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: not three patterns, or not a token for each row and column.
     """
     if len(patterns) != 3:
         raise InputError(f"expected the encoder's pattern, the decoder's and cross-attention's; got {len(patterns)}")

@@ -1,4 +1,4 @@
-"""What do all heads of a model do: where are those that matter, how sure are their gains, how is each explained?"""
+"""What do all heads of one or several models do: which matter, how surely, how is each explained?"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
@@ -9,11 +9,11 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from analyses.figures import style
-from analyses.figures.kinds import draw
+from analyses.figures.kinds import LOOKS, draw
 from analyses.figures.row_selection import SOURCES, select_rows
-from analyses.figures.style import GREY, SIGNED, Page, measure_name, sized, styled
+from analyses.figures.style import GREY, SIGNED, Page, literal, measure_name, sized, styled
 from analyses.measures.findings import DISCOVERY, NOTABLE, carriers, shows
-from analyses.wording.head_names import HEAD, kinds
+from analyses.wording.head_names import HEAD, head_name, kinds
 from interp.errors import InputError
 
 Quantity = Literal["gain", "value", "lift"]
@@ -27,6 +27,12 @@ _WAYS = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head
 # sinks, position, token and class, nearest of a class, relation and reference, uniform
 _GROUPS = (style.SOFT, style.POSITION, style.SYNTAX, "#7fbfa8", style.COREFERENCE, style.PALE)
 _BESIDE, _TICK = 0.4, 0.22  # inches beside a panel's bars, and of the name of a head
+_MARKERS = "oDs^vPX"  # of models; colour is for behaviours
+_LINES = ("-", "--", ":", "-.", "-", "--", ":")
+_GAP, _ROW = 0.14, 0.16  # inches: between measures, and of a model
+_DODGE = 0.025  # of the depth: models of equally many layers beside each other
+_HOLLOW = {"facecolors": "none", "linewidths": 0.8, "alpha": 0.5, "s": 12}  # heads that do not show the measure
+_LIFT = "tag:"  # measures in lift have a scale of their own
 
 
 @styled
@@ -48,10 +54,6 @@ def head_grid(
             from 1 as twice as much).
         sink: whether the first position counts.
         by: a column of a joined table (`model`, `run`), each value of which has panels of its own.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no such row, measure, quantity, reading or column; several models or runs, and no `by`.
     """
     apart = [] if by is None else [by]
     wanted = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]
@@ -105,10 +107,6 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
     Args:
         effects: rows of `tables/effects`; 1 is the whole effect.
         task: which task to draw.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no such row or task; several models or runs.
     """
     rows = select_rows(effects, ["intervention", *HEAD], task=task).sort_values(
         ["intervention", *HEAD[:2]], kind="stable"
@@ -134,10 +132,6 @@ def gain_intervals(
         measure: which to draw.
         sink: whether the first position counts.
         top: how many heads.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no such row, measure or reading; several models, runs or kinds of attention.
     """
     rows = select_rows(heads, HEAD, single=_ONE_KIND, measure=measure, sink=sink).dropna(subset=["gain"])
     rows = rows.nlargest(top, "gain")
@@ -158,10 +152,6 @@ def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", **page: Unpac
     Args:
         heads: rows of `tables/heads`, of which the measure `distance` is drawn.
         sink: whether the first position counts.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: as `gain_intervals`.
     """
     rows = select_rows(heads, HEAD, single=_ONE_KIND, measure="distance", sink=sink).dropna(subset=["value"])
     means, uniform = rows.groupby("layer", as_index=False)["value"].mean().assign(head=-1), rows["baseline"].mean()
@@ -178,10 +168,6 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
 
     Args:
         parts: by group, at most six, the share of each head's attention, layer x head; NaN where nothing is said.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no group, too many, or groups of other layers and heads.
     """
     if not 0 < len(parts) <= len(_GROUPS):
         raise InputError(f"expected one to {len(_GROUPS)} groups of rules, got {len(parts)}")
@@ -206,3 +192,69 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
     style.legend(figure, axes, columns=3)
     style.caption(figure, "The share of each head's attention that each group of rules explains, a panel a layer.")
     return figure
+
+
+@styled
+def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
+    """A dot and a whisker a model and measure: the best head's gain, and its difference from the reference's.
+
+    Args:
+        table: rows of `tables/compare`, in the order in which measures and models are drawn.
+    """
+    rows = select_rows(table, ["model", "behaviour", "measure"], single=("run", "seed", "reference"))
+    looks, reference = _looks(rows["model"]), str(rows["reference"].iloc[0])
+    rows = rows.assign(
+        unit=["lift" if str(measure).startswith(_LIFT) else "share" for measure in rows["measure"]],
+        title=[measure_name(measure) for measure in rows["measure"]],
+        model=[_short(model, 36) for model in rows["model"]],
+        note=[head_name(row["layer"], row["head"]) for row in rows.to_dict("records")],
+    )
+    bounds = {"gain": ("ci_low", "ci_high"), "difference": ("difference_low", "difference_high")}
+    columns = {
+        side: {"value": rows[side], "low": rows[low], "high": rows[high]} for side, (low, high) in bounds.items()
+    }
+    left = rows.assign(side="gain over the baseline", **columns["gain"])
+    right = rows.assign(side=f"gain less {_short(reference, 20)}’s", **columns["difference"], note="")
+    rows = pd.concat([left, right]).sort_values("unit", ascending=False, kind="stable")  # shares first
+    options: Any = {"looks": looks, "row": _GAP + len(looks) * _ROW, "step": _ROW / (_GAP + len(looks) * _ROW)}
+    return draw("compared_gains", rows, page, {"reference": reference}, **options)
+
+
+@styled
+def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[Page]) -> Figure:
+    """A panel a measure: the gain of every head of every model over the relative depth of its layer.
+
+    Args:
+        heads: rows of `tables/heads` of several models, with `model`, `depth` and `shows`.
+        measures: which to draw.
+    """
+    rows = select_rows(heads, ["model", "measure", *HEAD], single=("run", "seed"), measure=measures, sink="kept")
+    models, looks = [*dict.fromkeys(heads["model"])], {}
+    for name, look in _looks(heads.loc[:, "model"]).items():
+        dot = {"color": look["color"], "marker": look["marker"]}
+        looks |= {f"_{name}": {**dot, **_HOLLOW}, name: dot}
+    shift = rows["model"].map({model: _DODGE * (place - (len(models) - 1) / 2) for place, model in enumerate(models)})
+    label = ["_" * (not row["shows"]) + _short(row["model"], 36) for row in rows.to_dict("records")]
+    rows = rows.assign(panel=rows["measure"].map(measure_name), label=label, depth=rows["depth"] + shift)
+    names = rows.drop_duplicates("model")
+    names = names.assign(gain=np.nan, label=[_short(model, 36) for model in names["model"]])
+    rows = pd.concat([*(rows.loc[rows["measure"] == measure] for measure in measures), names])  # for the legend
+    return draw("gains_by_depth", rows, page, looks=looks)
+
+
+def _looks(models: pd.Series) -> dict[str, dict[str, Any]]:
+    """Of each model the ink, the marker and the line; the first is the reference."""
+    return {
+        _short(str(model), 36): {
+            "color": LOOKS[place % len(LOOKS)]["color"],
+            "marker": _MARKERS[place % len(_MARKERS)],
+            "ls": _LINES[place % len(_LINES)],
+        }
+        for place, model in enumerate(dict.fromkeys(models))
+    }
+
+
+def _short(name: str, longest: int) -> str:
+    """A model's name, cut in the middle: checkpoints differ at their end."""
+    kept = longest // 2
+    return literal(name if len(name) <= longest else f"{name[:kept]}…{name[-kept:]}", longest + 1)

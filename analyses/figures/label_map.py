@@ -47,11 +47,6 @@ def label_map(
         n_layers: of the stack.
         n_heads: of each layer.
         colours: by behaviour, a key of `style.FAMILIES` (`Behaviour.colour`); one after the other by default.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no table of labels, several models, runs or kinds of attention, a head that the stack lacks, or a
-            behaviour without a colour.
     """
     marks, kind = dict.fromkeys(("behaviour", "label", "evidence")), (*SOURCES, "stack", "attention")
     place = [*HEAD, "behaviour", "label"] if "gain" in labels else []  # several facts may have one name
@@ -155,11 +150,6 @@ def attention_against_effect(
         colours: as in `label_map`.
         most: panels at most, and no more than fill three rows, those measures first whose label most heads carry by
             both kinds of evidence.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no such rows, or none with a gain, an effect and a label; several models or runs; a behaviour
-            without a colour.
     """
     evidence = select_rows(evidence, [*HEAD, "behaviour", "measure", "label"], gain=None, effect=None, label=None)
     labels = select_rows(labels, [*HEAD, "behaviour", "label", "measure"], may_be_empty=True, evidence=None, label=None)

@@ -60,7 +60,6 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
         cells: rows of `tables/cells`, of one site.
         metric: which to draw.
         place: what the title calls the site.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows, quantity, bar = _drawn(cells, metric)
     axis = "position" if _has(rows, "position") else "head"
@@ -100,7 +99,6 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **
         cells: rows of `tables/cells` of `pattern` or `scores`, by query and key.
         metric: which to draw.
         place: what the title calls the site.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows, _, bar = _drawn(cells, metric)
     site = place or str(rows["site"].iloc[0])
@@ -126,7 +124,6 @@ def top_cells(
         metric: which to draw.
         top: how many cells.
         place: what the title calls the site, where it is to name it.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows, quantity, label = _drawn(cells, metric)
     has_intervals, whole_layers = _has(rows, "ci_low"), not _axes(rows)
@@ -169,7 +166,6 @@ def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page
         cells: rows of an ablation's table, with `step`.
         metric: which to draw.
         plain: the metric with nothing ablated.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows = select_rows(cells, ["step"], single=_ONE_SITE, metric=metric).sort_values("step")
     names = ["nothing", *(literal(cell_name(row)) for row in rows.to_dict("records"))]
@@ -195,7 +191,6 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
         estimates: rows of `tables/estimates`.
         correlations: rows of `tables/correlations`; each panel's title gives its own.
         metric: which to draw.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows = select_rows(estimates, ["method", *PLACE], metric=metric)
     rows = rows.loc[rows["exact"].notna() & ~rows["idle"]]

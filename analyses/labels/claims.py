@@ -31,7 +31,7 @@ def unannotated(text: AnnotatedText) -> list[str]:
 
 def with_control(
     window: Window,
-    looks: Looks,
+    row_keys: Looks,
     readable: Collection[int],
     rng: random.Random,
     *,
@@ -41,36 +41,30 @@ def with_control(
 ) -> tuple[Keys, Keys]:
     """The claim, and other keys at the same rows, where both can be hidden and something can be read.
 
-    Args:
-        window: the text.
-        looks: rows and keys; those that a causal stack does not see are passed over.
-        readable: rows with a read-out.
-        rng: draws the control's keys.
-        causal: rows see no later key.
-        at_distance: draw each key of the control at about the distance of one claimed.
-        counts: what is left out.
+    Keys that a causal stack does not see are passed over; `at_distance` draws each key of the control at about the
+    distance of one claimed. What is left out is counted.
     """
     content, width = sorted(window.content), len(window.ids)
     claim: dict[int, frozenset[int]] = {}
     control: dict[int, frozenset[int]] = {}
-    for row in sorted(looks):
+    for row in sorted(row_keys):
         n_visible = row + 1 if causal else width
-        keys = frozenset(key for key in looks[row] if key < n_visible)
+        keys = frozenset(key for key in row_keys[row] if key < n_visible)
         if keys and row not in readable:
             counts["rows left out: nothing to read there"] += 1
         elif keys:
-            drawn = _others(row, keys, _visible(content, row, causal), rng, at_distance=at_distance)
-            drawn = drawn[: n_visible - 1]  # a row must keep a key
-            if drawn and len(keys) < n_visible:
-                claim[row], control[row] = keys, frozenset(drawn)
+            draw = _other_keys(row, keys, _visible(content, row, causal), rng, at_distance=at_distance)
+            draw = draw[: n_visible - 1]  # a row must keep a key
+            if draw and len(keys) < n_visible:
+                claim[row], control[row] = keys, frozenset(draw)
             else:
                 counts["rows left out: no other key to hide"] += 1
     return claim, control
 
 
-def distances(looks: Looks, *, causal: bool) -> list[frozenset[int]]:
+def distances(row_keys: Looks, *, causal: bool) -> list[frozenset[int]]:
     """How far each row's keys are from it, key less row."""
-    rows = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(looks.items())]
+    rows = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(row_keys.items())]
     return [row for row in rows if row]
 
 
@@ -99,16 +93,16 @@ def exchanged(window: Window, claim: Keys, rng: random.Random, *, causal: bool) 
     return rows
 
 
-def as_claim(keys: Keys, prompt: int, width: int, read: Read, how: How) -> Claim:
+def as_claim(keys: Keys, prompt: int, width: int, metric: Read, kind: How) -> Claim:
     """The claim on a text of so many columns."""
-    places = [(number, key) for number, row_keys in enumerate(keys.values()) for key in row_keys]
-    mask, others = torch.zeros(len(keys), width, dtype=torch.bool), None
-    mask[tuple(torch.tensor(places).T)] = True
-    if how == "exchange":
-        others = torch.full(mask.shape, -1)
-        partners = [row[key] for row in keys.values() if isinstance(row, Mapping) for key in row]
-        others[tuple(torch.tensor(places).T)] = torch.tensor(partners)
-    return Claim(prompt, torch.tensor([*keys]), mask, read, how, others)
+    index = torch.tensor([(number, key) for number, row_keys in enumerate(keys.values()) for key in row_keys])
+    mask, partners = torch.zeros(len(keys), width, dtype=torch.bool), None
+    mask[tuple(index.T)] = True
+    if kind == "exchange":
+        partners = torch.full(mask.shape, -1)
+        columns = [row[key] for row in keys.values() if isinstance(row, Mapping) for key in row]
+        partners[tuple(index.T)] = torch.tensor(columns)
+    return Claim(prompt, torch.tensor([*keys]), mask, metric, kind, partners)
 
 
 def _visible(content: Sequence[int], row: int, causal: bool) -> Sequence[int]:
@@ -116,18 +110,18 @@ def _visible(content: Sequence[int], row: int, causal: bool) -> Sequence[int]:
     return content[: bisect_right(content, row)] if causal else content
 
 
-def _others(
+def _other_keys(
     row: int, keys: Collection[int], visible: Sequence[int], rng: random.Random, *, at_distance: bool
 ) -> list[int]:
     """As many other visible keys, or all where there are fewer."""
     free = [key for key in visible if key not in keys]
     if not at_distance:
         return rng.sample(free, min(len(keys), len(free)))
-    drawn: list[int] = []
+    draw: list[int] = []
     reach = [abs(row - key).bit_length() for key in free]  # distances of the same power of two are about the same
     for key in sorted(keys)[: len(free)]:
         near = [index for index, other in enumerate(reach) if other == abs(row - key).bit_length()]
         index = rng.choice(near) if near else rng.randrange(len(free))
-        drawn.append(free.pop(index))
+        draw.append(free.pop(index))
         reach.pop(index)
-    return drawn
+    return draw

@@ -38,21 +38,16 @@ CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
 class Evidence:
     """Both halves of one behaviour in one kind of attention: what each says of every head.
 
-    heads             rows of `tables/heads` of the half that chooses, and of the one that reports
-    effects           knock-outs, likewise
-    bars              what heads that have learnt nothing stay below
-    effects_left_out  why nothing could be knocked out
-    size              documents of each half, and words of each, in which keys were hidden
-    screened          on the half that chooses; None where all effects were measured
+    `heads` and `effects` are tables of the half that chooses, and of the one that reports.
     """
 
     behaviour: Behaviour
     heads: Sequence[pd.DataFrame]
     effects: Sequence[pd.DataFrame]
     bars: Bars
-    effects_left_out: str | None = None
-    size: tuple[int, int] = (0, 0)
-    screened: Screened | None = None
+    effects_left_out: str | None = None  # why nothing could be knocked out
+    size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, in which keys were hidden
+    screened: Screened | None = None  # on the half that chooses; None where all effects were measured
 
     def candidates(self) -> pd.DataFrame:
         """Heads and measures that the half that chooses does choose."""
@@ -72,8 +67,8 @@ def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
                 raise InputError(_TWO_STACKS)
             if not isinstance(model, Transformer):
                 raise InputError(_WHOLE)
-            most = affordable(model, behaviour)
-            evidence = replace(evidence, size=(study.documents or most[0], study.words or most[1]))
+            documents, words = affordable(model, behaviour)
+            evidence = replace(evidence, size=(study.documents or documents, study.words or words))
             evidence = _with_effects(model, study, evidence)
         except InputError as error:
             evidence = replace(evidence, effects_left_out=str(error))
@@ -95,25 +90,28 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
 
     Unless all is measured, what may be chosen is measured on the first half, and what was chosen on the second.
     """
-    behaviour, shown = evidence.behaviour, evidence.heads[0]
+    behaviour, heads = evidence.behaviour, evidence.heads[0]
     stage = f"{behaviour.name}: knocking out"
 
-    def half(number: Literal[0, 1], chosen: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
+    def half(number: Literal[0, 1], candidates: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
         study.say(stage, 0)
-        cells = {*chosen[["layer", "head", "measure"]].itertuples(index=False, name=None)}
+        cells = {*candidates[["layer", "head", "measure"]].itertuples(index=False, name=None)}
         return knockouts.measure(
             model,
-            **_read(study, evidence, number),
+            **_texts(study, evidence, number),
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
-            shards=study.kept(behaviour.name).within(number, evidence.size, study.seed),
+            shards=study.shards_of(behaviour.name).narrow(number, evidence.size, study.seed),
             progress=lambda texts: study.say(stage, texts),
         )
 
-    first = half(0, candidates(behaviour, evidence.bars, shown), ())
+    first = half(0, candidates(behaviour, evidence.bars, heads), ())
     moved, screened = moving(first.table), first.screened
-    chosen = candidates(behaviour, evidence.bars, shown, first.table)
-    second = half(1, chosen, {*notable(shown)["measure"], *moved["measure"]})
+    second = half(
+        1,
+        candidates(behaviour, evidence.bars, heads, first.table),
+        {*notable(heads)["measure"], *moved["measure"]},
+    )
     if screened is not None:
         screened = replace(screened, missed=int(moved["sampled"].to_numpy(dtype=bool).sum()))
     return replace(evidence, effects=[first.table, second.table], screened=screened)
@@ -123,20 +121,20 @@ def candidates(
     behaviour: Behaviour, bars: Bars, heads: pd.DataFrame, effects: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Heads and measures that attention, or effect where it is known, chooses on the choosing half, and which does."""
-    shown = notable(heads)
-    bar = np.array([bars.get(name, 0.0) for name in shown["measure"]], dtype=float)
-    rows = shown.loc[shown["gain"].to_numpy(dtype=float) > bar, CELL].assign(attends=True, moves=False)
+    findings = notable(heads)
+    bar = np.array([bars.get(name, 0.0) for name in findings["measure"]], dtype=float)
+    rows = findings.loc[findings["gain"].to_numpy(dtype=float) > bar, CELL].assign(attends=True, moves=False)
     if effects is not None:
         rows = pd.concat([rows, moving(effects)[CELL].assign(attends=False, moves=True)])
     fit = [behaviour[name].called is not None for name in rows["measure"]]
     return rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
 
 
-def _read(study: Study, evidence: Evidence, half: Literal[0, 1], most: int | None = None) -> dict[str, Any]:
-    """What knock-outs read of one half of the documents, or of `most` of these; probes are trained on the other."""
+def _texts(study: Study, evidence: Evidence, half: Literal[0, 1], limit: int | None = None) -> dict[str, Any]:
+    """What knock-outs read of one half of the documents, or of `limit` of these; probes are trained on the other."""
     corpus, (documents, words) = study.corpora[evidence.behaviour.name], evidence.size
     return {
-        "corpus": Sample(corpus, half, min(documents, most or documents), words),
+        "corpus": Sample(corpus, half, min(documents, limit or documents), words),
         "training": Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING),
         "behaviours": [evidence.behaviour],
         "texts": documents * words,  # all of them
@@ -144,19 +142,18 @@ def _read(study: Study, evidence: Evidence, half: Literal[0, 1], most: int | Non
     }
 
 
-def together(
-    study: Study, evidence: Evidence, heads: Sequence[tuple[str, Sequence[tuple[int, int]]]], most: int | None = None
+def joint_effects(
+    study: Study, evidence: Evidence, heads: Sequence[tuple[str, Sequence[tuple[int, int]]]], limit: int | None = None
 ) -> pd.DataFrame:
-    """The least that changing a measure's keys in several heads at once costs (`knockouts.least`): a row for each of
-    `heads`, on the reporting half, or on `most` of its documents.
+    """The least that changing a measure's keys in several heads at once costs (`knockouts.least`), by set of heads.
 
-    Missing where nothing could be knocked out.
+    On the reporting half, or on `limit` of its documents; missing where nothing could be knocked out.
     """
     if evidence.effects_left_out or not isinstance(study.model, Transformer) or not heads:
         return knockouts.least(pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS, dtype=float))
-    kept = study.kept(evidence.behaviour.name).within("together", evidence.size, most, study.seed)
-    read = _read(study, evidence, 1, most)  # probes are those of all documents
-    return knockouts.least(knockouts.measure_together(study.model, heads=heads, shards=kept, **read))
+    shards = study.shards_of(evidence.behaviour.name).narrow("together", evidence.size, limit, study.seed)
+    texts = _texts(study, evidence, 1, limit)  # probes are those of all documents
+    return knockouts.least(knockouts.measure_together(study.model, heads=heads, shards=shards, **texts))
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:

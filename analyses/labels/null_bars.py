@@ -17,8 +17,8 @@ from torch import Tensor
 
 from analyses.behaviours import asked_of
 from analyses.corpora.serving import sharing
-from analyses.execution.fingerprints import hash_of
-from analyses.execution.shards import Kept
+from analyses.execution.provenance import hash_of
+from analyses.execution.shards import Tensors
 from analyses.labels.study import Study
 from analyses.measures.definitions import Behaviour
 from analyses.measures.head_tables import Collected, Heads, values
@@ -36,7 +36,7 @@ _END_AT_ONE = ("share", "correlation")  # units of measures
 _LEAST_LEFT = 0.01  # of what ends at 1: nearer values count as this near
 LEVEL = 0.05  # of models whose heads have learnt nothing, how many may have one above any bar
 _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
-_OF = ": "  # between a behaviour and its measure, in the name of what is kept
+_SEPARATOR = ": "  # between a behaviour and its measure, in the name of what is kept
 _DOCUMENTS, _WORDS = 32, 120  # what each of them reads, of more documents where these hold few items
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
 
@@ -50,7 +50,7 @@ Of a measure of few items the best of a thousand heads is luck too: a finding of
 
 @dataclass(frozen=True)
 class _Null:
-    """Heads that have learnt nothing, or that read nothing; their model is made when it is needed."""
+    """Heads that have learnt nothing, or that read nothing; their model is made when it is documents."""
 
     name: str
     model: Callable[[], Model]
@@ -68,11 +68,11 @@ def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
         return
     kind = replace(kind, n_layers=trained.config.stacks[kind.stack].n_layers)
     streams = Streams(trained, kind.stack, kind.attention)
-    together = max(1, min(N_COPIES, _HEADS_AT_ONCE // kind.count))
-    for first in range(0, N_COPIES, together):
-        copies = min(together, N_COPIES - first)
-        drawn = partial(Shuffled, trained, copies, seed + first, kind.stack, kind.attention, streams=streams)
-        yield _Null(COPIES, drawn, replace(kind, n_layers=kind.n_layers * copies), copies)
+    lot = max(1, min(N_COPIES, _HEADS_AT_ONCE // kind.count))
+    for first in range(0, N_COPIES, lot):
+        copies = min(lot, N_COPIES - first)
+        model_of = partial(Shuffled, trained, copies, seed + first, kind.stack, kind.attention, streams=streams)
+        yield _Null(COPIES, model_of, replace(kind, n_layers=kind.n_layers * copies), copies)
 
 
 def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
@@ -91,8 +91,8 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
     the logarithm of what is left to 1 is fitted.
     """
     reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
-    asked = {heads: asked_of(heads, study.behaviours) for heads in dict.fromkeys(each.heads for each in collected)}
-    for kind, measured in asked.items():
+    by_kind = {heads: asked_of(heads, study.behaviours) for heads in dict.fromkeys(each.heads for each in collected)}
+    for kind, measured in by_kind.items():
         of_kind = [each for each in collected if each.heads == kind]
         for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):
             sample = [*Sample(corpus, 0, documents_of([each for each in of_kind if each.behaviour in names]), _WORDS)]
@@ -106,15 +106,15 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
             ]
             progress = partial(study.say, "reading with heads that have learnt nothing")
             progress(0)
-            for null, best in zip(nulls, study.kept(*names).all(lots, progress), strict=True):
+            for null, best in zip(nulls, study.shards_of(*names).measure(lots, progress), strict=True):
                 for key, gained in best.items():
-                    name, measure = key.split(_OF, 1)
+                    name, measure = key.split(_SEPARATOR, 1)
                     reached.setdefault((kind, name, measure), {}).setdefault(null.name, []).append(gained)
     level = LEVEL / max(len(reached), 1)
     bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
     for (kind, name, measure), best in reached.items():
         largest = max(float(gained[0].max()) for lots in best.values() for gained in lots)
-        bar = _surpassed(best.get(COPIES, []), level, ends=asked[kind][name][measure].unit in _END_AT_ONE)
+        bar = _surpassed(best.get(COPIES, []), level, ends=by_kind[kind][name][measure].unit in _END_AT_ONE)
         bars[kind, name][measure] = max(0.0, largest, bar)
     return [*bars.values()]
 
@@ -130,8 +130,8 @@ def _surpassed(lots: Sequence[Tensor], probability: float, *, ends: bool) -> flo
         return 0.0
     if not ends:
         return _gumbel(gained, probability)
-    left = (1 - baseline - gained).clamp(min=_LEAST_LEFT)
-    return 1 - baseline - math.exp(-_gumbel(-left.log(), probability))
+    rest = (1 - baseline - gained).clamp(min=_LEAST_LEFT)
+    return 1 - baseline - math.exp(-_gumbel(-rest.log(), probability))
 
 
 def _gumbel(values: Tensor, probability: float) -> float:
@@ -142,29 +142,31 @@ def _gumbel(values: Tensor, probability: float) -> float:
 
 def documents_of(collected: Sequence[Collected]) -> int:
     """How many documents hold enough items of every behaviour, if items stand everywhere alike."""
-    needed = _DOCUMENTS
-    for each in collected:
-        items = max(float(scored.totals.finish().rows[:, 0].sum(0).max()) for scored in each.scored)
-        read = _WORDS / max(_WORDS, each.counts.get("tokens", 0) / max(each.documents, 1))  # of each document
-        needed = max(needed, math.ceil(_ITEMS * each.documents / max(items * read, 1)))
-    return min(needed, _MOST_DOCUMENTS)
+    documents = _DOCUMENTS
+    for behaviour in collected:
+        items = max(float(scored.totals.finish().rows[:, 0].sum(0).max()) for scored in behaviour.scored)
+        tokens = behaviour.counts.get("tokens", 0) / max(behaviour.documents, 1)
+        share = _WORDS / max(_WORDS, tokens)  # of each document that is read
+        documents = max(documents, math.ceil(_ITEMS * behaviour.documents / max(items * share, 1)))
+    return min(documents, _MOST_DOCUMENTS)
 
 
-def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Kept:
+def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Tensors:
     """The largest gain of any head of each copy, and the baseline (`2 copy`), by behaviour and measure."""
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
     model, reached = null.model(), dict[str, Tensor]()
     bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
     results = zip(measured, collect(Reading(model, texts, heads=null.heads), bare), strict=True)
-    kept = [
+    tables = [
         (each.name, scored) for each, result in results if isinstance(result, Collected) for scored in result.scored
     ]
-    for name, scored in kept:
+    for name, scored in tables:
         of_heads, baselines = values(scored, null.heads.count)
         for measure, gained, baseline in zip(scored.measures, (of_heads - baselines).T, baselines, strict=True):
             counts = measure.of_words or null.name != WORDS  # in shuffled words, where a word stands is as it was
             if scored.sink == "kept" and counts and not np.isnan(gained).all():
                 by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # copies of one layer are side by side
                 best = np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))
-                reached[f"{name}{_OF}{measure.name}"] = torch.tensor(np.stack([best, np.full_like(best, baseline)]))
+                columns = torch.tensor(np.stack([best, np.full_like(best, baseline)]))
+                reached[f"{name}{_SEPARATOR}{measure.name}"] = columns
     return reached

@@ -13,10 +13,7 @@ Say = Callable[[str, int], object]  # what is being done, and how often it was
 
 @dataclass(frozen=True)
 class Study:
-    """What labels are read from, and how; the fields are the arguments of `analyses.labels.label`.
-
-    `corpora` and `behaviours` are by name of the behaviour, and `say` is told what is being done.
-    """
+    """The arguments of `analyses.labels.label`; `corpora` and `behaviours` are by name of the behaviour."""
 
     model: Model
     corpora: Mapping[str, Iterable[AnnotatedText]]
@@ -28,8 +25,8 @@ class Study:
     words: int | None = None
     exact: bool = False
 
-    def kept(self, *names: str) -> Shards:
+    def shards_of(self, *names: str) -> Shards:
         """Shards of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
         digest = getattr(self.corpora[names[0]], "digest", None)
-        kept = digest is not None and all(name in OURS for name in names)
-        return self.shards.within(digest, names) if kept else Shards()
+        has_hash = digest is not None and all(name in OURS for name in names)
+        return self.shards.narrow(digest, names) if has_hash else Shards()

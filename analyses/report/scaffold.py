@@ -131,7 +131,7 @@ def write(
     shards = Shards()
     if all(model["fingerprint"] for model in described):
         which = [[model["name"], model["fingerprint"], model["device"]] for model in described]
-        shards = Shards.of(Path(out).resolve(), [which, seed, versions([*PACKAGES, *RUNNERS])])
+        shards = Shards.beside(Path(out).resolve(), [which, seed, versions([*PACKAGES, *RUNNERS])])
     with _going_on(shards), output.writing(out) as new:
 
         def put(page: Page) -> None:

@@ -34,7 +34,7 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
     monkeypatch.setattr(null_bars, "_reached", lambda *_: {})
 
     def found(limit: int | None) -> int:
-        corpora, shards = {"position": read("tales:12", limit)}, Shards.of(tmp_path / "out", [])
+        corpora, shards = {"position": read("tales:12", limit)}, Shards.beside(tmp_path / "out", [])
         null_bars.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected()])
         return shards.counts.found
 

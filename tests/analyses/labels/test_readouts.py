@@ -80,7 +80,7 @@ def test_attention_is_read_from_the_masked_rows_too():
 
 def test_at_most_15_percent_of_the_tokens_are_masked_and_these_are_read():
     model = filler_of_masks()
-    way, window, rng = MaskedWord.of(model), window_of(model, cycled(0)), random.Random(0)
+    way, window, rng = MaskedWord(model.output, model.tokenizer.mask_id), window_of(model, cycled(0)), random.Random(0)
     lots = [[*way.lot(window, [*range(1, 14)], rng)] for _ in range(20)]
     assert {len(lot) for lot in lots} == {1}  # of 13 tokens
     assert len({*map(tuple, lots)}) > 5
@@ -151,7 +151,7 @@ def test_no_document_trains_the_probe_that_reads_it():
 
 
 def test_what_another_probe_read_is_measured_again(tmp_path):
-    model, shards = reader_of_tags(), Shards.of(tmp_path / "out", [])
+    model, shards = reader_of_tags(), Shards.beside(tmp_path / "out", [])
 
     def measured(start: int, shards: Shards | None) -> pd.DataFrame:
         texts, training = map(tagged, range(4)), map(tagged, range(start, start + 20))

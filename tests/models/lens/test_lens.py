@@ -24,7 +24,7 @@ from refusals import refusal
 from torch.testing import assert_close
 from worded import word_level
 
-from analyses.execution.fingerprints import fingerprint
+from analyses.execution.provenance import fingerprint
 from interp import (
     InputError,
     Pairs,
