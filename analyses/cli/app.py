@@ -37,47 +37,33 @@ for _name, _body in _BODIES.items():
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console command: `arguments` are those of the command line by default."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
     _wait_briefly()
     _keep_memory()
     with unread() as output:
-        code = _run(given)
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
     if output.error and not code:
         typer.echo(f"interp: the standard output takes nothing: {output.error.strerror}", err=True)
         code = USAGE
     sys.exit(code)
 
 
-def _run(given: Sequence[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     """The command's exit code."""
     try:
-        for argument in given:
-            if not _is_text(argument):
+        for argument in arguments:
+            if any("\ud800" <= letter <= "\udfff" for letter in argument):  # of bytes that are no UTF-8
                 raise _UsageError(
                     f"expected arguments in UTF-8, got {argument!r}: type a text in UTF-8, or rename what is called so"
                 )
-        return app(given or ["--help"], prog_name="interp", standalone_mode=False) or 0
+        return app(arguments or ["--help"], prog_name="interp", standalone_mode=False) or 0
     except _UsageError as error:
-        said = _short(" ".join(error.format_message().split()).replace(": Value error, ", ": ").rstrip("."))
-        typer.echo(f"interp: {said}{' See' if said.endswith('?') else '; see'} interp --help", err=True)
+        message = " ".join(error.format_message().split()).replace(": Value error, ", ": ").rstrip(".")
+        if len(message) >= 200:  # most messages hold no long value, and do not wait for the library
+            from interp.errors import brief  # noqa: PLC0415
+
+            message = brief(message)
+        typer.echo(f"interp: {message}{' See' if message.endswith('?') else '; see'} interp --help", err=True)
         return USAGE
-
-
-def _is_text(argument: str) -> bool:
-    try:
-        argument.encode()
-    except UnicodeEncodeError:  # bytes that are no UTF-8 stand in it as halves of characters
-        return False
-    return True
-
-
-def _short(message: str) -> str:
-    """Without long values; most messages have none, and do not wait for the library."""
-    if len(message) < 200:
-        return message
-    from interp.errors import brief  # noqa: PLC0415
-
-    return brief(message)
 
 
 def _wait_briefly() -> None:

@@ -12,22 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from analyses.cli.command_frame import (
-    COLUMNS,
-    INTERRUPTED,
-    Directions,
-    Request,
-    as_json,
-    corpora,
-    end,
-    filled,
-    folded,
-    opened,
-    progressing,
-    tell,
-    title,
-    typed,
-)
+from analyses.cli import command_frame as frame
+from analyses.cli.command_frame import COLUMNS, Directions, Request
 
 if TYPE_CHECKING:
     from models import catalogue
@@ -50,20 +36,20 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
             return
         if exact and not labels:
             raise InputError("--exact is of what labels need, and there are none: add --labels, or leave it out")
-        wanted: Sequence[Any] | None = behaviours
+        requested: Sequence[Any] | None = behaviours
         if measures:
             from analyses.behaviours import OURS
             from analyses.own_measures import read_file
 
-            wanted = [*OURS, *(measure for path in measures for measure in read_file(path))]
+            requested = [*OURS, *(measure for path in measures for measure in read_file(path))]
         model = request.load()
         if training is None:
             run = training_runs.known(request.model, model)
         else:
             run = training_runs.given(training, request.load, seed=request.seed, progress=request.progress)
         options: dict[str, Any] = {"pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
-        options |= {"experiments": experiments, "behaviours": wanted, "texts": text or (), "training": run}
-        report.build(model, corpora(corpus), request.out, **options, **request.named)
+        options |= {"experiments": experiments, "behaviours": requested, "texts": text or (), "training": run}
+        report.build(model, frame.corpora(corpus), request.out, **options, **request.named)
 
     return command
 
@@ -90,8 +76,8 @@ def probes(request: Request, *, corpus, held_out) -> None:
     """Probes every layer."""
     from analyses import report
 
-    tested = corpora(held_out) if held_out else []
-    report.probe(request.load(), corpora(corpus), request.out, held_out=tested, **request.named)
+    tested = frame.corpora(held_out) if held_out else []
+    report.probe(request.load(), frame.corpora(corpus), request.out, held_out=tested, **request.named)
 
 
 def compare(request: Request, models, *, corpus) -> None:
@@ -100,7 +86,7 @@ def compare(request: Request, models, *, corpus) -> None:
     from analyses.compare import names
 
     loaded = dict(zip(names(models), map(request.load, models), strict=True))
-    report.compare(loaded, corpora(corpus), request.out, **request.record)
+    report.compare(loaded, frame.corpora(corpus), request.out, **request.record)
 
 
 def patch(
@@ -151,10 +137,10 @@ def patch(
         **request.named,
     )
     answers = written.answers
-    said = [] if answers is None else [answers.said]
+    sentences = [] if answers is None else [answers.said]
     if answers is not None and answers.refused:
-        said.append(f"no shares: {answers.unsaid}" if answers.unsaid else "So there are no shares.")
-    return [*said, *patching.agreement_lines(written.correlations)]
+        sentences.append(f"no shares: {answers.unsaid}" if answers.unsaid else "So there are no shares.")
+    return [*sentences, *patching.agreement_lines(written.correlations)]
 
 
 def figures(run, names, *, width, format, font_size, out, force, quiet, json) -> None:
@@ -163,21 +149,16 @@ def figures(run, names, *, width, format, font_size, out, force, quiet, json) ->
     from analyses.report import paper_figures
 
     folder = out or run.resolve().with_name(f"{run.resolve().name}-figures")
-    how = {"width": width, "font_size": font_size, "format": format.value, "force": force}
-    written = paper_figures.write(runs.read(run), folder, names or (), **how)
-    pictures = [file.name for file in written.files if file.suffix != ".txt"]
-    reasons = dict.fromkeys(written.left_out.values())
-    count = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"
-    lines = [
-        *pictures,
-        *(
-            filled(f"left out {', '.join(name for name, each in written.left_out.items() if each == why)}: {why}")
-            for why in reasons
-        ),
-        folded(f"wrote {count} to {out or folder.name}", "each has its caption in a .txt beside it"),
-    ]
+    options = {"width": width, "font_size": font_size, "format": format.value, "force": force}
+    written = paper_figures.write(runs.read(run), folder, names or (), **options)
+    lines = pictures = [file.name for file in written.files if file.suffix != ".txt"]
+    for why in dict.fromkeys(written.left_out.values()):
+        skipped = ", ".join(name for name, reason in written.left_out.items() if reason == why)
+        lines = [*lines, frame.filled(f"left out {skipped}: {why}")]
+    total = f"wrote {len(pictures)} figure{'s' * (len(pictures) != 1)} to {out or folder.name}"
+    lines = [*lines, frame.folded(total, "each has its caption in a .txt beside it")]
     facts = {"out": str(folder), "files": [file.name for file in written.files], "left_out": written.left_out}
-    tell(lambda: lines, lambda: facts, quiet=quiet, json=json)
+    frame.tell(lambda: lines, lambda: facts, quiet=quiet, json=json)
 
 
 def inspect(run, head, *, quiet, json) -> None:
@@ -186,24 +167,26 @@ def inspect(run, head, *, quiet, json) -> None:
     from analyses.cli import inspection
 
     inspected = inspection.inspect(runs.read(run), head)
-    tell(inspected.lines, inspected.data, quiet=quiet, json=json)
+    frame.tell(inspected.lines, inspected.data, quiet=quiet, json=json)
 
 
 def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet, json) -> None:
     """Writes a page on which one can point at the tokens of a text."""
-    with progressing(silent=quiet) as progress:
+    with frame.progressing(silent=quiet) as progress:
         from analyses import viewer
         from analyses.execution.file_marks import check_free
         from interp import InputError
 
-        out = out or _unused()
+        if out is None:
+            names = (Path("view.html" if number == 1 else f"view-{number}.html") for number in count(1))
+            out = next(name for name in names if not os.path.lexists(name))
         check_free(out, force=force)  # before the model reads
         targets: list[str | None] = [*target] if target else [None]
         if len(targets) not in {1, len(texts)}:
             expected = f"expected one --target for each of {len(texts)} texts, or one for all"
             raise InputError(f"{expected}; got {len(targets)}")
         progress("loading the model", 0)
-        loaded = opened(model, device, dtype)
+        loaded = frame.opened(model, device, dtype)
         first = None if head is None else viewer.head_named(loaded, head)
         called = {}
         if labels is not None:  # what reads reports draws figures: a page without labels need not wait for it
@@ -214,22 +197,16 @@ def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet
             raise InputError("this model has an encoder and a decoder: give --target, what the decoder has read")
         progress("reading", 0)
         passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, cycle(targets)))
-        seen = viewer.Viewer(passages, called, linked=True, first=first)
-        viewer.write(seen, out, lead=f"{title(model)}, {seen.size}", force=force)
-        first = f"{out}#{viewer.address(loaded, seen.start)}"
-        written = folded(f"wrote {out}: open it in a browser", f"it begins at {first}")
-        tell(lambda: [written], lambda: {"out": str(out), "begins_at": first}, quiet=quiet, json=json)
-
-
-def _unused() -> Path:
-    """The first of view.html, view-2.html, ... that is not there."""
-    names = (Path("view.html" if number == 1 else f"view-{number}.html") for number in count(1))
-    return next(name for name in names if not os.path.lexists(name))
+        page = viewer.Viewer(passages, called, linked=True, first=first)
+        viewer.write(page, out, lead=f"{frame.title(model)}, {page.size}", force=force)
+        first = f"{out}#{viewer.address(loaded, page.start)}"
+        written = frame.folded(f"wrote {out}: open it in a browser", f"it begins at {first}")
+        frame.tell(lambda: [written], lambda: {"out": str(out), "begins_at": first}, quiet=quiet, json=json)
 
 
 def train(recipe, *, out, resume, changes, device, cache, measures, parallel, quiet, json) -> None:
     """Trains a model by a recipe."""
-    command = typed()
+    command = frame.typed()
     from analyses.over_training import train as training
 
     try:
@@ -246,14 +223,14 @@ def train(recipe, *, out, resume, changes, device, cache, measures, parallel, qu
             told=training.JSON if json else training.NOTHING if quiet else training.LINES,
         )
     except KeyboardInterrupt:
-        end(training.interrupted(out, command), INTERRUPTED)
+        frame.end(training.interrupted(out, command), frame.INTERRUPTED)
     if not training.leads():
         return
     if json:
-        typer.echo(as_json({"out": str(out)}, indent=None))
+        typer.echo(frame.as_json({"out": str(out)}, indent=None))
     elif not quiet:
         typer.echo(
-            folded(
+            frame.folded(
                 f"wrote {out}: the model, metrics.jsonl, run.json and recipe.toml",
                 f"see what its heads do with interp report --model {shlex.quote(str(out))}",
             )
@@ -270,19 +247,19 @@ def generate(
     cut = {"--top-k": top_k, "--top-p": top_p}
     if temperature == 0 and (given := [name for name, value in cut.items() if value is not None]):
         raise InputError(f"{' and '.join(given)} cut what is drawn from, and --temperature 0 draws none: raise it")
-    loaded = opened(model, device, dtype)
+    loaded = frame.opened(model, device, dtype)
     if loaded.tokenizer is None:
         raise InputError(f"{model} has no tokenizer, so it cannot read a prompt: give its directory a tokenizer.json")
-    how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    how |= {"repetition_penalty": repetition_penalty, "stop": stop or None}
+    options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    options |= {"repetition_penalty": repetition_penalty, "stop": stop or None}
     if loaded.target_tokenizer is None:
-        ids = continue_text(loaded, prompt, tokens, **how).ids[0].tolist()
-        tell(lambda: [str(ids)], lambda: {"prompt": prompt, "ids": ids}, quiet=quiet, json=json)
+        ids = continue_text(loaded, prompt, tokens, **options).ids[0].tolist()
+        frame.tell(lambda: [str(ids)], lambda: {"prompt": prompt, "ids": ids}, quiet=quiet, json=json)
         return
-    pieces = (piece for (piece,) in stream(loaded, prompt, tokens, **how))
+    pieces = (piece for (piece,) in stream(loaded, prompt, tokens, **options))
     if quiet or json:
         written = "".join(pieces)
-        tell(list, lambda: {"prompt": prompt, "written": written}, quiet=quiet, json=json)
+        frame.tell(list, lambda: {"prompt": prompt, "written": written}, quiet=quiet, json=json)
         return
     first = next(pieces)
     typer.echo((prompt if len(loaded.config.stacks) == 1 else "") + first, nl=False)
@@ -298,8 +275,8 @@ def models(*, quiet, json) -> None:
     families, shipped = catalogue.families(), [*catalogue.shipped()]
     cached = [*catalogue.local_models(catalogue.cached())]
     parts = {name: None if family is None else asdict(family) for name, family in families.items()}
-    here = {"shipped": [*map(asdict, shipped)], "cached": [*map(asdict, cached)]}
-    tell(lambda: listing(families, shipped, cached), lambda: {"families": parts, **here}, quiet=quiet, json=json)
+    local = {"shipped": [*map(asdict, shipped)], "cached": [*map(asdict, cached)]}
+    frame.tell(lambda: listing(families, shipped, cached), lambda: {"families": parts, **local}, quiet=quiet, json=json)
 
 
 def listing(
@@ -310,8 +287,8 @@ def listing(
     """Families with their parts, and the models on this machine with their sizes, line by line."""
     yield "Families (a directory in Hugging Face's format, or a name on its hub):"
     for name, parts in families.items():
-        own = ["any: our own format, for models that no family can express"]
-        yield from _entry(name, *(own if parts is None else astuple(parts)))
+        interp = ["any: our own format, for models that no family can express"]
+        yield from _entry(name, *(interp if parts is None else astuple(parts)))
     for heading, models in (("Shipped:", shipped), ("In the hub's cache:", cached)):
         yield from ("", heading if models else f"{heading} nothing; --model ORG/NAME downloads a model once")
         for each in models:

@@ -54,7 +54,8 @@ def sentences(lines: Lines) -> Iterator[Sentence]:
             _check_line(line.rstrip("\r\n"))
             if len(block) == MOST_ROWS:
                 raise InputError(f"a sentence of more than {MOST_ROWS:,} lines; an empty line ends it")
-            block.append(_with_last_column(line))
+            fields, tab, final = line.rpartition("\t")
+            block.append(line if final.strip() or not tab else f"{fields}\t_\n")  # an empty column says that it is
             last = lines.number
         elif block:
             lines.number = last
@@ -74,12 +75,6 @@ def _check_line(line: str) -> None:
         raise InputError(f'expected a word number (1, 1-2 or 1.1) in column 1, got "{columns[0]}"')
     if not _HEAD.fullmatch(columns[6]):
         raise InputError(f'expected the number of the head, or _, in column 7, got "{columns[6]}"')
-
-
-def _with_last_column(line: str) -> str:
-    """A line whose last column says that it is empty, where it just is."""
-    start, tab, last = line.rpartition("\t")
-    return line if last.strip() or not tab else f"{start}\t_\n"
 
 
 def _sentence(block: str, lines: Lines) -> Sentence:

@@ -30,9 +30,7 @@ _FORMATS = (
         pronoun_choices.winogender,
     ),
     Format(
-        *("winobias", "WinoBias", "*_stereotyped_type?.txt.*"),
-        pronoun_choices.is_winobias,
-        pronoun_choices.winobias,
+        *("winobias", "WinoBias", "*_stereotyped_type?.txt.*"), pronoun_choices.is_winobias, pronoun_choices.winobias
     ),
     Format("paired", "two columns of source and target", "paired-*.tsv", reader.has_two_columns, reader.paired),
     Format("text", "plain text in paragraphs", "*.txt", None, reader.paragraphs, whole_files=True),

@@ -18,10 +18,7 @@ from interp.bounded_files import lines
 from interp.errors import InputError, inside, one_of
 from models.columns import columns
 
-GAP = (
-    *("ID", "Text", "Pronoun", "Pronoun-offset"),
-    *("A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"),
-)
+GAP = (*("ID", "Text", "Pronoun", "Pronoun-offset"), *("A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"))
 WINOGENDER = ("sentid", "sentence")
 STATISTICS = "occupations-stats.tsv"
 _STATISTICS = ("occupation", "bergsma_pct_female", "bls_pct_female", "bls_year")
@@ -219,15 +216,14 @@ def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
     pieces = list(_pieces(text, cuts))
     starts = [start for start, _, _ in pieces]
     words = tuple(text[start:end] for start, end, _ in pieces)
+    mentions = []
+    for mark in sorted(marks, key=lambda mark: mark[:2]):
+        start, end = (bisect_left(starts, offset) for offset in mark[:2])
+        head = head_word(words, start, end)  # without what follows a name: punctuation, a numeral, Jr and Sr
+        head = next((i for i in range(head, start - 1, -1) if not _AFTER_NAME.fullmatch(words[i])), head)
+        mentions.append(Mention(start, end, head, mark.chain))
     return AnnotatedText(
-        words=words,
-        space_after=tuple(space for _, _, space in pieces),
-        document=document,
-        mentions=tuple(
-            Mention(start, end, _head(words, start, end), mark.chain)
-            for mark in sorted(marks, key=lambda mark: mark[:2])
-            for start, end in [[bisect_left(starts, offset) for offset in mark[:2]]]
-        ),
+        words=words, space_after=tuple(space for _, _, space in pieces), document=document, mentions=tuple(mentions)
     )
 
 
@@ -247,9 +243,3 @@ def _pieces(text: str, cuts: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
         space = text[end : end + 1] == " "
         yield start, end, space
         start = end + space
-
-
-def _head(words: Sequence[str], start: int, end: int) -> int:
-    """As `head_word` has it, without what follows a name: punctuation, a numeral, Jr and Sr."""
-    head = head_word(words, start, end)
-    return next((i for i in range(head, start - 1, -1) if not _AFTER_NAME.fullmatch(words[i])), head)

@@ -66,15 +66,14 @@ class Format:
         return fnmatch(file.name.removesuffix(".gz"), self.names)
 
     def texts(self, lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
-        """The texts of a file called `source`.
-
-        Raises:
-            InputError: with the file and the line, when a line is reached that is malformed or beyond a limit.
-        """
+        """The texts of a file called `source`; an `InputError` names the file and the line at fault."""
         counted = Lines(lines, source)
         try:
             for text in self.parse(counted):
-                _check_size(text)
+                title, longest = f"the text {text.document!r}", max(map(len, text.words), default=0)
+                check_words(len(text.words), title)
+                if longest > LONGEST_WORD:
+                    raise InputError(f"{title} has a word of {longest:,} characters, at most {LONGEST_WORD:,}")
                 yield text
         except InputError as error:
             if not counted.number or str(error).startswith(f"{source}, line "):  # it names the file already
@@ -96,12 +95,6 @@ def check_words(n_words: int, document: str) -> None:
     """Refuse a text of more words than `MOST_WORDS`."""
     if n_words > MOST_WORDS:
         raise InputError(f"{document} has more than {MOST_WORDS:,} words, the most of one text: divide it")
-
-
-def _check_size(text: AnnotatedText) -> None:
-    check_words(len(text.words), f"the text {text.document!r}")
-    if (longest := max(map(len, text.words), default=0)) > LONGEST_WORD:
-        raise InputError(f"the text {text.document!r} has a word of {longest:,} characters, at most {LONGEST_WORD:,}")
 
 
 def paragraphs(lines: Lines) -> Iterator[AnnotatedText]:

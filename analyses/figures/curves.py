@@ -33,9 +33,9 @@ _HELD_OUT = "held_out/"
 _PANELS: Mapping[str, Any] = described("forming")["panels"]
 _PANEL, _KEY, _NARROW = 1.2, 1.0, 7.0  # inches
 _LETTER = 0.066  # inches: of a name at the right, which does not count as data
-_MOST = "heads with most in the end"
-_LOOKS: Mapping[str, Any] = {
-    _MOST: {"color": style.INK, "lw": 1.6},
+_BEST_HEADS = "heads with most in the end"
+_LINES: Mapping[str, Any] = {
+    _BEST_HEADS: {"color": style.INK, "lw": 1.6},
     "other heads": {"color": "0.7", "lw": 0.6, "alpha": 0.7, "zorder": 1.5},
     "strictest baseline": {"color": style.GREY, "lw": 2.5, "alpha": 0.5, "zorder": 2},
     "phase change": {"color": style.PALE, "alpha": 0.55, "lw": 0, "zorder": 0},
@@ -45,82 +45,72 @@ Ends = list[tuple[float, str, str]]  # what is written at the ends of lines: its
 
 
 @style.styled
-def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[style.Page]) -> Figure:
+def lens_map(tokens: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[style.Page]) -> Figure:
     """Layers up, positions (or prompts) across: in each cell the most probable token, coloured by its probability.
 
     Args:
-        said: rows of a lens's table; of each layer and place the first is drawn.
+        tokens: rows of a lens's table; of each layer and place the first is drawn.
         prompt: which prompt's positions; by default the first's, or all prompts where one position of each was read.
     """
-    rows = select_rows(said, ["layer", "prompt", "position"], rank=1, prompt=prompt)
+    rows = select_rows(tokens, ["layer", "prompt", "position"], rank=1, prompt=prompt)
     by_prompt = prompt is None and rows.groupby("prompt")["position"].nunique().max() == 1
     across = "prompt" if by_prompt else "position"
     if not by_prompt:
         rows = rows.loc[rows["prompt"] == (rows["prompt"].min() if prompt is None else prompt)]
-    layers, places = sorted(set(rows["layer"])), sorted(set(rows[across]))[:_COLUMNS]
-    rows = rows.loc[rows[across].isin(places)]
-    read = rows.drop_duplicates(across).set_index(across)["read"]
-    labels = [str(place) if by_prompt or not isinstance(read[place], str) else _cut(read[place]) for place in places]
-    shown = [_cut(row["token"]) if isinstance(row["token"], str) else str(row["id"]) for row in rows.to_dict("records")]
-    rows = rows.assign(row=rows["layer"].map(layers.index), column=rows[across].map(places.index), text=shown)
+    layers, columns = sorted(set(rows["layer"])), sorted(set(rows[across]))[:_COLUMNS]
+    rows = rows.loc[rows[across].isin(columns)]
+    inputs = rows.drop_duplicates(across).set_index(across)["read"]
+    labels = [_token(None if by_prompt else inputs[column], column) for column in columns]
+    texts = [_token(row["token"], row["id"]) for row in rows.to_dict("records")]
+    rows = rows.assign(row=rows["layer"].map(layers.index), column=rows[across].map(columns.index), text=texts)
     names = [str(layer - 1) if layer else "embed" for layer in layers], labels
-    look: Any = {"scale": Normalize(0, 1), "colours": style.shades(), "names": names}
-    width = max(4.5, min(style.WIDTH, 1.6 + 0.62 * len(places)))
+    options: Any = {"scale": Normalize(0, 1), "colours": style.shades(), "names": names}
+    width = max(4.5, min(style.WIDTH, 1.6 + 0.62 * len(columns)))
     words = {"across": across if by_prompt else "token read"}
-    return draw("lens_map", rows, page, words, width=width, **look)
+    return draw("lens_map", rows, page, words, width=width, **options)
 
 
 @style.styled
 def lens_line(difference: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
     """The logit of one answer less another's after each layer, a line a position, with the bands of 95% intervals.
 
-    Args:
-        difference: rows of a lens's table of two answers.
+    `difference` has rows of a lens's table of two answers.
     """
     rows = select_rows(difference, ["layer", "at"])
-    places, n = sorted(set(rows["at"])), max(rows["n"].tolist())
-    several = len(places) > 1
-    rows = rows.assign(place=[f"position {place}" * several for place in rows["at"]])
-    looks = {f"position {place}": {"color": f"C{index}", "marker": "o"} for index, place in enumerate(places)}
+    positions, n = sorted(set(rows["at"])), max(rows["n"].tolist())
+    rows = rows.assign(place=[f"position {position}" * (len(positions) > 1) for position in rows["at"]])
+    colours = {f"position {position}": {"color": f"C{i}", "marker": "o"} for i, position in enumerate(positions)}
     words = {"n": n, "band": ", the band its 95% interval" * bool(n > 2)}
-    return draw("lens_line", rows, page, words, looks=looks)
+    return draw("lens_line", rows, page, words, looks=colours)
 
 
 @style.styled
 def token_bars(tokens: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
-    """How surprising each token of one prompt is to the model that read those before it.
-
-    Args:
-        tokens: rows of a run's table, of one prompt.
-    """
+    """How surprising each token of one prompt is to the model that read those before it, from a run's table."""
     tokens = select_rows(tokens, ["position"], single=(*SOURCES, "prompt")).sort_values("position")
-    names = [
-        _cut(token) if isinstance(token, str) else str(id)
-        for token, id in zip(tokens["token"], tokens["id"], strict=True)
-    ]
+    names = [_token(row["token"], row["id"]) for row in tokens.to_dict("records")]
     width = min(style.WIDTH, max(3.3, 1.0 + 0.25 * len(names)))
     figure, (ax,) = style.panels("Which tokens surprise the model?", height=2.4, key=0.0, width=width, options=page)
     ax.bar(range(len(names)), -tokens["log_probability"].to_numpy(dtype=float), color=style.INK, width=0.8)
     room = (figure.get_figwidth() if style.is_ours(figure) else 3.3) - 0.8
-    shown = range(0, len(names), max(1, math.ceil(len(names) * 1.25 * style.sized(8) / 72 / room)))
-    ax.set_xticks(shown, [names[at] for at in shown], rotation=90)
+    ticks = range(0, len(names), max(1, math.ceil(len(names) * 1.25 * style.sized(8) / 72 / room)))
+    ax.set_xticks(ticks, [names[tick] for tick in ticks], rotation=90)
     ax.tick_params("x", length=0)
     ax.set(xlabel="", ylabel="surprise, in nats")
     style.caption(figure, "Minus the log-probability (nats) of each token given those before it; the first has none.")
     return figure
 
 
-def _cut(token: str) -> str:
-    """A token that can be seen, and is no formula."""
-    return style.literal(style.visible(token, _WORD))
+def _token(token: Any, number: Any) -> str:
+    """A token that can be seen, and is no formula; its number where it has no name."""
+    return style.literal(style.visible(token, _WORD)) if isinstance(token, str) else str(number)
 
 
 @style.styled
 def probes_by_layer(layers: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
     """A panel a task: what probes of each layer's stream read, with the interval of what they have over their control.
 
-    Args:
-        layers: rows of `tables/layers`; heads are left out.
+    Of `tables/layers`, heads are left out.
     """
     rows = select_rows(layers, ["task", "depth", "head"], single=(*SOURCES, "stack"), task=None, head=None)
     rows = rows.loc[rows["head"].isna()]
@@ -141,9 +131,7 @@ def probes_by_layer(layers: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
 def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[style.Page]) -> Figure:
     """How deep each task is read, by both measures with intervals; beside it, by how much one task lies above another.
 
-    Args:
-        depths: rows of `tables/depths`.
-        deepest: how many blocks the model has.
+    From `tables/depths`; the model has `deepest` blocks.
     """
     rows = select_rows(depths, ["task", "measure"], single=(*SOURCES, "stack"), task=None, measure=None)
     columns = 2 if page.get("width", style.WIDTH) > _WIDEST else 1
@@ -154,10 +142,10 @@ def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[style.Page])
     rows = rows.sort_values("panel", ascending=False, kind="stable")  # where first
     room = {"width": style.WIDTH if _HIGHER in panel else 6.5, "columns": columns, "row": 0.42 if columns > 1 else 0.6}
     figure = draw("probe_depths", rows, page, **room)
-    where = style.drawn_axes(figure, page.get("ax"))[0]
-    low, high = where.get_xlim()
-    where.set_xlim(min(low, -0.1), max(high, deepest + 0.1))
-    where.set_xlabel("blocks passed")
+    first = style.drawn_axes(figure, page.get("ax"))[0]
+    low, high = first.get_xlim()
+    first.set_xlim(min(low, -0.1), max(high, deepest + 0.1))
+    first.set_xlabel("blocks passed")
     return figure
 
 
@@ -178,9 +166,9 @@ def forming(
     table = select_rows(table, ["run", "step", "measure", *HEAD], single=("model", "seed"), run=None, measure=None)
     for run in {**changes, **(boundaries or {})}:
         one_of("run", run, table["run"].unique())
-    runs, measured = list(dict.fromkeys(table["run"])), table["measure"]
-    known = measured.mask(measured.str.startswith(_HELD_OUT), "loss")  # losses share a panel
-    measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})
+    runs, panel_names = list(dict.fromkeys(table["run"])), table["measure"]
+    panel_names = panel_names.mask(panel_names.str.startswith(_HELD_OUT), "loss")  # losses share a panel
+    measures = [name for name in _PANELS if name in set(panel_names)] + sorted({*panel_names} - {*_PANELS})
     width = page.get("width", style.WIDTH if len(runs) > 1 else _NARROW)
     texts, room = described("forming"), 0.8 + 2.0 * len(runs)
     figure = style.begin(texts["question"], _PANEL * len(measures) + _KEY, width, page, least=room)
@@ -189,14 +177,14 @@ def forming(
     ends: dict[Axes, Ends] = {}
     for run, column in zip(runs, axes.T, strict=True):
         for ax, measure in zip(column, measures, strict=True):
-            rows = table.loc[(table["run"] == run) & (known == measure)]
+            rows = table.loc[(table["run"] == run) & (panel_names == measure)]
             panel = {"label": measure, **_PANELS.get(measure, {})}
             colour = style.BEHAVIOURS.get(panel.get("of", ""), style.INK)
             ends[ax] = _losses(ax, rows) if measure == "loss" else _heads(ax, rows, colour)
             if change := changes.get(run):
-                ax.axvspan(*change, label="phase change", **_LOOKS["phase change"])
+                ax.axvspan(*change, label="phase change", **_LINES["phase change"])
             for step in (boundaries or {}).get(run, ()):
-                ax.axvline(step, label="next phase of training", **_LOOKS["next phase of training"])
+                ax.axvline(step, label="next phase of training", **_LINES["next phase of training"])
             ylim = (-0.02, 1.03) if panel.get("share") else None
             ax.set(ylabel=panel["label"] if run == runs[0] else "", ylim=ylim)
         column[0].set_title(style.literal(run, 40), fontweight="bold")
@@ -207,9 +195,9 @@ def forming(
     for ax, names in ends.items():
         ax.spines["bottom"].set_bounds(0, last)
         _write_ends(ax, names, last)
-    drawn = {label for ax in figure.axes for label in ax.get_legend_handles_labels()[1]}
-    key = {label: Line2D([], [], **look) for label, look in _LOOKS.items() if label in drawn}
-    key |= {label: Patch(**_LOOKS[label]) for label in drawn & {"phase change"}}
+    labels = {label for ax in figure.axes for label in ax.get_legend_handles_labels()[1]}
+    key = {label: Line2D([], [], **line_style) for label, line_style in _LINES.items() if label in labels}
+    key |= {label: Patch(**_LINES[label]) for label in labels & {"phase change"}}
     style.legend(figure, figure.axes, key, columns=len(key) or 1)
     style.caption(figure, texts["caption"])
     return figure
@@ -219,12 +207,12 @@ def _losses(ax: Axes, rows: pd.DataFrame) -> Ends:
     """What is learnt from, and what is held out: thick, since it says more."""
     ends, styles = [], cycle(_STYLES)
     for measure, line in rows.groupby("measure", sort=True):
-        text, look, looks_back = "training", {"color": style.GREY, "lw": 0.6}, 20
+        text, line_style, looks_back = "training", {"color": style.GREY, "lw": 0.6}, 20
         if measure != "loss":
             text, looks_back = style.literal(str(measure).removeprefix(_HELD_OUT), 14), 1
-            look = {"color": style.INK, "ls": next(styles), "lw": 1.6, "zorder": 3}
-        ax.plot(line["step"], line["value"], **look)
-        ends.append((float(line["value"].iloc[-looks_back:].median()), text, look["color"]))
+            line_style = {"color": style.INK, "ls": next(styles), "lw": 1.6, "zorder": 3}
+        ax.plot(line["step"], line["value"], **line_style)
+        ends.append((float(line["value"].iloc[-looks_back:].median()), text, line_style["color"]))
     return ends
 
 
@@ -235,19 +223,19 @@ def _heads(ax: Axes, rows: pd.DataFrame, colour: str) -> Ends:
         ax.plot(whole["step"], whole["value"], color="0.2", lw=1.6)
         if (whole["value"].to_numpy() < 0).any():
             ax.plot(whole["step"], 0 * whole["step"], color=style.GREY, lw=0.8, ls="--", zorder=1)
-    heads, several = heads.sort_values("step"), kinds(heads) > 1
+    heads, has_kinds = heads.sort_values("step"), kinds(heads) > 1
     for _, kind in heads.dropna(subset=["baseline"]).groupby(HEAD[:2], dropna=False):
         level = kind.drop_duplicates("step")
-        ax.plot(level["step"], level["baseline"], label="strictest baseline", **_LOOKS["strictest baseline"])
+        ax.plot(level["step"], level["baseline"], label="strictest baseline", **_LINES["strictest baseline"])
     lines = sorted((line for _, line in heads.groupby(HEAD, dropna=False)), key=lambda line: -line["value"].iloc[-1])
     ends = []
     for rank, line in enumerate(lines):
         end: dict[str, Any] = line.iloc[-1].to_dict()
-        label, look = "other heads", {}
+        label, line_style = "other heads", {}
         if rank < len(_BEST) and end["value"] - np.nan_to_num(end["baseline"]) >= _CLEAR:
-            label, look = _MOST, {"color": colour, "ls": _BEST[rank], "zorder": 4 - 0.1 * rank}
-            ends.append((float(end["value"]), Place.of(end).named(several=several), colour))
-        ax.plot(line["step"], line["value"], label=label, **{**_LOOKS[label], **look})
+            label, line_style = _BEST_HEADS, {"color": colour, "ls": _BEST[rank], "zorder": 4 - 0.1 * rank}
+            ends.append((float(end["value"]), Place.of(end).named(several=has_kinds), colour))
+        ax.plot(line["step"], line["value"], label=label, **{**_LINES[label], **line_style})
     return ends
 
 
@@ -255,8 +243,8 @@ def _set_steps(ax: Axes, last: float, width: float, longest: int) -> None:
     """Steps from 0 to the last in so many inches, with room for names of some length; ticks only where steps are."""
     share = min(0.5, (0.1 + _LETTER * longest) / width)
     ax.set_xlim(0, last / (1 - share))
-    most = max(2, min(6, round(1.35 * width)))
-    ticks = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True).tick_values(0, last)
+    n_ticks = max(2, min(6, round(1.35 * width)))
+    ticks = MaxNLocator(n_ticks, steps=[1, 2, 2.5, 5, 10], integer=True).tick_values(0, last)
     ax.set_xticks([tick for tick in ticks if 0 <= tick <= last])
     ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: number(round(step))))
 
@@ -265,8 +253,10 @@ def _write_ends(ax: Axes, ends: Ends, last: float) -> None:
     """Each name at the end of its line, moved apart where they would stand on each other."""
     low, high = ax.get_ylim()
     ranked = sorted(ends)
-    places = style.apart([min(max(value, low), high) for value, *_ in ranked], (high - low) * 9.6 / 72 / (_PANEL * 0.8))
-    above = max(places[-1] - high, 0.0) if places else 0.0  # a crowd at the top stands below it, all of it visible
-    for (_, name, colour), place in zip(ranked, places, strict=True):
+    heights = style.spread(
+        [min(max(value, low), high) for value, *_ in ranked], (high - low) * 9.6 / 72 / (_PANEL * 0.8)
+    )
+    above = max(heights[-1] - high, 0.0) if heights else 0.0  # a crowd at the top stands below it, all of it visible
+    for (_, name, colour), height in zip(ranked, heights, strict=True):
         options: Any = {"textcoords": "offset points", "annotation_clip": False, "va": "center"}
-        style.with_halo(ax.annotate(name, (last, place - above), (4, 0), color=colour, size=style.sized(8), **options))
+        style.with_halo(ax.annotate(name, (last, height - above), (4, 0), color=colour, size=style.sized(8), **options))

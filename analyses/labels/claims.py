@@ -9,40 +9,25 @@ What a head loses there it would lose by looking at fixed distances alone.
 
 import random
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
 from analyses.measures.definitions import Looks
 from analyses.reading.windows import Window
-from interp import AnnotatedText
 from interp.patching.claimed_texts import Claim, How, Read
 
 _DRAWS = 20  # until one falls inside the text
 Keys = Mapping[int, Collection[int]]  # by row, in order; of keys that are exchanged, each is mapped to another
 
 
-def unannotated(text: AnnotatedText) -> list[str]:
-    """What a text is not annotated with, so that measures that speak of it claim nothing there."""
-    layers = {"tags": text.tags, "relations": text.relations, "chains": text.mentions}
-    return [f"texts without {name}" for name, values in layers.items() if values is None]
-
-
 def with_control(
-    window: Window,
-    row_keys: Looks,
-    readable: Collection[int],
-    rng: random.Random,
-    *,
-    causal: bool,
-    at_distance: bool,
-    counts: Counter[str],
+    window: Window, row_keys: Looks, readable: Collection[int], rng: random.Random, *, causal: bool, at_distance: bool
 ) -> tuple[Keys, Keys]:
     """The claim, and other keys at the same rows, where both can be hidden and something can be read.
 
     Keys that a causal stack does not see are passed over; `at_distance` draws each key of the control at about the
-    distance of one claimed. What is left out is counted.
+    distance of one claimed. Rows with nothing to read, or no other key to hide, are left out.
     """
     content, width = sorted(window.content), len(window.ids)
     claim: dict[int, frozenset[int]] = {}
@@ -50,15 +35,11 @@ def with_control(
     for row in sorted(row_keys):
         n_visible = row + 1 if causal else width
         keys = frozenset(key for key in row_keys[row] if key < n_visible)
-        if keys and row not in readable:
-            counts["rows left out: nothing to read there"] += 1
-        elif keys:
+        if keys and row in readable:
             draw = _other_keys(row, keys, _visible(content, row, causal), rng, at_distance=at_distance)
             draw = draw[: n_visible - 1]  # a row must keep a key
             if draw and len(keys) < n_visible:
                 claim[row], control[row] = keys, frozenset(draw)
-            else:
-                counts["rows left out: no other key to hide"] += 1
     return claim, control
 
 

@@ -7,7 +7,6 @@ heads at once.
 
 import random
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -80,7 +79,6 @@ class Draws:
     seed: int
     armed: Collection[str]  # names of the measures whose keys are exchanged and removed too
     usual: Mapping[str, Sequence[frozenset[int]]]  # by measure, the distances of each row's keys
-    counts: Counter[str]  # what is left out
 
     def jobs(
         self, window: Window, group: int, part: int, read_by: Mapping[str, Readout], claimed: Mapping[str, Looks]
@@ -104,7 +102,7 @@ class Draws:
     ) -> Iterator[tuple[str, Keys]]:
         causal, words = self.causal, measure.of_words
         rng = random.Random(repr((self.seed, window.text.document, window.start, window.ids, measure.name)))
-        pair = with_control(window, claimed, readable, rng, causal=causal, at_distance=words, counts=self.counts)
+        pair = with_control(window, claimed, readable, rng, causal=causal, at_distance=words)
         if not pair[0]:
             return
         lot = readout.lot(window, (*pair[0],), rng)

@@ -1,10 +1,9 @@
 """What may each head be called? Labels with attention evidence, causal evidence, a baseline, an interval and a rate.
 
-A head is a candidate where, on the half of the documents that chooses, it shows a measure
-(`analyses.measures.findings`) by more than any head that has learnt nothing does, or where hiding the measure's
-claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger
-of their two p, or `attention` or `effect` alone. What a head needs without looking there more than heads that have
-learnt nothing is no label: a head that copies everything needs every key.
+On the half of the documents that chooses, a head is a candidate if it shows a measure (`analyses.measures.findings`) by
+more than any head that has learnt nothing, or if hiding the measure's claimed keys costs what the model says
+(`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger of their two p, or `attention` or
+`effect` alone. Needing keys is no label without looking there: a head that copies everything needs every key.
 """
 
 import random
@@ -19,12 +18,11 @@ from scipy.stats import spearmanr
 from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
 from analyses.execution.shards import Shards
-from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, joint_effects
+from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Say, Study, gather, joint_effects
 from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
-from analyses.labels.study import Say, Study
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads

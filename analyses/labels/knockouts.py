@@ -6,9 +6,8 @@ rows, and keys at the distances that are usual for the label (`claims`). Hiding 
 a key whose value nobody reads may be missed; what is needed must be missed too where weights stay as they are.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypedDict, Unpack
 
@@ -18,7 +17,7 @@ import pandas as pd
 from analyses.behaviours import chosen
 from analyses.execution.shards import Shards
 from analyses.labels import hiding
-from analyses.labels.claims import distances, unannotated
+from analyses.labels.claims import distances
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work
 from analyses.labels.readouts import Readout, readouts, windows_of
 from analyses.labels.screen import Measured, Screen, Screened, verify
@@ -50,10 +49,9 @@ _TRAINING_WORDS = 20_000  # that probes are trained on
 
 @dataclass(frozen=True)
 class Knockouts:
-    """What hiding costs: a row a head and measure, what was read and left out, and what estimates left unmeasured."""
+    """What hiding costs: a row a head and measure, and what estimates left unmeasured."""
 
     table: pd.DataFrame
-    counts: Mapping[str, int] = field(default_factory=dict)
     screened: Screened | None = None
 
 
@@ -107,15 +105,14 @@ def measure(
     """
     measures, seed = _hidden_measures(reading.get("behaviours"), model), reading.get("seed", 0)
     armed = {measure.name for _, measure in measures} if armed is None else armed
-    counts: Counter[str] = Counter()
-    work = _work(model, corpus, measures, armed, counts, reading)
+    work = _work(model, corpus, measures, armed, reading)
     if screen is None:
         costs, everywhere = hiding.hide(work, progress=progress), np.ones((work.n_heads, len(measures)), dtype=bool)
         measured = Measured(costs["drop"], None, everywhere, everywhere, costs.get("mass"))
     else:
         measured = verify(work, screen, seed, progress)
     table = _table(work, measured, seed).assign(corpus=getattr(corpus, "name", "texts"))
-    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(counts), measured.screened)
+    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), measured.screened)
 
 
 def measure_together(
@@ -134,7 +131,7 @@ def measure_together(
         measure.name: (behaviour, measure) for behaviour, measure in _hidden_measures(reading.get("behaviours"), model)
     }
     measures, armed = [by_name[name] for name, _ in heads], {name for name, _ in heads}
-    work = _work(model, corpus, measures, armed, Counter(), reading)
+    work = _work(model, corpus, measures, armed, reading)
     drops = hiding.hide(work, head_sets=[places for _, places in heads])["drop"]
     everywhere = np.ones((1, len(heads)), dtype=bool)
     costs = _columns(work, Measured(drops, None, everywhere, everywhere), reading.get("seed", 0))
@@ -172,7 +169,6 @@ def _work(
     corpus: Iterable[AnnotatedText],
     measures: Sequence[tuple[Behaviour, Measure]],
     armed: Collection[str],
-    counts: Counter[str],
     reading: Texts,
 ) -> Work:
     """The claims on all texts, and what each behaviour is read by."""
@@ -181,28 +177,24 @@ def _work(
     texts, seed = [*islice(corpus, reading.get("texts", _TEXTS))], reading.get("seed", 0)
     if not texts:
         raise InputError("the corpus holds no text to measure: expected at least one")
-    training = _training(reading.get("training", ()), texts, counts) if model.output is None else []
-    read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], training, counts)
+    training = _training(reading.get("training", ()), texts) if model.output is None else []
+    read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], training)
     by_name = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
     columns, causal = [(behaviour.name, measure) for behaviour, measure in measures], model.config.last.causal
     claimed: list[tuple[Window, dict[str, Looks], int, int]] = []  # with the group and the part of the documents
     for behaviour, measure in by_name.values():
         if measure.corpus and behaviour in read_by:
-            for n, window in enumerate(_repeats(model, measure, read_by[behaviour], seed, counts)):
+            for n, window in enumerate(_repeats(model, read_by[behaviour], seed)):
                 claimed.append((window, {measure.name: measure.looks(window)}, n % N_GROUPS, hiding.part_of(n)))
     usual: dict[str, list[frozenset[int]]] = {name: [] for name in by_name}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(text.document for text in texts))}
     for text in texts:
-        counts["texts"] += 1
-        counts.update(unannotated(text))
-        for window in windows_of(model, text, counts):
-            split_words = [word for word, pieces in window.columns.items() if len(pieces) > 1 and window.scores(word)]
-            counts["words of several pieces, each a row"] += len(split_words)
+        for window in windows_of(model, text):
             row_keys = {name: measure.looks(window) for name, (_, measure) in by_name.items() if not measure.corpus}
             for name, rows in row_keys.items():
                 usual[name] += distances(rows, causal=causal)
             claimed.append((window, row_keys, group_of(text.document), hiding.part_of(numbers[text.document])))
-    draws = Draws(causal, columns, seed, armed, usual, counts)
+    draws = Draws(causal, columns, seed, armed, usual)
     jobs = ([*draws.jobs(window, group, part, read_by, looks)] for window, looks, group, part in claimed)
     work = Work(model, columns, read_by, hiding.lots_of(jobs), reading.get("shards") or Shards())
     if CLAIM not in {*work.table["kind"]}:
@@ -210,34 +202,23 @@ def _work(
     return work
 
 
-def _training(
-    training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText], counts: Counter[str]
-) -> list[AnnotatedText]:
+def _training(training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText]) -> list[AnnotatedText]:
     """Texts for probes: none of a document that is measured."""
     documents, texts, words = {text.document for text in measured}, list[AnnotatedText](), 0
     for text in training:
         if words >= _TRAINING_WORDS:
             break
-        if text.document in documents:
-            counts["training texts left out: their document is measured"] += 1
-        else:
+        if text.document not in documents:
             texts.append(text)
             words += len(text.words)
-    counts["texts that probes were trained on"] = len(texts)
     return texts
 
 
-def _repeats(model: Transformer, measure: Measure, readout: Readout, seed: int, counts: Counter[str]) -> list[Window]:
-    """Random tokens and their repeat, as `position` measures induction."""
+def _repeats(model: Transformer, readout: Readout, seed: int) -> list[Window]:
+    """Random tokens and their repeat, as `position` measures induction; none if too short, or with nothing to read."""
     length = repeat_length(model)
-    if length < SHORTEST_REPEAT:
-        counts[f"{measure.name} left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
-        return []
-    windows = repeats(model, length, _REPEATS, seed)
-    if not readout.readable(windows[0]):
-        counts[f"{measure.name} left out: random tokens have nothing for a {readout.name} to read"] = 1
-        return []
-    return windows
+    windows = [] if length < SHORTEST_REPEAT else repeats(model, length, _REPEATS, seed)
+    return windows if windows and readout.readable(windows[0]) else []
 
 
 def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:

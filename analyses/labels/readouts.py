@@ -57,23 +57,21 @@ class Readout(ABC):
 
 
 def readouts(
-    model: Transformer, behaviours: Sequence[Behaviour], training: Sequence[AnnotatedText], counts: Counter[str]
+    model: Transformer, behaviours: Sequence[Behaviour], training: Sequence[AnnotatedText]
 ) -> dict[str, Readout]:
-    """For each behaviour how the model is read; those that cannot be read are left out and counted.
+    """For each behaviour how the model is read; those that cannot be read are left out.
 
     Probes are fitted to `training` where there is no output layer.
     """
     if model.output is not None:
         readout = NextToken(model.output) if model.config.last.causal else _masked_word(model)
         return {behaviour.name: readout for behaviour in behaviours}
-    windows = [window for text in training for window in windows_of(model, text, Counter())]
+    windows = [window for text in training for window in windows_of(model, text)]
     read_by: dict[str, Readout] = {}
     for probe in (TagProbe, AntecedentProbe):
         names = [behaviour.name for behaviour in behaviours if f"{behaviour.probe} probe" == probe.name]
         if (fitted := probe.fitted(model, windows) if names else None) is not None:
             read_by |= dict.fromkeys(names, fitted)
-        else:
-            counts.update({f"{name}: nothing read: no {probe.needs} to train a probe on": 1 for name in names})
     if not read_by:
         raise InputError(
             "this model has no output layer, so probes read it, and the training texts have neither tags nor chains "
@@ -82,10 +80,10 @@ def readouts(
     return read_by
 
 
-def windows_of(model: Transformer, text: AnnotatedText, counts: Counter[str]) -> Iterator[Window]:
+def windows_of(model: Transformer, text: AnnotatedText) -> Iterator[Window]:
     """A text as the model reads it."""
     assert model.tokenizer is not None
-    return windows_in(text, model.tokenizer, model.config.n_ctx, counts)
+    return windows_in(text, model.tokenizer, model.config.n_ctx, Counter())
 
 
 class NextToken(Readout):
@@ -142,7 +140,7 @@ class TagProbe(Readout):
     """Log-odds of the tag of each row's own word, against all others, by a linear probe of its last stream."""
 
     classes: dict[str, int]
-    name, needs = "tag probe", "tags"
+    name = "tag probe"
 
     @staticmethod
     def fitted(model: Transformer, windows: Sequence[Window]) -> "TagProbe | None":
@@ -192,7 +190,7 @@ class AntecedentProbe(Readout):
 
     weight: Float[Tensor, " three_axis"]  # of one chain against not
     bias: Float[Tensor, ""]
-    name, needs = "antecedent probe", "pronouns with right and wrong mentions before them"
+    name = "antecedent probe"
 
     @staticmethod
     def fitted(model: Transformer, windows: Sequence[Window]) -> "AntecedentProbe | None":

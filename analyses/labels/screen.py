@@ -1,16 +1,12 @@
 """Which effects must be measured, and which may stay estimates? Those that can change a label are measured.
 
-A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). While labels
-are chosen, those cells are measured whose estimate makes a candidate, and those that are within an estimate's error of
-it; on the half that reports, all candidates, and what exchange and removal cost of those that hiding costs enough. An
-estimate is of first order, so what it leaves out grows with the square of what it moves: of what the claimed rows
-move to first order, added up without signs. How fast is told by small estimates of cells that attention does not
-choose, those whose rows move most; a quarter of the least effect that counts is allowed however little moves. Of the
-rest some are drawn at random from every layer, and of what the model is sure of as of what it is not (gradients vanish
-there), and measured too: how many of them are candidates bounds how many are missed.
-
-While labels are chosen, a cell is measured on a part of the documents at a time, and on no more once these settle
-whether its effect reaches what counts. On the half that reports nothing stops early.
+A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). On the half
+that reports, all candidates are measured, and exchange and removal where hiding costs enough. While labels are chosen,
+cells are measured whose estimate makes a candidate, or comes within its error of one. An estimate is of first order, so
+its error grows with the square of what the claimed rows move, added up without signs; small estimates of cells that
+attention does not choose tell how fast. A quarter of the least effect that counts is allowed anyway. A random sample of
+the rest, of every layer and of what the model is sure of or not (gradients vanish there), bounds how many are missed.
+Each cell is measured on a part of the documents at a time, until these settle whether its effect reaches what counts.
 """
 
 import random
