@@ -19,7 +19,6 @@ from interp.bounded_files import LARGEST_WHOLE, whole
 from interp.errors import InputError, InputWarning, inside
 from interp.training import record
 
-ABOUT = ["run", "model", "seed"]  # the first columns of a joined table
 _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json, those that are read here
     "files": (lambda value: _is_list_of(value, str), "a list of names"),
     "seed": (lambda value: type(value) is int, "a whole number"),
@@ -29,12 +28,14 @@ _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json, those th
     "name": (lambda value: value is None or isinstance(value, str), "the model's name, or none"),
     "model": (lambda value: value is None or isinstance(value, dict), "facts about the model"),
     "corpora": (
-        lambda value: _is_list_of(value, dict) and all(_names(each) for each in value),
+        lambda value: (
+            _is_list_of(value, dict)
+            and all(isinstance(each.get(key), str) for each in value for key in ("name", "sha256"))
+        ),
         "names and hashes of corpora",
     ),
 }
 _MOST_CELLS = 1 << 26  # of a table: the largest of ours have a fifth of it
-_OWN_RUN = "training_run"  # what the column `run` of a table about training is called in a joined one
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,7 @@ class RunFolder:
         return [each.stem for each in files if each.parts[:1] == ("tables",) and each.suffix == ".parquet"]
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table `name` as it was written.
-
-        Raises:
-            InputError: there is none of this name, or its file is gone or damaged.
-        """
+        """The table `name` as it was written; an `InputError` where there is none, or its file is gone or damaged."""
         if name not in self.tables:
             raise InputError(f'no table "{name}" in {self.folder}: it has {", ".join(self.tables) or "none"}')
         path = self.folder / "tables" / f"{name}.parquet"
@@ -79,8 +76,8 @@ class RunFolder:
             if not path.is_file() or path.stat().st_size > LARGEST_WHOLE:
                 raise ValueError(f"it is no file of at most {LARGEST_WHOLE:,} bytes")
             content = path.read_bytes()
-            written = (self.facts.get(SUMS) or {}).get(name)  # early runs told none
-            if written not in (None, digest([content])):
+            expected = (self.facts.get(SUMS) or {}).get(name)  # early runs have none
+            if expected not in (None, digest([content])):
                 raise ValueError("it is not as it was written")
             _check_size(content)
             return pd.read_parquet(BytesIO(content))
@@ -103,17 +100,13 @@ class Joined:
         """The rows of all runs, one run after another, with `run`, `model` and `seed` as the first columns.
 
         A column `model` that a table has already, as of a comparison, stays as it is; a column `run`, as of training,
-        is called `training_run`. `q` stays that of each run.
-
-        Raises:
-            InputError: no run has a table of this name. One that only some have is joined with a warning.
+        is called `training_run`. `q` stays that of each run. A table that only some runs have is joined with a warning.
         """
-        having = [run for run in self.runs if name in run.tables]
-        if not having:
+        if not (runs := [run for run in self.runs if name in run.tables]):
             raise InputError(f'no table "{name}" in these runs: they have {", ".join(self.tables) or "none"}')
-        if lacking := [run.name for run in self.runs if run not in having]:
+        if lacking := [run.name for run in self.runs if run not in runs]:
             warn(f'no table "{name}" in {", ".join(lacking)}', InputWarning, stacklevel=2)
-        tables = [_with_run(run, name) for run in having]
+        tables = [_with_run(run, name) for run in runs]
         return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
 
     def about(self) -> pd.DataFrame:
@@ -161,9 +154,7 @@ def _check_size(content: bytes) -> None:
 def read(out: str | Path) -> RunFolder:
     """The directory that a command left, or that was given to `report.build` and the others.
 
-    Raises:
-        InputError: no such directory, no run of ours in it, or one of another schema. One that was stopped before all
-            was measured is read with a warning.
+    A run that was stopped before all was measured is read with a warning; one of another schema is an `InputError`.
     """
     folder = Path(out)
     with inside(str(out)):
@@ -177,18 +168,18 @@ def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
     """Several runs, of which any table can be had as one: `join(["report", "report-2"]).table("heads")`.
 
     A run is called as its directory is; where two are called alike, with as much of their paths as tells them apart.
-
-    Raises:
-        InputError: none, one that comes twice, or as `read`.
     """
     if isinstance(runs, (str, Path, RunFolder)) or not runs:
         raise InputError(f"join: expected a list of at least one run, got {runs or 'none'}")
     opened = [each if isinstance(each, RunFolder) else read(each) for each in runs]
     folders = [each.folder.resolve() for each in opened]
-    if twice := [each.folder for at, each in enumerate(opened) if folders[at] in folders[:at]]:
+    if twice := [each.folder for number, each in enumerate(opened) if folders[number] in folders[:number]]:
         raise InputError(f"join: {twice[0]} comes twice, so its rows would count twice: leave one out")
-    named = zip(opened, _told_apart(folders), strict=True)
-    return Joined(tuple(RunFolder(each.folder, name, each.facts) for each, name in named))
+    parts = 1
+    while len({folder.parts[-parts:] for folder in folders}) < len(folders):
+        parts += 1
+    names = ["/".join(folder.parts[-parts:]) for folder in folders]
+    return Joined(tuple(RunFolder(each.folder, name, each.facts) for each, name in zip(opened, names, strict=True)))
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -227,26 +218,14 @@ def _is_list_of(value: Any, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
-def _names(corpus: dict[str, Any]) -> bool:
-    return isinstance(corpus.get("name"), str) and isinstance(corpus.get("sha256"), str)
-
-
 def _again(facts: dict[str, Any]) -> str:
     command = facts.get("command")
     return f"make it again, {command}" if command else "make it again"
 
 
-def _told_apart(folders: Sequence[Path]) -> list[str]:
-    """The ends of paths, as short as makes each of them another."""
-    parts = 1
-    while len({folder.parts[-parts:] for folder in folders}) < len(folders):
-        parts += 1
-    return ["/".join(folder.parts[-parts:]) for folder in folders]
-
-
 def _with_run(run: RunFolder, name: str) -> pd.DataFrame:
     """A table with the columns that say which run it is of."""
-    table = run.table(name).rename(columns={"run": _OWN_RUN})
-    about = {"run": run.name, "model": run.model, "seed": run.seed}
-    table = table.assign(**{column: value for column, value in about.items() if column not in table})
-    return table.loc[:, [*ABOUT, *(column for column in table if column not in ABOUT)]]
+    table = run.table(name).rename(columns={"run": "training_run"})
+    facts = {"run": run.name, "model": run.model, "seed": run.seed}
+    table = table.assign(**{column: value for column, value in facts.items() if column not in table})
+    return table.loc[:, [*facts, *(column for column in table if column not in facts)]]

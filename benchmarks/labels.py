@@ -57,10 +57,10 @@ from analyses.corpora import read
 from analyses.execution.shards import Shards
 from analyses.headlines import sentences
 from analyses.headlines.facts import facts
-from analyses.labels import knockouts, label, null_bars
-from analyses.labels.evidence import CELL, NOTABLE_EFFECT
+from analyses.labels import evidence as label_evidence
+from analyses.labels import knockouts, label
+from analyses.labels.evidence import CELL, NOTABLE_EFFECT, scrambled
 from analyses.labels.hiding import FEWEST
-from analyses.labels.null_bars import scrambled
 from analyses.measures.head_tables import Collected, Scored
 from analyses.reading.windows import Reading
 from analyses.report import behaviour_results
@@ -472,7 +472,7 @@ def begin(*, smallest: bool) -> None:
     """Settings of a process: one thread, and for `smallest` few copies of heads and few words."""
     torch.set_num_threads(1)
     if smallest:
-        null_bars.N_COPIES = 2
+        label_evidence.N_COPIES = 2
         globals().update(DOCUMENTS=5, HIDDEN=5, WORDS=6)
 
 

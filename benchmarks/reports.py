@@ -34,7 +34,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.labels import evidence
-from analyses.labels.null_bars import Bars
+from analyses.labels.evidence import Bars
 from analyses.measures.definitions import Behaviour
 from benchmarks.console import arguments, machine, show
 from benchmarks.cost import model_of

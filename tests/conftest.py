@@ -19,7 +19,7 @@ from filelock import FileLock
 os.environ["HF_HUB_OFFLINE"] = "1"
 jaxtyping.install_import_hook(["interp", "models", "analyses"], "beartype.beartype")
 from analyses import explanations  # noqa: E402 - its shapes are checked too
-from analyses.labels import null_bars  # noqa: E402
+from analyses.labels import evidence  # noqa: E402
 
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
 
@@ -74,7 +74,7 @@ def unchecked() -> Iterator[None]:
 def few_copies() -> None:
     """Bars of labels come from 8 copies of the heads, and explanations from few words, which are enough for small
     models: 40 copies take five times as long."""
-    null_bars.N_COPIES = 8
+    evidence.N_COPIES = 8
     explanations.ROWS = 150
 
 

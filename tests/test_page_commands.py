@@ -19,7 +19,6 @@ from worded import worded
 
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
-from analyses.cli import reading_commands
 from interp import Transformer
 from models import load
 from models.planted import Planted, first_token, offset
@@ -92,8 +91,7 @@ def page_folder(furnished, planted, tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "page"
     copytree(furnished, folder)
     monkeypatch.chdir(folder)
-    for module in (frame, reading_commands):
-        monkeypatch.setattr(module, "opened", opened)
+    monkeypatch.setattr(frame, "opened", opened)
     return folder
 
 

@@ -3,17 +3,14 @@
 import ctypes
 import os
 import sys
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
 import typer
 
-from analyses.cli import measure_commands as measuring
-from analyses.cli import model_commands as making
-from analyses.cli import reading_commands as reading
-from analyses.cli.command_frame import USAGE, made
-from analyses.cli.options import COMMANDS
-from analyses.cli.standard_output import unread
+from analyses.cli import commands
+from analyses.cli.command_frame import COMMANDS, USAGE, as_command
 
 # the parent of all wrong options, which typer does not export
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
@@ -25,62 +22,48 @@ app = typer.Typer(
 )
 
 _BODIES = {
-    "report": measuring.measuring(),
-    **{name: measuring.measuring([name]) for name in ("position", "part-of-speech", "coreference")},
-    "experiments": measuring.experimenting(),
-    **{name: measuring.experimenting(name) for name in ("word-sense", "next-word")},
-    **{"over-training": measuring.over_training, "probes": measuring.probes, "patch": measuring.patch},
-    **{"compare": measuring.compare, "figures": reading.figures, "inspect": reading.inspect, "view": reading.view},
-    **{"train": making.train, "generate": making.generate, "models": making.models},
+    "report": commands.measuring(),
+    **{name: commands.measuring([name]) for name in ("position", "part-of-speech", "coreference")},
+    "experiments": commands.experimenting(),
+    **{name: commands.experimenting(name) for name in ("word-sense", "next-word")},
+    **{"over-training": commands.over_training, "probes": commands.probes, "patch": commands.patch},
+    **{"compare": commands.compare, "figures": commands.figures, "inspect": commands.inspect, "view": commands.view},
+    **{"train": commands.train, "generate": commands.generate, "models": commands.models},
 }
 for _name, _body in _BODIES.items():
     _examples = "\n\n".join(["Examples:", *COMMANDS[_name]["examples"]])
-    app.command(_name, help=COMMANDS[_name]["help"], epilog=_examples)(made(_name, _body))
+    app.command(_name, help=COMMANDS[_name]["help"], epilog=_examples)(as_command(_name, _body))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console command: `arguments` are those of the command line by default."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
     _wait_briefly()
     _keep_memory()
     with unread() as output:
-        code = _run(given)
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
     if output.error and not code:
         typer.echo(f"interp: the standard output takes nothing: {output.error.strerror}", err=True)
         code = USAGE
     sys.exit(code)
 
 
-def _run(given: Sequence[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     """The command's exit code."""
     try:
-        for argument in given:
-            if not _is_text(argument):
+        for argument in arguments:
+            if any("\ud800" <= letter <= "\udfff" for letter in argument):  # of bytes that are no UTF-8
                 raise _UsageError(
                     f"expected arguments in UTF-8, got {argument!r}: type a text in UTF-8, or rename what is called so"
                 )
-        return app(given or ["--help"], prog_name="interp", standalone_mode=False) or 0
+        return app(arguments or ["--help"], prog_name="interp", standalone_mode=False) or 0
     except _UsageError as error:
-        said = _short(" ".join(error.format_message().split()).replace(": Value error, ", ": ").rstrip("."))
-        typer.echo(f"interp: {said}{' See' if said.endswith('?') else '; see'} interp --help", err=True)
+        message = " ".join(error.format_message().split()).replace(": Value error, ", ": ").rstrip(".")
+        if len(message) >= 200:  # most messages hold no long value, and do not wait for the library
+            from interp.errors import brief  # noqa: PLC0415
+
+            message = brief(message)
+        typer.echo(f"interp: {message}{' See' if message.endswith('?') else '; see'} interp --help", err=True)
         return USAGE
-
-
-def _is_text(argument: str) -> bool:
-    try:
-        argument.encode()
-    except UnicodeEncodeError:  # bytes that are no UTF-8 stand in it as halves of characters
-        return False
-    return True
-
-
-def _short(message: str) -> str:
-    """Without long values; most messages have none, and do not wait for the library."""
-    if len(message) < 200:
-        return message
-    from interp.errors import brief  # noqa: PLC0415
-
-    return brief(message)
 
 
 def _wait_briefly() -> None:
@@ -99,6 +82,63 @@ def _keep_memory() -> None:
         return
     for threshold in (-3, -1):  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
         settings(threshold, 1 << 30)
+
+
+class _Unread:
+    """A stream that goes on writing to nobody once its reader has gone or its disk is full; the rest is its own."""
+
+    error: OSError | None = None  # why what was said is lost; a reader that went away wants no more
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._leave(error)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._leave(error)
+
+    def _leave(self, error: OSError) -> None:
+        """What waits to be written, and all that follows, goes nowhere."""
+        if not isinstance(error, BrokenPipeError):
+            self.error = error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
+def unread() -> Iterator[_Unread]:
+    """Within, a standard output that is closed or full stops nothing: a training keeps what it has learnt."""
+    _open_closed()
+    stream = sys.stdout
+    sys.stdout = nobody = _Unread(stream)
+    try:
+        yield nobody
+        nobody.flush()
+    finally:
+        sys.stdout = stream
+
+
+def _open_closed() -> None:
+    """Have standard streams that the program was started without lead nowhere, or files would get their numbers."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(nowhere, True)
+    os.close(nowhere)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the program ends)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 if __name__ == "__main__":

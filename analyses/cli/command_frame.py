@@ -1,4 +1,6 @@
-"""What every command does around its own work: load, show how it goes, and end in one line.
+"""What can be typed for each command, and what does each do around its own work: load, show progress, end in one line?
+
+`commands.toml` describes every parameter of the functions that commands call.
 
 Only what parses options is imported at once; a command brings in the rest when it runs, so that `--help` answers soon.
 """
@@ -8,24 +10,86 @@ import inspect
 import shlex
 import signal
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
+from glob import escape, glob
+from importlib.resources import files
 from json import dumps
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
-from analyses.cli.options import COLUMNS, COMMANDS, Dtype, declared
+from analyses.cli import COLUMNS
 
 if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
 
+
+# What can be typed for an option: each value is its name in small letters.
+Metric = StrEnum("Metric", "LOGIT_DIFFERENCE LOG_PROBABILITY PROBABILITY RANK KL_DIVERGENCE LOSS")
+Stack = StrEnum("Stack", "ENCODER DECODER")
+Attention = StrEnum("Attention", "SELF CROSS")
+Directions = StrEnum("Directions", "DENOISE NOISE BOTH")
+Dtype = StrEnum("Dtype", "FLOAT32 FLOAT64 BFLOAT16 INT8")
+Format = StrEnum("Format", "PDF SVG PNG")
+Parallel = StrEnum("Parallel", "DDP FSDP")
+
+_TYPES: Mapping[str, type] = {"text": str, "flag": bool, "whole": int, "number": float, "path": Path}
+_TYPES |= {each.__name__: each for each in (Metric, Stack, Attention, Directions, Dtype, Format, Parallel)}
+_DECLARED = tomllib.loads(files("analyses.cli").joinpath("commands.toml").read_text("utf-8"))
+COMMANDS: Mapping[str, Mapping[str, Any]] = _DECLARED["commands"]
+"""By name: help, examples, options of its own, other `defaults` of shared options, and those that it is `without`."""
 USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
+
+
+def declared(command: str, parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
+    """The parameters as typer reads them; those that can be given without a keyword are arguments."""
+    facts, options = COMMANDS[command], _DECLARED["options"]
+    options = {**options, "out": {**options["out"], "show_default": command}, **facts.get("options", {})}
+    options |= {name: {**options[name], "default": default} for name, default in facts.get("defaults", {}).items()}
+    return [_declared(each, **options[each.name]) for each in parameters]
+
+
+def _declared(parameter: inspect.Parameter, flags: Sequence[str] = (), **options: Any) -> inspect.Parameter:
+    kind, many, default = _TYPES[options.pop("type", "text")], options.pop("many", False), options.pop("default", None)
+    is_option = parameter.kind is parameter.KEYWORD_ONLY
+    is_required = default is None and not is_option
+    if completes := options.pop("completes", ()):
+        options["autocompletion"] = completing(*completes)
+    if kind is Path:
+        options["parser"] = path
+    if default is not None:
+        default = ([kind(each) for each in default] or None) if many else kind(default)
+    values: Any = list[kind] if many else kind
+    values = values if default is not None or is_required else values | None
+    annotation = cast(Any, Annotated)[values, (typer.Option if is_option else typer.Argument)(*flags, **options)]
+    return parameter.replace(annotation=annotation, default=parameter.empty if is_required else default)
+
+
+def path(typed: str | Path) -> Path:
+    """A file's or a directory's name; an empty one, which an unset variable of the shell leaves, is no name.
+
+    It would mean the directory that one is in.
+    """
+    if not str(typed):
+        raise typer.BadParameter("expected the name of a file or directory, got '' ('.' is this directory)")
+    return Path(typed)
+
+
+def completing(*names: str) -> Callable[[str], list[str]]:
+    """What a shell completes: these names, and what lies here; a shell offers its files only where it is told none."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [*(name for name in names if name.startswith(incomplete)), *sorted(glob(f"{escape(incomplete)}*"))]
+
+    return complete
 
 
 @dataclass(frozen=True)
@@ -55,11 +119,11 @@ class Request:
         return opened(model or self.model, self.device, self.dtype)
 
 
-def made(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
+def as_command(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
     """The command `name`: it ends in one line where something was wrong.
 
     The command of a function that takes a `Request` leaves a directory, and has the options of `_leave` beside the
-    function's, but for those that it is `without`.
+    function's, except those that `COMMANDS` takes away (`without`).
     """
     first, *options = inspect.signature(body).parameters.values()
     run = partial(_leave, name, body) if first.name == "request" else body
@@ -67,15 +131,15 @@ def made(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., 
         model, *rest = (each for each in inspect.signature(run).parameters.values() if each.kind is each.KEYWORD_ONLY)
         first, *options = sorted([model, *options], key=lambda each: each.kind)
         options += rest
-    parameters, without = declared(name, [first, *options]), COMMANDS[name].get("without", ())
-    absent = {each.name: each.default for each in parameters if each.name in without}
+    parameters = declared(name, [first, *options])
+    absent = {each.name: each.default for each in parameters if each.name in COMMANDS[name].get("without", ())}
 
-    def command(**given: Any) -> None:
+    def command(**options: Any) -> None:
         with one_line():
-            run(**absent, **given)
+            run(**absent, **options)
 
-    shown = inspect.Signature([each for each in parameters if each.name not in absent])
-    setattr(command, "__signature__", shown)  # noqa: B010 (what typer reads)
+    signature = inspect.Signature([each for each in parameters if each.name not in absent])
+    setattr(command, "__signature__", signature)  # noqa: B010 (what typer reads)
     return command
 
 
@@ -88,11 +152,11 @@ def _leave(name: str, body: Any, *, model, out, seed, device, dtype, quiet, json
     with progressing(silent=quiet) as progress:
         folder = out or unused(name, typed())
         first = body(Request(model, folder, seed, device, dtype, progress), **options)
-    said = () if quiet and not json else (*(first or ()), *inspection.said(runs.read(folder)))
-    kept = "" if out or folder == Path(name) else f" ({name} was there already)"
-    written = folded(f"wrote {folder / 'report.html'}{kept}", "beside it run.json, tables/ and figures/")
-    facts = {"out": str(folder), "report": str(folder / "report.html"), "said": said}
-    tell(lambda: [*map(filled, said), written], lambda: facts, quiet=quiet, json=json)
+    sentences = () if quiet and not json else (*(first or ()), *inspection.summary(runs.read(folder)))
+    note = "" if out or folder == Path(name) else f" ({name} was there already)"
+    written = folded(f"wrote {folder / 'report.html'}{note}", "beside it run.json, tables/ and figures/")
+    facts = {"out": str(folder), "report": str(folder / "report.html"), "said": sentences}
+    tell(lambda: [*map(filled, sentences), written], lambda: facts, quiet=quiet, json=json)
 
 
 def tell(
@@ -172,15 +236,15 @@ def one_line() -> Iterator[None]:
             stops.append(number)
             raise KeyboardInterrupt
 
-        def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        def show_in_a_line(message: Warning | str, category: type[Warning], *args: Any, **options: Any) -> None:
             if issubclass(category, InputWarning):
                 typer.echo(f"interp: {message}", err=True)
             else:
-                shown(message, category, *where, **more)
+                show(message, category, *args, **options)
 
         try:
             with warnings.catch_warnings(), stoppable(stop):
-                shown, warnings.showwarning = warnings.showwarning, in_a_line
+                show, warnings.showwarning = warnings.showwarning, show_in_a_line
                 yield
         except InputError as error:
             end(str(error), USAGE)
@@ -232,11 +296,9 @@ def progressing(*, silent: bool = False) -> Iterator[Callable[[str, int], None]]
         task = bar.add_task("starting", total=None, texts="")
 
         def say(stage: str, texts: int) -> None:
-            if stage.endswith("\n"):
-                if silent:
-                    return
+            if not stage.endswith("\n"):
+                bar.update(task, description=stage, texts=f"{texts:,}" if texts else "")
+            elif not silent:
                 bar.console.print(stage.strip(), highlight=False, soft_wrap=True)
-                return
-            bar.update(task, description=stage, texts=f"{texts:,}" if texts else "")
 
         yield say

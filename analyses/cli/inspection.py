@@ -1,7 +1,7 @@
 """What is known of one head? Its facts and its rows in all tables of a finished run, in 80 columns or as data."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from textwrap import wrap
 from typing import Any
@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from analyses.behaviours import OURS, vocabulary
-from analyses.cli.options import COLUMNS
+from analyses.cli import COLUMNS
 from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
@@ -25,11 +25,11 @@ from analyses.wording.head_names import Place, places
 from analyses.wording.plain_words import WORDS, Words
 from interp.errors import InputError
 
-_SAID = 3  # sentences of a run
+_SENTENCES = 3  # of a run
 _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.IGNORECASE)
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
 _KINDS |= {"looks there": "Looks there; an effect is not established"}
-_APART = ("model", "corpus", "position")  # columns that are shown where a head's rows differ in them
+_DIFFERING = ("model", "corpus", "position")  # columns that are shown where a head's rows differ in them
 _TABLES = WORDS["terminal"]  # by table: its title, which of its rows are shown, and in which columns
 
 
@@ -50,10 +50,11 @@ class Inspected:
 
     def data(self) -> dict[str, Any]:
         """All of it, as JSON has it: what is undefined is null."""
-        about = {"run": str(self.run.folder), "model": self.run.model, "name": self.name, **self.place._asdict()}
-        rows = {table: own.astype(object).where(own.notna(), None) for table, own in self.rows.items()}
-        tables = {table: own.to_dict("records") for table, own in rows.items()}
-        return jsonable({**about, "facts": [*map(_plain, self.facts)], "tables": tables})
+        head = {"run": str(self.run.folder), "model": self.run.model, "name": self.name, **self.place._asdict()}
+        tables = {
+            name: rows.astype(object).where(rows.notna(), None).to_dict("records") for name, rows in self.rows.items()
+        }
+        return jsonable({**head, "facts": [*map(_plain, self.facts)], "tables": tables})
 
     def lines(self) -> Iterator[str]:
         """What a terminal shows."""
@@ -71,10 +72,10 @@ class Inspected:
         for name, shows in _TABLES.items():
             rows = _leading(name, self.rows.get(name, pd.DataFrame()), shows["largest"], shows["rows"])
             if len(rows):
-                apart = [each for each in _APART if each in rows and len({*rows[each]}) > 1]
-                shown = [row | {"carried": self.answers.get(row.get("task", ""))} for row in rows.to_dict("records")]
+                differing = [each for each in _DIFFERING if each in rows and len({*rows[each]}) > 1]
+                records = [row | {"carried": self.answers.get(row.get("task", ""))} for row in rows.to_dict("records")]
                 yield from ("", f"{shows['title']} (tables/{name})")
-                yield from SCHEMAS[name].terminal(shown, shows["columns"], apart)
+                yield from SCHEMAS[name].terminal(records, shows["columns"], differing)
 
 
 def _plain(fact: Fact) -> dict[str, Any]:
@@ -97,30 +98,29 @@ def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFra
 
 
 def inspect(run: RunFolder, name: str) -> Inspected:
-    """What a finished run says of the head called `name`: `L3.H4`, or of several kinds `cross.L3.H4`.
-
-    Raises:
-        InputError: no head is called so, the run has no table of heads, or the model several heads of this name.
-    """
+    """What a finished run says of the head called `name`: `L3.H4`, or of several kinds `cross.L3.H4`."""
     tables = {each: run.table(each) for each in run.tables}
     by_head = {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
-    heads = _places(by_head.values())
+    columns = [*Place._fields]
+    whole = [table.loc[:, columns] for table in by_head.values() if {*columns} <= {*table}]  # others: of one kind
+    rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=columns)
+    heads = places(rows.fillna({"stack": "", "attention": "self"}))
     if not heads:
         raise InputError(f"{run.folder} has no table of heads: it has {', '.join(tables) or 'none'}")
     place = _place(name, heads)
-    rows = {each: own for each, table in by_head.items() if len(own := _rows(table, place))}
+    head_rows = {each: rows for each, table in by_head.items() if len(rows := _rows(table, place))}
     facts = ranking.ranked(facts_of(run, tables).get(place, []))
-    called = place.named(several=len({each.kind for each in heads}) > 1)
-    return Inspected(run, called, place, facts, rows, answers(tables), vocabulary(WRITTEN))
+    title = place.named(several=len({each.kind for each in heads}) > 1)
+    return Inspected(run, title, place, facts, head_rows, answers(tables), vocabulary(WRITTEN))
 
 
-def said(run: RunFolder) -> list[str]:
+def summary(run: RunFolder) -> list[str]:
     """The headline of a run, its first sentences and those of a user's own measures, and what was left out.
 
     Nothing of runs that have none.
     """
     headline, sentences = run.facts.get("headline"), run.facts.get("sentences") or {}
-    first = [*sentences][:_SAID]
+    first = [*sentences][:_SENTENCES]
     of_user = [name for name in sentences if headline and name not in first and name not in OURS]
     rest = len(sentences) - len(first) - len(of_user)
     return [
@@ -140,8 +140,8 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[str]:
     for why in dict.fromkeys(not_asked.values()):
         titles = "; ".join(_experiment(name) for name, each in not_asked.items() if each == why)
         yield f"Experiments left out: {titles}: {why}."
-    for name, made in (record.get("experiments") or {}).items():
-        if remark := Outcome.remarked({}, made.get("refused") or {}):
+    for name, outcome in (record.get("experiments") or {}).items():
+        if remark := Outcome.remarked({}, outcome.get("refused") or {}):
             yield f"{_experiment(name)}: {remark[:1].lower()}{remark[1:]}"
 
 
@@ -149,33 +149,25 @@ def _experiment(name: str) -> str:
     return EXPERIMENTS[name].title if name in EXPERIMENTS else name
 
 
-def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:
-    """Every head that a table has a row of that says of which stack and attention it is."""
-    columns = [*Place._fields]
-    whole = [table.loc[:, columns] for table in tables if {*columns} <= {*table.columns}]  # others: models of one kind
-    rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=columns)
-    return places(rows.fillna({"stack": "", "attention": "self"}))
-
-
-def _place(name: str, places: Sequence[Place]) -> Place:
+def _place(name: str, heads: Sequence[Place]) -> Place:
     match = _NAME.fullmatch(name.strip())
     if not match:
         raise InputError(f"expected a head as L3.H4, or cross.L3.H4 where there are several kinds, got {name!r}")
     kind, layer, head = (match[1] or "").lower(), int(match[2]), int(match[3])
-    called = [each for each in places if kind in {"", each.kind} and (each.layer, each.head) == (layer, head)]
-    if len(called) == 1:
-        return called[0]
-    if called:
-        names = ", ".join(each.named(several=True) for each in called)
+    matches = [each for each in heads if kind in {"", each.kind} and (each.layer, each.head) == (layer, head)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = ", ".join(each.named(several=True) for each in matches)
         raise InputError(f"several heads are called {name}: say which of {names}")
-    last = {each.kind: each.named(several=True) for each in sorted(places)}
+    last = {each.kind: each.named(several=True) for each in sorted(heads)}
     raise InputError(f"no head {name}: the last ones are {', '.join(last.values())}, counted from 0")
 
 
 def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:
     """A table's rows of one head."""
-    chosen = (table["layer"] == place.layer) & (table["head"] == place.head)
+    is_head = (table["layer"] == place.layer) & (table["head"] == place.head)
     for column in ("stack", "attention"):
         if column in table and not is_numeric_dtype(table[column]):  # an experiment's `attention` is how much
-            chosen &= table[column].isna() | (table[column] == getattr(place, column))
-    return table.loc[chosen.fillna(False).astype(bool)]
+            is_head &= table[column].isna() | (table[column] == getattr(place, column))
+    return table.loc[is_head.fillna(False).astype(bool)]

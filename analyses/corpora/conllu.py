@@ -26,7 +26,7 @@ from interp.errors import InputError
 _COLUMNS = 10
 _ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")
 _HEAD = re.compile(r"[0-9]{1,9}|_")
-_UNSAID = (None, "_", "")
+UNSAID = (None, "_", "")
 
 _attributes = lru_cache(maxsize=4096)(Attributes)  # words that are alike share what is said of them
 
@@ -54,7 +54,8 @@ def sentences(lines: Lines) -> Iterator[Sentence]:
             _check_line(line.rstrip("\r\n"))
             if len(block) == MOST_ROWS:
                 raise InputError(f"a sentence of more than {MOST_ROWS:,} lines; an empty line ends it")
-            block.append(_with_last_column(line))
+            fields, tab, final = line.rpartition("\t")
+            block.append(line if final.strip() or not tab else f"{fields}\t_\n")  # an empty column says that it is
             last = lines.number
         elif block:
             lines.number = last
@@ -74,12 +75,6 @@ def _check_line(line: str) -> None:
         raise InputError(f'expected a word number (1, 1-2 or 1.1) in column 1, got "{columns[0]}"')
     if not _HEAD.fullmatch(columns[6]):
         raise InputError(f'expected the number of the head, or _, in column 7, got "{columns[6]}"')
-
-
-def _with_last_column(line: str) -> str:
-    """A line whose last column says that it is empty, where it just is."""
-    before, tab, last = line.rpartition("\t")
-    return line if last.strip() or not tab else f"{before}\t_\n"
 
 
 def _sentence(block: str, lines: Lines) -> Sentence:
@@ -119,10 +114,10 @@ def annotate(sentence: Sentence, document: str) -> tuple[AnnotatedText, Mapping[
     words = list(_surface_words(sentence.rows))
     if not words:
         return None
-    places = {number: i for i, word in enumerate(words) for number in word.numbers}
+    index = {number: i for i, word in enumerate(words) for number in word.numbers}
     rows = [word.row for word in words]
     heads = [row["head"] for row in rows]
-    if unknown := [head for head in heads if head and head not in places]:
+    if unknown := [head for head in heads if head and head not in index]:
         raise InputError(f"the sentence that ends here has a head {unknown[0]} but no such word")
     parsed = None not in heads
     sentence_id = sentence.comments.get("sent_id")
@@ -131,7 +126,7 @@ def annotate(sentence: Sentence, document: str) -> tuple[AnnotatedText, Mapping[
         space_after=tuple(word.space_after for word in words),
         document=document,
         tags=_values(rows, "upos"),
-        heads=tuple(places[head] if head else ROOT for head in heads) if parsed else None,
+        heads=tuple(index[head] if head else ROOT for head in heads) if parsed else None,
         relations=_values(rows, "deprel") if parsed else None,
         lemmas=_values(rows, "lemma"),
         xpos=_values(rows, "xpos"),
@@ -139,7 +134,7 @@ def annotate(sentence: Sentence, document: str) -> tuple[AnnotatedText, Mapping[
         misc=tuple(row["misc"] for row in rows),
         sentence_ids=(sentence_id,) if sentence_id else None,
     )
-    return text, places
+    return text, index
 
 
 class _SurfaceWord(NamedTuple):
@@ -156,18 +151,18 @@ def _surface_words(sentence: Sequence[Row]) -> Iterator[_SurfaceWord]:
     rows = {row["id"]: row for row in sentence if isinstance(row["id"], int)}
     spans = {row["id"][0]: row for row in sentence if isinstance(row["id"], tuple) and row["id"][1] == "-"}
     heads = {number: row["head"] for number, row in rows.items()}
-    taken = 0  # the last word of a multiword token
+    covered = 0  # the last word of a multiword token
     for number, row in rows.items():
-        if number <= taken:
+        if number <= covered:
             continue
         whole = spans.get(number, row)
-        taken = whole["id"][2] if number in spans else number
-        numbers, space_after = range(number, taken + 1), whole["misc"].get("SpaceAfter") != "No"
+        covered = whole["id"][2] if number in spans else number
+        numbers, space_after = range(number, covered + 1), whole["misc"].get("SpaceAfter") != "No"
         if missing := next((word for word in numbers if word not in rows), None):
             raise InputError(f"the sentence that ends here has no word {missing}, part of {whole['form']}")
         if "".join(rows[word]["form"] for word in numbers) == whole["form"]:
             for word in numbers:
-                yield _SurfaceWord(rows[word]["form"], (word,), rows[word], word == taken and space_after)
+                yield _SurfaceWord(rows[word]["form"], (word,), rows[word], word == covered and space_after)
         else:
             top = min(numbers, key=lambda word: depth(word, heads))
             yield _SurfaceWord(whole["form"], numbers, rows[top], space_after)
@@ -184,7 +179,7 @@ def depth(word: int | None, heads: Mapping[int, int | None]) -> int:
 def _values(rows: list[Row], column: str) -> tuple[str, ...] | None:
     """What a column says, each value held once however many words have it; None where it says nothing."""
     values = [row[column] for row in rows]
-    return None if all(value in _UNSAID for value in values) else tuple(intern(value or "_") for value in values)
+    return None if all(value in UNSAID for value in values) else tuple(intern(value or "_") for value in values)
 
 
 def recognises(line: str) -> bool:

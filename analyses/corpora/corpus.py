@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from warnings import warn
 
-from analyses.corpora import conllu, gap, gum, litbank, plain_text, winobias, winogender
+from analyses.corpora import chains, conllu, pronoun_choices, reader
 from analyses.corpora.reader import Format, begins, has_columns
 from interp.annotation import AnnotatedText
 from interp.bounded_files import check_name, is_file, lines
@@ -21,14 +21,20 @@ from models.stories import GENERATORS
 
 _FORMATS = (
     Format("conllu", "CoNLL-U", "*.conllu", conllu.recognises, conllu.parse),
-    Format("gum", "GUM (CoNLL-U with Entity)", "*.conllu", begins(f"# {gum.ORDER}"), gum.parse),
-    Format("litbank", "LitBank (CoNLL-2012 columns)", "*.conll", begins("#begin document"), litbank.parse),
-    Format("gap", "GAP", "gap-*.tsv", has_columns(gap.COLUMNS), gap.parse),
-    Format("winogender", "Winogender", "all_sentences.tsv", has_columns(winogender.COLUMNS), winogender.parse),
-    Format("winobias", "WinoBias", "*_stereotyped_type?.txt.*", winobias.recognises, winobias.parse),
-    Format("paired", "two columns of source and target", "paired-*.tsv", plain_text.has_two_columns, plain_text.pairs),
-    Format("text", "plain text in paragraphs", "*.txt", None, plain_text.paragraphs, whole_files=True),
-    Format("lines", "plain text in lines", "*.txt", None, plain_text.one_a_line, whole_files=True),
+    Format("gum", "GUM (CoNLL-U with Entity)", "*.conllu", begins(f"# {chains.ORDER}"), chains.gum),
+    Format("litbank", "LitBank (CoNLL-2012 columns)", "*.conll", begins("#begin document"), chains.litbank),
+    Format("gap", "GAP", "gap-*.tsv", has_columns(pronoun_choices.GAP), pronoun_choices.gap),
+    Format(
+        *("winogender", "Winogender", "all_sentences.tsv"),
+        has_columns(pronoun_choices.WINOGENDER),
+        pronoun_choices.winogender,
+    ),
+    Format(
+        *("winobias", "WinoBias", "*_stereotyped_type?.txt.*"), pronoun_choices.is_winobias, pronoun_choices.winobias
+    ),
+    Format("paired", "two columns of source and target", "paired-*.tsv", reader.has_two_columns, reader.paired),
+    Format("text", "plain text in paragraphs", "*.txt", None, reader.paragraphs, whole_files=True),
+    Format("lines", "plain text in lines", "*.txt", None, reader.one_a_line, whole_files=True),
 )
 FORMATS = {each.kind: each for each in _FORMATS}
 """The file formats that `read` knows, by the kind that forces them."""
@@ -65,57 +71,44 @@ class Corpus:
         return f"generated {self.kind} ({self.name})" if self.kind in GENERATORS else self.name
 
     def head(self, n: int) -> "Corpus":
-        """The first `n` texts.
+        """The first `n` texts, at least one.
 
         As `map` and `filter` do, it gives a corpus that can be read again and again. Its name says what was done, its
         digest depends on this one's and on what was done, and its first text is read at once.
-
-        Raises:
-            InputError: `n` is less than one.
         """
         if n < 1:
             raise InputError(f"head({n}): expected at least one text")
         return self._changed(f"first {n}", lambda: islice(self, n))
 
     def filter(self, keep: Callable[[AnnotatedText], bool], *, name: str | None = None) -> "Corpus":
-        """The texts of which `keep` is true.
+        """The texts of which `keep` is true; it is called for every text at every reading, and some must be left.
 
-        Args:
-            keep: asked of every text at every reading, so it should always answer alike.
-            name: required: what stands in the corpus's name and goes into its digest in the place of `keep`, which has
-                no hash. It must change with what `keep` does, as does f"longer than {n}".
-
-        Raises:
-            InputError: nothing is left, or there is no name.
+        `name` is required: it stands in the corpus's name and digest for `keep`, which has no hash. It must change with
+        what `keep` does, as does f"longer than {n}".
         """
-        done = f"filter {_named(name, 'filter')}"
-        return self._changed(done, lambda: (text for text in self if keep(text)))
+        change = f"filter {_named(name, 'filter')}"
+        return self._changed(change, lambda: (text for text in self if keep(text)))
 
     def map(self, change: Callable[[AnnotatedText], AnnotatedText], *, name: str | None = None) -> "Corpus":
         """Each text as `change` gives it back; a document keeps its identity as long as `change` keeps its name.
 
-        Args:
-            change: asked for every text at every reading.
-            name: required, as for `filter`.
-
-        Raises:
-            InputError: there is no name, or, while iterating, `change` gives something else than a text.
+        `name` is required, as for `filter`.
         """
-        done = f"map {_named(name, 'map')}"
+        title = f"map {_named(name, 'map')}"
 
         def changed() -> Iterator[AnnotatedText]:
             for text in map(change, self):
                 if not isinstance(text, AnnotatedText):
-                    raise InputError(f"{done}: expected an AnnotatedText back, got {type(text).__name__}")
+                    raise InputError(f"{title}: expected an AnnotatedText back, got {type(text).__name__}")
                 yield text
 
-        return self._changed(done, changed)
+        return self._changed(title, changed)
 
-    def _changed(self, done: str, source: Callable[[], Iterator[AnnotatedText]]) -> "Corpus":
-        name, first = f"{self.name}, {done}", next(source(), None)
+    def _changed(self, change: str, source: Callable[[], Iterator[AnnotatedText]]) -> "Corpus":
+        name, first = f"{self.name}, {change}", next(source(), None)
         if first is None:
             raise InputError(f"{name}: no text is left; expected at least one")
-        digest = hashlib.sha256(f"{self.digest}\n{done}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{self.digest}\n{change}".encode()).hexdigest()
         return replace(self, name=name, annotates=annotations(first), digest=digest, source=source)
 
 
@@ -126,12 +119,8 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
         spec: a file or a directory, its format told from its content, or forced as `gum:PATH` (any of `FORMATS`;
             plain text always is: `text:PATH` has a text a paragraph, `lines:PATH` a text a line);
             or `stories`, `stories:COUNT`, `stories:COUNT:SEED` for generated ones (300 and seed 1 if not said), and
-            likewise `tales` and `portraits`.
-            Of a directory the files that are called as the format's are read, in the order of their names.
+            likewise `tales` and `portraits`. In a directory, files named as the format's are read, sorted by name.
         limit: read no more than this many texts. The digest is that of the whole.
-
-    Raises:
-        InputError: nothing there, another format, no text in it, a malformed first text, or an unknown kind.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: expected at least one text, or None for all")
@@ -144,8 +133,8 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     if not colon:
         raise InputError(f'no file or directory "{spec}": name an existing one, or "tales" for generated text')
     if kind not in FORMATS:
-        known = ", ".join([*(f"{known}:PATH" for known in FORMATS), *(f"{known}:COUNT:SEED" for known in GENERATORS)])
-        raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {known}')
+        kinds = ", ".join([*(f"{name}:PATH" for name in FORMATS), *(f"{name}:COUNT:SEED" for name in GENERATORS)])
+        raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {kinds}')
     if not rest or not is_file(Path(rest)):
         raise InputError(f'no file or directory "{rest}": name an existing one after {kind}:')
     return _from_files(str(spec), kind, Path(rest), limit)
@@ -155,11 +144,11 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
     files = _files_in(path, kind) if path.is_dir() else [path]
     for file in files:
         check_name(file)
-    known = FORMATS[kind or _kind_of(files, path)]
-    one_document = known.whole_files and len(files) > 1
+    form = FORMATS[kind or _kind_of(files, path)]
+    one_document = form.whole_files and len(files) > 1
 
     def texts_of(file: Path) -> Iterator[AnnotatedText]:
-        texts = known.texts(lines(file), str(file))
+        texts = form.texts(lines(file), str(file))
         return (replace(text, document=str(file)) for text in texts) if one_document else texts
 
     def source() -> Iterator[AnnotatedText]:
@@ -167,12 +156,12 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
 
     first = next(source(), None)
     if first is None:
-        raise InputError(f"{path} is empty: expected {known.title} with at least one text in it")
-    if known.whole_files and not one_document and next(islice(texts_of(files[0]), 1, 2), None) is None:
-        advice = f"; lines:{path} makes a text of each line" if known.kind == "text" else ""
+        raise InputError(f"{path} is empty: expected {form.title} with at least one text in it")
+    if form.whole_files and not one_document and next(islice(texts_of(files[0]), 1, 2), None) is None:
+        advice = f"; lines:{path} makes a text of each line" if form.kind == "text" else ""
         warning = f"{path} is one text, so one document, of which there are no intervals{advice}"
         warn(warning, InputWarning, stacklevel=3)
-    return Corpus(name, known.kind, annotations(first), files_digest(files), source, tuple(files))
+    return Corpus(name, form.kind, annotations(first), files_digest(files), source, tuple(files))
 
 
 def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
@@ -184,8 +173,8 @@ def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
     name, generate = f"{kind}:{count}:{seed}", GENERATORS[kind]
     first = list(generate(min(count, _HASHED), seed))
     digest = hashlib.sha256("\n".join([name, *map(repr, first)]).encode()).hexdigest()
-    shown = count if limit is None else min(count, limit)
-    return Corpus(name, kind, annotations(first[0]), digest, lambda: generate(shown, seed))
+    length = count if limit is None else min(count, limit)
+    return Corpus(name, kind, annotations(first[0]), digest, lambda: generate(length, seed))
 
 
 def _files_in(directory: Path, kind: str | None) -> list[Path]:
@@ -216,9 +205,9 @@ def _recognised(file: Path) -> str | None:
     """The format of a file, from its first lines; None where nothing is in it but comments."""
     is_conllu = FORMATS["conllu"].matches(file)
     for line in filter(str.strip, lines(file)):
-        for known in _RECOGNISED:
-            if known.recognises and known.recognises(line) and not (is_conllu and known.kind == "paired"):
-                return known.kind
+        for form in _RECOGNISED:
+            if form.recognises and form.recognises(line) and not (is_conllu and form.kind == "paired"):
+                return form.kind
         if line.startswith("#"):
             continue
         if is_conllu:
@@ -235,22 +224,16 @@ def join(corpora: Sequence[Corpus], *, name: str | None = None) -> Corpus:
     """The texts of several corpora, one after another.
 
     It annotates what all of them do; what only some do is warned of, and left out. Documents of the same name are one
-    document. The digest is made from theirs, in their order.
-
-    Args:
-        corpora: what to join; a corpus may not come twice.
-        name: what to call it; by default by their names.
-
-    Raises:
-        InputError: none, something that is no corpus, or one that comes twice.
+    document. The digest is made from theirs, in their order; a corpus may not come twice. The `name` is by default
+    made of theirs.
     """
     if not corpora:
         raise InputError("join: expected at least one corpus, got none")
     digests: list[str] = []
     for corpus in corpora:
         if not isinstance(corpus, Corpus):
-            got = type(corpus).__name__
-            raise InputError(f"join: expected corpora, got {got}: corpora.read or corpora.take makes one")
+            kind = type(corpus).__name__
+            raise InputError(f"join: expected corpora, got {kind}: corpora.read or corpora.take makes one")
         if corpus.digest in digests:
             raise InputError(f"join: {corpus.name} comes twice, so its texts would count twice: leave one out")
         digests.append(corpus.digest)

@@ -19,7 +19,7 @@ from interp.errors import InputError, inside
 
 _TEXT = "text"  # the column where none is named, and that of rows that are strings
 _TEXTS, _LONGEST = 100, 64  # random texts, and tokens of each at most
-_SHOWN = 8  # digits of the digest in a name that was not given
+_DIGITS = 8  # digits of the digest in a name that was not given
 
 
 def take(
@@ -46,9 +46,7 @@ def take(
         text: the column of the text; by default "text", or the only column. Words are what spaces separate.
         words: the column of lists of words. A space stands after each, or only where `text` has one if both are named.
         tags: the column of lists of tags, for our measures universal ones (UPOS). Class labels of `datasets` are named.
-        heads: the column of lists of heads, numbered as in CoNLL-U: 1 is the first word, 0 the head of the root.
-        relations: the column of lists of relations to the heads.
-        lemmas: the column of lists of lemmas.
+        heads, relations, lemmas: columns of lists; heads are numbered as in CoNLL-U: 1 is the first word, 0 the root's.
         document: the column that names documents, over which intervals are; by default each row is its own.
         target: the column of what a decoder should write of the text.
         name: what to call the corpus; by default what `data` is and how its digest begins.
@@ -59,42 +57,42 @@ def take(
     """
     uses = {"words": words, "tags": tags, "heads": heads, "relations": relations, "lemmas": lemmas}
     uses |= {"document": document, "target": target}
-    chosen = {use: column for use, column in uses.items() if column is not None}
+    by_use = {use: column for use, column in uses.items() if column is not None}
     title, columns, rows = _opened(data)
-    if columns is None and (chosen or text):
+    if columns is None and (by_use or text):
         raise InputError(f"{title} has texts that are annotated already, and no columns: name none")
     if columns is not None and (text is not None or words is None):
         if text is None and _TEXT not in columns and len(columns) != 1:
             named = ", ".join(map(str, columns))
             raise InputError(f"{title} has columns {named}: say which is the text, as in text={columns[0]!r}")
-        chosen[_TEXT] = text or (_TEXT if _TEXT in columns else columns[0])
-    for column in chosen.values():
+        by_use[_TEXT] = text or (_TEXT if _TEXT in columns else columns[0])
+    for column in by_use.values():
         if (columns or []).count(column) != 1:
             listed = ", ".join(map(str, columns or ()))
             raise InputError(f'expected one column "{column}" in {title}, which has {listed}')
-    labels = _class_labels(data, chosen)
+    labels = _class_labels(data, by_use)
     if isinstance(data, pd.DataFrame):
-        rows = data.filter([*dict.fromkeys(chosen.values())]).to_dict("records")
+        rows = data.filter([*dict.fromkeys(by_use.values())]).to_dict("records")
 
     def texts(name: str) -> Iterator[AnnotatedText | None]:
         """The text of each row, None where it has none; what no column names is a document of its number."""
         for number, row in enumerate(rows):
             with inside(f"{title}, row {number}"):
-                yield _text(row, f"{name}:{number}", chosen, labels)
+                yield _text(row, f"{name}:{number}", by_use, labels)
 
     sha, n_texts, n_empty, annotates = hashlib.sha256(), 0, 0, None
-    for each in texts("row"):  # whatever the corpus is called
-        if each is None:
+    for entry in texts("row"):  # whatever the corpus is called
+        if entry is None:
             n_empty += 1
             continue
         n_texts += 1
-        known = [(field.name, value) for field in fields(each) if (value := getattr(each, field.name)) is not None]
-        sha.update(repr(known).encode())
-        annotates = annotations(each) if annotates is None else annotates & annotations(each)
+        facts = [(field.name, value) for field in fields(entry) if (value := getattr(entry, field.name)) is not None]
+        sha.update(repr(facts).encode())
+        annotates = annotations(entry) if annotates is None else annotates & annotations(entry)
     if annotates is None:
         raise InputError(f"{name or title} holds no text: expected at least one row with something in it")
     digest = sha.hexdigest()
-    full_name = name or f"{title}, {n_texts:,} text{'s' * (n_texts > 1)}, {digest[:_SHOWN]}"
+    full_name = name or f"{title}, {n_texts:,} text{'s' * (n_texts > 1)}, {digest[:_DIGITS]}"
     if n_empty:
         full_name += f", without {n_empty:,} empty row{'s' * (n_empty > 1)}"
     return Corpus(full_name, "rows", annotates, digest, lambda: filter(None, texts(full_name)))
@@ -216,12 +214,12 @@ def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
     return title, columns, rows
 
 
-def _class_labels(data: Any, chosen: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+def _class_labels(data: Any, by_use: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """By use, the names of class labels, where `datasets` keeps numbers in their place."""
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping):
         return {}
-    inner = {use: getattr(features.get(column), "feature", None) for use, column in chosen.items()}
+    inner = {use: getattr(features.get(column), "feature", None) for use, column in by_use.items()}
     return {use: names for use, feature in inner.items() if (names := getattr(feature, "names", None))}
 
 
@@ -233,10 +231,10 @@ def random_ids(model: Model, seed: int = 0) -> Corpus:
     name = f"random token ids ({_TEXTS} texts of {length}, seed {seed})"
 
     def texts() -> Iterator[AnnotatedText]:
-        drawn = random.Random(f"token ids {seed}")
+        rng = random.Random(f"token ids {seed}")
         for number in range(_TEXTS):
-            vocabulary = [str(drawn.randrange(d_vocab)) for _ in range(length // 2)]
-            yield AnnotatedText.plain(" ".join(drawn.choices(vocabulary, k=length)), f"random-{number}")
+            vocabulary = [str(rng.randrange(d_vocab)) for _ in range(length // 2)]
+            yield AnnotatedText.plain(" ".join(rng.choices(vocabulary, k=length)), f"random-{number}")
 
     digest = hashlib.sha256("\n".join([name, *(text.text for text in texts())]).encode()).hexdigest()
     return Corpus(name, "token ids", frozenset(), digest, texts)

@@ -1,17 +1,22 @@
 """How is a file read? A format says which files are in it, and makes texts of their lines, within limits.
 
-What is beyond a limit is refused before it costs the memory and hours that it would.
+What is beyond a limit is refused before it costs the memory and hours that it would. Formats without annotation are
+here too: a text a paragraph, a text a line, or a source and a target in two columns. Words are what spaces separate, so
+a line break inside a paragraph reads as a space. Nothing in a file says that it is plain text, so its kind must be
+given. Two columns have a first line of names ("word", "phonemes"), and a pair a line below.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 from models.pair_tasks import columns
+from models.pair_tasks import pairs as pairs_of
 
 MOST_WORDS = 1_000_000  # of a text; the longest novels have 600,000
 MOST_ROWS = 20_000  # of a sentence
@@ -61,15 +66,14 @@ class Format:
         return fnmatch(file.name.removesuffix(".gz"), self.names)
 
     def texts(self, lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
-        """The texts of a file called `source`.
-
-        Raises:
-            InputError: with the file and the line, when a line is reached that is malformed or beyond a limit.
-        """
+        """The texts of a file called `source`; an `InputError` names the file and the line at fault."""
         counted = Lines(lines, source)
         try:
             for text in self.parse(counted):
-                _check_size(text)
+                title, longest = f"the text {text.document!r}", max(map(len, text.words), default=0)
+                check_words(len(text.words), title)
+                if longest > LONGEST_WORD:
+                    raise InputError(f"{title} has a word of {longest:,} characters, at most {LONGEST_WORD:,}")
                 yield text
         except InputError as error:
             if not counted.number or str(error).startswith(f"{source}, line "):  # it names the file already
@@ -93,7 +97,24 @@ def check_words(n_words: int, document: str) -> None:
         raise InputError(f"{document} has more than {MOST_WORDS:,} words, the most of one text: divide it")
 
 
-def _check_size(text: AnnotatedText) -> None:
-    check_words(len(text.words), f"the text {text.document!r}")
-    if (longest := max(map(len, text.words), default=0)) > LONGEST_WORD:
-        raise InputError(f"the text {text.document!r} has a word of {longest:,} characters, at most {LONGEST_WORD:,}")
+def paragraphs(lines: Lines) -> Iterator[AnnotatedText]:
+    """One text for each stretch of lines that have something in them; its document is the file and its number."""
+    stretches = (stretch for filled, stretch in groupby(lines, key=lambda line: bool(line.strip())) if filled)
+    for number, stretch in enumerate(stretches, start=1):
+        yield AnnotatedText.plain(" ".join(stretch), f"{lines.source}:{number}")
+
+
+def one_a_line(lines: Lines) -> Iterator[AnnotatedText]:
+    """One text for each line that has something in it; its document is the file and the number of the line."""
+    return (AnnotatedText.plain(line, f"{lines.source}:{lines.number}") for line in lines if line.strip())
+
+
+def paired(lines: Lines) -> Iterator[AnnotatedText]:
+    """One text for each line after the first, with its target."""
+    for number, source, target in pairs_of(lines, lines.source):
+        yield AnnotatedText.plain(source, f"{lines.source}:{number}", target)
+
+
+def has_two_columns(line: str) -> bool:
+    """Whether a line is two columns with something in each."""
+    return len(columns(line)) == 2 and all(columns(line))

@@ -23,23 +23,22 @@ class Serving:
 def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> list[Serving]:
     """Every question with the first corpus that annotates what it needs, or with generated tales where none does.
 
-    What is `unserved` is not among them.
-
-    Args:
-        needs: by question, some of what `Corpus.annotates` may hold.
-        corpora: in the order of preference.
+    What is `unserved` is not among them. `needs` has by question some of what `Corpus.annotates` may hold.
 
     Raises:
         InputError: different corpora have the same name, by which tables and pages tell them apart.
     """
-    called: dict[str, Corpus] = {}
-    for each in corpora:
-        if called.setdefault(each.name, each).digest != each.digest:
-            raise InputError(f"two corpora are called {each.name}: give them names that differ, as in take(name=...)")
-    left_out = unserved(needs, corpora)
-    served = {asked: need for asked, need in needs.items() if asked not in left_out}
-    first = {asked: next((each for each in corpora if need <= each.annotates), None) for asked, need in served.items()}
-    return [Serving(corpus or read(GENERATED), asked, corpus is None) for corpus, asked in sharing(first)]
+    by_name: dict[str, Corpus] = {}
+    for corpus in corpora:
+        if by_name.setdefault(corpus.name, corpus).digest != corpus.digest:
+            raise InputError(f"two corpora are called {corpus.name}: give them names that differ, as in take(name=...)")
+    skipped = unserved(needs, corpora)
+    first = {
+        question: next((corpus for corpus in corpora if need <= corpus.annotates), None)
+        for question, need in needs.items()
+        if question not in skipped
+    }
+    return [Serving(corpus or read(GENERATED), names, corpus is None) for corpus, names in sharing(first)]
 
 
 def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> dict[str, str]:
@@ -53,9 +52,9 @@ def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> 
         return {}
     plain, have = ", ".join(each.name for each in corpora), "has" if len(corpora) == 1 else "have"
     return {
-        asked: f"it needs {' and '.join(_CALLED[each] for each in sorted(need))}, and {plain} {have} no annotation; "
+        name: f"it needs {' and '.join(_CALLED[each] for each in sorted(need))}, and {plain} {have} no annotation; "
         'add --corpus tales (in Python corpora.read("tales")) to measure it on generated text'
-        for asked, need in needs.items()
+        for name, need in needs.items()
         if need
     }
 
@@ -63,6 +62,6 @@ def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> 
 def sharing(texts: Mapping[str, Text]) -> list[tuple[Text, list[str]]]:
     """Each text once, with all questions that are asked of it; `texts` has the text of each question."""
     served: dict[int, tuple[Text, list[str]]] = {}
-    for asked, text in texts.items():
-        served.setdefault(id(text), (text, []))[1].append(asked)
+    for name, text in texts.items():
+        served.setdefault(id(text), (text, []))[1].append(name)
     return list(served.values())

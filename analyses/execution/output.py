@@ -48,8 +48,7 @@ class Output:
         self.folder, self.out = folder, out
         self.files: list[str] = []
         self.shown = False
-        # by name: what was shown before is not drawn again
-        self._drawn: dict[str, tuple[Figure, dict[str, bytes]]] = {}
+        self._pictures: dict[str, tuple[Figure, dict[str, bytes]]] = {}  # what was shown before is not drawn again
 
     @property
     def may_show(self) -> bool:
@@ -90,14 +89,14 @@ class Output:
 
     def figures(self, figures: Mapping[str, Figure]) -> dict[str, bytes]:
         """`figures/NAME.svg` and `.png` of each, several drawn at once; returns the svgs by name."""
-        new = {name: each for name, each in figures.items() if self._drawn.get(name, (None,))[0] is not each}
-        made = side_by_side([partial(_drawn, each) for each in new.values()])
-        self._drawn |= {name: (each, files) for (name, each), files in zip(new.items(), made, strict=True)}
+        new = {name: each for name, each in figures.items() if self._pictures.get(name, (None,))[0] is not each}
+        pictures = side_by_side([partial(_picture_files, each) for each in new.values()])
+        self._pictures |= {name: (each, files) for (name, each), files in zip(new.items(), pictures, strict=True)}
         for name in figures:
-            for ending, content in self._drawn[name][1].items():
+            for ending, content in self._pictures[name][1].items():
                 with self._place(f"figures/{name}.{ending}") as path:
                     path.write_bytes(content)
-        return {name: self._drawn[name][1]["svg"] for name in figures}
+        return {name: self._pictures[name][1]["svg"] for name in figures}
 
     def text(self, name: str, text: str) -> None:
         """A text file, such as `report.html`."""
@@ -113,17 +112,17 @@ class Output:
             path.write_text(json.dumps(jsonable(whole), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
 
 
-def _drawn(figure: Figure) -> dict[str, bytes]:
-    """Its files, by their endings."""
-    made = {}
+def _picture_files(figure: Figure) -> dict[str, bytes]:
+    """By their endings."""
+    pictures = {}
     with matplotlib.rc_context(_SAVE):
         figure.draw_without_rendering()
         figure.set_layout_engine(None)  # laid out once, for both files; with a placeholder each would draw twice
         for ending, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
             file = BytesIO()
             figure.savefig(file, format=ending, metadata=metadata, dpi=_DPI)
-            made[ending] = file.getvalue()
-    return made
+            pictures[ending] = file.getvalue()
+    return pictures
 
 
 def unused(name: str, command: str) -> Path:
@@ -147,12 +146,11 @@ def _is_free(out: Path, command: str) -> bool:
 def writing(out: str | Path) -> Iterator[Output]:
     """Collect files, and move them into `out` when the block ends well; when it does not, only what was shown stays.
 
-    Raises:
-        InputError: `out` is a file, cannot be written, is being written by another process, or holds files by our
-            names that no run of ours wrote.
+    An `InputError` where `out` is a file, cannot be written, is being written by another process, or holds files by our
+    names that no run of ours wrote.
     """
     out = Path(out).resolve()
-    made = _make_parents(out)
+    parents = _make_parents(out)
     try:
         with _draft(out) as draft:
             _refuse_foreign((RUN, "report.html"), out)  # before the long work; the rest at its end
@@ -160,7 +158,7 @@ def writing(out: str | Path) -> Iterator[Output]:
             yield output
             _move(output, out)
     except BaseException as error:
-        for folder in made:
+        for folder in parents:
             with suppress(OSError):  # not empty, or gone
                 folder.rmdir()
         if isinstance(error, KeyboardInterrupt) and (out / RUN).exists() and UNFINISHED in _record(out):
@@ -200,7 +198,7 @@ def _draft(out: Path) -> Iterator[Path]:
     """An empty folder beside `out`, of this process alone."""
     with ExitStack() as stack:
         try:
-            draft = stack.enter_context(alone(out, lambda left: _put_back(_kept(left), out)))
+            draft = stack.enter_context(alone(out, lambda draft: _put_back(_earlier(draft), out)))
             draft.mkdir()
         except OSError as error:
             raise InputError(f"cannot write beside {out}: {error.strerror}; choose another --out") from error
@@ -220,7 +218,7 @@ def _move(output: Output, out: Path) -> None:
             else:
                 _change(output, out)
         except OSError as error:
-            _put_back(_kept(output.folder), out)
+            _put_back(_earlier(output.folder), out)
             raise InputError(_cannot(out, error, out)) from error
     if stops:
         raise KeyboardInterrupt(f"{out / 'report.html'} was written before")
@@ -228,18 +226,18 @@ def _move(output: Output, out: Path) -> None:
 
 def _change(output: Output, out: Path) -> None:
     _refuse_foreign(output.files, out)
-    earlier, kept = earlier_files(out), _kept(output.folder)
+    earlier, aside = earlier_files(out), _earlier(output.folder)
     names = {*earlier, *output.files}
-    shutil.rmtree(kept, ignore_errors=True)  # of what was shown before
+    shutil.rmtree(aside, ignore_errors=True)  # of what was shown before
     if RUN in earlier:
-        kept.mkdir()
-        shutil.copy2(out / RUN, kept / RUN)
+        aside.mkdir()
+        shutil.copy2(out / RUN, aside / RUN)
     marked = {"made_by": MAKER, **_record(out), UNFINISHED: _MOVING, "files": sorted(names)}
     marker = output.folder / f"{RUN}.moving"
     marker.write_text(json.dumps(marked, indent=2) + "\n", "utf-8")  # in ASCII: the earlier one may hold anything
     os.replace(marker, out / RUN)
     for name in earlier - {RUN}:
-        _shift(out / name, kept / name)
+        _shift(out / name, aside / name)
     for name in sorted(output.files, key=lambda name: name == RUN):
         _shift(output.folder / name, out / name)
     for folder in {(out / name).parent for name in names} - {out}:
@@ -247,23 +245,22 @@ def _change(output: Output, out: Path) -> None:
             folder.rmdir()
 
 
-def _kept(draft: Path) -> Path:
+def _earlier(draft: Path) -> Path:
     """Where an earlier run's files are while those in the draft are moved in."""
     return draft.with_name(f"{draft.name}.earlier")
 
 
-def _put_back(kept: Path, out: Path) -> None:
+def _put_back(aside: Path, out: Path) -> None:
     """Have `out` as it was, if files were being moved in."""
-    facts = _record(out)
-    if facts.get(UNFINISHED) != _MOVING:
+    if _record(out).get(UNFINISHED) != _MOVING:
         return
-    names = set() if kept.is_symlink() else earlier_files(kept)
+    names = set() if aside.is_symlink() else earlier_files(aside)
     for name in earlier_files(out) - {RUN}:
-        if name in names or name not in _named(kept):
+        if name in names or name not in _named(aside):
             (out / name).unlink()
     for name in sorted(names, key=lambda name: name == RUN):
-        _shift(kept / name, out / name)
-    if not _named(kept) and _record(out).get(UNFINISHED) == _MOVING:
+        _shift(aside / name, out / name)
+    if not _named(aside) and _record(out).get(UNFINISHED) == _MOVING:
         (out / RUN).unlink()  # there was no run before
 
 
@@ -276,8 +273,8 @@ def _shift(file: Path, place: Path) -> None:
 
 
 def _cannot(place: Path, error: OSError, out: Path) -> str:
-    stands = "what was there before is as it was" if out.exists() else "nothing is left of this run"
-    return f"cannot write {place}: {error.strerror or error}; {stands}: make room, or choose another --out"
+    state = "what was there before is as it was" if out.exists() else "nothing is left of this run"
+    return f"cannot write {place}: {error.strerror or error}; {state}: make room, or choose another --out"
 
 
 def _refuse_foreign(names: Iterable[str], out: Path) -> None:
@@ -286,8 +283,8 @@ def _refuse_foreign(names: Iterable[str], out: Path) -> None:
     for name in (*folders, *_FOLDERS):
         if os.path.lexists(out / name) and ((out / name).is_symlink() or not (out / name).is_dir()):
             raise InputError(f"{out / name} is no folder, where there is to be one: remove it, or choose another --out")
-    if taken := [name for name in names if name not in earlier and os.path.lexists(out / name)]:
-        raise InputError(f"{out} holds {', '.join(taken[:3])}, which interp did not write: choose another --out")
+    if foreign := [name for name in names if name not in earlier and os.path.lexists(out / name)]:
+        raise InputError(f"{out} holds {', '.join(foreign[:3])}, which interp did not write: choose another --out")
 
 
 def earlier_files(out: Path) -> set[str]:
@@ -302,9 +299,9 @@ def earlier_files(out: Path) -> set[str]:
 def _named(out: Path) -> set[str]:
     """The files that our run.json in `out` names, itself among them; none where there is none of ours."""
     facts = _record(out)
-    listed = facts.get("files")
-    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    return {name for name in [*names, RUN] if facts and _is_inside(name)}
+    names = facts.get("files")
+    names = [*names, RUN] if isinstance(names, list) else [RUN]
+    return {name for name in names if facts and isinstance(name, str) and _is_inside(name)}
 
 
 def _record(out: Path) -> dict[str, Any]:

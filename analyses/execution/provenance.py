@@ -1,18 +1,31 @@
-"""What were these numbers made from? Hashes of models and texts, versions, processor: what every `run.json` has."""
+"""What were these numbers made from? Hashes of models and texts, versions, processor: what every `run.json` has.
+
+A model's `fingerprint` is one hash of all that its numbers depend on: settings, tensors in memory, tokenizers, edits. A
+function of the user's own has no hash: code that reads the same may use other values. A model that runs one has no
+fingerprint, and what was measured with it is not kept for another run.
+"""
 
 import hashlib
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from types import BuiltinFunctionType
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from analyses.corpora import Corpus
-from analyses.execution.fingerprints import fingerprint, tokenizer_hash
-from interp import InputError, Model
+from interp import InputError, Model, Tokenizer
+from interp.edits import SelectiveEdit
+from interp.errors import inside
 from interp.running import Edited
+from interp.tokens import tokenizing
 from models.huggingface.model_files import digest_as_read
 from models.quantization import Int8
 
@@ -22,16 +35,14 @@ PACKAGES = (
     *("matplotlib", "seaborn", "tokenizers", "safetensors"),
 )
 RUNNERS = ("torchao", "transformers", "transformer-lens")  # which run some models
+_LIBRARIES = {"interp", "models", "torch", "torchao", "transformers", "transformer_lens"}
+_CONFIGS = {"config", "cfg"}
 
 
 def recorded(*, command: str, seed: int, seconds: float, stages: Mapping[str, float]) -> dict[str, Any]:
-    """What every run says of itself: how it was called, on what it ran, and how long it took.
+    """What every run says of itself: the command as typed, on what it ran, and how long it took.
 
-    Args:
-        command: what the user typed.
-        seed: of everything random.
-        seconds: of the whole, by the clock.
-        stages: of each stage; stages that ran at once each count in full, so they may add up to more than the whole.
+    Stages that ran at once each count in full, so they may add up to more than the whole by the clock.
     """
     return {
         "schema": SCHEMA,
@@ -62,11 +73,11 @@ def model_facts(model: Model) -> dict[str, Any]:
     that of the weight files as they were read, which their publisher may name; None where they have changed or gone
     since, or there were none. Models with the same hash of a tokenizer read the same tokens.
     """
-    identity: dict[str, str | None]
+    identity: dict[str, str | None] = {"fingerprint": None}
     try:
-        identity = {"fingerprint": fingerprint(model)}
+        identity["fingerprint"] = fingerprint(model)
     except InputError as error:
-        identity = {"fingerprint": None, "no_fingerprint": str(error)}
+        identity["no_fingerprint"] = str(error)
     edited: list[str] = []
     plain = model
     while isinstance(plain, Edited):
@@ -104,3 +115,119 @@ def digest(chunks: Iterable[bytes]) -> str:
     for chunk in chunks:
         sha.update(chunk)
     return sha.hexdigest()
+
+
+def fingerprint(model: Model) -> str:
+    """SHA-256 of a model's settings, of every tensor as it is in memory, of its tokenizers and its edits.
+
+    The device and the directory that the model was read from do not count.
+
+    Raises:
+        InputError: the model runs code of the user's own, which has no hash.
+    """
+    if isinstance(model, Edited):
+        edits = [_edit(site, edit) for site, edit in model.edits.items()]
+        return hash_of(["edited", fingerprint(model.model), edits])
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{type(model).__name__} is a class of your own, which has no hash")
+    tokenizers = [each for each in (model.tokenizer, model.target_tokenizer) if each is not None]
+    if foreign := [each for each in tokenizers if not _is_of_libraries(type(each))]:
+        raise InputError(f"{type(foreign[0]).__name__} is a tokenizer of your own, which has no hash")
+    return hash_of([*_modules(model), model.config, *map(tokenizer_hash, (model.tokenizer, model.target_tokenizer))])
+
+
+def tokenizer_hash(tokenizer: Tokenizer | None) -> str:
+    """SHA-256 of a tokenizer and of what it puts around a text; empty where there is none.
+
+    Parts written in Python have no hash, and are an `InputError`.
+    """
+    if tokenizer is None:
+        return ""
+    with inside("the model's tokenizer has no hash"):
+        backend = tokenizing(tokenizer.backend.to_str)
+    return hashlib.sha256(f"{backend}{(tokenizer.prefix, tokenizer.suffix)!r}".encode()).hexdigest()
+
+
+def hash_of(value: Any) -> str:
+    """SHA-256 of text, numbers, tensors, settings, and lists and tables of them; anything else is a `TypeError`."""
+    sha = hashlib.sha256()
+    _add(sha, value)
+    return sha.hexdigest()
+
+
+def _add(sha: Any, value: Any) -> None:
+    kind = type(value)
+    match value:
+        case None | str() | int() | float() | np.generic() | slice() | range() | torch.dtype() | torch.device():
+            text = repr(value)
+            sha.update(f"{kind.__name__} {len(text)} {text}".encode())
+        case list() | tuple():
+            sha.update(f"list {len(value)} ".encode())
+            for entry in value:
+                _add(sha, entry)
+        case Mapping():
+            _add(sha, ["table", *sorted(value.items(), key=lambda item: str(item[0]))])
+        case Tensor() if flatten := getattr(value, "__tensor_flatten__", None):  # several, such as a rounded weight
+            names, settings = flatten()
+            _add(sha, [kind, repr(settings), *(getattr(value, name) for name in names)])
+        case Tensor():
+            sha.update(f"tensor {tuple(value.shape)} {value.dtype} ".encode())
+            sha.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        case np.ndarray():
+            _add(sha, torch.as_tensor(value))
+        case type():
+            _add(sha, f"{value.__module__}.{value.__qualname__}")
+        case _ if is_dataclass(kind):
+            _add(sha, [kind, *((field.name, getattr(value, field.name)) for field in fields(kind))])
+        case _:
+            raise TypeError(f"{kind.__name__} has no hash")
+
+
+def _modules(model: nn.Module) -> Iterator[list[Any]]:
+    """Of every module its place, class, settings and tensors; a tensor that is in two places is there once."""
+    first: dict[int, str] = {}
+    for path, module in model.named_modules():
+        _check_code(path, module)
+        tensors: list[Any] = []
+        for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None:
+                tensors.append([name, first.get(id(tensor), tensor)])
+                first.setdefault(id(tensor), f"{path}.{name}")
+        yield [path, type(module), _hashes(vars(module)), tensors] if path else tensors
+
+
+def _hashes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The hash of each setting that has one; private ones may be left by an earlier call."""
+    hashes: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in _CONFIGS and hasattr(value, "__dict__"):
+            hashes[name] = _hashes(vars(value))
+        elif name not in {"training", "device"} and not name.startswith("_"):
+            with suppress(TypeError):
+                hashes[name] = hash_of(value)
+    return hashes
+
+
+def _check_code(path: str, module: nn.Module) -> None:
+    """Refuse a module that is, holds or calls code from elsewhere than the libraries that run models."""
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    hooks += [handle.user_hook for handle in getattr(module, "fwd_hooks", ())]  # of TransformerLens
+    functions = [value for value in vars(module).values() if callable(value) and not isinstance(value, nn.Module)]
+    if foreign := [code for code in [type(module), *hooks, *functions] if not _is_of_libraries(code)]:
+        name = getattr(foreign[0], "__qualname__", type(foreign[0]).__name__)
+        raise InputError(f"{path or 'the model'} runs {name}, code of your own, which has no hash")
+
+
+def _is_of_libraries(code: object) -> bool:
+    return isinstance(code, BuiltinFunctionType) or str(getattr(code, "__module__", "")).split(".")[0] in _LIBRARIES
+
+
+def _edit(site: str, edit: object) -> list[Any]:
+    """What a ready-made edit does, and where."""
+    change = edit.change if isinstance(edit, SelectiveEdit) else edit
+    if not isinstance(edit, SelectiveEdit) or not isinstance(change, partial) or any(map(callable, change.args)):
+        raise InputError(f"the edit of {site} is a function of your own, which has no hash")
+    try:
+        return [site, hash_of([change.func.__qualname__, change.args, edit.where, edit.whole])]
+    except (TypeError, RuntimeError) as error:
+        raise InputError(f"the edit of {site} holds a value that has no hash: {error}") from error

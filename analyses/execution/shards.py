@@ -2,7 +2,7 @@
 
 A shard is one lot of work: claims of some documents hidden from some heads, one reading by heads that learnt nothing.
 It is written whole as soon as it is measured, under a name that is a hash of all it depends on: the model as it runs
-(`analyses.execution.fingerprints`), the text, the settings, the versions and our own code; then of the very tokens,
+(`analyses.execution.provenance`), the text, the settings, the versions and our own code; then of the very tokens,
 rows, keys and heads. The same command finds what it measured before and measures the rest, so its numbers do not
 depend on where it was stopped. Work is cut into lots before any is done, and lots share nothing, so several processes
 fill one folder.
@@ -20,12 +20,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from analyses.execution.fingerprints import hash_of
-from analyses.execution.side_by_side import side_by_side
+from analyses.execution.provenance import hash_of
+from analyses.execution.side_by_side import Progress, side_by_side
 from interp.training.whole_files import check_owner, replacing, sweep
 
-Kept = Mapping[str, Tensor]
-Lot = tuple[Iterable[Any], Callable[[], Kept]]  # all that it depends on, and what measures it
+Tensors = Mapping[str, Tensor]
+Lot = tuple[Iterable[Any], Callable[[], Tensors]]  # all that it depends on, and what measures it
 _SUFFIX, _DIGITS = ".shards", 64  # of the hash that a shard is called by
 
 
@@ -33,57 +33,56 @@ _SUFFIX, _DIGITS = ".shards", 64  # of the hash that a shard is called by
 class Counts:
     """How many shards this run found, and how many it made."""
 
-    found: int = 0
-    made: int = 0
+    n_read: int = 0
+    n_written: int = 0
 
     @property
-    def kept(self) -> int:
+    def n_kept(self) -> int:
         """How many lie in the folder for the next run."""
-        return self.found + self.made
+        return self.n_read + self.n_written
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Shards in `folder`, of work that is `about` something; None: nothing is kept, all is measured."""
+    """Shards in `folder` of work on some `content`, by its hash; None: nothing is kept, all is measured."""
 
     folder: Path | None = None
-    about: str = ""
+    content: str = ""
     counts: Counts = field(default_factory=Counts)
 
     @staticmethod
-    def of(out: Path, about: Any) -> "Shards":
+    def for_output(out: Path, content: Any) -> "Shards":
         """Those of a run that writes `out`: beside it, so that `out` is whole or not there.
 
-        Raises:
-            InputError: their folder is a link, or another user's.
+        An `InputError` where their folder is a link, or another user's.
         """
         folder = out.with_name(f".{out.name}{_SUFFIX}")
         check_owner(folder)
-        return Shards(folder).within(about, _code())
+        return Shards(folder).narrow(content, _code())
 
-    def within(self, *more: Any) -> "Shards":
+    def narrow(self, *content: Any) -> "Shards":
         """The same of work that depends on more: text, numbers, tensors, and lists of them."""
-        return replace(self, about=hash_of([self.about, *more]))
+        return replace(self, content=hash_of([self.content, *content]))
 
-    def all(self, lots: Sequence[Lot], done: Callable[[int], object] | None = None) -> list[Kept]:
+    def measure(self, lots: Sequence[Lot], progress: Progress = None) -> list[Tensors]:
         """What was measured of each lot before, or else is measured now, several side by side.
 
-        A full disk keeps nothing, and stops nothing. `done` is called with the number of lots that are there.
+        A full disk keeps nothing, and stops nothing. `progress` is called with the number of lots that are there.
         """
-        names = [f"{hash_of([self.about, *depends])}.safetensors" for depends, _ in lots] if self.folder else []
+        names = [f"{hash_of([self.content, *depends])}.safetensors" for depends, _ in lots] if self.folder else []
         paths = [self.folder / name for name in names] if self.folder else [None] * len(lots)
-        shards = {at: kept for at, path in enumerate(paths) if path and (kept := _read(path)) is not None}
-        self.counts.found += len(shards)
-        missing = {at: partial(_made, lots[at][1], paths[at]) for at in range(len(lots)) if at not in shards}
-        before, already = self.counts.made, len(shards)
+        shards = {lot: tensors for lot, path in enumerate(paths) if path and (tensors := _load(path)) is not None}
+        n_read, n_written = len(shards), self.counts.n_written
+        self.counts.n_read += n_read
+        missing = {lot: partial(_measure, lots[lot][1], paths[lot]) for lot in range(len(lots)) if lot not in shards}
 
         def report(count: int) -> None:
-            self.counts.made = before + sum(path.exists() for at in missing if (path := paths[at]))
-            if done is not None:
-                done(already + count)
+            self.counts.n_written = n_written + sum(path.exists() for lot in missing if (path := paths[lot]))
+            if progress is not None:
+                progress(n_read + count)
 
         shards |= dict(zip(missing, side_by_side([*missing.values()], report), strict=True))
-        return [shards[at] for at in range(len(lots))]
+        return [shards[lot] for lot in range(len(lots))]
 
     def clear(self) -> None:
         """Remove them: what they were kept for stands."""
@@ -95,8 +94,8 @@ class Shards:
                 self.folder.rmdir()
 
 
-def _made(make: Callable[[], Kept], path: Path | None) -> Kept:
-    """What is measured now, and kept if there is a place."""
+def _measure(make: Callable[[], Tensors], path: Path | None) -> Tensors:
+    """What is measured now, and kept if there is a place: whole or not there."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in make().items()}
     if path is not None:
         with suppress(SafetensorError, OSError):
@@ -104,18 +103,17 @@ def _made(make: Callable[[], Kept], path: Path | None) -> Kept:
     return tensors
 
 
-def _write(path: Path, tensors: Kept) -> None:
-    """A shard, whole or not there."""
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     with replacing(path) as part:
-        save_file(dict(tensors), part, {"sha256": hash_of(tensors)})
+        save_file(tensors, part, {"sha256": hash_of(tensors)})
 
 
-def _read(path: Path) -> Kept | None:
+def _load(path: Path) -> Tensors | None:
     """A shard that is whole; None where there is none."""
     try:
         with safe_open(path, framework="pt") as file:
-            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            return kept if (file.metadata() or {}).get("sha256") == hash_of(kept) else None
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            return tensors if (file.metadata() or {}).get("sha256") == hash_of(tensors) else None
     except (SafetensorError, OSError, ValueError):
         return None
 

@@ -20,25 +20,23 @@ from typing import Generic, TypeVar
 import torch
 from threadpoolctl import threadpool_limits
 
-MOST = 16  # processes: each has memory of its own for what it measures
+LIMIT = 16  # processes: each has memory of its own for what it measures
+Progress = Callable[[int], object] | None
 T = TypeVar("T")
 
 
-def side_by_side(tasks: Sequence[Callable[[], T]], done: Callable[[int], object] | None = None) -> list[T]:
+def side_by_side(tasks: Sequence[Callable[[], T]], progress: Progress = None) -> list[T]:
     """What each of `tasks` returns, in their order; several at once where threads are allowed to torch.
 
-    What tasks change is lost: they must return it. What one raises is raised here. A task whose process is killed runs
-    again in this one. Where processes cannot be forked safely (a GPU in use, another system than Linux, a worker of a
-    pool) or torch may have one thread only, tasks run here, one after the other.
-
-    Args:
-        tasks: pieces of work that do not depend on each other, and whose results can be pickled.
-        done: called with the number of tasks that have ended, as they end.
+    What tasks change is lost: they must return it, in a form that can be pickled. What one raises is raised here. A
+    task whose process is killed runs again in this one. Where processes cannot be forked safely (a GPU in use, another
+    system than Linux, a worker of a pool) or torch may have one thread only, tasks run here, one after the other.
+    `progress` is called with the number of tasks that have ended, as they end.
     """
     count = processes(len(tasks))
-    with _at_work(tasks, count if count > 1 else 0) as workers:
-        workers.receive(done)
-    return workers.whole(done)
+    with Workers(tasks, count if count > 1 else 0) as workers:
+        workers.receive(progress)
+    return workers.whole(progress)
 
 
 class Workers(Generic[T]):
@@ -77,7 +75,7 @@ class Workers(Generic[T]):
         if not self.receivers or self._done.value >= len(self.tasks):
             torch.set_num_threads(self._threads)
 
-    def receive(self, done: Callable[[int], object] | None = None) -> None:
+    def receive(self, progress: Progress = None) -> None:
         """Take in what processes send until they have ended."""
         while self.receivers:
             for end in wait(self.receivers):
@@ -90,21 +88,23 @@ class Workers(Generic[T]):
                 if error is not None:
                     raise error
                 self._results[number] = value
-                if done is not None:
-                    done(len(self._results))
+                if progress is not None:
+                    progress(len(self._results))
 
-    def whole(self, done: Callable[[int], object] | None = None) -> list[T]:
+    def whole(self, progress: Progress = None) -> list[T]:
         """What all tasks returned; those that no process has done are done here."""
         for number, task in enumerate(self.tasks):
             if number not in self._results:
                 self._results[number] = task()
-                if done is not None:
-                    done(len(self._results))
+                if progress is not None:
+                    progress(len(self._results))
         return [self._results[number] for number in range(len(self.tasks))]
 
-    def end(self) -> None:
-        """Leave no process at work."""
-        for worker in self._processes:
+    def __enter__(self) -> "Workers[T]":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self._processes:  # none is left at work
             worker.terminate()
             worker.join()
 
@@ -137,31 +137,18 @@ class Workers(Generic[T]):
 
 
 @contextmanager
-def _at_work(tasks: Sequence[Callable[[], T]], count: int) -> Iterator[Workers[T]]:
-    workers = Workers(tasks, count)
-    try:
-        yield workers
-    finally:
-        workers.end()
-
-
-@contextmanager
 def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Iterator[Workers[T]]:
     """Other processes begin with `tasks` while this one goes on, with the threads that they leave to it.
 
     What is yielded is called for what the tasks returned. Where there is no other process, this one does them then. For
-    the rest as `side_by_side`.
-
-    Args:
-        tasks: as of `side_by_side`.
-        crowded: this process keeps all its threads, and there is one process more for every two of them: what goes on
-            has processes of its own, and stretches in which only one of them is busy.
+    the rest as `side_by_side`. Where it is `crowded`, this process keeps all its threads, and there is one process more
+    for every two of them: what goes on has processes of its own, and stretches in which only one of them is busy.
     """
     threads = torch.get_num_threads()
     free = (threads + 1) // 2 if crowded else threads - 1
-    others = min(len(tasks), free, MOST) if processes(len(tasks) + 1) > 1 else 0
-    with _at_work(tasks, others) as workers:
-        torch.set_num_threads(threads if crowded else threads - others)
+    count = min(len(tasks), free, LIMIT) if processes(len(tasks) + 1) > 1 else 0
+    with Workers(tasks, count) as workers:
+        torch.set_num_threads(threads if crowded else threads - count)
         try:
             yield workers
         finally:
@@ -172,4 +159,4 @@ def processes(tasks: int) -> int:
     """How many processes would take so many tasks: as many as torch may have threads; 1 is this one."""
     forks = sys.platform == "linux" and not torch.cuda.is_initialized()
     forks = forks and not multiprocessing.current_process().daemon  # as a pool's workers, which may start none
-    return min(tasks, torch.get_num_threads(), MOST) if forks else 1
+    return min(tasks, torch.get_num_threads(), LIMIT) if forks else 1

@@ -1,21 +1,22 @@
 """What do the tables look like? Each function draws one figure from a table, and its title asks what it answers.
 
-Nothing is computed here, no model is run, and no plotting state is changed.
+Nothing is computed here, no model is run, and no plotting state is changed. All take `**page` (`Page`): how the figure
+stands on a page. Tables are checked: no such row, or rows of several models or runs, is an `InputError`.
 """
 
 from analyses.figures.attention_lines import attention_over_words, best_heads, three_attentions
+from analyses.figures.curves import forming, lens_line, lens_map, probes_by_layer, token_bars
 from analyses.figures.head_figures import (
     Quantity,
+    compared_gains,
     distance_by_layer,
     effect_grid,
     explained_bars,
     gain_intervals,
+    gains_by_depth,
     head_grid,
 )
 from analyses.figures.label_map import attention_against_effect, label_map
-from analyses.figures.lens_figures import lens_line, lens_map, token_bars
-from analyses.figures.model_comparison import compared_gains, gains_by_depth
-from analyses.figures.probe_curves import probes_by_layer
 from analyses.figures.style import Drawn, Page, literal, measure_name, page
 from analyses.figures.sweep_maps import (
     cell_map,
@@ -28,7 +29,6 @@ from analyses.figures.sweep_maps import (
     sweep_figures,
     top_cells,
 )
-from analyses.figures.training_curves import forming
 from analyses.wording.head_names import head_name
 
 __all__ = [

@@ -38,14 +38,9 @@ def best_heads(
 
     Args:
         patterns: `query key` by the name of the head.
-        queries: names of the rows; positions by default.
-        keys: names of the columns; positions by default.
+        queries, keys: names of the rows and of the columns; positions by default.
         axes_labels: what rows and columns are.
         label: what the colour is.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no pattern, or not as many names as rows and columns.
     """
     check_patterns(patterns, queries, keys)
     tables = [_cells(name, pattern) for name, pattern in patterns.items()]
@@ -58,9 +53,9 @@ def best_heads(
         "down": axes_labels[0],
         "across": axes_labels[1],
     }
-    most = _NAMES if queries else _NUMBERS, _NAMES if keys else _NUMBERS
-    look: Any = {"scale": Normalize(0, largest), "colours": style.shades(), "names": names, "most": most}
-    return draw("best_heads", pd.concat(tables).assign(bar=label), page, words, **look)
+    limits = _NAMES if queries else _NUMBERS, _NAMES if keys else _NUMBERS
+    options: Any = {"scale": Normalize(0, largest), "colours": style.shades(), "names": names, "most": limits}
+    return draw("best_heads", pd.concat(tables).assign(bar=label), page, words, **options)
 
 
 def _cells(name: str, pattern: Pattern) -> pd.DataFrame:
@@ -70,18 +65,14 @@ def _cells(name: str, pattern: Pattern) -> pd.DataFrame:
 
 
 def check_patterns(patterns: Mapping[str, Pattern], queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
-    """Whether there are patterns, each with as many rows and columns as these have names.
-
-    Raises:
-        InputError: it is not so.
-    """
+    """Whether there are patterns, each with as many rows and columns as these have names."""
     if not patterns:
         raise InputError("expected a pattern at least, got none")
     for name, pattern in patterns.items():
         shape = np.shape(pattern)
-        wanted = [size if names is None else len(names) for names, size in zip((queries, keys), shape, strict=False)]
-        if len(shape) != 2 or 0 in shape or [*shape] != wanted:
-            raise InputError(f"expected a row a query and a column a key, {wanted}; got a pattern {shape} of {name!r}")
+        sizes = [size if names is None else len(names) for names, size in zip((queries, keys), shape, strict=False)]
+        if len(shape) != 2 or 0 in shape or [*shape] != sizes:
+            raise InputError(f"expected a row a query and a column a key, {sizes}; got a pattern {shape} of {name!r}")
 
 
 @style.styled
@@ -102,10 +93,6 @@ def attention_over_words(
         patterns: word by word attention, or several by the name of the head.
         emphasised: indices of words whose lines are drawn in another colour; the rest turn grey.
         sought: indices of words that those words should look at, written in that colour on the right.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no pattern, one that is not word by word, or an index of no word.
     """
     named = patterns if isinstance(patterns, Mapping) else {"": patterns}
     check_patterns(named, words, words)
@@ -118,8 +105,8 @@ def attention_over_words(
         ax.set_title(style.measure_name(name))
         _lines(ax, np.nan_to_num(pattern), emphasised)
         _words(ax, words, emphasised, sought)
-    said = f"Attention from each word (left) to the words it looks at (right), shares of {FAINTEST} and more"
-    style.caption(figure, said + (", coloured that of the words asked about." if emphasised else "."))
+    text = f"Attention from each word (left) to the words it looks at (right), shares of {FAINTEST} and more"
+    style.caption(figure, text + (", coloured that of the words asked about." if emphasised else "."))
     return figure
 
 
@@ -129,12 +116,10 @@ def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:
     queries, keys = queries[last], keys[last]
     weights = pattern[queries, keys]
     rest, faint, strength = (style.GREY, 0.05, 0.25) if emphasised else (style.INK, 0.15, 0.85)
-    colours = [
-        to_rgba(
-            *((style.COREFERENCE, min(1, 0.4 + weight)) if query in emphasised else (rest, faint + strength * weight))
-        )
-        for query, weight in zip(queries, weights.clip(max=1), strict=True)
-    ]
+    shares = weights.clip(max=1)
+    inks = [(rest, faint + strength * share) for share in shares]
+    bold = [(style.COREFERENCE, min(1, 0.4 + share)) for share in shares]
+    colours = [to_rgba(*(bold if query in emphasised else inks)[line]) for line, query in enumerate(queries)]
     ends = np.stack([np.stack([np.zeros(len(queries)), queries], 1), np.stack([np.ones(len(keys)), keys], 1)], 1)
     ax.add_collection(LineCollection(list(ends), colors=colours, linewidths=0.4 + 2.6 * weights))
 
@@ -142,8 +127,8 @@ def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:
 def _words(ax: Axes, words: Sequence[str], emphasised: Collection[int], sought: Collection[int]) -> None:
     for x, align, coloured in ((-0.04, "right", emphasised), (1.04, "left", sought)):
         for place, word in enumerate(words):
-            look: Any = {"fontweight": "bold", "color": style.COREFERENCE} if place in coloured else {}
-            ax.text(x, place, style.literal(word), ha=align, va="center", fontsize=style.sized(8), **look)
+            options: Any = {"fontweight": "bold", "color": style.COREFERENCE} if place in coloured else {}
+            ax.text(x, place, style.literal(word), ha=align, va="center", fontsize=style.sized(8), **options)
     ax.set(xlim=(-0.9, 1.9), ylim=(len(words) - 0.4, -0.6))
     ax.set_axis_off()
 
@@ -167,10 +152,6 @@ def three_attentions(
         written: the token that it is to write in each row.
         aligned: name, rows and columns of each stretch of cross-attention that is known to belong together; it is
             outlined, and named where there is one of its name.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: not three patterns, or not a token for each row and column.
     """
     if len(patterns) != 3:
         raise InputError(f"expected the encoder's pattern, the decoder's and cross-attention's; got {len(patterns)}")
@@ -180,15 +161,13 @@ def three_attentions(
     for name, (queries, keys) in sides.items():
         check_patterns({name: patterns[name]}, queries, keys)
         cells = _cells(name, patterns[name])
-        rows, ticks = (
-            [_token(queries[int(row)]) for row in cells["query"]],
-            [_token(keys[int(key)]) for key in cells["key"]],
-        )
+        down, across = ([style.literal(token.replace(" ", "␣")) for token in tokens] for tokens in (queries, keys))
+        rows, ticks = [down[row] for row in cells["query"]], [across[key] for key in cells["key"]]
         tables.append(cells.assign(row=rows, tick=ticks, bar="attention"))
     words = {"outlined": ", and outlined is what is known to belong together" * bool(aligned)}
-    look: Any = {"scale": Normalize(0, 1), "colours": style.shades(), "most": (len(written) + len(source),) * 2}
+    options: Any = {"scale": Normalize(0, 1), "colours": style.shades(), "most": (len(written) + len(source),) * 2}
     note = "outlined: what is known to belong together" if aligned else None
-    figure = draw("three_attentions", pd.concat(tables), page, words, note=note, **look)
+    figure = draw("three_attentions", pd.concat(tables), page, words, note=note, **options)
     axes = style.drawn_axes(figure, page.get("ax"))
     labels = ("source", "source, looked at"), ("written next", "source, looked at"), ("read last", "read, looked at")
     for ax, (up, across) in zip(axes, labels, strict=True):
@@ -197,17 +176,12 @@ def three_attentions(
     return figure
 
 
-def _token(token: str) -> str:
-    """A token with its spaces visible."""
-    return style.literal(token.replace(" ", "␣"))
-
-
 def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
     names = [name for name, _, _ in aligned]
     for name, (top, bottom), (left, right) in aligned:
-        corner = left, top
-        sides = right - left, bottom - top
-        ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=style.INK, linewidth=1.4, clip_on=False))
+        box = Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=style.INK, linewidth=1.4)
+        box.set_clip_on(False)
+        ax.add_patch(box)
         if names.count(name) > 1:
             continue  # the parts are all of one kind
         to_the_left = left > ax.get_xlim()[1] / 2  # where there is room for its name

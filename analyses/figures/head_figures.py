@@ -1,4 +1,4 @@
-"""What do all heads of a model do: where are those that matter, how sure are their gains, how is each explained?"""
+"""What do all heads of one or several models do: which matter, how surely, how is each explained?"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
@@ -9,11 +9,11 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from analyses.figures import style
-from analyses.figures.kinds import draw
+from analyses.figures.kinds import LOOKS, draw
 from analyses.figures.row_selection import SOURCES, select_rows
-from analyses.figures.style import GREY, SIGNED, Page, measure_name, sized, styled
+from analyses.figures.style import GREY, SIGNED, Page, literal, measure_name, sized, styled
 from analyses.measures.findings import DISCOVERY, NOTABLE, carriers, shows
-from analyses.wording.head_names import HEAD, kinds
+from analyses.wording.head_names import HEAD, head_name, kinds
 from interp.errors import InputError
 
 Quantity = Literal["gain", "value", "lift"]
@@ -26,7 +26,13 @@ _DOCUMENTS = ", in five documents at least, eight where items are right or wrong
 _WAYS = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
 # sinks, position, token and class, nearest of a class, relation and reference, uniform
 _GROUPS = (style.SOFT, style.POSITION, style.SYNTAX, "#7fbfa8", style.COREFERENCE, style.PALE)
-_BESIDE, _TICK = 0.4, 0.22  # inches beside a panel's bars, and of the name of a head
+_MARGIN, _TICK = 0.4, 0.22  # inches beside a panel's bars, and of the name of a head
+_MARKERS = "oDs^vPX"  # of models; colour is for behaviours
+_LINES = ("-", "--", ":", "-.", "-", "--", ":")
+_GAP, _ROW = 0.14, 0.16  # inches: between measures, and of a model
+_DODGE = 0.025  # of the depth: models of equally many layers beside each other
+_HOLLOW = {"facecolors": "none", "linewidths": 0.8, "alpha": 0.5, "s": 12}  # heads that do not show the measure
+_LIFT = "tag:"  # measures in lift have a scale of their own
 
 
 @styled
@@ -48,37 +54,33 @@ def head_grid(
             from 1 as twice as much).
         sink: whether the first position counts.
         by: a column of a joined table (`model`, `run`), each value of which has panels of its own.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no such row, measure, quantity, reading or column; several models or runs, and no `by`.
     """
-    apart = [] if by is None else [by]
-    wanted = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]
-    columns = {"measure": wanted or None, "sink": sink, **dict.fromkeys(apart)}
-    rows = select_rows(heads, ["measure", *apart, *HEAD], single=() if apart else SOURCES, **columns)
-    wanted = wanted or [*rows["measure"].unique()]
-    rows = rows.assign(dot=shows(heads, rows, apart) if quantity != "value" else False)  # a value alone is no finding
+    groups = [] if by is None else [by]
+    names = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]
+    columns = {"measure": names or None, "sink": sink, **dict.fromkeys(groups)}
+    rows = select_rows(heads, ["measure", *groups, *HEAD], single=() if groups else SOURCES, **columns)
+    names = names or [*rows["measure"].unique()]
+    rows = rows.assign(dot=shows(heads, rows, groups) if quantity != "value" else False)  # a value alone is no finding
     rows = rows.assign(value=rows["gain" if quantity == "gain" else "value"], bar=_LABELS[quantity])
-    rows = _by_kind(rows, [measure_name(measure) for measure in rows["measure"]], apart)
+    rows = _by_kind(rows, [measure_name(measure) for measure in rows["measure"]], groups)
     words = {
-        "asked": " or ".join(wanted[:3]) + " or others" * (len(wanted) > 3),
+        "asked": " or ".join(names[:3]) + " or others" * (len(names) > 3),
         "quantity": _LABELS[quantity],
-        "names": " and ".join(map(measure_name, wanted)),
+        "names": " and ".join(map(measure_name, names)),
         "undefined": " Hatched: undefined." * bool(rows["value"].isna().to_numpy().any()),
         "dots": _DOTS.format("a gain", _DOCUMENTS) * bool(rows["dot"].any()),
     }
     colours = SIGNED if quantity == "lift" else style.shades(style.colour_of(rows))
     scale: Any = {"scale": _scale(rows.loc[:, "value"], quantity), "ticks": _LIFTS if quantity == "lift" else None}
-    rows = pd.concat([rows.loc[rows["measure"] == measure] for measure in wanted])
+    rows = pd.concat([rows.loc[rows["measure"] == measure] for measure in names])
     return draw("head_grid", rows, page, words, colours=colours, **scale, columns=_columns(rows))
 
 
-def _by_kind(rows: pd.DataFrame, titles: Sequence[str], apart: Sequence[str] = ()) -> pd.DataFrame:
+def _by_kind(rows: pd.DataFrame, titles: Sequence[str], groups: Sequence[str] = ()) -> pd.DataFrame:
     """Rows with the title of their panel, which says of which kind heads are where there are several."""
-    where = rows[[*apart, *(HEAD[:2] if kinds(rows) > 1 else ())]].astype(str).to_numpy().tolist()
-    places = [f" ({' '.join(names)})" if names else "" for names in where]
-    return rows.assign(panel=[title + place for title, place in zip(titles, places, strict=True)])
+    kind = rows[[*groups, *(HEAD[:2] if kinds(rows) > 1 else ())]].astype(str).to_numpy().tolist()
+    panels = [f"{title} ({' '.join(names)})" if names else title for title, names in zip(titles, kind, strict=True)]
+    return rows.assign(panel=panels)
 
 
 def _columns(rows: pd.DataFrame) -> int:
@@ -100,15 +102,7 @@ def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
 @styled
 def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figure:
     """Denoising and noising of every head side by side, on one scale; a dot marks a head that carries part of the
-    answer, or of the other (`analyses.measures.findings.carriers`).
-
-    Args:
-        effects: rows of `tables/effects`; 1 is the whole effect.
-        task: which task to draw.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no such row or task; several models or runs.
+    answer, or of the other (`analyses.measures.findings.carriers`). `effects` are rows of `tables/effects`.
     """
     rows = select_rows(effects, ["intervention", *HEAD], task=task).sort_values(
         ["intervention", *HEAD[:2]], kind="stable"
@@ -116,10 +110,8 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
     rows = _by_kind(rows, [_WAYS.get(str(way), str(way)) for way in rows["intervention"]])
     rows = rows.assign(dot=rows.index.isin(carriers(rows).index))
     dots = _DOTS.format("a share, above 0 or below,", ", on the pairs that did not choose the head")
-    words, scale = (
-        {"task": task, "dots": dots * bool(rows["dot"].any())},
-        style.signed_scale(float(rows["effect"].abs().to_numpy().max())),
-    )
+    words = {"task": task, "dots": dots * bool(rows["dot"].any())}
+    scale = style.signed_scale(float(rows["effect"].abs().to_numpy().max()))
     return draw("effect_grid", rows, page, words, scale=scale, columns=_columns(rows))
 
 
@@ -127,17 +119,9 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
 def gain_intervals(
     heads: pd.DataFrame, measure: str, *, sink: Sink = "kept", top: int = 12, **page: Unpack[Page]
 ) -> Figure:
-    """The heads with the largest gains in one measure, with their 95% intervals; the baseline is the line at 0.
+    """The `top` heads with the largest gains in one measure, with their 95% intervals; the baseline is the line at 0.
 
-    Args:
-        heads: rows of `tables/heads`.
-        measure: which to draw.
-        sink: whether the first position counts.
-        top: how many heads.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no such row, measure or reading; several models, runs or kinds of attention.
+    `heads` are rows of `tables/heads`, and `sink` says whether the first position counts.
     """
     rows = select_rows(heads, HEAD, single=_ONE_KIND, measure=measure, sink=sink).dropna(subset=["gain"])
     rows = rows.nlargest(top, "gain")
@@ -155,13 +139,7 @@ def gain_intervals(
 def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", **page: Unpack[Page]) -> Figure:
     """Mean attention distance of every head by layer, the mean of each layer, and uniform attention's.
 
-    Args:
-        heads: rows of `tables/heads`, of which the measure `distance` is drawn.
-        sink: whether the first position counts.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: as `gain_intervals`.
+    `heads` are rows of `tables/heads`, of which the measure `distance` is drawn.
     """
     rows = select_rows(heads, HEAD, single=_ONE_KIND, measure="distance", sink=sink).dropna(subset=["value"])
     means, uniform = rows.groupby("layer", as_index=False)["value"].mean().assign(head=-1), rows["baseline"].mean()
@@ -176,12 +154,7 @@ def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", **page: Unpac
 def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> Figure:
     """A bar a head and a panel a layer: its attention, group by group of rules.
 
-    Args:
-        parts: by group, at most six, the share of each head's attention, layer x head; NaN where nothing is said.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no group, too many, or groups of other layers and heads.
+    `parts` has by group, at most six, the share of each head's attention, layer x head; NaN where nothing is said.
     """
     if not 0 < len(parts) <= len(_GROUPS):
         raise InputError(f"expected one to {len(_GROUPS)} groups of rules, got {len(parts)}")
@@ -193,16 +166,79 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
     room: Any = {"height": 0.8, "columns": 1 if heads > 16 else 2 if heads > 8 or layers < 6 else 3, "key": 0.9}
     question = "Of which simple rules is the attention of each head made?"
     figure, axes = style.panels(question, layers, **room, width=style.WIDTH, options=page)
-    side = style.panel_width(figure, axes) - _BESIDE
-    shown = range(0, heads, 1 + int(sized(_TICK) * heads / side))
+    side = style.panel_width(figure, axes) - _MARGIN
+    ticks = range(0, heads, 1 + int(sized(_TICK) * heads / side))
     shares = np.stack([shares.fillna(0.0).to_numpy() for shares in parts.values()])  # group layer head
     below = np.cumsum(shares, 0) - shares
     for layer, ax in zip(reversed(range(layers)), axes, strict=True):  # layer 0 comes last
         for group, share, bottom, colour in zip(parts, shares[:, layer], below[:, layer], _GROUPS, strict=False):
             ax.bar(range(heads), share, bottom=bottom, color=colour, width=0.85, label=group, linewidth=0)
         ax.set(ylim=(0, 1), yticks=[0, 1], xlim=(-0.6, heads - 0.4), ylabel=f"layer {layer}")
-        ax.set_xticks(shown, [f"H{head}" for head in shown], fontsize=sized(8))
+        ax.set_xticks(ticks, [f"H{head}" for head in ticks], fontsize=sized(8))
         ax.tick_params(axis="x", length=0)
     style.legend(figure, axes, columns=3)
     style.caption(figure, "The share of each head's attention that each group of rules explains, a panel a layer.")
     return figure
+
+
+@styled
+def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
+    """A dot and a whisker a model and measure: the best head's gain, and its difference from the reference's.
+
+    `table` has rows of `tables/compare`, in the order in which measures and models are drawn.
+    """
+    rows = select_rows(table, ["model", "behaviour", "measure"], single=("run", "seed", "reference"))
+    looks, reference = _marks(rows["model"]), str(rows["reference"].iloc[0])
+    rows = rows.assign(
+        unit=["lift" if str(measure).startswith(_LIFT) else "share" for measure in rows["measure"]],
+        title=[measure_name(measure) for measure in rows["measure"]],
+        model=[_short(model, 36) for model in rows["model"]],
+        note=[head_name(row["layer"], row["head"]) for row in rows.to_dict("records")],
+    )
+    bounds = {"gain": ("ci_low", "ci_high"), "difference": ("difference_low", "difference_high")}
+    columns = {
+        side: {"value": rows[side], "low": rows[low], "high": rows[high]} for side, (low, high) in bounds.items()
+    }
+    gains = rows.assign(side="gain over the baseline", **columns["gain"])
+    differences = rows.assign(side=f"gain less {_short(reference, 20)}’s", **columns["difference"], note="")
+    rows = pd.concat([gains, differences]).sort_values("unit", ascending=False, kind="stable")  # shares first
+    options: Any = {"looks": looks, "row": _GAP + len(looks) * _ROW, "step": _ROW / (_GAP + len(looks) * _ROW)}
+    return draw("compared_gains", rows, page, {"reference": reference}, **options)
+
+
+@styled
+def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[Page]) -> Figure:
+    """A panel a measure: the gain of every head of every model over the relative depth of its layer.
+
+    `heads` are rows of `tables/heads` of several models, with `model`, `depth` and `shows`.
+    """
+    rows = select_rows(heads, ["model", "measure", *HEAD], single=("run", "seed"), measure=measures, sink="kept")
+    models, looks = [*dict.fromkeys(heads["model"])], {}
+    for name, mark in _marks(heads.loc[:, "model"]).items():
+        dot = {"color": mark["color"], "marker": mark["marker"]}
+        looks |= {f"_{name}": {**dot, **_HOLLOW}, name: dot}
+    shift = rows["model"].map({model: _DODGE * (place - (len(models) - 1) / 2) for place, model in enumerate(models)})
+    label = ["_" * (not row["shows"]) + _short(row["model"], 36) for row in rows.to_dict("records")]
+    rows = rows.assign(panel=rows["measure"].map(measure_name), label=label, depth=rows["depth"] + shift)
+    names = rows.drop_duplicates("model")
+    names = names.assign(gain=np.nan, label=[_short(model, 36) for model in names["model"]])
+    rows = pd.concat([*(rows.loc[rows["measure"] == measure] for measure in measures), names])  # for the legend
+    return draw("gains_by_depth", rows, page, looks=looks)
+
+
+def _marks(models: pd.Series) -> dict[str, dict[str, Any]]:
+    """Of each model the ink, the marker and the line; the first is the reference."""
+    return {
+        _short(str(model), 36): {
+            "color": LOOKS[place % len(LOOKS)]["color"],
+            "marker": _MARKERS[place % len(_MARKERS)],
+            "ls": _LINES[place % len(_LINES)],
+        }
+        for place, model in enumerate(dict.fromkeys(models))
+    }
+
+
+def _short(name: str, longest: int) -> str:
+    """A model's name, cut in the middle: checkpoints differ at their end."""
+    half = longest // 2
+    return literal(name if len(name) <= longest else f"{name[:half]}…{name[-half:]}", longest + 1)

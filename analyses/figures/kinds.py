@@ -32,7 +32,7 @@ _SOURCES = {"articles": "the articles’ prompts", "stories": "prompts in the st
 _TEXTS = "panel", "label", "name", "tick", "row", "note"
 _NUMBERS = "y", "x", "low", "high"
 _UPRIGHT = 20  # names across a map that stand upright at most
-_BESIDE, _APART = 1.0, 0.25  # inches that axes and a colour bar take, and between two titles
+_AXES, _GAP = 1.0, 0.25  # inches that axes and a colour bar take, and between two titles
 _HEIGHT = 0.15  # inches: of a name
 _AWAY, _ROOM = 0.05, 0.3  # of a panel: how far a name stands beside its point, and how wide it is
 _MANY = 2000  # points that make a drawing of lines too large a file
@@ -50,38 +50,22 @@ def _count(rows: pd.DataFrame, axis: str) -> int:
 
 @dataclass(frozen=True)
 class Series:
-    """Which rows of a table are marks, and which of their columns say what.
+    """Which rows of a table are marks, and which of their columns say what."""
 
-    Args:
-        value: a column, or an expression of columns.
-        label: what the legend or the colour bar calls it; like `panel`, `name`, `tick`, `row` and `note` a template
-            that a row's columns fill.
-        panel: the title of the panel that a mark stands in.
-        x: a column: the place along the x axis.
-        y: a column: the row of a map.
-        low: the column, or expression, of the lower end of the value's 95% interval.
-        high: and of its upper end.
-        name: what a cell or a range is called.
-        tick: what a map's x axis calls the place.
-        row: what its y axis calls it.
-        note: what is written beside a mark.
-        where: a query that rows meet; all by default.
-        look: options of the line and the marker; one after the other by default.
-    """
-
-    value: str = "value"
+    value: str = "value"  # a column, or an expression of columns
+    # what the legend or the colour bar calls it; it, `panel`, `name`, `tick`, `row`, `note` are templates for columns
     label: str = ""
-    panel: str = ""
-    x: str = "layer"
-    y: str = "layer"
-    low: str = ""
-    high: str = ""
-    name: str = ""
-    tick: str = ""
-    row: str = ""
-    note: str = ""
-    where: str = "index >= 0"
-    look: Look = field(default_factory=dict)
+    panel: str = ""  # the title of the panel that a mark stands in
+    x: str = "layer"  # a column: the place along the x axis
+    y: str = "layer"  # a column: the row of a map
+    low: str = ""  # the column, or expression, of the lower end of the value's 95% interval
+    high: str = ""  # and of its upper end
+    name: str = ""  # what a cell or a range is called
+    tick: str = ""  # what a map's x axis calls the place
+    row: str = ""  # what its y axis calls it
+    note: str = ""  # what is written beside a mark
+    where: str = "index >= 0"  # a query that rows meet; all by default
+    look: Look = field(default_factory=dict)  # options of the line and the marker; one after the other by default
 
     def marks(self, table: pd.DataFrame) -> pd.DataFrame:
         """A row a mark: its texts, numbers and look; `dot` and `text` of a map's cells as the table has them."""
@@ -94,48 +78,30 @@ class Series:
             for column in _NUMBERS
         }
         look = {key: _INKS.get(value, value) for key, value in self.look.items()}
-        kept = {column: rows[column] for column in ("dot", "text") if column in rows}
-        columns = {**texts, **numbers, **kept, "value": rows.eval(self.value), "look": [look] * len(rows)}
+        cells = {column: rows[column] for column in ("dot", "text") if column in rows}
+        columns = {**texts, **numbers, **cells, "value": rows.eval(self.value), "look": [look] * len(rows)}
         return pd.DataFrame(columns, index=rows.index)
 
 
 @dataclass(frozen=True)
 class Plot(ABC):
-    """A kind of figure, and what one shows; sizes are inches.
+    """A kind of figure, and what one shows; sizes are inches."""
 
-    Args:
-        series: what makes the marks.
-        question: the title.
-        caption: what the figure shows and what its marks mean.
-        xlabel: along all panels.
-        ylabel: up all panels.
-        columns: of panels, at most.
-        height: of a panel, without its rows.
-        row: of each row of a panel: a map's, or a name's with intervals.
-        key: of what panels share.
-        width: where the page asks for none.
-        least: that the panels need across.
-        square: whether panels are as high as wide.
-        rules: lines at `x` or `y`, with options of Matplotlib.
-        entries: of the legend side by side, at most.
-        looks: by label, where its series has no look.
-    """
-
-    series: Sequence[Series]
-    question: str = ""
-    caption: str = ""
-    xlabel: str = ""
-    ylabel: str = ""
-    columns: int = 2
-    height: float = 2.4
-    row: float = 0.0
-    key: float = 0.5
-    width: float | None = None
-    least: float = 0.0
-    square: bool = False
-    rules: Sequence[Mapping[str, Any]] = ()
-    entries: int = 4
-    looks: Mapping[str, Look] = field(default_factory=dict)
+    series: Sequence[Series]  # what makes the marks
+    question: str = ""  # the title
+    caption: str = ""  # what the figure shows and what its marks mean
+    xlabel: str = ""  # along all panels
+    ylabel: str = ""  # up all panels
+    columns: int = 2  # of panels, at most
+    height: float = 2.4  # of a panel, without its rows
+    row: float = 0.0  # of each row of a panel: a map's, or a name's with intervals
+    key: float = 0.5  # of what panels share
+    width: float | None = None  # where the page asks for none
+    least: float = 0.0  # that the panels need across
+    square: bool = False  # whether panels are as high as wide
+    rules: Sequence[Mapping[str, Any]] = ()  # lines at `x` or `y`, with options of Matplotlib
+    entries: int = 4  # of the legend side by side, at most
+    looks: Mapping[str, Look] = field(default_factory=dict)  # by label, where its series has no look
 
     @style.styled
     def draw(self, table: pd.DataFrame, title: str = "") -> Figure:
@@ -159,22 +125,18 @@ class Plot(ABC):
                     ax.axhline(options.pop("y"), **options)
             ax.set_title(self._title(figure, axes, style.literal(panel, 200).replace(" / ", "\n")))
         names = [[tick.get_text() for tick in ax.get_yticklabels()] * isinstance(self, Map | Intervals) for ax in axes]
-        for ax, before, after in zip(axes[1:], names, names[1:], strict=False):
-            if after and before == after and not style.leftmost(figure, ax):
+        for ax, previous, current in zip(axes[1:], names, names[1:], strict=False):
+            if current and previous == current and not style.leftmost(figure, ax):
                 ax.set_yticklabels([])
         self._draw_key(figure, axes, marks)
         xlabel = self._title(figure, axes, self.xlabel) if len(axes) == 1 else self.xlabel
-        style.along(figure, axes, xlabel, self.ylabel)
+        style.label_axes(figure, axes, xlabel, self.ylabel)
         style.caption(figure, self.caption, note=note)
-        setattr(figure, "alt", self._describe(marks))  # noqa: B010 (somebody's figure has no such attribute)
         return figure
 
     def describe(self, table: pd.DataFrame) -> str:
         """What each panel shows, in words."""
-        return self._describe(self._marks(table))
-
-    def _describe(self, marks: pd.DataFrame) -> str:
-        texts, marks = [], marks.astype({"value": float})
+        texts, marks = [], self._marks(table).astype({"value": float})
         for panel, rows in marks.groupby("panel", sort=False):
             labels = [f"{label} {self._describe_marks(group)}" for label, group in rows.groupby("label", sort=False)]
             title = str(panel).replace("\n", ", ")
@@ -196,7 +158,7 @@ class Plot(ABC):
         return 0
 
     def _title(self, figure: Figure, axes: Sequence[Axes], title: str) -> str:
-        side = style.panel_width(figure, axes) * (1 - _BESIDE / figure.get_figwidth()) - _APART
+        side = style.panel_width(figure, axes) * (1 - _AXES / figure.get_figwidth()) - _GAP
         return "\n".join(style.broken(line, side) for line in title.split("\n"))
 
     def _draw_key(self, figure: Figure, axes: Sequence[Axes], marks: pd.DataFrame) -> None:
@@ -219,23 +181,15 @@ class Plot(ABC):
 
 @dataclass(frozen=True)
 class Map(Plot):
-    """One cell a mark; panels with one label share a scale and a colour bar.
+    """One cell a mark; panels with one label share a scale and a colour bar."""
 
-    Args:
-        scale: from values to colours; by default around 0, by label.
-        colours: of the cells.
-        names: of rows and columns; by default their ticks, or numbers.
-        most: names down and across at most.
-        upwards: whether the first row is at the bottom.
-        ticks: where the colour bar has numbers.
-    """
-
-    scale: Normalize | None = None
-    colours: str | Colormap = style.SIGNED
+    scale: Normalize | None = None  # from values to colours; by default around 0, by label
+    colours: str | Colormap = style.SIGNED  # of the cells
+    # of rows and columns; by default their ticks, or numbers
     names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
-    most: Sequence[int] = (12, 30)
-    upwards: bool = True
-    ticks: Sequence[float] | None = None
+    most: Sequence[int] = (12, 30)  # names down and across at most
+    upwards: bool = True  # whether the first row is at the bottom
+    ticks: Sequence[float] | None = None  # where the colour bar has numbers
 
     def _rows(self, rows: pd.DataFrame) -> int:
         return max(4, _count(rows, "y"))
@@ -244,8 +198,8 @@ class Map(Plot):
         first = rows.drop_duplicates("x").sort_values("x")
         ticks = dict(zip(first["x"], first["tick"], strict=True))
         columns = [*ticks] if any(ticks.values()) else range(len(self.names[1] or ()) or _count(rows, "x"))
-        given = dict(zip(rows["y"], rows["row"], strict=True))
-        down = self.names[0] or [given.get(row) or str(row) for row in range(_count(rows, "y"))]
+        row_names = dict(zip(rows["y"], rows["row"], strict=True))
+        down = self.names[0] or [row_names.get(row) or str(row) for row in range(_count(rows, "y"))]
         across = self.names[1] or [style.literal(str(ticks.get(column, ""))) or str(column) for column in columns]
         cells = {
             column: rows.pivot(index="y", columns="x", values=column).reindex(index=range(len(down)), columns=columns)
@@ -261,17 +215,17 @@ class Map(Plot):
             longest = max(1, *map(len, texts.to_numpy().ravel()))
             points = max(min(style.sized(8), room / (0.62 * longest)), style.sized(4.5))
             options |= {"annot": texts, "fmt": "", "annot_kws": {"fontsize": points}}
-        before = len(ax.texts)
+        n_texts = len(ax.texts)
         sns.heatmap(cells["value"].astype(float), ax=ax, **options)
-        for text in ax.texts[before:]:  # white on dark cells, else black
+        for text in ax.texts[n_texts:]:  # white on dark cells, else black
             column, row = map(int, text.get_position())
             colour = ScalarMappable(scale, self.colours).to_rgba(cells["value"].iloc[row, column])
             text.set_color("white" if np.dot(colour[:3], (0.299, 0.587, 0.114)) < 0.5 else "black")
-        shown = range(0)
+        visible = range(0)
         for axis, labels, most in ((ax.yaxis, down, self.most[0]), (ax.xaxis, across, self.most[1])):
-            shown = range(0, len(labels), max(1, -(-len(labels) // most)))
-            axis.set_ticks([place + 0.5 for place in shown], [labels[place] for place in shown])
-        is_long = len(shown) > _UPRIGHT or any(len(across[place]) > 2 for place in shown)
+            visible = range(0, len(labels), max(1, -(-len(labels) // most)))
+            axis.set_ticks([place + 0.5 for place in visible], [labels[place] for place in visible])
+        is_long = len(visible) > _UPRIGHT or any(len(across[place]) > 2 for place in visible)
         ax.tick_params("x", rotation=90 if is_long else 0, length=2)
         ax.tick_params("y", rotation=0, length=2)
         ax.set(xlabel="", ylabel="")
@@ -289,24 +243,18 @@ class Map(Plot):
     def _draw_key(self, figure: Figure, axes: Sequence[Axes], marks: pd.DataFrame) -> None:
         labels = marks.drop_duplicates("panel")["label"].tolist()
         for label in dict.fromkeys(labels):
-            drawn = [ax for ax, name in zip(axes, labels, strict=True) if name == label]
-            style.colour_bar(figure, drawn, ScalarMappable(self._scale(marks, label), self.colours), label, self.ticks)
+            group = [ax for ax, name in zip(axes, labels, strict=True) if name == label]
+            style.colour_bar(figure, group, ScalarMappable(self._scale(marks, label), self.colours), label, self.ticks)
 
 
 @dataclass(frozen=True)
 class Intervals(Plot):
-    """Named values with their intervals, the first name on top.
+    """Named values with their intervals, the first name on top."""
 
-    Args:
-        most: how many names a panel has at most, those with the largest values of the first label; 0 for all, as they
-            come.
-        step: how far two labels of a name are apart, where 1 is the next name.
-        names: of all panels, where one may lack some.
-    """
-
+    # how many names a panel has at most, those with the largest values of the first label; 0 for all, as they come
     most: int = 0
-    step: float = 0.26
-    names: Sequence[str] = ()
+    step: float = 0.26  # how far two labels of a name are apart, where 1 is the next name
+    names: Sequence[str] = ()  # of all panels, where one may lack some
 
     def _rows(self, rows: pd.DataFrame) -> int:
         return max(3, min(self.most or 1000, len({*rows["name"]})))
@@ -317,25 +265,25 @@ class Intervals(Plot):
             first: Any = rows.loc[rows["label"] == rows["label"].iloc[0]].set_index("name")["value"]
             names = first[first.abs().nlargest(self.most).index].sort_values(ascending=False).index.tolist()
         looks = self._looks(marks)
-        for at in range(0, len(names), 2) if len(looks) > 2 else ():  # stripes
-            ax.axhspan(at - 0.5, at + 0.5, color="0.96", lw=0, zorder=0)
+        for index in range(0, len(names), 2) if len(looks) > 2 else ():  # stripes
+            ax.axhspan(index - 0.5, index + 0.5, color="0.96", lw=0, zorder=0)
         for place, (label, look) in enumerate(looks.items()):
             group = rows.loc[rows["label"] == label].drop_duplicates("name").set_index("name").reindex(names)
             y = np.arange(len(names)) + self.step * (place - (len(looks) - 1) / 2)
             ax.hlines(y, group["low"], group["high"], colors=look["color"], linestyles=look.get("ls", "-"), lw=1.5)
-            shown = group["value"].notna().to_numpy()
-            if shown.any():
-                ax.plot(group["value"][shown], y[shown], label=label, **{"ms": 5, **look, "ls": ""})
-            for at, row in zip(y, group.to_dict("records"), strict=True):
-                _write_beside(ax, at, row)
+            visible = group["value"].notna().to_numpy()
+            if visible.any():
+                ax.plot(group["value"][visible], y[visible], label=label, **{"ms": 5, **look, "ls": ""})
+            for height, row in zip(y, group.to_dict("records"), strict=True):
+                _write_note(ax, height, row)
         if rows.loc[rows["value"].notna(), "note"].any():  # room for what stands beside, which does not count as data
-            left, right = ax.get_xlim()
-            ax.set_xlim(left, right + 0.16 * (right - left))
+            start, end = ax.get_xlim()
+            ax.set_xlim(start, end + 0.16 * (end - start))
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.4, -0.6)
 
 
-def _write_beside(ax: Axes, y: float, row: Mapping[str, Any]) -> None:
+def _write_note(ax: Axes, y: float, row: Mapping[str, Any]) -> None:
     """A note at the right of a value's interval, or where there is no value at the left."""
     note, end = row["note"], np.nanmax([row["value"], row["high"], -np.inf])
     if not isinstance(note, str) or not note:
@@ -349,13 +297,9 @@ def _write_beside(ax: Axes, y: float, row: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Lines(Plot):
-    """Values by layer or length, with the bands of their intervals; the look `band` is a band alone.
+    """Values by layer or length, with the bands of their intervals; the look `band` is a band alone."""
 
-    Args:
-        logarithmic: whether both axes are.
-    """
-
-    logarithmic: bool = False
+    logarithmic: bool = False  # whether both axes are
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         for label, look in self._looks(marks).items():
@@ -389,15 +333,10 @@ class Lines(Plot):
 
 @dataclass(frozen=True)
 class Points(Plot):
-    """A dot a mark.
+    """A dot a mark."""
 
-    Args:
-        limits: of both axes, by panel.
-        diagonal: what the line on which both are equal is called, where they have limits.
-    """
-
-    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    diagonal: str = ""
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of both axes, by panel
+    diagonal: str = ""  # what the line on which both are equal is called, where they have limits
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         for label, look in self._looks(marks).items():
@@ -412,8 +351,8 @@ class Points(Plot):
             for axis in (ax.xaxis, ax.yaxis):
                 axis.set_major_locator(MaxNLocator(4))
         low, high = np.stack([ax.get_xlim(), ax.get_ylim()], 1)
-        places = (rows[["x", "value"]].to_numpy(dtype=float) - low) / (high - low)
-        _write_names(ax, places, {place: note for place, note in enumerate(rows["note"]) if note})
+        points = (rows[["x", "value"]].to_numpy(dtype=float) - low) / (high - low)
+        _write_names(ax, points, {place: note for place, note in enumerate(rows["note"]) if note})
 
 
 def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str]) -> None:
@@ -422,9 +361,9 @@ def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str]) -> None
     height = _HEIGHT / (ax.get_position().height * (figure.get_figheight() if figure else 1))
     x, y = points.T
     is_right = (x < _ROOM) | ((x < 1 - _ROOM) & (x >= np.nanmedian(x)))
-    for side, step, chosen in (("left", _AWAY, is_right), ("right", -_AWAY, ~is_right)):
-        ranked = sorted((place for place in names if chosen[place]), key=lambda place: y[place])
-        heights = style.apart(y[ranked].tolist(), height)
+    for side, step, is_side in (("left", _AWAY, is_right), ("right", -_AWAY, ~is_right)):
+        ranked = sorted((place for place in names if is_side[place]), key=lambda place: y[place])
+        heights = style.spread(y[ranked].tolist(), height)
         above = max(heights[-1] - 1 + height / 2, 0) if heights else 0
         for place, wished in zip(ranked, heights, strict=True):
             up = max(wished - above, height / 2)
@@ -458,7 +397,7 @@ def draw(
     note: str | None = None,
     **options: Any,
 ) -> Figure:
-    """The figure that `figures.toml` describes under a name, its texts filled with words, some options given here."""
+    """The figure that `figures.toml` describes under a name, its texts filled with words, some options from here."""
     texts = {
         key: text.format_map(words or {}) if isinstance(text, str) else text for key, text in described(name).items()
     }

@@ -21,7 +21,7 @@ from analyses.wording.plain_words import Label
 from interp.errors import InputError, one_of
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
-_SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
+_EVIDENCE = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
 _LINES = 5  # of text that fit into a cell
 _CELL, _HIGH = 0.7, 0.76  # inches: a cell is not made narrower, where the text has 9 points, and is so high
 _ROWS = 3  # of panels that set attention against effect
@@ -44,14 +44,8 @@ def label_map(
     Args:
         labels: of one kind of attention in one stack, rows of `tables/labels`, which are put in order here; or what
             `analyses.headlines.ranking.in_order` makes of all facts, in its order, which is the atlas's.
-        n_layers: of the stack.
-        n_heads: of each layer.
+        n_layers, n_heads: of the stack.
         colours: by behaviour, a key of `style.FAMILIES` (`Behaviour.colour`); one after the other by default.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no table of labels, several models, runs or kinds of attention, a head that the stack lacks, or a
-            behaviour without a colour.
     """
     marks, kind = dict.fromkeys(("behaviour", "label", "evidence")), (*SOURCES, "stack", "attention")
     place = [*HEAD, "behaviour", "label"] if "gain" in labels else []  # several facts may have one name
@@ -71,9 +65,8 @@ def label_map(
     width = max(style.WIDTH, _SIDE + 1.05 * columns)
     figure, (ax,) = style.panels(question, **room, width=width, least=min(least), options=page)
     width = figure.get_figwidth()
-    across = (width - _SIDE if style.is_ours(figure) else ax.get_position().width * width) / columns - style.sized(
-        6
-    ) / 72  # inches
+    across = width - _SIDE if style.is_ours(figure) else ax.get_position().width * width
+    across = across / columns - style.sized(6) / 72  # inches: of the text in a cell
     cells: Any = _in_order(labels).groupby(["layer", "head"], sort=False)
     for (layer, head), cell in cells:
         face = to_rgba(family[cell["behaviour"].iloc[0]], _STRENGTH[cell["evidence"].iloc[0]])
@@ -84,11 +77,11 @@ def label_map(
     if turned:
         ax.invert_yaxis()  # head 0 first; of layers, where they are rows, it is at the bottom
     entries = {name: Patch(color=to_rgba(colour, _STRENGTH["both"])) for name, colour in family.items()}
-    entries |= {_SAYS[name]: Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name])) for name in _STRENGTH}
+    entries |= {_EVIDENCE[name]: Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name])) for name in _STRENGTH}
     style.legend(figure, [ax], entries, columns=6)
     also = "" if "gain" in labels else " Beside labels: answers to minimal pairs that the head carries."
-    said = "What each head may be called, the surest first; colours are behaviours, strength evidence."
-    style.caption(figure, f"Layers (L) by heads (H). {said}{also}")
+    text = "What each head may be called, the surest first; colours are behaviours, strength evidence."
+    style.caption(figure, f"Layers (L) by heads (H). {text}{also}")
     return figure
 
 
@@ -121,11 +114,11 @@ def _in_order(labels: pd.DataFrame) -> pd.DataFrame:
 def _cell(names: Iterable[str], room: float) -> str:
     """As many labels as there are lines for, of so many inches, at least the first, and how many more there are."""
     labels = [style.broken(_short(name), room, 8).split("\n") for name in names]
-    shown = max(1, sum(total <= _LINES for total in accumulate(map(len, labels))))
-    if 1 < shown < len(labels) and sum(map(len, labels[:shown])) == _LINES:
-        shown -= 1  # the last line says that there are more
-    lines = [line for label in labels[:shown] for line in label]
-    return "\n".join(lines + ([f"and {len(labels) - shown} more"] if shown < len(labels) else []))
+    count = max(1, sum(total <= _LINES for total in accumulate(map(len, labels))))
+    if 1 < count < len(labels) and sum(map(len, labels[:count])) == _LINES:
+        count -= 1  # the last line says that there are more
+    lines = [line for label in labels[:count] for line in label]
+    return "\n".join(lines + ([f"and {len(labels) - count} more"] if count < len(labels) else []))
 
 
 def _short(name: str) -> str:
@@ -149,49 +142,38 @@ def attention_against_effect(
 ) -> Figure:
     """One panel a measure, one dot a head: its gain over the baseline, and the effect of its claimed keys.
 
-    Args:
-        evidence: a row a head and measure, as `analyses.labels.label` returns them.
-        labels: rows of `tables/labels`; labelled heads are coloured and the two with the largest effects named.
-        colours: as in `label_map`.
-        most: panels at most, and no more than fill three rows, those measures first whose label most heads carry by
-            both kinds of evidence.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
-
-    Raises:
-        InputError: no such rows, or none with a gain, an effect and a label; several models or runs; a behaviour
-            without a colour.
+    Tables are `tables/evidence` and `tables/labels`; labelled heads are coloured and the two with the largest effects
+    named. There are `most` panels at most, and no more than fill three rows: first the measures whose label most heads
+    carry by both kinds of evidence. `colours` are as in `label_map`.
     """
     evidence = select_rows(evidence, [*HEAD, "behaviour", "measure", "label"], gain=None, effect=None, label=None)
     labels = select_rows(labels, [*HEAD, "behaviour", "label", "measure"], may_be_empty=True, evidence=None, label=None)
-    known = evidence.dropna(subset=["gain", "effect", "label"])
-    if known.empty:
+    rows = evidence.dropna(subset=["gain", "effect", "label"])
+    if rows.empty:
         raise InputError("expected rows that have a gain, an effect and a label: got none")
-    known = known.assign(measure=known["label"])  # the measure that each label rests on
-    family = style.families(known["behaviour"], colours)
-    both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
-    largest = {name: rows["effect"].max() for name, rows in known.groupby("measure")}
-    columns, width = 3, page.get("width", style.WIDTH)
-    across = style.fitting(columns, width) if "width" in page else columns
-    order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[: min(most, across * _ROWS)]
-    chosen = f"the {len(order)} measures of {len(largest)} that label the most heads"
-    labelled = labels[[*HEAD, "label", "evidence"]]
-    known = known.merge(labelled, on=[*HEAD, "label"], how="left")
-    tables = [_against_effect(known.loc[known["measure"] == measure]) for measure in order]
-    looks: dict[str, Any] = {f"_{name}": {"color": colour, "marker": "o"} for name, colour in family.items()}
-    looks |= {"_": {"color": style.GREY, "marker": "o", "s": 9, "alpha": 0.6}}
-    height, words = (
-        min(2.4, 0.85 * width / across),
-        {"which": f"in {chosen}" if len(order) < len(largest) else "in a measure"},
-    )
-    return draw("attention_against_effect", pd.concat(tables), page, words, looks=looks, height=height)
+    family = style.families(rows["behaviour"], colours)
+    n_both, n_labels = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
+    largest = {name: group["effect"].max() for name, group in rows.groupby("label")}
+    width = page.get("width", style.WIDTH)
+    across = style.fitting(3, width) if "width" in page else 3
+    order = sorted(largest, key=lambda name: (-n_both[name], -n_labels[name], -largest[name]))
+    order = order[: min(most, across * _ROWS)]
+    measures = f"the {len(order)} measures of {len(largest)} that label the most heads"
+    rows = rows.merge(labels[[*HEAD, "label", "evidence"]], on=[*HEAD, "label"], how="left")
+    tables = [_against_effect(rows.loc[rows["label"] == measure]) for measure in order]
+    dots: dict[str, Any] = {f"_{name}": {"color": colour, "marker": "o"} for name, colour in family.items()}
+    dots |= {"_": {"color": style.GREY, "marker": "o", "s": 9, "alpha": 0.6}}
+    words = {"which": f"in {measures if len(order) < len(largest) else 'a measure'}"}
+    height = min(2.4, 0.85 * width / across)
+    return draw("attention_against_effect", pd.concat(tables), page, words, looks=dots, height=height)
 
 
 def _against_effect(rows: pd.DataFrame) -> pd.DataFrame:
     """One measure's heads: those with its label have the colour of its behaviour, and two of them names."""
-    rho, named = rows["agreement"].iloc[0], rows["evidence"].notna()
+    rho, labelled = rows["agreement"].iloc[0], rows["evidence"].notna()
     agree = "" if np.isnan(rho) else f"ρ = {rho:.2f}, ".replace("-", "−")
-    leading = {*rows.loc[named].nlargest(2, "effect").index}
-    places = zip(rows.index, rows["layer"], rows["head"], strict=True)
-    names = [head_name(layer, head) if index in leading else "" for index, layer, head in places]
-    title = f"{style.measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads"
-    return rows.assign(panel=title, colour=rows["behaviour"].where(named, ""), note=names)
+    leading = {*rows.loc[labelled].nlargest(2, "effect").index}
+    heads = zip(rows.index, rows["layer"], rows["head"], strict=True)
+    names = [head_name(layer, head) if index in leading else "" for index, layer, head in heads]
+    title = f"{style.measure_name(rows['label'].iloc[0])}\n{agree}{len(rows)} heads"
+    return rows.assign(panel=title, colour=rows["behaviour"].where(labelled, ""), note=names)

@@ -30,43 +30,35 @@ def select_rows(
 
     Returns:
         DataFrame: `Any` to a type checker, which takes each of its columns for several things.
-
-    Raises:
-        InputError: no such row, column or value; or several rows of one place, as in a table of two models.
     """
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"expected a table (a pandas DataFrame), got {type(table).__name__}")
     if missing := [column for column in values if column not in table]:
-        raise InputError(f"expected a table with a column {missing[0]}, got columns {_said(table.columns)}")
+        raise InputError(f"expected a table with a column {missing[0]}, got columns {_listed(table.columns)}")
     if table.empty and not may_be_empty:
         raise InputError("expected a table with rows to draw, got an empty one")
     rows: Any = table.reset_index(drop=True)
-    for column, kept in values.items():
-        if kept is None or rows.empty:
+    for column, value in values.items():
+        if value is None or rows.empty:
             continue
-        wanted = [kept] if isinstance(kept, str | int) else [*kept]
-        if unknown := [each for each in wanted if not (rows[column] == each).any()]:
-            raise InputError(f"no row of {column} {unknown[0]!r}: expected {_said(rows[column].unique())}")
-        rows = rows.loc[rows[column].isin(wanted)].reset_index(drop=True)
+        choices = [value] if isinstance(value, str | int) else [*value]
+        if unknown := [each for each in choices if not (rows[column] == each).any()]:
+            raise InputError(f"no row of {column} {unknown[0]!r}: expected {_listed(rows[column].unique())}")
+        rows = rows.loc[rows[column].isin(choices)].reset_index(drop=True)
     for column in [each for each in single if each in rows]:
         if rows[column].nunique(dropna=False) > 1:
-            raise InputError(f"expected rows of one {column}, got {_said(rows[column].unique())}: choose one")
-    _check_places(rows, [column for column in place if column in rows])
-    return rows
-
-
-def _check_places(rows: Any, place: list[str]) -> None:
-    """Whether each place has one row; the error says where there are more, and in what these differ."""
-    twice = rows.loc[rows.duplicated(place, keep=False)] if place else rows.iloc[:0]
+            raise InputError(f"expected rows of one {column}, got {_listed(rows[column].unique())}: choose one")
+    columns = [column for column in place if column in rows]
+    twice = rows.loc[rows.duplicated(columns, keep=False)] if columns else rows.iloc[:0]
     if twice.empty:
-        return
-    alike = twice[place].iloc[:1].merge(twice, on=place)  # which, unlike ==, takes missing values for equal
-    other = [name for name in rows if name not in place and alike[name].nunique(dropna=False) > 1]
-    names = [name for name in other if not pd.api.types.is_float_dtype(rows[name])] or other
-    where = ", ".join(f"{name} {value}" for name, value in twice[place].iloc[0].dropna().items())
-    why = f"with {names[0]} {_said(alike[names[0]].unique())}" if names else "all the same"
-    raise InputError(f"expected one row of {where}, got {len(alike)}, {why}: choose one")
+        return rows
+    alike = twice[columns].iloc[:1].merge(twice, on=columns)  # which, unlike ==, takes missing values for equal
+    names = [name for name in rows if name not in columns and alike[name].nunique(dropna=False) > 1]
+    names = [name for name in names if not pd.api.types.is_float_dtype(rows[name])] or names
+    mark = ", ".join(f"{name} {value}" for name, value in twice[columns].iloc[0].dropna().items())
+    why = f"with {names[0]} {_listed(alike[names[0]].unique())}" if names else "all the same"
+    raise InputError(f"expected one row of {mark}, got {len(alike)}, {why}: choose one")
 
 
-def _said(values: Iterable[Any]) -> str:
+def _listed(values: Iterable[Any]) -> str:
     return listed([str(value) for value in values]) or "none"

@@ -39,12 +39,12 @@ _SIZES = {  # in points where the text has 9
 }
 _STYLE: Any = {"figure.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False}
 _SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType: text that can be searched, and that journals take
-_SHOWN, _PRINTED = 144, 300  # dots an inch
+_SCREEN, _PRINTED = 144, 300  # dots an inch
 _LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
 HIGHEST = 9.0  # inches: no page of a paper holds a higher figure
 _LEAST, _LOWEST = 1.6, 1.2  # inches: a panel is not made narrower, nor lower to let a figure fit a page
 _LARGEST = 100  # inches or points: whatever is larger is a slip
-_ASKED = "?"
+_QUESTION = "?"
 P = ParamSpec("P")
 
 
@@ -69,37 +69,26 @@ class Page(TypedDict, total=False):
 
 
 class Drawn(Figure):
-    """A figure that a notebook shows by itself, that is saved in TrueType, and that brings its caption.
+    """A figure that a notebook shows by itself, that is saved in TrueType, and that brings its caption."""
 
-    Attributes:
-        caption: what the figure shows and what its marks mean, to stand under it.
-        alt: what it shows, in words.
-    """
-
-    caption: str = ""
-    alt: str = ""
+    caption: str = ""  # what the figure shows and what its marks mean, to stand under it
     under_way = False
 
-    def savefig(self, fname: Any, **how: Any) -> None:
+    def savefig(self, fname: Any, **options: Any) -> None:
         """Save it as `Figure.savefig` does, at its exact size, by default with 300 dots an inch."""
         with rc_context(_SAVED):
-            super().savefig(fname, **{"dpi": _PRINTED, **how})
+            super().savefig(fname, **{"dpi": _PRINTED, **options})
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """The picture, and how large it is to be shown."""
-        drawn = BytesIO()
-        super().savefig(drawn, format="png", dpi=_SHOWN)
+        picture = BytesIO()
+        super().savefig(picture, format="png", dpi=_SCREEN)
         width, height = (int(96 * inches) for inches in self.get_size_inches())
-        return drawn.getvalue(), {"width": width, "height": height}
+        return picture.getvalue(), {"width": width, "height": height}
 
 
 def page(width: int | float = 6.9, height: int | float = 2.5) -> Drawn:
     """An empty figure, in whose axes (`page.subplots(1, 2)`) several figures can stand side by side."""
     return Drawn(figsize=(width, height), layout="constrained")
-
-
-def _style(size: float) -> Any:
-    return _STYLE | {name: points * size / FONT for name, points in _SIZES.items()}
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -111,38 +100,38 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     choices = {name: kind for name, kind in get_type_hints(draw).items() if get_origin(kind) is Literal}
 
     @wraps(draw)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+    def draw_styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
         for name in choices.keys() & kwargs.keys():
             one_of(name, kwargs[name], choices[name])
         _check({name: value for name, value in kwargs.items() if name not in arguments})
-        size: Any = kwargs.get("font_size", FONT)
-        with rc_context(_style(float(size))):
+        scale = float(kwargs.get("font_size", FONT)) / FONT  # pyright: ignore[reportArgumentType]
+        with rc_context(_STYLE | {name: points * scale for name, points in _SIZES.items()}):
             figure = draw(*args, **kwargs)
-            if kwargs.get("title", _ASKED) is None:
-                _without_title(figure, kwargs.get("ax"))
+            if kwargs.get("title", _QUESTION) is None:
+                _move_title(figure, kwargs.get("ax"))
             if isinstance(figure, Drawn) and figure.under_way:
                 figure.under_way = False
                 for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
                     axis.get_major_ticks(1)  # made here: later they would have the caller's size
         return figure
 
-    return inside
+    return draw_styled
 
 
-def _without_title(figure: Figure, given: Any) -> None:
+def _move_title(figure: Figure, axes: Any) -> None:
     """No title above a single panel either: what it says, if the caption does not, goes there. Several keep theirs."""
-    axes = drawn_axes(figure, given)
-    for where in ("left", "center", "right") if len(axes) == 1 else ():
-        title = " ".join(axes[0].get_title(where).split())
-        axes[0].set_title("", loc=where)
-        if title and title.split()[0].rstrip(",:") not in (said := getattr(figure, "caption", "")):
-            setattr(figure, "caption", f"{said} Shown: {title}.".strip())  # noqa: B010 (as in `caption`)
+    axes = drawn_axes(figure, axes)
+    for side in ("left", "center", "right") if len(axes) == 1 else ():
+        title = " ".join(axes[0].get_title(side).split())
+        axes[0].set_title("", loc=side)
+        if title and title.split()[0].rstrip(",:") not in (text := getattr(figure, "caption", "")):
+            setattr(figure, "caption", f"{text} Shown: {title}.".strip())  # noqa: B010 (as in `caption`)
 
 
-def drawn_axes(figure: Figure, given: Any = None) -> list[Any]:
-    """The axes of a figure's panels: those that are `given`, or all."""
-    if given is not None:
-        return list(np.ravel(np.asarray(given, dtype=object)))
+def drawn_axes(figure: Figure, axes: Any = None) -> list[Any]:
+    """The axes of a figure's panels: these, or all."""
+    if axes is not None:
+        return list(np.ravel(np.asarray(axes, dtype=object)))
     return [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
 
 
@@ -154,21 +143,16 @@ def sized(size: int | float) -> float:
 def begin(
     question: str, height: float, width: float = WIDTH, options: Page | None = None, *, least: float = 0.0
 ) -> Figure:
-    """An empty figure; `height` counts its title in one line, `least` inches are what its panels need across.
-
-    Raises:
-        ValueError: axes to draw into.
-        RoomError: too narrow a width.
-    """
+    """An empty figure; `height` counts its title in one line, `least` inches are what its panels need across."""
     options = options or {}
     if options.get("ax") is not None:
         raise ValueError("this figure lays out its own panels: leave out ax=, and give it a width=")
-    width, title = options.get("width", width), options.get("title", _ASKED)
+    width, title = options.get("width", width), options.get("title", _QUESTION)
     if "width" in options and width < least:
         raise RoomError(f"the panels of this figure need {least:.1f} inches side by side: got width={width}")
     size = FontProperties(size=rcParams["figure.titlesize"]).get_size_in_points()  # `large`, where no style is set
     letters = int(width * 72 / (_BOLD * size))
-    lines = [] if title is None else wrap(question if title == _ASKED else title, letters)
+    lines = [] if title is None else wrap(question if title == _QUESTION else title, letters)
     line = 1.25 * size / 72
     figure = Drawn(figsize=(width, height + line * (len(lines) - 1)), layout="constrained")
     if lines:
@@ -232,11 +216,11 @@ def _check(options: Mapping[str, Any]) -> None:
 
 def _borrowed(options: Page, count: int) -> tuple[Figure, list[Axes]] | None:
     """The axes that are given to draw into and their figure; None where none are."""
-    if (given := options.get("ax")) is None:
+    if options.get("ax") is None:
         return None
-    axes = drawn_axes(Figure(), given)
+    axes = drawn_axes(Figure(), options.get("ax"))
     if any(not isinstance(ax, Axes) for ax in axes):
-        raise TypeError(f"ax= takes axes of Matplotlib, one for each panel: got {given!r:.80}")
+        raise TypeError(f"ax= takes axes of Matplotlib, one for each panel: got {options.get('ax')!r:.80}")
     if len(axes) != count:
         raise ValueError(f"this figure has {count} panels: expected as many axes in ax=, got {len(axes)}")
     if "width" in options:
@@ -248,8 +232,8 @@ def _borrowed(options: Page, count: int) -> tuple[Figure, list[Axes]] | None:
         ax.spines[["top", "right"]].set_visible(False)
         for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
             text.set_fontsize(sized(9))
-    title = options.get("title", _ASKED)
-    if title not in {_ASKED, None}:
+    title = options.get("title", _QUESTION)
+    if title not in {_QUESTION, None}:
         axes[0].set_title(str(title), loc="left")
     return figure, axes
 
@@ -259,7 +243,7 @@ def is_ours(figure: Figure) -> bool:
     return isinstance(figure, Drawn) and figure.under_way
 
 
-def along(figure: Figure, axes: Sequence[Axes], across: str, up: str) -> None:
+def label_axes(figure: Figure, axes: Sequence[Axes], across: str, up: str) -> None:
     """What all panels have along their axes: said once, or where there is one panel, a legend or no room, at each."""
     if is_ours(figure) and len(axes) > 1 and not figure.legends:
         figure.supxlabel(across, fontsize=sized(9))
@@ -283,9 +267,9 @@ def leftmost(figure: Figure, ax: Axes) -> bool:
 
 def caption(figure: Figure, *sentences: str, note: str | None = None) -> None:
     """The caption; a figure that has a title, and so may stand alone, has the `note` on marks under its panels too."""
-    said = " ".join(sentence for sentence in sentences if sentence)
-    before = "" if is_ours(figure) else getattr(figure, "caption", "")
-    setattr(figure, "caption", f"{before} {said}".strip())  # noqa: B010 (somebody's figure has no such attribute)
+    earlier = "" if is_ours(figure) else getattr(figure, "caption", "")
+    text = " ".join(filter(None, [earlier, *sentences]))
+    setattr(figure, "caption", text)  # noqa: B010 (somebody's figure has no such attribute)
     if note and is_ours(figure) and figure.get_suptitle():
         letters = int(figure.get_figwidth() * 72 / (_LETTER * sized(8)))
         lines = [*filter(None, [figure.get_supxlabel()]), fill(note, letters)]
@@ -335,24 +319,20 @@ def legend(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any] | No
 
 
 def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The colour of each behaviour that is there: as told; else ours have theirs, and others what is left in turn.
-
-    Raises:
-        InputError: a behaviour without a colour, or a colour that is none of `FAMILIES`.
-    """
+    """The colour of each behaviour that is there: as told; else ours have theirs, and others what is left in turn."""
     present = dict.fromkeys(behaviours)
     if colours is not None:
         if lacking := [name for name in present if colours.get(name) not in FAMILIES]:
             raise InputError(f"expected a colour of {lacking[0]}, one of {', '.join(FAMILIES)}; got {dict(colours)}")
         return {name: FAMILIES[colour] for name, colour in colours.items() if name in present}
-    left = cycle([colour for colour in FAMILIES.values() if colour not in {BEHAVIOURS.get(name) for name in present}])
-    return {name: BEHAVIOURS.get(name) or next(left) for name in present}
+    rest = cycle([colour for colour in FAMILIES.values() if colour not in {BEHAVIOURS.get(name) for name in present}])
+    return {name: BEHAVIOURS.get(name) or next(rest) for name in present}
 
 
 def colour_of(rows: Any) -> str:
     """The colour of the one behaviour of a table's rows; ink where there are several, or none of ours."""
-    named = rows["behaviour"].unique() if "behaviour" in rows else []
-    return BEHAVIOURS.get(str(named[0]), OWN) if len(named) == 1 else INK
+    names = rows["behaviour"].unique() if "behaviour" in rows else []
+    return BEHAVIOURS.get(str(names[0]), OWN) if len(names) == 1 else INK
 
 
 def broken(text: str, width: int | float, size: int | float = FONT) -> str:
@@ -394,10 +374,10 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def apart(wished: Sequence[float], least: float) -> list[float]:
-    """Rising places at least so far apart, each group of crowded ones around the mean of what they wished."""
-    steps = least * np.arange(len(wished))
-    return (isotonic_regression(np.asarray(wished) - steps).x + steps).tolist() if len(wished) else []
+def spread(heights: Sequence[float], least: float) -> list[float]:
+    """Rising heights at least so far apart, each group of crowded ones around its mean."""
+    steps = least * np.arange(len(heights))
+    return (isotonic_regression(np.asarray(heights) - steps).x + steps).tolist() if len(heights) else []
 
 
 def with_halo(text: Text) -> None:

@@ -18,7 +18,7 @@ from analyses.measures.findings import DISCOVERY, NOTABLE
 from analyses.wording.formats import number
 from analyses.wording.head_names import head_name
 
-_SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
+_QUESTIONS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
 _TICKS = 30  # labels along an axis at most
 _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
@@ -54,33 +54,28 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
     """Layer x head, or layer x position, both directions side by side on one scale; layer 0 at the bottom.
 
     Where cells have a head and a position, each layer and position shows the head with the largest effect, by number.
-    A dot marks what is clear of 0 with q below 0.05 and at least 0.05 of the whole, where prompts are many.
-
-    Args:
-        cells: rows of `tables/cells`, of one site.
-        metric: which to draw.
-        place: what the title calls the site.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+    A dot marks what is clear of 0 with q below 0.05 and at least 0.05 of the whole, where prompts are many. `cells` are
+    rows of `tables/cells`, of one site; `place` is what the title calls it.
     """
-    rows, quantity, bar = _drawn(cells, metric)
+    rows, quantity, bar = _rows_and_value(cells, metric)
     axis = "position" if _has(rows, "position") else "head"
-    site, several = str(rows["site"].iloc[0]), {"head", "position"} <= _axes(rows)
+    site, has_both = str(rows["site"].iloc[0]), {"head", "position"} <= _axes(rows)
     names = _token_names(rows) if axis == "position" else [str(head) for head in range(_size(rows, "head"))]
     scale, note, means = _scale(rows), None, ""
     rows = _by_size(rows).drop_duplicates(["direction", "layer", axis])
-    if several and len(names) <= _FEW:
+    if has_both and len(names) <= _FEW:
         is_visible = rows["value"].abs() >= 0.1 * float(scale.vmax or 1)
         rows = rows.assign(text=rows["head"].astype(str).where(is_visible, ""))
         note = "in each cell the head with the largest effect, by its number where its effect shows"
         means = f" {note[0].upper()}{note[1:]}."
-    elif not several and _has(rows, "q"):  # the largest of many heads would be marked too often
+    elif not has_both and _has(rows, "q"):  # the largest of many heads would be marked too often
         of_whole = f", at least {NOTABLE} of the whole" * (quantity == "share")
         clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
         rows = rows.assign(dot=clear & ~(rows["share"].abs() < NOTABLE))
         note = f"● interval excludes 0, q < {DISCOVERY}{of_whole}"
         means = f" A dot marks what is clear of 0 (95% interval over prompts, q below {DISCOVERY}{of_whole})."
     ways = rows["direction"].unique()
-    titles = {way: _SAYS.get(way, str(way) * (len(ways) > 1)) for way in ways}
+    titles = {way: _QUESTIONS.get(way, str(way) * (len(ways) > 1)) for way in ways}
     rows = rows.assign(panel=[titles[way] for way in rows["direction"]], column=rows[axis], bar=bar).sort_index()
     token = "token" if _has(rows, "token") or _has(rows, "name") else "position"
     words = {
@@ -96,13 +91,9 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
 def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **page: Unpack[Page]) -> Figure:
     """Query x key of the heads with the largest single entries, a row of panels a direction, all on one scale.
 
-    Args:
-        cells: rows of `tables/cells` of `pattern` or `scores`, by query and key.
-        metric: which to draw.
-        place: what the title calls the site.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+    As for `cell_map`, of `pattern` or `scores`, by query and key.
     """
-    rows, _, bar = _drawn(cells, metric)
+    rows, _, bar = _rows_and_value(cells, metric)
     site = place or str(rows["site"].iloc[0])
     best = _by_size(rows)[["layer", "head"]].drop_duplicates().head(_HEADS)
     names, scale = (_token_names(rows, "query"), _token_names(rows, "key")), _scale(rows)
@@ -119,27 +110,20 @@ def top_cells(
 ) -> Figure:
     """The cells with the largest effects either way, both directions, with 95% intervals where prompts are many.
 
-    Cells that are whole layers are all shown, in their order.
-
-    Args:
-        cells: rows of `tables/cells`, of one site.
-        metric: which to draw.
-        top: how many cells.
-        place: what the title calls the site, where it is to name it.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+    Cells that are whole layers are all shown, in their order; of others so many (`top`). For the rest as `cell_map`.
     """
-    rows, quantity, label = _drawn(cells, metric)
+    rows, quantity, label = _rows_and_value(cells, metric)
     has_intervals, whole_layers = _has(rows, "ci_low"), not _axes(rows)
     rows = rows.assign(cell=[literal(cell_name(row), 60) for row in rows.to_dict("records")])
     names = [*dict.fromkeys((rows if whole_layers else _by_size(rows))["cell"])]
     names = names[::-1] if whole_layers else names[:top]  # layer 0 at the bottom, else the largest on top
     bounds = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
     rows = rows.assign(
-        low=rows[bounds[0]], high=rows[bounds[1]], way=[_SAYS.get(way, f"_{way}") for way in rows["direction"]]
+        low=rows[bounds[0]], high=rows[bounds[1]], way=[_QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
     )
     n = max(rows["n"].tolist())
     over = f"95% intervals over {n} prompts" if has_intervals else "one pair: no interval" if n == 1 else f"{n} prompts"
-    said = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
+    text = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
     site = f" of {place}" if place else ""
     words = {
         "asks": f"In which layer{site} is" if whole_layers else f"Which cells{site} carry most of",
@@ -150,14 +134,14 @@ def top_cells(
     rules = [{"x": 0}, *([{"x": 1, "ls": ":"}] if quantity == "share" and np.nanmax(np.abs(values)) > 0.5 else [])]
     figure = draw("top_cells", rows.loc[rows["cell"].isin(names)], page, words, names=names, rules=rules)
     ax = drawn_axes(figure, page.get("ax"))[0]
-    least, most, ends = np.nanmin(values), np.nanmax(values), ax.get_xlim()
-    reach = _FARTHEST * max(abs(least), abs(most))
+    lowest, highest, ends = np.nanmin(values), np.nanmax(values), ax.get_xlim()
+    reach = _FARTHEST * max(abs(lowest), abs(highest))
     if reach:  # no wild interval of a few prompts squeezes all dots together
-        ax.set_xlim(max(ends[0], least - reach), min(ends[1], most + reach))
+        ax.set_xlim(max(ends[0], lowest - reach), min(ends[1], highest + reach))
     over += ", some beyond the edge" * (ax.get_xlim() != ends)
     if is_ours(figure) and figure.get_suptitle():  # else the caption says it
         ax.set_xlabel(f"{ax.get_xlabel()} ({over})")
-    caption(figure, said, f"Lines are {over}." * has_intervals)
+    caption(figure, text, f"Lines are {over}." * has_intervals)
     return figure
 
 
@@ -165,11 +149,7 @@ def top_cells(
 def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page]) -> Figure:
     """What the metric falls to while cells are ablated one after the other, with the band of its 95% interval.
 
-    Args:
-        cells: rows of an ablation's table, with `step`.
-        metric: which to draw.
-        plain: the metric with nothing ablated.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+    `cells` are rows of an ablation's table, with `step`; `plain` is the metric with nothing ablated.
     """
     rows = select_rows(cells, ["step"], single=_ONE_SITE, metric=metric).sort_values("step")
     names = ["nothing", *(literal(cell_name(row)) for row in rows.to_dict("records"))]
@@ -179,9 +159,9 @@ def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page
     band = ", the band is the 95% interval of the change" * (n > 2)
     words = {"quantity": quantity, "unit": unit, "n": n, "band": band}
     figure = draw("steps", pd.DataFrame(table).assign(step=range(len(names))), page, words)
-    shown = range(0, len(names), -(-len(names) // _TICKS))
+    ticks = range(0, len(names), -(-len(names) // _TICKS))
     ax = drawn_axes(figure, page.get("ax"))[0]
-    ax.set_xticks(shown, [names[step] for step in shown], rotation=90)
+    ax.set_xticks(ticks, [names[step] for step in ticks], rotation=90)
     return figure
 
 
@@ -190,12 +170,7 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
     """Estimate (across) against exact effect (up): a column a method, a row a direction; the line is perfect agreement.
 
     Panels of one kind (cells, edges, magnitudes) have one scale, the same on both axes. The worst missed are named.
-
-    Args:
-        estimates: rows of `tables/estimates`.
-        correlations: rows of `tables/correlations`; each panel's title gives its own.
-        metric: which to draw.
-        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+    Tables are `tables/estimates` and `tables/correlations`; each panel's title gives its own correlations.
     """
     rows = select_rows(estimates, ["method", *PLACE], metric=metric)
     rows = rows.loc[rows["exact"].notna() & ~rows["idle"]]
@@ -209,10 +184,8 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
         values = np.append(group[["exact", "estimate"]].to_numpy(dtype=float), 0.0)
         margin = 0.08 * np.ptp(values) or 1.0
         spans[kind] = values.min() - margin, values.max() + margin
-    agreement, kinds = (
-        select_rows(correlations, ["method", "direction"], metric=metric),
-        dict(zip(rows["method"], kinds, strict=True)),
-    )
+    agreement = select_rows(correlations, ["method", "direction"], metric=metric)
+    kind_of = dict(zip(rows["method"], kinds, strict=True))
     tables, limits = [], {}
     for _, panels in agreement.groupby("direction", sort=False):
         for panel in panels.to_dict("records"):
@@ -222,7 +195,7 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
             title = f"{method}, {way}{', means of magnitudes' * (method == _MAGNITUDES)}\n{agrees}"
             group = rows.loc[(rows["method"] == method) & (rows["direction"] == way)]
             group = group if len(group) else group.reindex([0]).assign(dots="")  # an empty panel
-            limits[title] = spans.get(kinds.get(method), (-1, 1))
+            limits[title] = spans.get(kind_of.get(method), (-1, 1))
             tables.append(group.assign(panel=title, note=_missed(group, limits[title])))
     quantity, unit = metric_unit(metric)
     words = {"quantity": quantity, "unit": unit}
@@ -240,30 +213,27 @@ def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
     """What is shown, and over how many prompts."""
     quantity, unit = metric_unit(metric)
     ways = " and ".join(str(way) for way in rows["direction"].unique())
-    drawn = (
-        f"share of the {quantity}" if rows["share"].notna().to_numpy().any() else f"effect on the {quantity} ({unit})"
-    )
+    is_share = rows["share"].notna().to_numpy().any()
+    value = f"share of the {quantity}" if is_share else f"effect on the {quantity} ({unit})"
     n = max(rows["n"].tolist())
-    return f"The {drawn} of {cells}; {ways}, mean over {n} prompt{'s' if n != 1 else ''}."
+    return f"The {value} of {cells}; {ways}, mean over {n} prompt{'s' if n != 1 else ''}."
 
 
-def _drawn(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
-    """The metric's rows, the column that is their value (shares where they are defined), and what to call it."""
-    rows = _numbered(select_rows(cells, PLACE, single=_ONE_SITE, metric=metric))
+def _rows_and_value(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
+    """The metric's rows, the column that is their value (shares where they are defined), and what to call it.
+
+    Places that go by names are counted in the order in which the names come; these are then in `name`, `key_name`.
+    """
+    rows = select_rows(cells, PLACE, single=_ONE_SITE, metric=metric)
+    for axis in ("position", "query", "key"):
+        if _has(rows, axis) and not pd.api.types.is_numeric_dtype(rows[axis]):
+            numbers, names = pd.factorize(rows[axis])
+            rows = rows.assign(**{axis: numbers, f"{'key_' * (axis == 'key')}name": np.asarray(names)[numbers]})
     name, unit = metric_unit(metric)
     if rows["share"].notna().to_numpy().any():
         label = f"share of the\n{'difference in rank' if metric == 'rank' else name}"
         return rows.assign(value=rows["share"]), "share", label
     return rows.assign(value=rows["effect"]), "effect", f"effect on the\n{name}, {unit}"
-
-
-def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
-    """Places that go by names counted in the order in which the names come; these are then in `name`, `key_name`."""
-    for axis in ("position", "query", "key"):
-        if _has(rows, axis) and not pd.api.types.is_numeric_dtype(rows[axis]):
-            numbers, names = pd.factorize(rows[axis])
-            rows = rows.assign(**{axis: numbers, f"{'key_' * (axis == 'key')}name": np.asarray(names)[numbers]})
-    return rows
 
 
 def metric_unit(metric: str) -> tuple[str, str]:
@@ -301,16 +271,13 @@ def _size(rows: pd.DataFrame, axis: str) -> int:
 def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
     """What to write at each position: its name, or token with the corrupted one below where they differ, or number."""
     prefix = "key_" if axis == "key" else ""
-    where = group.drop_duplicates(axis).set_index(axis)
+    first = group.drop_duplicates(axis).set_index(axis)
     names = []
     for place in range(_size(group, axis)):
-        clean, corrupt = (
-            where.loc[place, f"{prefix}{name}"] if f"{prefix}{name}" in where and place in where.index else None
-            for name in ("token", "corrupt_token")
-        )
-        named = where[f"{prefix}name"].get(place) if f"{prefix}name" in where else None
-        shown = named if isinstance(named, str) else _token_name(clean, corrupt) or str(place)
-        names.append(literal(shown, 2 * _TOKEN + 1))
+        row = first.loc[place] if place in first.index else {}
+        name = row.get(f"{prefix}name")
+        token = _token_name(row.get(f"{prefix}token"), row.get(f"{prefix}corrupt_token"))
+        names.append(literal(name if isinstance(name, str) else token or str(place), 2 * _TOKEN + 1))
     return names
 
 
@@ -333,14 +300,13 @@ def cell_name(row: Mapping[Any, Any]) -> str:
     if isinstance(row.get("part"), str) and row["part"] != "head":  # a term of the stream
         units = ["MLP" if row["part"] == "mlp" else "cross" if row["part"] == "cross_head" else str(row["part"])]
     name = ".".join([name, *units])
-    places = []
-    for axis, says, prefix in (("position", "at", ""), ("query", "from", ""), ("key", "to", "key_")):
+    for axis, preposition, prefix in (("position", "at", ""), ("query", "from", ""), ("key", "to", "key_")):
         if axis in row and not pd.isna(row[axis]):
             token = _token_name(row.get(f"{prefix}token"), row.get(f"{prefix}corrupt_token"))
-            named = row.get(f"{prefix}name")
-            place = named if isinstance(named, str) else row[axis]
-            places.append(f"{says} {place}" + (f" ({token.replace(chr(10), '/')})" if token else ""))
-    return " ".join([name, *places])
+            title = row.get(f"{prefix}name")
+            place = title if isinstance(title, str) else row[axis]
+            name += f" {preposition} {place}" + (f" ({token.replace(chr(10), '/')})" if token else "")
+    return name
 
 
 def component_name(name: str) -> str:

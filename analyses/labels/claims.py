@@ -9,68 +9,43 @@ What a head loses there it would lose by looking at fixed distances alone.
 
 import random
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
 from analyses.measures.definitions import Looks
 from analyses.reading.windows import Window
-from interp import AnnotatedText
 from interp.patching.claimed_texts import Claim, How, Read
 
 _DRAWS = 20  # until one falls inside the text
 Keys = Mapping[int, Collection[int]]  # by row, in order; of keys that are exchanged, each is mapped to another
 
 
-def unannotated(text: AnnotatedText) -> list[str]:
-    """What a text is not annotated with, so that measures that speak of it claim nothing there."""
-    layers = {"tags": text.tags, "relations": text.relations, "chains": text.mentions}
-    return [f"texts without {name}" for name, values in layers.items() if values is None]
-
-
 def with_control(
-    window: Window,
-    looks: Looks,
-    readable: Collection[int],
-    rng: random.Random,
-    *,
-    causal: bool,
-    at_distance: bool,
-    counts: Counter[str],
+    window: Window, row_keys: Looks, readable: Collection[int], rng: random.Random, *, causal: bool, at_distance: bool
 ) -> tuple[Keys, Keys]:
     """The claim, and other keys at the same rows, where both can be hidden and something can be read.
 
-    Args:
-        window: the text.
-        looks: rows and keys; those that a causal stack does not see are passed over.
-        readable: rows with a read-out.
-        rng: draws the control's keys.
-        causal: rows see no later key.
-        at_distance: draw each key of the control at about the distance of one claimed.
-        counts: what is left out.
+    Keys that a causal stack does not see are passed over; `at_distance` draws each key of the control at about the
+    distance of one claimed. Rows with nothing to read, or no other key to hide, are left out.
     """
     content, width = sorted(window.content), len(window.ids)
     claim: dict[int, frozenset[int]] = {}
     control: dict[int, frozenset[int]] = {}
-    for row in sorted(looks):
+    for row in sorted(row_keys):
         n_visible = row + 1 if causal else width
-        keys = frozenset(key for key in looks[row] if key < n_visible)
-        if keys and row not in readable:
-            counts["rows left out: nothing to read there"] += 1
-        elif keys:
-            drawn = _others(row, keys, _visible(content, row, causal), rng, at_distance=at_distance)
-            drawn = drawn[: n_visible - 1]  # a row must keep a key
-            if drawn and len(keys) < n_visible:
-                claim[row], control[row] = keys, frozenset(drawn)
-            else:
-                counts["rows left out: no other key to hide"] += 1
+        keys = frozenset(key for key in row_keys[row] if key < n_visible)
+        if keys and row in readable:
+            draw = _other_keys(row, keys, _visible(content, row, causal), rng, at_distance=at_distance)
+            draw = draw[: n_visible - 1]  # a row must keep a key
+            if draw and len(keys) < n_visible:
+                claim[row], control[row] = keys, frozenset(draw)
     return claim, control
 
 
-def distances(looks: Looks, *, causal: bool) -> list[frozenset[int]]:
+def distances(row_keys: Looks, *, causal: bool) -> list[frozenset[int]]:
     """How far each row's keys are from it, key less row."""
-    rows = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(looks.items())]
+    rows = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(row_keys.items())]
     return [row for row in rows if row]
 
 
@@ -99,16 +74,16 @@ def exchanged(window: Window, claim: Keys, rng: random.Random, *, causal: bool) 
     return rows
 
 
-def as_claim(keys: Keys, prompt: int, width: int, read: Read, how: How) -> Claim:
+def as_claim(keys: Keys, prompt: int, width: int, metric: Read, kind: How) -> Claim:
     """The claim on a text of so many columns."""
-    places = [(number, key) for number, row_keys in enumerate(keys.values()) for key in row_keys]
-    mask, others = torch.zeros(len(keys), width, dtype=torch.bool), None
-    mask[tuple(torch.tensor(places).T)] = True
-    if how == "exchange":
-        others = torch.full(mask.shape, -1)
-        partners = [row[key] for row in keys.values() if isinstance(row, Mapping) for key in row]
-        others[tuple(torch.tensor(places).T)] = torch.tensor(partners)
-    return Claim(prompt, torch.tensor([*keys]), mask, read, how, others)
+    index = torch.tensor([(number, key) for number, row_keys in enumerate(keys.values()) for key in row_keys])
+    mask, partners = torch.zeros(len(keys), width, dtype=torch.bool), None
+    mask[tuple(index.T)] = True
+    if kind == "exchange":
+        partners = torch.full(mask.shape, -1)
+        columns = [row[key] for row in keys.values() if isinstance(row, Mapping) for key in row]
+        partners[tuple(index.T)] = torch.tensor(columns)
+    return Claim(prompt, torch.tensor([*keys]), mask, metric, kind, partners)
 
 
 def _visible(content: Sequence[int], row: int, causal: bool) -> Sequence[int]:
@@ -116,18 +91,18 @@ def _visible(content: Sequence[int], row: int, causal: bool) -> Sequence[int]:
     return content[: bisect_right(content, row)] if causal else content
 
 
-def _others(
+def _other_keys(
     row: int, keys: Collection[int], visible: Sequence[int], rng: random.Random, *, at_distance: bool
 ) -> list[int]:
     """As many other visible keys, or all where there are fewer."""
     free = [key for key in visible if key not in keys]
     if not at_distance:
         return rng.sample(free, min(len(keys), len(free)))
-    drawn: list[int] = []
+    draw: list[int] = []
     reach = [abs(row - key).bit_length() for key in free]  # distances of the same power of two are about the same
     for key in sorted(keys)[: len(free)]:
         near = [index for index, other in enumerate(reach) if other == abs(row - key).bit_length()]
         index = rng.choice(near) if near else rng.randrange(len(free))
-        drawn.append(free.pop(index))
+        draw.append(free.pop(index))
         reach.pop(index)
-    return drawn
+    return draw

@@ -1,27 +1,41 @@
-"""What do two halves of a text, and the model's own next word, say of every head? All that a label can rest on.
+"""What can a label rest on? What two halves of a text say of every head, what the model's own next word loses without
+it, and a bar that heads which have learnt nothing do not reach.
 
 One half of the documents chooses, the other reports; on each, attention is scored beside its baselines and claimed keys
-are hidden. Heads that have learnt nothing, and those that read words in another order, set a bar (`null_bars`).
+are hidden. Heads whose W_Q and W_K keep their numbers in another order read the trained streams, as sharp as the
+trained ones (`interp.patterns.shuffled`); the trained heads read the words of a text in another order under its
+annotation. Models of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar, which hardly
+anything fails.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+import math
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
-from analyses.behaviours import asked_of
+from analyses.behaviours import OURS, asked_of
+from analyses.corpora.serving import sharing
+from analyses.execution.provenance import hash_of
+from analyses.execution.shards import Shards, Tensors
 from analyses.labels import knockouts
 from analyses.labels.hiding import FEWEST
-from analyses.labels.null_bars import Bars, bars_of
 from analyses.labels.screen import Screen, Screened
-from analyses.labels.study import Study
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, notable
-from analyses.measures.head_tables import Collected
+from analyses.measures.head_tables import Collected, Heads, values
 from analyses.reading.samples import Sample
-from interp import InputError, Transformer
+from analyses.reading.windows import Reading
+from analyses.scoring.collectors import collect
+from interp import AnnotatedText, InputError, Model, Transformer
+from interp.initialisation import untrained
+from interp.patterns.shuffled import Shuffled, Streams
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
 _WORDS = 60  # of a document, that knock-outs read at most
@@ -32,27 +46,59 @@ _TWO_STACKS = "no causal evidence: keys are hidden in models of one stack, and t
 NOTABLE_EFFECT = 0.01  # nats a row: the least effect that makes a label
 HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # of the documents' groups: even ones choose, odd ones report
 CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
+COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
+N_COPIES = 40
+UNTRAINED = 3  # models of the same shape
+_END_AT_ONE = ("share", "correlation")  # units of measures
+_LEAST_LEFT = 0.01  # of what ends at 1: nearer values count as this near
+LEVEL = 0.05  # of models whose heads have learnt nothing, how many may have one above any bar
+_HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
+_SEPARATOR = ": "  # between a behaviour and its measure, in the name of what is kept
+_BAR_DOCUMENTS, _BAR_WORDS = 32, 120  # what each of them reads, of more documents where these hold few items
+_ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
+Say = Callable[[str, int], object]  # what is being done, and how often it was
+Bars = dict[str, float]
+"""By measure, the gain that heads which have learnt nothing do not reach; at least 0.
+
+Of a measure of few items the best of a thousand heads is luck too: a finding of few items must be all the larger.
+"""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The arguments of `analyses.labels.label`; `corpora` and `behaviours` are by name of the behaviour."""
+
+    model: Model
+    corpora: Mapping[str, Iterable[AnnotatedText]]
+    behaviours: Mapping[str, Behaviour]
+    seed: int = 0
+    shards: Shards = field(default_factory=Shards)
+    say: Say = lambda stage, count: None
+    documents: int | None = None
+    words: int | None = None
+    exact: bool = False
+
+    def shards_of(self, *names: str) -> Shards:
+        """Shards of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
+        digest = getattr(self.corpora[names[0]], "digest", None)
+        has_hash = digest is not None and all(name in OURS for name in names)
+        return self.shards.narrow(digest, names) if has_hash else Shards()
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Both halves of one behaviour in one kind of attention: what each says of every head.
 
-    heads             rows of `tables/heads` of the half that chooses, and of the one that reports
-    effects           knock-outs, likewise
-    bars              what heads that have learnt nothing stay below
-    effects_left_out  why nothing could be knocked out
-    size              documents of each half, and words of each, in which keys were hidden
-    screened          on the half that chooses; None where all effects were measured
+    `heads` and `effects` are tables of the half that chooses, and of the one that reports.
     """
 
     behaviour: Behaviour
     heads: Sequence[pd.DataFrame]
     effects: Sequence[pd.DataFrame]
     bars: Bars
-    effects_left_out: str | None = None
-    size: tuple[int, int] = (0, 0)
-    screened: Screened | None = None
+    effects_left_out: str | None = None  # why nothing could be knocked out
+    size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, in which keys were hidden
+    screened: Screened | None = None  # on the half that chooses; None where all effects were measured
 
     def candidates(self) -> pd.DataFrame:
         """Heads and measures that the half that chooses does choose."""
@@ -72,8 +118,8 @@ def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
                 raise InputError(_TWO_STACKS)
             if not isinstance(model, Transformer):
                 raise InputError(_WHOLE)
-            most = affordable(model, behaviour)
-            evidence = replace(evidence, size=(study.documents or most[0], study.words or most[1]))
+            documents, words = affordable(model, behaviour)
+            evidence = replace(evidence, size=(study.documents or documents, study.words or words))
             evidence = _with_effects(model, study, evidence)
         except InputError as error:
             evidence = replace(evidence, effects_left_out=str(error))
@@ -95,25 +141,26 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
 
     Unless all is measured, what may be chosen is measured on the first half, and what was chosen on the second.
     """
-    behaviour, shown = evidence.behaviour, evidence.heads[0]
+    behaviour, heads = evidence.behaviour, evidence.heads[0]
     stage = f"{behaviour.name}: knocking out"
 
-    def half(number: Literal[0, 1], chosen: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
+    def half(number: Literal[0, 1], candidates: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
         study.say(stage, 0)
-        cells = {*chosen[["layer", "head", "measure"]].itertuples(index=False, name=None)}
+        cells = {*candidates[["layer", "head", "measure"]].itertuples(index=False, name=None)}
         return knockouts.measure(
             model,
-            **_read(study, evidence, number),
+            **_texts(study, evidence, number),
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
-            shards=study.kept(behaviour.name).within(number, evidence.size, study.seed),
+            shards=study.shards_of(behaviour.name).narrow(number, evidence.size, study.seed),
             progress=lambda texts: study.say(stage, texts),
         )
 
-    first = half(0, candidates(behaviour, evidence.bars, shown), ())
+    first = half(0, candidates(behaviour, evidence.bars, heads), ())
     moved, screened = moving(first.table), first.screened
-    chosen = candidates(behaviour, evidence.bars, shown, first.table)
-    second = half(1, chosen, {*notable(shown)["measure"], *moved["measure"]})
+    second = half(
+        1, candidates(behaviour, evidence.bars, heads, first.table), {*notable(heads)["measure"], *moved["measure"]}
+    )
     if screened is not None:
         screened = replace(screened, missed=int(moved["sampled"].to_numpy(dtype=bool).sum()))
     return replace(evidence, effects=[first.table, second.table], screened=screened)
@@ -123,20 +170,20 @@ def candidates(
     behaviour: Behaviour, bars: Bars, heads: pd.DataFrame, effects: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Heads and measures that attention, or effect where it is known, chooses on the choosing half, and which does."""
-    shown = notable(heads)
-    bar = np.array([bars.get(name, 0.0) for name in shown["measure"]], dtype=float)
-    rows = shown.loc[shown["gain"].to_numpy(dtype=float) > bar, CELL].assign(attends=True, moves=False)
+    findings = notable(heads)
+    bar = np.array([bars.get(name, 0.0) for name in findings["measure"]], dtype=float)
+    rows = findings.loc[findings["gain"].to_numpy(dtype=float) > bar, CELL].assign(attends=True, moves=False)
     if effects is not None:
         rows = pd.concat([rows, moving(effects)[CELL].assign(attends=False, moves=True)])
     fit = [behaviour[name].called is not None for name in rows["measure"]]
     return rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
 
 
-def _read(study: Study, evidence: Evidence, half: Literal[0, 1], most: int | None = None) -> dict[str, Any]:
-    """What knock-outs read of one half of the documents, or of `most` of these; probes are trained on the other."""
+def _texts(study: Study, evidence: Evidence, half: Literal[0, 1], limit: int | None = None) -> dict[str, Any]:
+    """What knock-outs read of one half of the documents, or of `limit` of these; probes are trained on the other."""
     corpus, (documents, words) = study.corpora[evidence.behaviour.name], evidence.size
     return {
-        "corpus": Sample(corpus, half, min(documents, most or documents), words),
+        "corpus": Sample(corpus, half, min(documents, limit or documents), words),
         "training": Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING),
         "behaviours": [evidence.behaviour],
         "texts": documents * words,  # all of them
@@ -144,22 +191,147 @@ def _read(study: Study, evidence: Evidence, half: Literal[0, 1], most: int | Non
     }
 
 
-def together(
-    study: Study, evidence: Evidence, heads: Sequence[tuple[str, Sequence[tuple[int, int]]]], most: int | None = None
+def joint_effects(
+    study: Study, evidence: Evidence, heads: Sequence[tuple[str, Sequence[tuple[int, int]]]], limit: int | None = None
 ) -> pd.DataFrame:
-    """The least that changing a measure's keys in several heads at once costs (`knockouts.least`): a row for each of
-    `heads`, on the reporting half, or on `most` of its documents.
+    """The least that changing a measure's keys in several heads at once costs (`knockouts.least`), by set of heads.
 
-    Missing where nothing could be knocked out.
+    On the reporting half, or on `limit` of its documents; missing where nothing could be knocked out.
     """
     if evidence.effects_left_out or not isinstance(study.model, Transformer) or not heads:
         return knockouts.least(pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS, dtype=float))
-    kept = study.kept(evidence.behaviour.name).within("together", evidence.size, most, study.seed)
-    read = _read(study, evidence, 1, most)  # probes are those of all documents
-    return knockouts.least(knockouts.measure_together(study.model, heads=heads, shards=kept, **read))
+    shards = study.shards_of(evidence.behaviour.name).narrow("together", evidence.size, limit, study.seed)
+    texts = _texts(study, evidence, 1, limit)  # probes are those of all documents
+    return knockouts.least(knockouts.measure_together(study.model, heads=heads, shards=shards, **texts))
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:
     """The rows of knock-outs in which hiding costs what the model says."""
     enough = effects["documents"] >= FEWEST
     return effects.loc[(effects["q"] < DISCOVERY) & (effects["effect"] >= NOTABLE_EFFECT) & enough]
+
+
+@dataclass(frozen=True)
+class _Null:
+    """Heads that have learnt nothing, or that read nothing; their model is made when it is documents."""
+
+    name: str
+    model: Callable[[], Model]
+    heads: Heads
+    copies: int = 1  # that `heads` are of
+
+
+def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
+    """All of them; a model that another library runs has no parts to shuffle."""
+    for number in range(UNTRAINED):
+        yield _Null(SMALL, partial(untrained, model, seed + number), kind)
+    yield _Null(WORDS, lambda: model, kind)
+    trained = model.model if isinstance(model, Shuffled) else model  # copies are judged by other copies
+    if not isinstance(trained, Transformer):
+        return
+    kind = replace(kind, n_layers=trained.config.stacks[kind.stack].n_layers)
+    streams = Streams(trained, kind.stack, kind.attention)
+    lot = max(1, min(N_COPIES, _HEADS_AT_ONCE // kind.count))
+    for first in range(0, N_COPIES, lot):
+        copies = min(lot, N_COPIES - first)
+        model_of = partial(Shuffled, trained, copies, seed + first, kind.stack, kind.attention, streams=streams)
+        yield _Null(COPIES, model_of, replace(kind, n_layers=kind.n_layers * copies), copies)
+
+
+def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
+    """The text's words in another order, its annotation left where it stands: what is left says nothing of words."""
+    words = [*text.words]
+    random.Random(f"{seed}-{text.document}").shuffle(words)
+    return replace(text, words=tuple(words))
+
+
+def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
+    """For each that was collected, what heads that have learnt nothing do not reach.
+
+    A bar is the largest gain of any of them, or the gain that the best head of a whole copy exceeds with a probability
+    of `LEVEL` over the number of measures (Bonferroni), by a Gumbel distribution with the mean and variance of the
+    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes). Of shares and correlations, which end at 1,
+    the logarithm of what is left to 1 is fitted.
+    """
+    reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
+    by_kind = {heads: asked_of(heads, study.behaviours) for heads in dict.fromkeys(each.heads for each in collected)}
+    for kind, measured in by_kind.items():
+        of_kind = [each for each in collected if each.heads == kind]
+        for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):
+            sample = [
+                *Sample(corpus, 0, documents_of([each for each in of_kind if each.behaviour in names]), _BAR_WORDS)
+            ]
+            seed, nulls, texts = study.seed, [*_nulls(study.model, kind, study.seed)], hash_of(sample)
+            lots = [
+                (
+                    [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed, texts],
+                    partial(_reached, null, [measured[name] for name in names], sample, seed),
+                )
+                for number, null in enumerate(nulls)
+            ]
+            progress = partial(study.say, "reading with heads that have learnt nothing")
+            progress(0)
+            for null, best in zip(nulls, study.shards_of(*names).measure(lots, progress), strict=True):
+                for key, gained in best.items():
+                    name, measure = key.split(_SEPARATOR, 1)
+                    reached.setdefault((kind, name, measure), {}).setdefault(null.name, []).append(gained)
+    level = LEVEL / max(len(reached), 1)
+    bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
+    for (kind, name, measure), best in reached.items():
+        largest = max(float(gained[0].max()) for lots in best.values() for gained in lots)
+        bar = _surpassed(best.get(COPIES, []), level, ends=by_kind[kind][name][measure].unit in _END_AT_ONE)
+        bars[kind, name][measure] = max(0.0, largest, bar)
+    return [*bars.values()]
+
+
+def _surpassed(lots: Sequence[Tensor], probability: float, *, ends: bool) -> float:
+    """The gain that the next copy's best head surpasses with this probability; 0 without copies to tell it from.
+
+    Of what `ends` at 1 the logarithm of what is left to 1 is fitted.
+    """
+    gained, baseline = torch.cat([*lots], 1) if lots else torch.empty(2, 0)
+    gained, baseline = gained[gained.isfinite()], float(baseline.mean())
+    if len(gained) < 2:
+        return 0.0
+    if not ends:
+        return _gumbel(gained, probability)
+    rest = (1 - baseline - gained).clamp(min=_LEAST_LEFT)
+    return 1 - baseline - math.exp(-_gumbel(-rest.log(), probability))
+
+
+def _gumbel(values: Tensor, probability: float) -> float:
+    """What the next value exceeds with this probability, by a Gumbel distribution with these values' moments."""
+    scale = float(values.std()) * math.sqrt(6) / math.pi
+    return float(values.mean()) - scale * (np.euler_gamma + math.log(-math.log1p(-probability)))
+
+
+def documents_of(collected: Sequence[Collected]) -> int:
+    """How many documents hold enough items of every behaviour, if items stand everywhere alike."""
+    documents = _BAR_DOCUMENTS
+    for behaviour in collected:
+        items = max(float(scored.totals.finish().rows[:, 0].sum(0).max()) for scored in behaviour.scored)
+        tokens = behaviour.counts.get("tokens", 0) / max(behaviour.documents, 1)
+        share = _BAR_WORDS / max(_BAR_WORDS, tokens)  # of each document that is read
+        documents = max(documents, math.ceil(_ITEMS * behaviour.documents / max(items * share, 1)))
+    return min(documents, _MOST_DOCUMENTS)
+
+
+def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Tensors:
+    """The largest gain of any head of each copy, and the baseline (`2 copy`), by behaviour and measure."""
+    texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
+    model, reached = null.model(), dict[str, Tensor]()
+    bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
+    results = zip(measured, collect(Reading(model, texts, heads=null.heads), bare), strict=True)
+    tables = [
+        (each.name, scored) for each, result in results if isinstance(result, Collected) for scored in result.scored
+    ]
+    for name, scored in tables:
+        of_heads, baselines = values(scored, null.heads.count)
+        for measure, gained, baseline in zip(scored.measures, (of_heads - baselines).T, baselines, strict=True):
+            counts = measure.of_words or null.name != WORDS  # in shuffled words, where a word stands is as it was
+            if scored.sink == "kept" and counts and not np.isnan(gained).all():
+                by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # copies of one layer are side by side
+                best = np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))
+                columns = torch.tensor(np.stack([best, np.full_like(best, baseline)]))
+                reached[f"{name}{_SEPARATOR}{measure.name}"] = columns
+    return reached

@@ -7,7 +7,6 @@ heads at once.
 
 import random
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
 from torch import Tensor
 
-from analyses.execution.shards import Kept, Lot, Shards
+from analyses.execution.shards import Lot, Shards, Tensors
 from analyses.labels.claims import Keys, as_claim, at_usual_distances, exchanged, with_control
 from analyses.labels.readouts import Readout
 from analyses.measures.definitions import Looks, Measure
@@ -40,7 +39,7 @@ HIDDEN = (CLAIM, *CONTROLS)
 FARTHER = "another distance"  # what other keys are where the claimed ones are given by their distance
 CLAIMS = 128  # with their controls, that one call hides
 FEWEST = 5  # documents, or groups of them, in which keys were hidden: fewer say nothing
-_HOW: Mapping[str, How] = {ARMS[0]: "exchange", ARMS[1]: "remove"}
+_WAYS: Mapping[str, How] = {ARMS[0]: "exchange", ARMS[1]: "remove"}
 _SURELY = 0.995  # of the one-sided bounds of a cost that is settled
 _PARTS = (10, 20)  # documents after which measuring may stop
 N_PARTS = 1 + len(_PARTS)
@@ -73,31 +72,25 @@ class Draws:
 
     What is drawn for a claim depends on `seed`, its text and its measure alone, keys at usual distances on its
     measure's texts too: whatever else is asked, its controls are the same.
-
-    measures  behaviour and measure of each column
-    armed     names of the measures whose keys are exchanged and removed too
-    usual     by measure, the distances of each row's keys
-    counts    what is left out
     """
 
     causal: bool
-    measures: Sequence[tuple[str, Measure]]
+    measures: Sequence[tuple[str, Measure]]  # behaviour and measure of each column
     seed: int
-    armed: Collection[str]
-    usual: Mapping[str, Sequence[frozenset[int]]]
-    counts: Counter[str]
+    armed: Collection[str]  # names of the measures whose keys are exchanged and removed too
+    usual: Mapping[str, Sequence[frozenset[int]]]  # by measure, the distances of each row's keys
 
     def jobs(
-        self, window: Window, group: int, part: int, read_by: Mapping[str, Readout], looks: Mapping[str, Looks]
+        self, window: Window, group: int, part: int, read_by: Mapping[str, Readout], claimed: Mapping[str, Looks]
     ) -> Iterator[Job]:
         """The claims of one window, of a document in some group and part, and their controls."""
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
         reads: dict[tuple[Readout, tuple[int, ...]], Read] = {}  # what reads the same shares a gradient
         for column, (behaviour, measure) in enumerate(self.measures):
-            if not looks.get(measure.name) or behaviour not in read_by:
+            if not claimed.get(measure.name) or behaviour not in read_by:
                 continue
             readout = read_by[behaviour]
-            for kind, keys in self._kinds(window, measure, looks[measure.name], readout, readable[readout]):
+            for kind, keys in self._kinds(window, measure, claimed[measure.name], readout, readable[readout]):
                 rows = (*keys,)
                 if (readout, rows) not in reads:
                     reads[readout, rows] = readout.read(window, rows)
@@ -105,17 +98,17 @@ class Draws:
                 yield Job(kind, column, group, part, readout, ids, keys, reads[readout, rows])
 
     def _kinds(
-        self, window: Window, measure: Measure, looks: Looks, readout: Readout, readable: Collection[int]
+        self, window: Window, measure: Measure, claimed: Looks, readout: Readout, readable: Collection[int]
     ) -> Iterator[tuple[str, Keys]]:
         causal, words = self.causal, measure.of_words
         rng = random.Random(repr((self.seed, window.text.document, window.start, window.ids, measure.name)))
-        both = with_control(window, looks, readable, rng, causal=causal, at_distance=words, counts=self.counts)
-        if not both[0]:
+        pair = with_control(window, claimed, readable, rng, causal=causal, at_distance=words)
+        if not pair[0]:
             return
-        lot = readout.lot(window, (*both[0],), rng)
-        claim, others = ({row: keys[row] for row in keys if row in lot} for keys in both)
+        lot = readout.lot(window, (*pair[0],), rng)
+        claim, control = ({row: keys[row] for row in keys if row in lot} for keys in pair)
         yield CLAIM, claim
-        yield CONTROLS[0], others
+        yield CONTROLS[0], control
         if words:
             yield CONTROLS[1], at_usual_distances(window, claim, self.usual[measure.name], rng, causal=causal)
         if measure.name in self.armed:
@@ -166,43 +159,35 @@ def hide(
     *,
     cells: Cells | None = None,
     part: int | None = None,
-    together: Sequence[Sequence[tuple[int, int]]] | None = None,
+    head_sets: Sequence[Sequence[tuple[int, int]]] | None = None,
     estimate: bool = False,
-    done: Progress | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Tensor]:
     """What hiding each job's keys costs, `drop` (job x head), NaN where that is not asked.
 
     Of texts that are masked there is `mass` (job x head), the attention to the keys; of estimates there are `size`, the
     losses added up without their signs (job x head), and `value`, what is read where nothing is hidden (job).
-
-    Args:
-        work: claims and controls.
-        kinds: of jobs.
-        cells: heads and measures that are asked; by default all.
-        part: of the documents; by default all.
-        together: of each measure the heads (layer, head) from which keys are hidden at once, as if they were one head.
-        estimate: from gradients, instead of measuring.
-        done: called with the number of lots that are there.
+    `head_sets` has by measure the heads (layer, head) from which keys are hidden at once, as if they were one head;
+    `estimate` takes gradients instead of measuring.
     """
-    places: list[list[int]] = []
+    indices: list[list[int]] = []
     lots: list[Lot] = []
     first = 0
     for number, lot in enumerate(work.lots):
-        wanted = [job.kind in kinds and part in (None, job.part) for job in lot]
-        if cells is not None:
-            wanted = [yes and cells[:, job.column].any() for yes, job in zip(wanted, lot, strict=True)]
-        for readout in dict.fromkeys(job.readout for job in lot):
-            chosen = [at for at, job in enumerate(lot) if wanted[at] and job.readout is readout]
-            if not chosen:
-                continue
-            jobs = [lot[at] for at in chosen]
-            texts = {ids: at for at, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
+        selected = [
+            (index, job)
+            for index, job in enumerate(lot, start=first)
+            if job.kind in kinds and part in (None, job.part) and (cells is None or cells[:, job.column].any())
+        ]
+        for readout in dict.fromkeys(job.readout for _, job in selected):
+            rows, jobs = zip(*((index, job) for index, job in selected if job.readout is readout), strict=True)
+            texts = {ids: index for index, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
             batch = TokenBatch.from_rows([*texts])
             claims = [
-                as_claim(job.keys, texts[job.ids], len(job.ids), job.read, _HOW.get(job.kind, "hide")) for job in jobs
+                as_claim(job.keys, texts[job.ids], len(job.ids), job.read, _WAYS.get(job.kind, "hide")) for job in jobs
             ]
             columns = [job.column for job in jobs]
-            heads = None if together is None else [together[column] for column in columns]
+            heads = None if head_sets is None else [head_sets[column] for column in columns]
             of_lot = None if cells is None else torch.from_numpy(cells[:, columns].T)
             names = [[job.kind, work.measures[job.column][1].name] for job in jobs]
             parts = [[claim.prompt, claim.queries, claim.keys, claim.others] for claim in claims]
@@ -210,14 +195,14 @@ def hide(
             read_by = [readout.name, probe, [each for each in vars(readout).values() if isinstance(each, Tensor)]]
             depends = [number, read_by, names, batch.ids, batch.lengths, parts, heads, of_lot, estimate]
             lots.append((depends, partial(_hide, work.model, readout, batch, claims, of_lot, heads, estimate)))
-            places.append([first + at for at in chosen])
+            indices.append([*rows])
         first += len(lot)
-    costs = {"drop": torch.full((first, work.n_heads if together is None else 1), torch.nan, dtype=torch.float64)}
-    for rows, kept in zip(places, work.shards.all(lots, done), strict=True):
-        for name, values in kept.items():
+    costs = {"drop": torch.full((first, work.n_heads if head_sets is None else 1), torch.nan, dtype=torch.float64)}
+    for index, tensors in zip(indices, work.shards.measure(lots, progress), strict=True):
+        for name, values in tensors.items():
             if name not in costs:
                 costs[name] = torch.full((first, *values.shape[1:]), torch.nan, dtype=torch.float64)
-            costs[name][rows] = values.double()
+            costs[name][index] = values.double()
     return costs
 
 
@@ -229,7 +214,7 @@ def _hide(
     cells: Bool[Tensor, "claim head"] | None,
     heads: Sequence[Sequence[tuple[int, int]]] | None,
     estimate: bool,
-) -> Kept:
+) -> Tensors:
     """What one lot's claims on texts of one read-out cost."""
     output = readout.output
     if heads is not None:
@@ -276,13 +261,13 @@ def costs_of(
 ) -> Costs:
     """The sums of jobs of each kind, of those that are `counted`; what is not measured (NaN) adds rows alone."""
     n_measures, rows = len(work.measures), work.of_jobs("rows").double().expand_as(drops)
-    places = (work.of_jobs("group") * n_measures + work.of_jobs("column"))[:, 0]
+    cells = (work.of_jobs("group") * n_measures + work.of_jobs("column"))[:, 0]
     costs = {}
     for kind in kinds:
         jobs, parts = torch.tensor(np.flatnonzero(work.table["kind"] == kind)), []
         for values in (drops.nan_to_num(0.0), rows):
             of_kind = values[jobs] if counted is None else values[jobs] * counted[jobs]
-            added = values.new_zeros(N_GROUPS * n_measures, drops.shape[1]).index_add_(0, places[jobs], of_kind)
+            added = values.new_zeros(N_GROUPS * n_measures, drops.shape[1]).index_add_(0, cells[jobs], of_kind)
             parts.append(added.unflatten(0, (N_GROUPS, n_measures)).transpose(1, 2).numpy())
         costs[kind] = Sums(*parts)
     return costs
@@ -312,8 +297,8 @@ def settled(costs: Costs, least: float, cells: int) -> Cells:
     with np.errstate(invalid="ignore", divide="ignore"):
         reach = student.ppf(_SURELY, groups - 1) * error
         p = student.sf(effect / error, groups - 1)
-        apart = (effect + reach < least) | ((effect - reach > least) & (p < DISCOVERY / cells))
-    return (groups >= FEWEST) & apart
+        is_settled = (effect + reach < least) | ((effect - reach > least) & (p < DISCOVERY / cells))
+    return (groups >= FEWEST) & is_settled
 
 
 def control_names(work: Work, costs: Costs) -> list[str]:

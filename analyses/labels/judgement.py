@@ -1,10 +1,9 @@
 """What may each head be called? Labels with attention evidence, causal evidence, a baseline, an interval and a rate.
 
-A head is a candidate where, on the half of the documents that chooses, it shows a measure
-(`analyses.measures.findings`) by more than any head that has learnt nothing does, or where hiding the measure's
-claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger
-of their two p, or `attention` or `effect` alone. What a head needs without looking there more than heads that have
-learnt nothing is no label: a head that copies everything needs every key.
+On the half of the documents that chooses, a head is a candidate if it shows a measure (`analyses.measures.findings`) by
+more than any head that has learnt nothing, or if hiding the measure's claimed keys costs what the model says
+(`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger of their two p, or `attention` or
+`effect` alone. Needing keys is no label without looking there: a head that copies everything needs every key.
 """
 
 import random
@@ -19,12 +18,11 @@ from scipy.stats import spearmanr
 from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
 from analyses.execution.shards import Shards
-from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
+from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Say, Study, gather, joint_effects
 from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
-from analyses.labels.study import Say, Study
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
@@ -38,12 +36,12 @@ from interp.patterns.rows import SINKS
 
 _LEAST = ["effect", "ci_low", "ci_high", "hiding", *ARMS]
 _SINGLE = ["effect", "effect_low", "effect_high", "hiding", *ARMS]
-_ALL = ["all_effect", "all_low", "all_high", "all_hiding", *(f"all_{arm}" for arm in ARMS)]
-_REST, _OTHERS = (["rest_effect", "rest_low", "rest_high"], ["others_effect", "others_low", "others_high"])
+_TOGETHER = ["all_effect", "all_low", "all_high", "all_hiding", *(f"all_{arm}" for arm in ARMS)]
+_REST, _RIVALS = (["rest_effect", "rest_low", "rest_high"], ["others_effect", "others_low", "others_high"])
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
     *(*_SINGLE, "readout", "p_attention", "p_effect", "q", "q_within"),
-    *("q_attention", "q_effect", "agreement", "n", "heads", *_ALL, *_REST, "others", *_OTHERS),
+    *("q_attention", "q_effect", "agreement", "n", "heads", *_TOGETHER, *_REST, "others", *_RIVALS),
     *("task", "task_effect", "task_low", "task_high", "task_flips", "task_n", "measure", "verdict", "rule"),
 ]
 _TASK = {"effect": "effect", "low": "ci_low", "high": "ci_high", "flips": "flips", "n": "n"}  # of `tables/effects`
@@ -65,14 +63,12 @@ _TOO_FEW = (
 class Labelled:
     """The labels of a model's heads.
 
-    labels     the rows of `tables/labels`: one a head and label, all that hold on the reporting half
-    evidence   one row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals,
-               the label that rests on it, and the `bar` that the gain of heads that have learnt nothing stays below
-    left_out   by behaviour, why it could not be labelled, or what of its evidence is missing
-    nameless   how many candidates show a measure, are not shown to be more than the simplest rules, and follow none of
-               them: they carry no label
-    screened   by behaviour, which effects are estimates, and how many candidates that may have missed; without those
-               of which all were measured
+    labels: the rows of `tables/labels`, one a head and label: all that hold on the reporting half.
+    evidence: a row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals,
+        the label that rests on it, and the `bar` that the gain of heads that have learnt nothing stays below.
+    left_out: by behaviour, why it could not be labelled, or what of its evidence is missing.
+    nameless: how many candidates show a measure, and neither more than the simplest rules nor one of these.
+    screened: by behaviour, which effects are estimates, and how many candidates that may have missed.
     """
 
     labels: pd.DataFrame
@@ -119,9 +115,6 @@ def label(
         seed: of everything random.
         shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with what is being done, and how often it was.
-
-    Raises:
-        InputError: an unknown behaviour, a corpus that cannot be read, or a model without a tokenizer.
     """
     by_name, seed = chosen(behaviours), whole_number("seed", seed)
     if unknown := corpora.keys() - by_name.keys():
@@ -172,19 +165,19 @@ def _reported(evidence: Evidence) -> pd.DataFrame:
     """Gain and effect of every head and measure on the reporting half, how far they agree, and what may be a label."""
     heads, effects = evidence.heads[1], evidence.effects[1]
     heads = heads.assign(p=heads[["p", "p_null"]].max(axis=1))  # a null without anything to permute says nothing
-    kept = _in_both_readings(heads)
-    kept["p"] = kept["p"].where(kept["documents"] >= kept["fewest"])
-    needed = least(effects)
-    p = needed["p"].fillna(effects["p"].astype(float).where(effects["effect"] < NOTABLE_EFFECT))
-    needed = needed.assign(p=p.where(effects["documents"] >= FEWEST))  # hidden alone, it is shown and labels nothing
-    rows = _columns(kept, "gain", "attention", "n", "without").merge(
-        _columns(needed, "effect", "effect", "readout", *_LEAST[3:], *_MASKED, "measured"), on=CELL, how="left"
+    gains = _in_both_readings(heads)
+    gains["p"] = gains["p"].where(gains["documents"] >= gains["fewest"])
+    costs = least(effects)
+    p = costs["p"].fillna(effects["p"].astype(float).where(effects["effect"] < NOTABLE_EFFECT))
+    costs = costs.assign(p=p.where(effects["documents"] >= FEWEST))  # hidden alone, it is shown and labels nothing
+    rows = _columns(gains, "gain", "attention", "n", "without").merge(
+        _columns(costs, "effect", "effect", "readout", *_LEAST[3:], *_MASKED, "measured"), on=CELL, how="left"
     )
     agreement = {name: _agreement(of_measure) for name, of_measure in rows.groupby("measure")}
     beats = {*beating_reference(heads)[[*HEAD, "together"]].itertuples(index=False, name=None)}
     measures = [evidence.behaviour[name] for name in rows["measure"]]
-    places = zip(rows[HEAD].itertuples(index=False, name=None), measures, strict=True)
-    holds = [not measure.together or (*place, measure.together) in beats for place, measure in places]
+    heads_and_measures = zip(rows[HEAD].itertuples(index=False, name=None), measures, strict=True)
+    holds = [not measure.together or (*place, measure.together) in beats for place, measure in heads_and_measures]
     return rows.assign(
         agreement=[agreement[name] for name in rows["measure"]],
         error=np.where(rows["measured"].eq(False), evidence.screened.error if evidence.screened else np.nan, np.nan),
@@ -197,18 +190,18 @@ def _reported(evidence: Evidence) -> pd.DataFrame:
 def _in_both_readings(heads: pd.DataFrame) -> pd.DataFrame:
     """The rows with the first position kept; where `readings` asks for both, p is the larger, and `without` whether the
     gain stands without it."""
-    kept, removed = (heads.loc[heads["sink"] == sink] for sink in SINKS)
-    beside = kept[CELL].merge(removed[[*CELL, "p", "gain", "ci_low"]], on=CELL, how="left").set_index(kept.index)
-    in_both = kept["readings"] == BOTH_READINGS
-    holds = (beside["gain"] >= NOTABLE) & (beside["ci_low"] > 0)
-    p = np.maximum(kept["p"].astype(float), beside["p"].astype(float).fillna(1.0))
-    return kept.assign(p=kept["p"].where(~in_both, p), without=~in_both | holds)
+    rows, removed = (heads.loc[heads["sink"] == sink] for sink in SINKS)
+    removed = rows[CELL].merge(removed[[*CELL, "p", "gain", "ci_low"]], on=CELL, how="left").set_index(rows.index)
+    in_both = rows["readings"] == BOTH_READINGS
+    holds = (removed["gain"] >= NOTABLE) & (removed["ci_low"] > 0)
+    p = np.maximum(rows["p"].astype(float), removed["p"].astype(float).fillna(1.0))
+    return rows.assign(p=rows["p"].where(~in_both, p), without=~in_both | holds)
 
 
-def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.DataFrame:
+def _columns(rows: pd.DataFrame, value: str, evidence: str, *columns: str) -> pd.DataFrame:
     """A table's value, interval and p under the names that labels give them."""
-    named = {"ci_low": f"{value}_low", "ci_high": f"{value}_high", "p": f"p_{evidence}"}
-    return pd.DataFrame({named.get(name, name): rows[name] for name in (*CELL, value, *named, *more)})
+    names = {"ci_low": f"{value}_low", "ci_high": f"{value}_high", "p": f"p_{evidence}"}
+    return pd.DataFrame({names.get(name, name): rows[name] for name in (*CELL, value, *names, *columns)})
 
 
 def _agreement(rows: pd.DataFrame) -> float:
@@ -224,34 +217,24 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     What has rules to beat is asked twice: as itself, with the larger p of its evidence and of what sets it apart from
     the rules, and by a plainer name.
     """
-    held = _held(pd.concat([_as_itself(candidates), _plainer(candidates)], ignore_index=True))
-    plain = held["plain"].to_numpy(dtype=bool)
-    beaten = held.groupby(CELL)["plain"].transform("all").to_numpy(dtype=bool)
-    named = beaten & held["label"].notna().to_numpy()
-    labels = held.loc[~plain | named].sort_values("gain", ascending=False, kind="stable")
+    has_rules, as_itself = candidates["verdict"].notna(), candidates.assign(plain=False)
+    for name in ("p_attention", "p_effect"):
+        p = np.maximum(as_itself[name].astype(float), as_itself["p_rule"].astype(float).fillna(1.0))
+        as_itself[name] = as_itself[name].where(~has_rules, p)
+    plainer = candidates.loc[has_rules].assign(plain=True)  # by the rule that the head follows, or without a name
+    plainer = plainer.assign(label=pd.Series([*map(plain_name, plainer["rule"])], index=plainer.index, dtype=object))
+    rows = _true_rows(pd.concat([as_itself, plainer], ignore_index=True))
+    plain = rows["plain"].to_numpy(dtype=bool)
+    beaten = rows.groupby(CELL)["plain"].transform("all").to_numpy(dtype=bool)
+    has_name = beaten & rows["label"].notna().to_numpy()
+    labels = rows.loc[~plain | has_name].sort_values("gain", ascending=False, kind="stable")
     labels = labels.drop_duplicates([*HEAD, "behaviour", "label"])
     labels = labels.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *HEAD, "label"], ignore_index=True)
-    return labels, int((beaten & ~named).sum())
+    return labels, int((beaten & ~has_name).sum())
 
 
-def _as_itself(candidates: pd.DataFrame) -> pd.DataFrame:
-    """Every candidate under the name of its measure."""
-    ruled, rows = candidates["verdict"].notna(), candidates.assign(plain=False)
-    for name in ("p_attention", "p_effect"):
-        beside = np.maximum(rows[name].astype(float), rows["p_rule"].astype(float).fillna(1.0))
-        rows[name] = rows[name].where(~ruled, beside)
-    return rows
-
-
-def _plainer(candidates: pd.DataFrame) -> pd.DataFrame:
-    """What has rules to beat, by the name of the rule that the head follows; without a name where it follows none."""
-    rows = candidates.loc[candidates["verdict"].notna()].assign(plain=True)
-    return rows.assign(label=pd.Series([*map(plain_name, rows["rule"])], index=rows.index, dtype=object))
-
-
-def _held(candidates: pd.DataFrame) -> pd.DataFrame:
+def _true_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that hold, with their evidence and q (`_q`); what misses a margin, or has no name, makes no label."""
-    rows = candidates.copy()
     columns = ("effect", "effect_low", "gain", "gain_low", "bar", "masked", "masked_low")
     number = {name: rows[name].to_numpy(dtype=float) for name in (*columns, "p_attention", "p_effect", "masked_p")}
     size, gain, low, bar = (number[name] for name in ("effect", "gain", "gain_low", "bar"))
@@ -269,33 +252,32 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     effect = np.where(size >= NOTABLE_EFFECT, np.nan_to_num(number["p_effect"], nan=1.0), 1.0)
     at_masks = np.where(masked, np.nan_to_num(number["masked_p"], nan=1.0), 0.0)
     p = {"both": np.maximum.reduce([attention, effect, at_masks]), "attention": attention, "effect": effect}
-    named = rows["label"].notna().to_numpy()
-    smallest = np.minimum.reduce([np.where(holds[kind] & named, p[kind], 1.0) for kind in p])
-    called = rows[CELL].assign(p=smallest)
-    q, within = {kind: _q(p[kind], called) for kind in p}, {kind: np.zeros(len(rows)) for kind in p}
-    for places in rows.groupby("behaviour").indices.values():
+    has_name = rows["label"].notna().to_numpy()
+    smallest = rows[CELL].assign(p=np.minimum.reduce([np.where(holds[kind] & has_name, p[kind], 1.0) for kind in p]))
+    q, q_within = {kind: _q(p[kind], smallest) for kind in p}, {kind: np.zeros(len(rows)) for kind in p}
+    for index in rows.groupby("behaviour").indices.values():
         for kind in p:
-            within[kind][places] = _q(p[kind][places], called.iloc[places])
+            q_within[kind][index] = _q(p[kind][index], smallest.iloc[index])
     rows["q_attention"], rows["q_effect"] = q["attention"], np.where(rows["p_effect"].notna(), q["effect"], np.nan)
     rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
     for kind in ("effect", "attention", "both"):  # the strongest that holds stands
         new = holds[kind] & (q[kind] < DISCOVERY)
         rows.loc[new, "evidence"] = kind
-        rows.loc[new, "q"], rows.loc[new, "q_within"] = q[kind][new], within[kind][new]
+        rows.loc[new, "q"], rows.loc[new, "q_within"] = q[kind][new], q_within[kind][new]
     return rows.loc[rows["evidence"] != ""]
 
 
-def _q(p: np.ndarray, called: pd.DataFrame) -> np.ndarray:
+def _q(p: np.ndarray, candidates: pd.DataFrame) -> np.ndarray:
     """The false discovery rate of labels at which each p makes one, whichever evidence labels rest on.
 
     A candidate is a family of tests: attention, effect, both, each as itself and by a plainer name. Whichever of its
     nulls are true, a label that is false takes one of two p below a bound: those of attention, of effect, of the rules
     or of the masked rows are all that the tests are the largest of, and any two cover every case. So twice the smallest
-    p of a candidate (`called`; 1 where it can make no label) is one p of it. Benjamini-Hochberg over candidates
+    p of a candidate (1 where it can make no label) is one p of it. Benjamini-Hochberg over candidates
     selects; within what it selects each kind is held to the same bound, which controls the rate of false labels over
     those selected (Benjamini & Bogomolov 2014).
     """
-    smallest = np.sort(2 * np.asarray(called.groupby(CELL)["p"].min(), dtype=float))
+    smallest = np.sort(2 * np.asarray(candidates.groupby(CELL)["p"].min(), dtype=float))
     m, below = len(smallest), np.searchsorted(smallest, 2 * p, side="right")  # candidates with no larger a p
     later = np.minimum.accumulate([1.0, *(smallest * m / np.arange(1, m + 1))[::-1]])[::-1]
     return np.minimum(later[below], np.where(below > 0, 2 * p * m / np.maximum(below, 1), 1.0))
@@ -319,37 +301,39 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
     shared = ["stack", "attention", "behaviour", "label", "measure"]
     rows = labels.assign(
         heads=labels.groupby(shared)["head"].transform("size"),
-        **{name: labels[single] for name, single in zip(_ALL, _SINGLE, strict=True)},
-        **dict.fromkeys((*_REST, "others", *_OTHERS), np.nan),
+        **{name: labels[single] for name, single in zip(_TOGETHER, _SINGLE, strict=True)},
+        **dict.fromkeys((*_REST, "others", *_RIVALS), np.nan),
     )
-    hidden = rows.loc[rows["effect"].notna()]  # `self` has no key that could be
-    groups = [group for _, group in hidden.groupby(shared) if len(group) > 1]
-    for each in evidence:
-        kinds = each.heads[1][["stack", "attention"]].drop_duplicates().assign(behaviour=each.behaviour.name)
+    with_effect = rows.loc[rows["effect"].notna()]  # `self` has no key that could be hidden
+    groups = [group for _, group in with_effect.groupby(shared) if len(group) > 1]
+    for part in evidence:
+        kinds = part.heads[1][["stack", "attention"]].drop_duplicates().assign(behaviour=part.behaviour.name)
         of_kind = [group for group in groups if len(group.iloc[:1].merge(kinds))]
         sets = [(group["measure"].iloc[0], [*zip(group["layer"], group["head"], strict=True)]) for group in of_kind]
-        rivals = [_others(each.heads[1], labels, group, study.seed) for group in of_kind]
-        others = [(measure, heads) for (measure, _), heads in zip(sets, rivals, strict=True)]
-        drops = together(study, each, [*sets, *others])[_LEAST].to_numpy(dtype=float)
+        rivals = [
+            (measure, _rivals(part.heads[1], labels, group, study.seed))
+            for group, (measure, _) in zip(of_kind, sets, strict=True)
+        ]
+        drops = joint_effects(study, part, [*sets, *rivals])[_LEAST].to_numpy(dtype=float)
         rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
-        for at, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
-            rows.loc[group.index, _ALL] = drops[at]
-            rows.loc[group.index, ["others", *_OTHERS]] = [len(rivals[at]), *drops[len(sets) + at, :3]]
-            if drops[at, 0] >= NOTABLE_EFFECT:
+        for number, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
+            rows.loc[group.index, _TOGETHER] = drops[number]
+            rows.loc[group.index, ["others", *_RIVALS]] = [len(rivals[number][1]), *drops[len(sets) + number, :3]]
+            if drops[number, 0] >= NOTABLE_EFFECT:
                 rest |= {
-                    row: (measure, [other for other in heads if other != head])
+                    row: (measure, [rival for rival in heads if rival != head])
                     for row, head in zip(group.index, heads, strict=True)
                 }
-        without = together(study, each, [*rest.values()], _REST_DOCUMENTS)
-        rows.loc[[*rest], _REST] = without[_LEAST[:3]].to_numpy(dtype=float)
+        effects = joint_effects(study, part, [*rest.values()], _REST_DOCUMENTS)
+        rows.loc[[*rest], _REST] = effects[_LEAST[:3]].to_numpy(dtype=float)
     return rows
 
 
-def _others(heads: pd.DataFrame, labels: pd.DataFrame, group: pd.DataFrame, seed: int) -> list[tuple[int, int]]:
+def _rivals(heads: pd.DataFrame, labels: pd.DataFrame, group: pd.DataFrame, seed: int) -> list[tuple[int, int]]:
     """As many heads as have a label by one measure, of those that have it by none; all where they are fewer."""
-    having = labels.merge(group[["stack", "attention", "behaviour", "label"]].iloc[:1])
-    every, labelled = ({*rows[["layer", "head"]].itertuples(index=False, name=None)} for rows in (heads, having))
-    rest = sorted(every - labelled)
+    labelled = labels.merge(group[["stack", "attention", "behaviour", "label"]].iloc[:1])
+    everything, having = ({*rows[["layer", "head"]].itertuples(index=False, name=None)} for rows in (heads, labelled))
+    rest = sorted(everything - having)
     return random.Random(seed).sample(rest, min(len(group), len(rest)))
 
 

@@ -6,10 +6,10 @@ rows, and keys at the distances that are usual for the label (`claims`). Hiding 
 a key whose value nobody reads may be missed; what is needed must be missed too where weights stay as they are.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ import pandas as pd
 from analyses.behaviours import chosen
 from analyses.execution.shards import Shards
 from analyses.labels import hiding
-from analyses.labels.claims import distances, unannotated
+from analyses.labels.claims import distances
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work
 from analyses.labels.readouts import Readout, readouts, windows_of
 from analyses.labels.screen import Measured, Screen, Screened, verify
@@ -49,25 +49,37 @@ _TRAINING_WORDS = 20_000  # that probes are trained on
 
 @dataclass(frozen=True)
 class Knockouts:
-    """What hiding costs: a row a head and measure, what was read and left out, and what estimates left unmeasured."""
+    """What hiding costs: a row a head and measure, and what estimates left unmeasured."""
 
     table: pd.DataFrame
-    counts: Mapping[str, int] = field(default_factory=dict)
     screened: Screened | None = None
+
+
+class Texts(TypedDict, total=False):
+    """What is read, and how.
+
+    training: texts for the probes of a model without output layer; documents that are measured are passed over.
+    behaviours: whose measures; all of ours by default.
+    texts: how many to measure; each measure reads those that have the annotation it needs.
+    seed: of the control keys, of masked words and of intervals.
+    shards: where what was measured before is found, and what is measured is kept; by default nowhere.
+    """
+
+    training: Iterable[AnnotatedText]
+    behaviours: Sequence[str | Behaviour] | None
+    texts: int
+    seed: int
+    shards: Shards | None
 
 
 def measure(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
     *,
-    training: Iterable[AnnotatedText] = (),
-    behaviours: Sequence[str | Behaviour] | None = None,
-    texts: int = _TEXTS,
     armed: Collection[str] | None = None,
     screen: Screen | None = None,
-    seed: int = 0,
-    shards: Shards | None = None,
     progress: Progress | None = None,
+    **reading: Unpack[Texts],
 ) -> Knockouts:
     """What hiding claimed keys costs of what is read at the same rows: a row a head and measure, in nats a claimed row.
 
@@ -81,64 +93,48 @@ def measure(
 
     Args:
         model: a transformer of one stack with a tokenizer.
-        corpus: texts; each measure reads those that have the annotation it needs.
-        training: texts for the probes of a model without output layer; texts of documents that are measured are passed
-            over.
-        behaviours: whose measures; all of ours by default.
-        texts: how many to measure.
+        corpus: texts.
         armed: names of the measures whose keys are exchanged and removed too; all by default.
         screen: which heads and measures to measure; all others are estimated. By default all are measured.
-        seed: of the control keys, of masked words and of intervals.
-        shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with the number of lots of claims that are hidden, or estimated.
+        reading: what is read (`Texts`).
 
     Raises:
         InputError: a model without tokenizer; one that fills masks without a mask token; nothing to train a probe on;
             no text, or no row claimed in any.
     """
-    measures = _hidden_measures(behaviours, model)
+    measures, seed = _hidden_measures(reading.get("behaviours"), model), reading.get("seed", 0)
     armed = {measure.name for _, measure in measures} if armed is None else armed
-    counts: Counter[str] = Counter()
-    work = _work(model, corpus, training, measures, texts, armed, seed, shards, counts)
+    work = _work(model, corpus, measures, armed, reading)
     if screen is None:
-        costs, everywhere = hiding.hide(work, done=progress), np.ones((work.n_heads, len(measures)), dtype=bool)
+        costs, everywhere = hiding.hide(work, progress=progress), np.ones((work.n_heads, len(measures)), dtype=bool)
         measured = Measured(costs["drop"], None, everywhere, everywhere, costs.get("mass"))
     else:
         measured = verify(work, screen, seed, progress)
     table = _table(work, measured, seed).assign(corpus=getattr(corpus, "name", "texts"))
-    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(counts), measured.screened)
+    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), measured.screened)
 
 
 def measure_together(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
     heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
-    *,
-    training: Iterable[AnnotatedText] = (),
-    behaviours: Sequence[str | Behaviour] | None = None,
-    texts: int = _TEXTS,
-    seed: int = 0,
-    shards: Shards | None = None,
+    **reading: Unpack[Texts],
 ) -> pd.DataFrame:
     """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
 
-    Heads that do the same stand in for each other, so that hiding keys from one of them shows a lower bound. `effect`
-    is in nats a row, over the control that loses most, with its 95% interval over documents; missing where no row of
-    the corpus is claimed. `exchange` and `removal` as of `measure`.
-
-    Args:
-        model, corpus, training, behaviours, texts, seed, shards: as for `measure`.
-        heads: the name of a measure, and the (layer, head) pairs that its keys are hidden from.
-
-    Raises:
-        InputError: as for `measure`.
+    Each of `heads` is the name of a measure, and the (layer, head) pairs that its keys are hidden from. Heads that do
+    the same stand in for each other, so that hiding keys from one of them shows a lower bound. Columns are those of
+    `measure`, missing where no row of the corpus is claimed.
     """
-    by_name = {measure.name: (behaviour, measure) for behaviour, measure in _hidden_measures(behaviours, model)}
+    by_name = {
+        measure.name: (behaviour, measure) for behaviour, measure in _hidden_measures(reading.get("behaviours"), model)
+    }
     measures, armed = [by_name[name] for name, _ in heads], {name for name, _ in heads}
-    work = _work(model, corpus, training, measures, texts, armed, seed, shards, Counter())
-    drops = hiding.hide(work, together=[places for _, places in heads])["drop"]
+    work = _work(model, corpus, measures, armed, reading)
+    drops = hiding.hide(work, head_sets=[places for _, places in heads])["drop"]
     everywhere = np.ones((1, len(heads)), dtype=bool)
-    costs = _columns(work, Measured(drops, None, everywhere, everywhere), seed)
+    costs = _columns(work, Measured(drops, None, everywhere, everywhere), reading.get("seed", 0))
     return pd.DataFrame(costs).reindex(columns=TOGETHER_COLUMNS)
 
 
@@ -151,9 +147,9 @@ def least(effects: pd.DataFrame) -> pd.DataFrame:
     parts = ["effect", "ci_low", "ci_high", "p"]
     names = [parts, *([f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ARMS)]
     arms = np.stack([effects[part].to_numpy(dtype=float) for part in names])  # arm row part
-    which = np.nan_to_num(arms[..., 0], nan=np.inf).argmin(0)
-    chosen = dict(zip(parts, arms[which, np.arange(len(effects))].T, strict=True))
-    return effects.assign(**{**chosen, "p": arms[..., 3].max(0)}, hiding=effects["effect"])
+    arm = np.nan_to_num(arms[..., 0], nan=np.inf).argmin(0)
+    smallest = dict(zip(parts, arms[arm, np.arange(len(effects))].T, strict=True))
+    return effects.assign(**{**smallest, "p": arms[..., 3].max(0)}, hiding=effects["effect"])
 
 
 def _hidden_measures(
@@ -171,86 +167,67 @@ def _hidden_measures(
 def _work(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
-    training: Iterable[AnnotatedText],
     measures: Sequence[tuple[Behaviour, Measure]],
-    texts: int,
     armed: Collection[str],
-    seed: int,
-    shards: Shards | None,
-    counts: Counter[str],
+    reading: Texts,
 ) -> Work:
     """The claims on all texts, and what each behaviour is read by."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
-    read = [*islice(corpus, texts)]
-    if not read:
+    texts, seed = [*islice(corpus, reading.get("texts", _TEXTS))], reading.get("seed", 0)
+    if not texts:
         raise InputError("the corpus holds no text to measure: expected at least one")
-    others = _training(training, read, counts) if model.output is None else []
-    read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], others, counts)
-    hidden = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
+    training = _training(reading.get("training", ()), texts) if model.output is None else []
+    read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], training)
+    by_name = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
     columns, causal = [(behaviour.name, measure) for behaviour, measure in measures], model.config.last.causal
     claimed: list[tuple[Window, dict[str, Looks], int, int]] = []  # with the group and the part of the documents
-    for behaviour, measure in hidden.values():
+    for behaviour, measure in by_name.values():
         if measure.corpus and behaviour in read_by:
-            for n, window in enumerate(_repeats(model, measure, read_by[behaviour], seed, counts)):
+            for n, window in enumerate(_repeats(model, read_by[behaviour], seed)):
                 claimed.append((window, {measure.name: measure.looks(window)}, n % N_GROUPS, hiding.part_of(n)))
-    usual: dict[str, list[frozenset[int]]] = {name: [] for name in hidden}
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(text.document for text in read))}
-    for text in read:
-        counts["texts"] += 1
-        counts.update(unannotated(text))
-        for window in windows_of(model, text, counts):
-            several = [word for word, pieces in window.columns.items() if len(pieces) > 1 and window.scores(word)]
-            counts["words of several pieces, each a row"] += len(several)
-            looks = {name: measure.looks(window) for name, (_, measure) in hidden.items() if not measure.corpus}
-            for name, rows in looks.items():
+    usual: dict[str, list[frozenset[int]]] = {name: [] for name in by_name}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(text.document for text in texts))}
+    for text in texts:
+        for window in windows_of(model, text):
+            row_keys = {name: measure.looks(window) for name, (_, measure) in by_name.items() if not measure.corpus}
+            for name, rows in row_keys.items():
                 usual[name] += distances(rows, causal=causal)
-            claimed.append((window, looks, group_of(text.document), hiding.part_of(numbers[text.document])))
-    draws = Draws(causal, columns, seed, armed, usual, counts)
+            claimed.append((window, row_keys, group_of(text.document), hiding.part_of(numbers[text.document])))
+    draws = Draws(causal, columns, seed, armed, usual)
     jobs = ([*draws.jobs(window, group, part, read_by, looks)] for window, looks, group, part in claimed)
-    work = Work(model, columns, read_by, hiding.lots_of(jobs), shards or Shards())
+    work = Work(model, columns, read_by, hiding.lots_of(jobs), reading.get("shards") or Shards())
     if CLAIM not in {*work.table["kind"]}:
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
     return work
 
 
-def _training(
-    training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText], counts: Counter[str]
-) -> list[AnnotatedText]:
+def _training(training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText]) -> list[AnnotatedText]:
     """Texts for probes: none of a document that is measured."""
     documents, texts, words = {text.document for text in measured}, list[AnnotatedText](), 0
     for text in training:
         if words >= _TRAINING_WORDS:
             break
-        if text.document in documents:
-            counts["training texts left out: their document is measured"] += 1
-        else:
+        if text.document not in documents:
             texts.append(text)
             words += len(text.words)
-    counts["texts that probes were trained on"] = len(texts)
     return texts
 
 
-def _repeats(model: Transformer, measure: Measure, readout: Readout, seed: int, counts: Counter[str]) -> list[Window]:
-    """Random tokens and their repeat, as `position` measures induction."""
+def _repeats(model: Transformer, readout: Readout, seed: int) -> list[Window]:
+    """Random tokens and their repeat, as `position` measures induction; none if too short, or with nothing to read."""
     length = repeat_length(model)
-    if length < SHORTEST_REPEAT:
-        counts[f"{measure.name} left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
-        return []
-    windows = repeats(model, length, _REPEATS, seed)
-    if not readout.readable(windows[0]):
-        counts[f"{measure.name} left out: random tokens have nothing for a {readout.name} to read"] = 1
-        return []
-    return windows
+    windows = [] if length < SHORTEST_REPEAT else repeats(model, length, _REPEATS, seed)
+    return windows if windows and readout.readable(windows[0]) else []
 
 
 def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
     """The rows of every head and measure that has any."""
-    where, column = Heads.of(work.model).columns(len(work.measures))
+    place, column = Heads.of(work.model).columns(len(work.measures))
     behaviours, measures = zip(*(work.measures[at] for at in column), strict=True)
     table = pd.DataFrame(
         {
-            **where,
+            **place,
             "behaviour": behaviours,
             "measure": [measure.name for measure in measures],
             "readout": [work.read_by[name].name if name in work.read_by else None for name in behaviours],

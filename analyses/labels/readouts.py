@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from analyses.measures.definitions import Behaviour
-from analyses.reading.windows import Window, windows
+from analyses.reading.windows import Window
+from analyses.reading.windows import windows as windows_in
 from analyses.scoring.antecedents import AntecedentItem, antecedent_items
 from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
 from interp.patching.claimed_texts import Read, log_probabilities
@@ -36,9 +37,7 @@ class Readout(ABC):
 
     output: nn.Linear
     name: ClassVar[str]  # the column `readout`
-    masks: ClassVar[bool] = (
-        False  # the text is masked at the rows that are read: heads ask from there with another word
-    )
+    masks: ClassVar[bool] = False  # the text is masked at the rows that are read: heads ask with another word
 
     @abstractmethod
     def readable(self, window: Window) -> Collection[int]:
@@ -58,30 +57,21 @@ class Readout(ABC):
 
 
 def readouts(
-    model: Transformer, behaviours: Sequence[Behaviour], training: Sequence[AnnotatedText], counts: Counter[str]
+    model: Transformer, behaviours: Sequence[Behaviour], training: Sequence[AnnotatedText]
 ) -> dict[str, Readout]:
-    """For each behaviour how the model is read; those that cannot be read are left out and counted.
+    """For each behaviour how the model is read; those that cannot be read are left out.
 
-    Args:
-        model: a transformer with a tokenizer.
-        behaviours: what is asked.
-        training: texts for probes; they are only read where there is no output layer.
-        counts: what is left out.
-
-    Raises:
-        InputError: a model that fills masks without a mask token; no behaviour that can be read.
+    Probes are fitted to `training` where there is no output layer.
     """
     if model.output is not None:
-        readout = NextToken(model.output) if model.config.last.causal else MaskedWord.of(model)
+        readout = _NextToken(model.output) if model.config.last.causal else _masked_word(model)
         return {behaviour.name: readout for behaviour in behaviours}
-    shown = [window for text in training for window in windows_of(model, text, Counter())]
+    windows = [window for text in training for window in windows_of(model, text)]
     read_by: dict[str, Readout] = {}
-    for probe in (TagProbe, AntecedentProbe):
+    for probe in (_TagProbe, AntecedentProbe):
         names = [behaviour.name for behaviour in behaviours if f"{behaviour.probe} probe" == probe.name]
-        if (fitted := probe.fitted(model, shown) if names else None) is not None:
+        if (fitted := probe.fitted(model, windows) if names else None) is not None:
             read_by |= dict.fromkeys(names, fitted)
-        else:
-            counts.update({f"{name}: nothing read: no {probe.needs} to train a probe on": 1 for name in names})
     if not read_by:
         raise InputError(
             "this model has no output layer, so probes read it, and the training texts have neither tags nor chains "
@@ -90,23 +80,21 @@ def readouts(
     return read_by
 
 
-def windows_of(model: Transformer, text: AnnotatedText, counts: Counter[str]) -> Iterator[Window]:
+def windows_of(model: Transformer, text: AnnotatedText) -> Iterator[Window]:
     """A text as the model reads it."""
     assert model.tokenizer is not None
-    return windows(text, model.tokenizer, model.config.n_ctx, counts)
+    return windows_in(text, model.tokenizer, model.config.n_ctx, Counter())
 
 
-class NextToken(Readout):
+class _NextToken(Readout):
     """Log-probability of the token that follows each row, in nats."""
 
     name = "next token"
 
     def readable(self, window: Window) -> Collection[int]:
-        """Rows that a token of the text follows."""
         return {row for row in window.content if row + 1 in window.content}
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """Log-probabilities of what follows."""
         return Read(torch.tensor(rows), log_probabilities(torch.tensor([window.ids[row + 1] for row in rows])))
 
 
@@ -117,17 +105,6 @@ class MaskedWord(Readout):
     mask_id: int
     name = "masked word"
     masks = True
-
-    @staticmethod
-    def of(model: Transformer) -> "MaskedWord":
-        """The model's own."""
-        mask_id = model.tokenizer.mask_id if model.tokenizer else None
-        if model.output is None or mask_id is None:
-            raise InputError(
-                "a model that sees both ways is read at masked words: expected a tokenizer with a mask token "
-                '("[MASK]" or "<mask>"), but this one has none'
-            )
-        return MaskedWord(model.output, mask_id)
 
     def readable(self, window: Window) -> Collection[int]:
         """Every token of the text."""
@@ -146,36 +123,44 @@ class MaskedWord(Readout):
         return Read(torch.tensor(rows), log_probabilities(torch.tensor([window.ids[row] for row in rows])))
 
 
+def _masked_word(model: Transformer) -> MaskedWord:
+    mask_id = model.tokenizer.mask_id if model.tokenizer else None
+    if model.output is None or mask_id is None:
+        raise InputError(
+            "a model that sees both ways is read at masked words: expected a tokenizer with a mask token "
+            '("[MASK]" or "<mask>"), but this one has none'
+        )
+    return MaskedWord(model.output, mask_id)
+
+
 @dataclass(frozen=True, eq=False)
-class TagProbe(Readout):
+class _TagProbe(Readout):
     """Log-odds of the tag of each row's own word, against all others, by a linear probe of its last stream."""
 
     classes: dict[str, int]
-    name, needs = "tag probe", "tags"
+    name = "tag probe"
 
     @staticmethod
-    def fitted(model: Transformer, shown: Sequence[Window]) -> "TagProbe | None":
+    def fitted(model: Transformer, windows: Sequence[Window]) -> "_TagProbe | None":
         """A probe of pieces of tagged words; None where there are not two tags to tell apart."""
-        chosen, rows, labels = [], [], []
-        for window in shown:
+        tagged, rows, labels = [], [], []
+        for window in windows:
             tags = window.text.tags
             if tags is not None and len(labels) < _PIECES:
-                chosen.append(window)
+                tagged.append(window)
                 rows.append([column for word in window.columns for column in window.columns[word]])
                 labels += [tags[word] for word in window.columns for _ in window.columns[word]]
         classes = {tag: number for number, tag in enumerate(sorted(set(labels)))}
         if len(classes) < 2:
             return None
-        vectors = torch.cat([stream[pieces] for stream, pieces in zip(_streams(model, chosen), rows, strict=True)])
+        vectors = torch.cat([stream[pieces] for stream, pieces in zip(_streams(model, tagged), rows, strict=True)])
         probes = fit(vectors[None], torch.tensor([[classes[tag] for tag in labels]]).to(vectors.device), len(classes))
-        return TagProbe(_linear(model, *_affine(probes)), classes)
+        return _TagProbe(_linear(model, *_affine(probes)), classes)
 
     def readable(self, window: Window) -> Collection[int]:
-        """Pieces of words with a tag that the probe knows."""
         return {row for row in window.content if self._class(window, row) is not None}
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """Log-odds of the words' own tags."""
         tags = torch.tensor([self._class(window, row) for row in rows])
         is_tag = torch.arange(len(self.classes)) == tags[:, None]
 
@@ -201,12 +186,12 @@ class AntecedentProbe(Readout):
 
     weight: Float[Tensor, " three_axis"]  # of one chain against not
     bias: Float[Tensor, ""]
-    name, needs = "antecedent probe", "pronouns with right and wrong mentions before them"
+    name = "antecedent probe"
 
     @staticmethod
-    def fitted(model: Transformer, shown: Sequence[Window]) -> "AntecedentProbe | None":
+    def fitted(model: Transformer, windows: Sequence[Window]) -> "AntecedentProbe | None":
         """A probe of pronouns with their nearest right and nearest wrong mention; None where there are none."""
-        with_edges = [(window, edges) for window in shown if (edges := _edges(window))]
+        with_edges = [(window, edges) for window in windows if (edges := _edges(window))]
         pronouns, mentions, labels = [], [], []
         streams = _streams(model, [window for window, _ in with_edges])
         for (_, edges), stream in zip(with_edges, streams, strict=True):
@@ -272,13 +257,13 @@ def _nearest(item: AntecedentItem, window: Window, *, same: bool) -> int | None:
     return next((word for word, right in [*candidates][::-1] if right == same and word in window.columns), None)
 
 
-def _streams(model: Transformer, shown: Sequence[Window]) -> Iterator[Float[Tensor, "position d_model"]]:
+def _streams(model: Transformer, texts: Sequence[Window]) -> Iterator[Float[Tensor, "position d_model"]]:
     """Each window's final stream."""
     (stack,) = model.config.stacks
     site, batch = f"{stack}.resid_final", []
-    for at, window in enumerate(shown):
+    for number, window in enumerate(texts, start=1):
         batch.append(window.ids)
-        following = len(shown[at + 1].ids) if at + 1 < len(shown) else _BATCH_TOKENS
+        following = len(texts[number].ids) if number < len(texts) else _BATCH_TOKENS
         if (len(batch) + 1) * max(following, *map(len, batch)) > _BATCH_TOKENS:
             yield from run(model, TokenBatch.from_rows(batch), capture=site)[site].float()
             batch = []
@@ -292,12 +277,8 @@ def _affine(probes: Probes) -> tuple[Float[Tensor, "feature cls"], Float[Tensor,
 
 def _linear(model: Transformer, weight: Float[Tensor, "feature output"], bias: Float[Tensor, " output"]) -> nn.Linear:
     """An output layer of the model's precision."""
-    layer = (
-        nn.Linear(weight.shape[0], weight.shape[1])
-        .to(model.device, model.last.embed.token.weight.dtype)
-        .requires_grad_(False)
-    )
-    with torch.no_grad():
-        layer.weight.copy_(weight.T)
-        layer.bias.copy_(bias)
+    layer = nn.Linear(weight.shape[0], weight.shape[1]).requires_grad_(False)
+    layer = layer.to(model.device, model.last.embed.token.weight.dtype)
+    layer.weight.copy_(weight.T)
+    layer.bias.copy_(bias)
     return layer

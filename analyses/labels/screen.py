@@ -1,16 +1,12 @@
 """Which effects must be measured, and which may stay estimates? Those that can change a label are measured.
 
-A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). While labels
-are chosen, those cells are measured whose estimate makes a candidate, and those that are within an estimate's error of
-it; on the half that reports, all candidates, and what exchange and removal cost of those that hiding costs enough. An
-estimate is of first order, so what it leaves out grows with the square of what it moves: of what the claimed rows
-move to first order, added up without signs. How fast is told by small estimates of cells that attention does not
-choose, those whose rows move most; a quarter of the least effect that counts is allowed however little moves. Of the
-rest some are drawn at random from every layer, and of what the model is sure of as of what it is not (gradients vanish
-there), and measured too: how many of them are candidates bounds how many are missed.
-
-While labels are chosen, a cell is measured on a part of the documents at a time, and on no more once these settle
-whether its effect reaches what counts. On the half that reports nothing stops early.
+A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). On the half
+that reports, all candidates are measured, and exchange and removal where hiding costs enough. While labels are chosen,
+cells are measured whose estimate makes a candidate, or comes within its error of one. An estimate is of first order, so
+its error grows with the square of what the claimed rows move, added up without signs; small estimates of cells that
+attention does not choose tell how fast. A quarter of the least effect that counts is allowed anyway. A random sample of
+the rest, of every layer and of what the model is sure of or not (gradients vanish there), bounds how many are missed.
+Each cell is measured on a part of the documents at a time, until these settle whether its effect reaches what counts.
 """
 
 import random
@@ -50,20 +46,16 @@ class Screen:
 class Screened:
     """How many cells had something claimed, how many were measured, and how far estimates may be off.
 
-    measured  of `cells`, `sampled` among them
-    margin    how far above its estimate an effect may be: a quarter of the least effect that counts, and so many times
-              the square of what the rows move, in nats a row
-    sampled   drawn at random from all that were screened out
-    error     nine tenths of the sampled have an effect at most so far from its estimate, in nats a row
-    missed    of the sampled, how many are candidates by their effect
+    An effect may exceed its estimate by a quarter of the least effect that counts, and by `margin` times the square of
+    what the rows move, in nats a row.
     """
 
     cells: int
-    measured: int
+    measured: int  # of `cells`, `sampled` among them
     margin: float
-    sampled: int
-    error: float
-    missed: int = 0
+    sampled: int  # drawn at random from all that were screened out
+    error: float  # nine tenths of the sampled have an effect at most so far from its estimate, in nats a row
+    missed: int = 0  # of the sampled, how many are candidates by their effect
 
     @property
     def most_missed(self) -> float:
@@ -74,35 +66,26 @@ class Screened:
 
 
 class Measured(NamedTuple):
-    """What hiding cost, measured or estimated.
+    """What hiding cost, measured or estimated."""
 
-    drops     what each job lost
-    counted   which of these a cell rests on: of a cell that settled early some documents; None: all
-    measured  cells that are no estimates
-    arms      cells whose keys were exchanged and removed too
-    mass      attention to the keys, where the text is masked
-    sampled   cells measured because they were drawn at random
-    estimate  what effects were estimated to be
-    """
-
-    drops: PerJob
-    counted: Bool[Tensor, "job head"] | None
-    measured: Cells
-    arms: Cells
-    mass: PerJob | None = None
-    sampled: Cells | bool = False
-    estimate: PerCell | float = float("nan")
+    drops: PerJob  # what each job lost
+    counted: Bool[Tensor, "job head"] | None  # what a cell rests on: if it settled early, some documents; None: all
+    measured: Cells  # no estimates
+    arms: Cells  # whose keys were exchanged and removed too
+    mass: PerJob | None = None  # attention to the keys, where the text is masked
+    sampled: Cells | bool = False  # measured because they were drawn at random
+    estimate: PerCell | float = float("nan")  # what effects were estimated to be
     screened: Screened | None = None
 
 
-def verify(work: Work, screen: Screen, seed: int, done: Progress | None = None) -> Measured:
+def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = None) -> Measured:
     """Estimate all, and measure what the screen says."""
     n_heads, names = work.model.config.last.n_heads, [measure.name for _, measure in work.measures]
-    estimated = hiding.hide(work, HIDDEN, estimate=True, done=done)
+    estimated = hiding.hide(work, HIDDEN, estimate=True, progress=progress)
     guesses, drops = estimated["drop"], torch.full_like(estimated["drop"], torch.nan)
     estimates = hiding.costs_of(work, guesses)
-    there, estimate = estimates[CLAIM].rows.sum(0) > 0, hiding.effect_of(estimates)
-    parts, drawn = np.zeros(there.shape, dtype=int), np.zeros_like(there)  # how many parts each cell is measured on
+    is_claimed, estimate = estimates[CLAIM].rows.sum(0) > 0, hiding.effect_of(estimates)
+    parts, sample = np.zeros(is_claimed.shape, dtype=int), np.zeros_like(is_claimed)  # on how many parts it is measured
 
     def counted() -> Bool[Tensor, "job head"]:
         measured_on = torch.from_numpy(parts).T[work.of_jobs("column")[:, 0]]
@@ -120,13 +103,13 @@ def verify(work: Work, screen: Screen, seed: int, done: Progress | None = None) 
         foretold = hiding.effect_of(hiding.costs_of(work, guesses, counted()))
         return np.where(parts > 0, hiding.effect_of(costs) - foretold, np.nan)
 
-    candidates = np.zeros_like(there)
+    candidates = np.zeros_like(is_claimed)
     for layer, head, name in screen.candidates:
         if name in names:  # `self` has no key that could be hidden
             candidates[layer * n_heads + head, names.index(name)] = True
-    arms, screened = np.zeros_like(there), None
+    arms, screened = np.zeros_like(is_claimed), None
     if not screen.choosing:
-        candidates &= there
+        candidates &= is_claimed
         arms = candidates & (hiding.effect_of(measure(candidates)) >= screen.least)
         exchanged = hiding.hide(work, ARMS, cells=arms)["drop"]
         drops = torch.where(exchanged.isnan(), drops, exchanged)
@@ -134,23 +117,23 @@ def verify(work: Work, screen: Screen, seed: int, done: Progress | None = None) 
         size, size_of_first = (
             _moved(hiding.costs_of(work, estimated["size"], which)) for which in (None, work.of_jobs("part") == 0)
         )
-        small = there & (estimate < screen.least)
+        small = is_claimed & (estimate < screen.least)
         calibrating = small & ~candidates
         calibrating[calibrating] = np.argsort(np.argsort(-size[calibrating], kind="stable")) < _CALIBRATING
         calibrating &= size > 0
-        costs = measure(there & (calibrating | ~small), part=0)
+        costs = measure(is_claimed & (calibrating | ~small), part=0)
         margin = _margin(error(), calibrating, size_of_first, screen.least)
         near = estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least
-        rest = there & (parts == 0)
-        drawn = _drawn(rest & ~near, _confidence(work, estimated["value"]), n_heads, seed)
-        costs = measure((rest & near) | drawn, part=0)
+        rest = is_claimed & (parts == 0)
+        sample = _sample(rest & ~near, _confidence(work, estimated["value"]), n_heads, seed)
+        costs = measure((rest & near) | sample, part=0)
         for part in range(1, N_PARTS):
-            costs = measure((parts > 0) & ~hiding.settled(costs, screen.least, int(there.sum())), part)
-        off = np.abs(error())[drawn]
-        most = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
-        screened = Screened(int(there.sum()), int((parts > 0).sum()), margin, int(drawn.sum()), most)
+            costs = measure((parts > 0) & ~hiding.settled(costs, screen.least, int(is_claimed.sum())), part)
+        off = np.abs(error())[sample]
+        error_bound = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
+        screened = Screened(int(is_claimed.sum()), int((parts > 0).sum()), margin, int(sample.sum()), error_bound)
     whole = torch.where(drops.isnan(), guesses, drops)
-    return Measured(whole, counted(), parts > 0, arms, estimated.get("mass"), drawn, estimate, screened)
+    return Measured(whole, counted(), parts > 0, arms, estimated.get("mass"), sample, estimate, screened)
 
 
 def _moved(costs: Costs) -> PerCell:
@@ -175,14 +158,14 @@ def _margin(error: PerCell, calibrating: Cells, size: PerCell, least: float) -> 
     return float(np.quantile(np.maximum(0.0, beyond[usable]) / size[usable] ** 2, _QUANTILE)) if usable.any() else 0.0
 
 
-def _drawn(rest: np.ndarray, said: np.ndarray, n_heads: int, seed: int) -> np.ndarray:
+def _sample(rest: np.ndarray, confidence: np.ndarray, n_heads: int, seed: int) -> np.ndarray:
     """Some of the cells at random, of each layer and each part of the measures by what the model says at their rows."""
-    part = np.argsort(np.argsort(said)) * _SURE // len(said)  # of each measure
+    part = np.argsort(np.argsort(confidence)) * _SURE // len(confidence)  # of each measure
     strata: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for place, column in np.argwhere(rest).tolist():
         strata[place // n_heads, int(part[column])].append((place, column))
-    drawn, rng = np.zeros_like(rest), random.Random(seed)
+    sample, rng = np.zeros_like(rest), random.Random(seed)
     for _, cells in sorted(strata.items()):
         for cell in rng.sample(cells, int(np.ceil(SHARE * len(cells)))):
-            drawn[cell] = True
-    return drawn
+            sample[cell] = True
+    return sample

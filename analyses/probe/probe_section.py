@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.corpora import Corpus
-from analyses.figures.probe_curves import probe_depths, probes_by_layer
+from analyses.figures.curves import probe_depths, probes_by_layer
 from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.page.schema import SCHEMAS
 from analyses.page.sections import (

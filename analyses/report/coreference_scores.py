@@ -18,7 +18,7 @@ from scipy import stats
 
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
-from analyses.corpora.winogender import STATISTICS, share_of_women
+from analyses.corpora.pronoun_choices import STATISTICS, share_of_women
 from analyses.measures.definitions import DECLARED
 from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Batch, Progress, Reading

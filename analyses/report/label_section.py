@@ -10,7 +10,7 @@ from analyses.behaviours import OURS
 from analyses.headlines import ranking
 from analyses.headlines.facts import Fact
 from analyses.labels import Labelled
-from analyses.labels.null_bars import N_COPIES
+from analyses.labels.evidence import N_COPIES
 from analyses.measures.definitions import Behaviour
 from analyses.measures.head_tables import Heads
 from analyses.page.schema import SCHEMAS

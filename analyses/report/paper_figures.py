@@ -17,7 +17,7 @@ from analyses import figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.execution.file_marks import PICTURES, TEXT_MARK, check_free
-from analyses.figures.probe_curves import probe_depths
+from analyses.figures.curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
 from analyses.headlines import ranking
 from analyses.headlines.facts import facts

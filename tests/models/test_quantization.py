@@ -9,8 +9,7 @@ from refusals import refusal
 from tiny import model, token_ids
 from torch.testing import assert_close
 
-from analyses.cli.command_frame import opened
-from analyses.cli.options import Dtype
+from analyses.cli.command_frame import Dtype, opened
 from interp import Pairs, TokenBatch, Transformer, logit_difference, run, sweep
 from interp.patching import sweep_by_forward
 from models import load, save

@@ -120,7 +120,7 @@ def test_tables_of_experiments_name_no_heads_of_another_kind(tmp_path):
 
 
 def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypatch):
-    told = inspection.said(runs.read(position))
+    told = inspection.summary(runs.read(position))
     record = runs.read(position).facts
     assert " ".join(told) == " ".join([f"{record['headline']}.", *record["sentences"].values()])
     assert len(told) > 1
@@ -142,7 +142,7 @@ def test_three_sentences_are_said_then_of_own_measures_and_how_many_more_there_a
 
     def said(**more) -> list[str]:
         (folder / "run.json").write_text(json.dumps(record | more))
-        return inspection.said(runs.read(folder))
+        return inspection.summary(runs.read(folder))
 
     three = [f"{name} holds." for name in ("position", "a", "b")]
     assert said() == [*three, "2 more on the page."]

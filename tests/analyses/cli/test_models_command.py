@@ -10,7 +10,7 @@ from commands import command
 from safetensors.torch import save_file
 from tiny import model
 
-from analyses.cli import model_commands
+from analyses.cli import commands
 from interp.errors import InputWarning
 from models import catalogue as listing
 from models import load, save
@@ -116,7 +116,7 @@ def test_no_line_is_longer_than_a_terminal_is_wide_and_sizes_have_three_figures(
     models = [LocalModel(name, "llama", "9 layers x 9 heads", 10**9, 10**9, parts)]
     unread = [LocalModel("a/b", "", "why", 0, size, None) for size in sizes]
     families = {**listing.families(), "strange": parts}
-    lines = "\n".join(model_commands.listing(families, models, unread)).splitlines()
+    lines = "\n".join(commands.listing(families, models, unread)).splitlines()
     assert max(map(len, lines)) <= 80
     assert f"  {name}" in lines
     said = [line.strip() for line in lines if "cannot be loaded" in line]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyses.corpora import read, reader
-from analyses.corpora.marked import annotated
+from analyses.corpora.pronoun_choices import annotated
 from interp import InputError
 from tests.analyses.corpora.made_corpora import ENTITIES, novel, texts, word
 

@@ -14,7 +14,7 @@ from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from analyses import figures
-from analyses.figures.probe_curves import probe_depths
+from analyses.figures.curves import probe_depths
 from interp import InputError
 
 INTERVAL = {"ci_low": 0.05, "ci_high": 0.9, "q": 0.01, "n": 7}

@@ -92,9 +92,9 @@ def test_others_than_those_with_a_label_have_it_by_no_measure():
     heads = pd.DataFrame(places, columns=HEAD)
     about = {"behaviour": "part-of-speech", "label": "rule:any->NOUN"}
     labels = heads.iloc[:3].assign(**about, measure=["tag:VERB->NOUN"] * 2 + ["tag:ADP->NOUN"])
-    assert judgement._others(heads, labels, labels.iloc[:2], seed=0) == [(0, 3)]
+    assert judgement._rivals(heads, labels, labels.iloc[:2], seed=0) == [(0, 3)]
     alone = labels.iloc[:2]
-    assert sorted(judgement._others(heads, alone, alone, seed=0)) == [(0, 2), (0, 3)]
+    assert sorted(judgement._rivals(heads, alone, alone, seed=0)) == [(0, 2), (0, 3)]
 
 
 def test_a_sample_takes_as_many_whole_sentences_of_a_document_as_fit():
@@ -178,8 +178,8 @@ def test_a_label_is_wrong_no_more_often_than_its_rate_whichever_evidence_it_rest
     for _ in range(300):
         p = rng.random((2, 100))
         p[:, :10] *= 1e-6
-        held = judgement._held(candidates(*p))
-        wrong.append((held["layer"] >= 10).sum() / max(len(held), 1))
+        rows = judgement._true_rows(candidates(*p))
+        wrong.append((rows["layer"] >= 10).sum() / max(len(rows), 1))
     assert np.mean(wrong) <= 0.05
 
 
@@ -200,7 +200,7 @@ def held(**values: object) -> list[str]:
     """The evidence of a head that the half which chooses shows by its effect, with some other values."""
     row = {"attends": False, "bar": 0.03, "gain": 0.04, "gain_low": 0.035, "effect": 0.05, "effect_low": 0.02}
     tiny = np.array([1e-9])
-    return judgement._held(candidates(tiny, tiny).assign(**row | values))["evidence"].tolist()
+    return judgement._true_rows(candidates(tiny, tiny).assign(**row | values))["evidence"].tolist()
 
 
 def test_what_a_head_needs_without_looking_there_is_no_label():

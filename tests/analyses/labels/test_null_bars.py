@@ -7,9 +7,8 @@ import torch
 from analyses.behaviours import OURS
 from analyses.corpora import read
 from analyses.execution.shards import Shards
-from analyses.labels import null_bars
-from analyses.labels.null_bars import documents_of
-from analyses.labels.study import Study
+from analyses.labels import evidence
+from analyses.labels.evidence import Study, documents_of
 from analyses.measures.head_tables import Collected, Heads, Scored
 from interp.patterns import Totals
 from models import load
@@ -29,14 +28,14 @@ def collected(
 
 def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path, monkeypatch):
     """A corpus of which fewer texts are read has the hash of the whole."""
-    null = null_bars._Null(null_bars.WORDS, lambda: load("default"), KIND)
-    monkeypatch.setattr(null_bars, "_nulls", lambda *_: [null])
-    monkeypatch.setattr(null_bars, "_reached", lambda *_: {})
+    null = evidence._Null(evidence.WORDS, lambda: load("default"), KIND)
+    monkeypatch.setattr(evidence, "_nulls", lambda *_: [null])
+    monkeypatch.setattr(evidence, "_reached", lambda *_: {})
 
     def found(limit: int | None) -> int:
-        corpora, shards = {"position": read("tales:12", limit)}, Shards.of(tmp_path / "out", [])
-        null_bars.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected()])
-        return shards.counts.found
+        corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [])
+        evidence.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected()])
+        return shards.counts.n_read
 
     assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
 
@@ -46,7 +45,7 @@ def test_a_bar_is_surpassed_by_one_copy_in_as_many_as_are_said(share):
     """Also of shares: the bar above a baseline of .5 leaves room for a head that is always right."""
     drawn = torch.from_numpy(np.random.default_rng(0).gumbel(0.6, 0.1, (4000, 41)))
     gains = 0.5 - (-drawn).exp() if share else drawn
-    bars = [null_bars._surpassed([torch.stack([each, each * 0 + 0.5])], 0.01, ends=share) for each in gains[:, :40]]
+    bars = [evidence._surpassed([torch.stack([each, each * 0 + 0.5])], 0.01, ends=share) for each in gains[:, :40]]
     above = gains[:, 40] > torch.tensor(bars)
     assert above.double().mean().item() == pytest.approx(0.012, abs=0.005)  # moments of 40 vary
     assert not share or max(bars) < 0.5
@@ -55,17 +54,17 @@ def test_a_bar_is_surpassed_by_one_copy_in_as_many_as_are_said(share):
 def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
     """Over all measures one model in twenty has a head above any bar."""
     best = torch.stack([torch.linspace(0.1, 0.3, 40), torch.full((40,), 0.05)])
-    null = null_bars._Null(null_bars.COPIES, lambda: load("default"), KIND, 40)
-    monkeypatch.setattr(null_bars, "_nulls", lambda *_: [null])
+    null = evidence._Null(evidence.COPIES, lambda: load("default"), KIND, 40)
+    monkeypatch.setattr(evidence, "_nulls", lambda *_: [null])
 
-    def bars(measures: int) -> null_bars.Bars:
+    def bars(measures: int) -> evidence.Bars:
         names = [measure.name for measure in OURS["position"].measures if measure.unit == "share"][:measures]
         kept = {f"position: {name}": best for name in names}
-        monkeypatch.setattr(null_bars, "_reached", lambda *_: kept)
-        return null_bars.bars_of(Study(null.model(), {"position": []}, OURS), [collected()])[0]
+        monkeypatch.setattr(evidence, "_reached", lambda *_: kept)
+        return evidence.bars_of(Study(null.model(), {"position": []}, OURS), [collected()])[0]
 
     one, ten = (max(bars(measures).values()) for measures in (1, 10))
-    assert one == pytest.approx(null_bars._surpassed([best], 0.05, ends=True))
+    assert one == pytest.approx(evidence._surpassed([best], 0.05, ends=True))
     assert 0.3 < one < ten
 
 

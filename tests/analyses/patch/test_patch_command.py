@@ -18,7 +18,7 @@ from worded import ROWS, table, worded
 from analyses import figures
 from analyses import patch as patching
 from analyses.cli import command_frame as frame
-from analyses.cli.options import Metric
+from analyses.cli.command_frame import Metric
 from analyses.patch.cells import cells_of, sweeps
 from interp import Transformer, TransformerConfig
 from interp.errors import InputWarning

@@ -11,7 +11,7 @@ import torch
 
 from analyses import probe as probes
 from analyses.corpora import read
-from analyses.figures.probe_curves import probe_depths, probes_by_layer
+from analyses.figures.curves import probe_depths, probes_by_layer
 from analyses.probe import Probed, probe_tables
 from analyses.probe.fitted import Scores, halves_of
 from analyses.probe.items import choose

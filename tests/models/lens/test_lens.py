@@ -25,7 +25,7 @@ from torch.testing import assert_close
 from worded import word_level
 
 from analyses import position
-from analyses.execution.fingerprints import fingerprint
+from analyses.execution.provenance import fingerprint
 from interp import (
     AnnotatedText,
     InputError,
