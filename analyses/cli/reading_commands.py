@@ -58,7 +58,7 @@ def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet
         first = None if head is None else viewer.head_named(loaded, head)
         called = {}
         if labels is not None:  # what reads reports draws figures: a page without labels need not wait for it
-            from analyses.headlines.written_reports import called_by
+            from analyses.headlines.facts import called_by
 
             called = called_by(labels, loaded)
         if len(loaded.config.stacks) > 1 and not target:

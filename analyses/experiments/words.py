@@ -16,8 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from analyses.experiments.experiment import Outcome
-from analyses.experiments.prompts import experiment_data, readable, streams, tokenizer_of
+from analyses.experiments.experiment import Outcome, experiment_data, readable, streams, tokenizer_of
 from interp import Model
 from interp.statistics import mean_interval
 

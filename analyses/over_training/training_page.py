@@ -9,10 +9,8 @@ import pandas as pd
 
 from analyses import figures
 from analyses.over_training.observe import DRAWN
-from analyses.over_training.phase_changes import CHANGING, FEWEST, LEAST, best_curve, formed
-from analyses.over_training.training_runs import COLUMNS, HELD_OUT, Run
-from analyses.page.schema import SCHEMAS
-from analyses.page.sections import Block, Definitions, Figure, Page, Section, Table, caveat, code
+from analyses.over_training.training_runs import CHANGING, COLUMNS, FEWEST, HELD_OUT, LEAST, Run, best_curve, formed
+from analyses.page.sections import SCHEMAS, Block, Definitions, Figure, Page, Section, Table, caveat, code
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import Place, head_name
 

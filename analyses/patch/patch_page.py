@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from analyses import figures
-from analyses.page.schema import SCHEMAS
 from analyses.page.sections import (
+    SCHEMAS,
     Block,
     Bullets,
     Definitions,

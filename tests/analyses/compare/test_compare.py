@@ -15,8 +15,8 @@ from tiny import two_stacks
 
 from analyses import figures, report
 from analyses.compare import COMPARE_COLUMNS, Comparison, compare, names
-from analyses.compare.best_heads import best_heads
-from analyses.compare.compare_page import comparability, headline, summary, told_apart
+from analyses.compare.compare_page import comparability, headline, is_clear, summary
+from analyses.compare.comparison import best_heads
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import random_ids
 from analyses.measures.definitions import Measure, Rival
@@ -84,7 +84,7 @@ def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(found
     assert (lacks["n_heads"], np.isnan(lacks["mean_depth"])) == (0, True)
     assert lacks["difference"] == pytest.approx(lacks["gain"] - has["gain"])
     assert lacks["difference_high"] < -0.85  # every text says the same: room for one that does not
-    assert told_apart(lacks)
+    assert is_clear(lacks)
     assert np.isnan([has["difference"], has["p"], has["q"], has["value_q"]]).all()
 
 

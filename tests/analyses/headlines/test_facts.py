@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from analyses.behaviours import OURS
-from analyses.headlines import ranking
-from analyses.headlines.facts import facts
+from analyses.headlines.facts import facts, ranked, strongest
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.wording.head_names import Place
 from tests.analyses.headlines.hand_made_tables import RULE, hand_made, heads_row
@@ -19,8 +18,8 @@ def tables() -> dict[str, pd.DataFrame]:
 
 
 def told(tables, layer, head) -> list[tuple[str, str]]:
-    ranked = ranking.ranked(facts(tables, OURS)[Place("decoder", "self", layer, head)])
-    return [(fact.words.short, fact.kind) for fact in ranked]
+    own = facts(tables, OURS)[Place("decoder", "self", layer, head)]
+    return [(fact.words.short, fact.kind) for fact in ranked(own)]
 
 
 def said(tables) -> list[Sentence]:
@@ -34,7 +33,7 @@ def test_what_is_needed_comes_first_then_what_simpler_descriptions_leave_over(ta
     attends = [(short, "looks there") for short in ("object to its verb", "noun to verb", "nearby")]
     assert told(tables, 1, 1) == attends  # and what it is enough for, but not needed, is no fact
     assert told({name: tables[name] for name in ("heads", "effects", "tasks")}, 1, 1) == attends  # without labels
-    order = [place.named(several=False) for place in ranking.strongest(facts(tables, OURS))]
+    order = [place.named(several=False) for place in strongest(facts(tables, OURS))]
     assert order == ["L0.H1", "L1.H0", "L1.H1"]
 
 

@@ -12,8 +12,8 @@ from tiny import LLAMA
 
 from analyses import view
 from analyses.behaviours import OURS
+from analyses.headlines.facts import called_by
 from analyses.headlines.head_cards import overview
-from analyses.headlines.written_reports import called_by
 from analyses.page.sections import Page
 from analyses.report.scaffold import write
 from interp import InputError, Transformer, TransformerConfig, run, zero
@@ -31,14 +31,14 @@ def left(out: Path, tables) -> Path:
 
 def test_heads_are_called_and_coloured_as_in_the_atlas(tmp_path):
     tables = hand_made()
-    out, (_, first, _) = left(tmp_path / "report", tables), overview(tables, OURS)
+    out, (_, first) = left(tmp_path / "report", tables), overview(tables, OURS)
     atlas = {cell.name: cell for layer in first.atlases[0].layers for cell in layer}
     named = {f"L{place[2]}.H{place[3]}": called for place, called in called_by(out, MODEL).items()}
     told = {name: (each.words, each.behaviour, each.needed) for name, each in named.items()}
     assert told == {
-        name: (re.sub("[\u00ad\u200b]", "", cell.first), cell.behaviour, cell.stands == "needed")
+        name: (re.sub("[\u00ad\u200b]", "", cell.first), cell.behaviour, cell.state == "needed")
         for name, cell in atlas.items()
-        if cell.stands != "quiet"
+        if cell.state != "quiet"
     }
     assert [*named] == [card.id for card in first.cards][: len(named)]
     seen = view(run(MODEL, torch.tensor([[1, 2, 3]]), capture="*.pattern"), labels=out)

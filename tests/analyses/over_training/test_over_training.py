@@ -20,9 +20,8 @@ from analyses import figures, report
 from analyses.figures.style import POSITION
 from analyses.over_training import measures, training_page
 from analyses.over_training.observe import in_context
-from analyses.over_training.phase_changes import LEAST, formed, phase_change, when_formed
 from analyses.over_training.training_page import sentences
-from analyses.over_training.training_runs import COLUMNS, forming, read_run
+from analyses.over_training.training_runs import COLUMNS, LEAST, formed, forming, phase_change, read_run, when_formed
 from analyses.position import repeated
 from interp import AnnotatedText, InputError, StackConfig, TokenBatch, Tokenizer, Transformer, TransformerConfig
 from interp.initialisation import initialise

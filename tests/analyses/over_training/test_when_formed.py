@@ -12,8 +12,7 @@ import tiny
 from analyses import report, runs
 from analyses.behaviours import OURS
 from analyses.headlines.head_cards import overview
-from analyses.over_training.phase_changes import when_formed
-from analyses.over_training.training_runs import given, known, read_run
+from analyses.over_training.training_runs import given, known, read_run, when_formed
 from analyses.page.sections import Section
 from analyses.report.paper_figures import drawings
 from analyses.report.renderer import render
@@ -66,7 +65,7 @@ class TestTheRule:
 
 class TestTheCard:
     def page_of(self, **tables: pd.DataFrame) -> Page:
-        line, first, _ = overview({**hand_made(), **tables}, OURS)
+        line, first = overview({**hand_made(), **tables}, OURS)
         return Page(render(line, [first], [Section("In short", ["Nothing more."])], {}))
 
     def page(self, *values: float) -> Page:

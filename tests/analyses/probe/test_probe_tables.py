@@ -12,10 +12,10 @@ import torch
 from analyses import probe as probes
 from analyses.corpora import read
 from analyses.figures.probe_curves import probe_depths, probes_by_layer
-from analyses.probe import Probed, probe_tables
+from analyses.probe import Probed, probe_runs
 from analyses.probe.fitted import Scores, halves_of
-from analyses.probe.items import choose
-from analyses.probe.vectors import read as read_vectors
+from analyses.probe.fitted import read as read_vectors
+from analyses.probe.probe_tasks import choose
 from interp import AnnotatedText, InputError, Mention, run
 from interp.probes import commonest_labels
 from models import load, planted
@@ -103,11 +103,11 @@ class TestPlantedTruth:
         assert found.depths.set_index("measure").value["expected layer"] == pytest.approx(by_hand, abs=1e-6)
 
     @pytest.mark.parametrize(
-        "beside", [probe_tables.CONTROL, probe_tables.RULE, probe_tables.UNTRAINED, probe_tables.AMBIGUOUS]
+        "beside", [probe_runs.CONTROL, probe_runs.RULE, probe_runs.UNTRAINED, probe_runs.AMBIGUOUS]
     )
     def test_every_difference_has_its_interval(self, table, beside):
         rows = stream(table)
-        assert (rows[beside.difference] == rows[beside.value] - rows[beside.beside]).all()
+        assert (rows[beside.difference] == rows[beside.value] - rows[beside.rival]).all()
         assert (rows[beside.low] <= rows[beside.difference]).all()
         assert (rows[beside.difference] <= rows[beside.high]).all()
 
@@ -262,7 +262,7 @@ def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
     gained_early, gained_late, lost_early, never = [0.0, 1, 1], [0.0, 0, 1], [1.0, 0, 0], [0.0, 0, 0]
     right = torch.tensor([gained_early, never] * 20 + [gained_late, lost_early] * 20).T
     given = found(torch.zeros(0, 3), right, torch.arange(40).repeat_interleave(2))
-    value, low, high = probe_tables.expected_with_interval(given, None, seed=0)
+    value, low, high = probe_runs.expected_with_interval(given, None, seed=0)
     assert value == pytest.approx(2.0)  # (20 x 1 + 20 x (2 - 1)) / (20 + 20 x 0)
     assert low < 2 < high
 
@@ -270,7 +270,7 @@ def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
 class TestGravity:
     def test_the_reach_is_students_t_of_how_far_halves_stray_from_the_whole(self):
         halves = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]])  # 1, .5, 1.5, 1
-        value, low, high = probe_tables.centre_with_interval(found(halves), None)
+        value, low, high = probe_runs.centre_with_interval(found(halves), None)
         reach = 2.776445 * (0.5 / 4) ** 0.5  # t of .975 at 4 degrees of freedom
         assert value == 1.0
         assert (low, high) == (pytest.approx(1 - reach, abs=1e-5), pytest.approx(1 + reach, abs=1e-5))
@@ -281,11 +281,11 @@ class TestGravity:
         ids=["halves agree with the whole", "halves all stray the same way"],  # no further than there are layers
     )
     def test_how_far_halves_stray_is_doubt(self, half, bounds):
-        assert probe_tables.centre_with_interval(found(torch.tensor([half]).repeat(8, 1)), None) == bounds
+        assert probe_runs.centre_with_interval(found(torch.tensor([half]).repeat(8, 1)), None) == bounds
 
     def test_a_difference_is_taken_half_by_half(self):
         one = found(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]))
-        assert probe_tables.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
+        assert probe_runs.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
 
     def test_halves_are_half_of_the_documents_and_the_same_for_every_task(self):
         groups = torch.arange(40).repeat(3)

@@ -12,8 +12,7 @@ from pages import outside_addresses, page_of, unlisted
 
 from analyses.corpora import Corpus
 from analyses.page.sections import Paragraph, Part, Section
-from analyses.probe import probe_sentences as sentences
-from analyses.probe import section
+from analyses.probe import probe_section, section
 from analyses.report.builders import probe as build
 from analyses.wording.formats import percent
 from interp import AnnotatedText, InputError
@@ -165,7 +164,7 @@ class TestSentences:
         ],
     )
     def test_the_question_is_one_that_the_tasks_can_answer(self, tasks, question):
-        assert sentences.question(depths() if tasks is None else depths().assign(task=tasks)) == question
+        assert probe_section.question_of(depths() if tasks is None else depths().assign(task=tasks)) == question
 
     @pytest.mark.parametrize(
         ("bounds", "says"),
@@ -184,18 +183,18 @@ class TestSentences:
         ],
     )
     def test_verdicts(self, bounds, says):
-        assert str(sentences.verdict(depths(**bounds))).startswith(says)
-        assert sentences.verdict(depths()[:2]) is None  # nothing of coreference
+        assert str(probe_section.verdict(depths(**bounds))).startswith(says)
+        assert probe_section.verdict(depths()[:2]) is None  # nothing of coreference
 
     def test_differences_say_which_way_and_what_cannot_be_told(self):
         given = depths(relation_tag_expected=(-2, -1), coreference_tag_centre=(-0.25, 0.75))
-        one, other, _ = sentences.differences(given)
+        one, other, _ = probe_section.differences(given)
         assert one.startswith("Are dependency relations read higher than parts of speech? By the expected layer, no,")
         assert "yes: +1.000 (95% +0.500 to +1.500) blocks" in one
         assert "By the centre of gravity, it cannot be told: +0.250 (95% −0.250 to +0.750) blocks" in other
         missing = given.assign(value=np.nan, ci_low=np.nan, ci_high=np.nan)
-        assert sentences.verdict(missing) == "It cannot be told."
-        assert "it cannot be told: one of them has none" in sentences.differences(missing)[0]
+        assert probe_section.verdict(missing) == "It cannot be told."
+        assert "it cannot be told: one of them has none" in probe_section.differences(missing)[0]
 
 
 def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, capsys):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analyses.behaviours import OURS
-from analyses.headlines.say import beside_rules
+from analyses.headlines.sentences import rule_sentence
 from analyses.measures.head_tables import Measured
 from analyses.page.sections import plain
 from analyses.report.behaviour_sections import attention, cause
@@ -31,7 +31,7 @@ OBJECT = "relation:obj:dependent->head"
 def test_beside_a_head_stands_the_rule_that_it_goes_by_and_what_rules_get(measure, rule, verdict, rival, said):
     row = {"measure": measure, "rival": rival, "rival_value": 0.914, "rule": rule, "predicts": 0.743}
     of_choices = rival != OTHERS  # their numbers are of one half, those beside them of the whole text
-    assert beside_rules(row | {"verdict": verdict}).startswith("On the half that reports " * of_choices + said)
+    assert rule_sentence(row | {"verdict": verdict}).startswith("On the half that reports " * of_choices + said)
 
 
 def measured(behaviour: str, *rows: dict) -> Measured:

@@ -87,7 +87,7 @@ def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
 
 
 def test_under_the_atlas_heads_are_called_by_their_first_fact_and_the_strongest_is_seen_first():
-    _, first, _ = overview(hand_made(), OURS, corpus_passages.read_texts(worded(), [SENTENCE]))
+    _, first = overview(hand_made(), OURS, corpus_passages.read_texts(worded(), [SENTENCE]))
     ((viewer,),) = [section.blocks for section in first.below]
     assert isinstance(viewer, Viewer)
     assert not viewer.heads  # the atlas has them
