@@ -128,7 +128,7 @@ def patch(
         **request.named,
     )
     answers = written.answers
-    said = [] if answers is None else [answers.said]
+    said = [] if answers is None else [answers.sentence]
     if answers is not None and answers.refused:
         said.append(f"no shares: {answers.unsaid}" if answers.unsaid else "So there are no shares.")
     return [*said, *patching.agreement_lines(written.correlations)]

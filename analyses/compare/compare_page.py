@@ -123,7 +123,6 @@ def summary(table: pd.DataFrame, name: str) -> list[str]:
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
-    """In how many measures a best head gains less or more than the reference's, by at least 0.05 and beyond chance."""
     clear = [row for row in rows if is_clear(row) and abs(row["difference"]) >= NOTABLE]
     clear, parts = sorted(clear, key=lambda row: -abs(row["difference"])), []
     for way in ("less", "more"):
@@ -156,7 +155,6 @@ def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _behaviour(comparison: Comparison, used: Used, behaviour: str) -> Section:
-    """One behaviour: a table of the best heads, measure by measure."""
     reads, total = comparison.reads, len(used.documents)
     names, schema = [each.name for each in reads], SCHEMAS["compare"]
     rows = comparison.table.loc[comparison.table["behaviour"] == behaviour]

@@ -87,11 +87,7 @@ class Comparison:
 
 
 def names(arguments: Sequence[str]) -> list[str]:
-    """What to call models that were named so on the command line: a directory by its last part, duplicates numbered.
-
-    Raises:
-        InputError: fewer than two.
-    """
+    """What to call models that were named so on the command line: a directory by its last part, duplicates numbered."""
     if len(arguments) < 2:
         raise InputError(
             f"expected at least two models to compare, got {len(arguments)}: {' '.join(arguments) or 'none'}; "
@@ -180,7 +176,6 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
 
 
 def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, str], seed: int, say: Say) -> Read:
-    """One reading of each corpus for all the behaviours that it serves."""
     collected: dict[str, Collected] = {}
     left_out = dict(unserved)
     for source in used:
@@ -215,9 +210,6 @@ def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, 
 def depth(layer: Any, n_layers: int) -> Any:
     """Relative depth: 1 is the last layer, whatever their number."""
     return (layer + 1) / n_layers
-
-
-# Best heads.
 
 
 class Best(NamedTuple):

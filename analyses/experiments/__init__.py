@@ -50,12 +50,6 @@ def section(
     """Run experiments, and return what a page shows: a table, a figure and a line of each.
 
     Where none can be asked of this model there are no sections, and `counted` says why.
-
-    Args:
-        model: a transformer of one stack.
-        names: some of `EXPERIMENTS`; all by default.
-        seed: of everything random.
-        progress: called with what is being done.
     """
     sections, short, tables, records, not_asked = [], [], {}, {}, {}
     refused: dict[str, list[str]] = {}  # by reason, the titles of those that could not be asked of this model

@@ -29,22 +29,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment measured: its table, and what that was made from.
-
-    Args:
-        table: of which it has at least one row.
-        used: prompts or texts by where they come from.
-        left_out: how many could not be used, by reason.
-        refused: sources of which nothing is said, and why.
-
-    Raises:
-        InputError: nothing could be used.
-    """
+    """What an experiment measured: its table, and what that was made from."""
 
     table: pd.DataFrame
-    used: Mapping[str, int] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=Counter)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)  # prompts or texts by where they come from
+    left_out: Mapping[str, int] = field(default_factory=Counter)  # how many could not be used, by reason
+    refused: Mapping[str, str] = field(default_factory=dict)  # sources of which nothing is said, and why
 
     def __post_init__(self):
         if self.table.empty:
@@ -69,32 +59,20 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question, and all that answers it.
+    """A question, and all that answers it."""
 
-    Args:
-        name: of its table and its figure.
-        title: in plain words.
-        question: that its figure asks.
-        command: that runs it: `word-sense`, `next-word` or `position`.
-        caption: how to read its figure.
-        measure: runs a model (`measure(model, seed=0)`); refuses one that does not fit with an `InputError`.
-        sentence: what came out.
-        plot: draws the table, and describes the figure to a reader who cannot see it.
-        columns: of its table, and what they mean.
-    """
-
-    name: str
+    name: str  # of its table and its figure
     title: str
-    question: str
-    command: str
-    caption: str
-    measure: Callable[..., Any]
-    sentence: Callable[[Any], str]
+    question: str  # that its figure asks
+    command: str  # that runs it: `word-sense`, `next-word` or `position`
+    caption: str  # of its figure
+    measure: Callable[..., Any]  # `measure(model, seed=0)`; refuses a model that does not fit with an `InputError`
+    sentence: Callable[[Any], str]  # what came out
     plot: Plot
-    columns: str = ""
+    columns: str = ""  # of its table, and what they mean
 
 
-class Said(dict[str, Any]):
+class RowText(dict[str, Any]):
     """A row as texts take its columns: `{best:share±}` with its 95% interval, `{best:accuracy%}`, `{best:head}`."""
 
     def __format__(self, column: str) -> str:
@@ -118,23 +96,22 @@ def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -
         rows: by name, `where` (a query; `first` is the first row of all) and `largest` (an expression): the row that
             has most of it, else the first.
     """
-    needed = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
+    names = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
 
     def say(where: str, table: pd.DataFrame) -> str:
-        first, found = table.iloc[0], {}
+        first, values = table.iloc[0], {}
         for name, row in rows.items():
-            some = table.query(row["where"], local_dict={"first": first}, engine="python") if "where" in row else table
-            if len(some):
-                best = some.eval(row["largest"], engine="python").idxmax() if "largest" in row else some.index[0]
-                found[name] = Said(some.loc[[best]].to_dict("records")[0])
-        return "".join(
-            t.format(where=where, **found) for t, names in zip(texts, needed, strict=True) if names <= {*found}
-        )
+            part = table.query(row["where"], local_dict={"first": first}, engine="python") if "where" in row else table
+            if len(part):
+                best = part.eval(row["largest"], engine="python").idxmax() if "largest" in row else part.index[0]
+                values[name] = RowText(part.loc[[best]].to_dict("records")[0])
+        parts = (text for text, each in zip(texts, names, strict=True) if each <= {*values})
+        return "".join(text.format(where=where, **values) for text in parts)
 
     def sentence(outcome: Outcome) -> str:
         table = outcome.table if "source" in outcome.table else outcome.table.assign(source="")
-        said = "; ".join(say(_ON.get(str(source), ""), rows) for source, rows in table.groupby("source", sort=False))
-        return f"{said[:1].upper()}{said[1:]}."
+        text = "; ".join(say(_ON.get(str(source), ""), rows) for source, rows in table.groupby("source", sort=False))
+        return f"{text[:1].upper()}{text[1:]}."
 
     return sentence
 
@@ -187,7 +164,6 @@ def tokenizer_of(model: Model, *, unfinished: bool = True) -> Tokenizer:
 
 
 def _unreadable(model: Model, text: str, source: str) -> str | None:
-    """Why the model cannot use a text; None if it can."""
     tokenizer = tokenizer_of(model)
     ids = tokenizer.pieces(text).ids
     if tokenizer.unknown_id is not None and tokenizer.unknown_id in ids:

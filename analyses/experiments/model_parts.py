@@ -1,13 +1,8 @@
 """What do attention, feed-forward and embedding cost, hold and write? And how far away does attention look?
 
-The quadratic cost: how do the seconds and the arithmetic of attention grow with the length of the text? One block's
-parts on random input, on this machine: attention's mixing (scores, softmax, weighted values), its projections, and the
-feed-forward.
-
+The quadratic cost: seconds and arithmetic of one block's parts by the length of the text, on random input.
 Attention is a third: where do parameters, arithmetic and writing into the stream sit? Norms and biases that belong to
-no part are counted with what they stand before: a block's norms with attention or feed-forward, the final norm with the
-output.
-
+no part are counted with what they stand before.
 Near heads in early layers, far heads late: the mean distance between a token and what it attends to, layer by layer,
 beside that of uniform attention over the same tokens.
 """
@@ -141,11 +136,7 @@ def cost_sentence(outcome: Outcome) -> str:
 
 
 def measure_shares(model: Model, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
-    """Each part's share of three quantities; the shares of a quantity add up to 1.
-
-    Raises:
-        InputError: no tokenizer, or one that knows hardly a word of the stories.
-    """
+    """Each part's share of three quantities; the shares of a quantity add up to 1."""
     tokenizer_of(model, unfinished=False)
     model = with_parts(model, "counting each part's weights")
     tokens = min(tokens, model.config.n_ctx)
@@ -182,7 +173,6 @@ def _arithmetic(model: Model, tokens: int) -> dict[str, int]:
 
 
 def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sum of squares that each part writes, text x part, and the tokens of each text."""
     tokenizer = tokenizer_of(model, unfinished=False)
     (stack,) = model.config.stacks
     sites = [f"{stack}.embed", *(site for site in model.sites if site.endswith((".attn_out", ".mlp_out")))]
@@ -216,11 +206,7 @@ class Distances(Outcome):
 
 
 def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Distances:
-    """Mean attention distance of every head, in tokens; `head` -1 is the mean of its layer.
-
-    Raises:
-        InputError: an empty corpus, one that is unknown to the model's tokenizer, or no tokenizer.
-    """
+    """Mean attention distance of every head, in tokens; `head` -1 is the mean of its layer."""
     tokenizer_of(model, unfinished=False)
     causal = model.config.last.causal
     layers, heads = model.config.n_layers, model.config.n_heads
@@ -228,8 +214,8 @@ def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None
     reading = Reading(model, list(stories(_READ_STORIES, seed + 2)) if corpus is None else corpus)
     column = positional.measures(causal=causal).index("distance")
     for batch in reading:
-        both = torch.cat([batch.pattern, batch.rows.uniform], 1)  # uniform attention is one more head
-        sums = positional.Questions(batch.rows, causal=causal).read(both)["kept"]
+        pattern = torch.cat([batch.pattern, batch.rows.uniform], 1)  # uniform attention is one more head
+        sums = positional.Questions(batch.rows, causal=causal).read(pattern)["kept"]
         totals.add(batch.groups, sums.scores[..., column, None], sums.counts[..., column, None])
     refuse_unread(reading.counts, "the generated stories" if corpus is None else "the corpus")
     scores, rows = totals.scores[..., 0].numpy(), totals.weights[..., 0].numpy()

@@ -47,8 +47,6 @@ class _Topic(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """One question, and what every head gives the words of its passage."""
-
     passage: int
     words: Sequence[str]
     question: Question
@@ -80,13 +78,6 @@ def example_sentences(
     same for all heads of a label. Attention to special tokens is left out.
 
     A model of two stacks has the encoder's heads; one that reads no words has no rows.
-
-    Args:
-        model: with a tokenizer.
-        corpora: by behaviour, the text that it was measured on; heads without a label read the first.
-        facts: of every head, ranked.
-        behaviours: by name, those that were measured.
-        seed: draws the words.
     """
     kind = Heads.every(model)[0]
     if model.tokenizer is None or not corpora:
@@ -175,7 +166,6 @@ class _Reader:
                     }
 
     def _choices(self, topic: _Topic, passages: list[AnnotatedText], measure: Measure | None) -> Iterator[_Choice]:
-        """Every question of the passages."""
         causal, count = self.kind.causal, 0
         for batch in Reading(self.model, passages, heads=self.kind) if passages else ():
             weights = _between_words(batch)
@@ -196,7 +186,6 @@ def _any_word(window: Window, *, causal: bool) -> list[Question]:
 
 
 def _surest(choices: Sequence[_Choice], head: int) -> list[_Choice]:
-    """Those that are right with the largest weights, each of another passage."""
     first: dict[int, _Choice] = {}
     weighed = [(weight, choice) for choice in choices for _, weight, right in [choice.of_head(head)] if right]
     for _, choice in sorted(weighed, key=lambda pair: -pair[0]):

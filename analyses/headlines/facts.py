@@ -6,18 +6,8 @@ A fact is a label, or a share of the answer to minimal pairs that the head carri
     needed                   replacing the head costs the answer, or the output loses without what it looks at
     looks there              its attention stands out; an effect is not established
 
-Labels of near tokens (fixed offsets, the token itself) are one fact of a head. These steps rank a head's facts, each
-for the ties of those before it:
-
-1. what the model needs, before what attention alone shows;
-2. what has at least half of the head's attention or choices, then what has at least half of an answer;
-3. what simpler descriptions leave over (`Fact.rung`): a relation, a reference or a copy before a pair of tags, that
-   before a class of words, that before a distance, and the first position last;
-4. attention and need, before need alone;
-5. the lower end of the interval.
-
-Heads that the model needs come first: by the largest share of an answer that they carry (the lower end of the interval
-on the pairs that chose them), then by their effect in nats, then as their first facts would.
+Labels of near tokens (fixed offsets, the token itself) are one fact of a head. `docs/headlines.md` has the order of a
+head's facts (`rank`) and of heads (`strongest`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +40,7 @@ KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed
 _UNITS: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}  # of gains; others are shares
 SEPARATOR = ", "  # between names of measures of which a head shows any
 MAIN_SHARE = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
+_WAYS = {"noise": "removed by replacing it", "denoise": "restored by it"}
 _NAN = float("nan")
 WRITTEN = OURS | {f"cross {name}": each for name, each in ACROSS.items()}
 """By name, the behaviours that a report's tables may be of."""
@@ -136,13 +127,7 @@ class Fact:
 
 
 def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, list[Fact]]:
-    """Every head's facts, unordered; a head of which nothing holds has none.
-
-    Args:
-        tables: of a report, by name: `heads` at least. A behaviour without labels has the rows of `heads` that show a
-            measure (`analyses.measures.findings.notable`).
-        behaviours: by name, those that were measured, for the words of their measures.
-    """
+    """Every head's facts, unordered; a head of which nothing holds has none."""
     head_facts: dict[Place, list[Fact]] = {place: [] for place in places(tables["heads"])}
     for place, fact in [*_attention_facts(tables, behaviours), *_effect_facts(tables, behaviours)]:
         head_facts[place].append(fact)
@@ -150,11 +135,7 @@ def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, li
 
 
 def _by_head(rows: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The rows of a table by head and more columns."""
     return {(*Place.of(row), *(row[name] for name in columns)): row for row in rows.to_dict("records")}
-
-
-# Attention.
 
 
 def _attention_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
@@ -179,7 +160,6 @@ def _attention_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Ite
 
 
 def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: Mapping[str, Words]) -> Fact:
-    """A fact of attention, from a row of `labels` or `heads`, and the measure's rows of `heads` and `rules`."""
     labelled, unit = row.table == "labels", _UNITS.get(cell.get("unit"), "share")
     low, high = ("gain_low", "gain_high") if labelled else ("ci_low", "ci_high")
     gain = Size("gain", row["gain"], row[low], row[high], unit, str(cell.get("baseline_name", "")))
@@ -229,7 +209,6 @@ def _value_and_baseline(label: Label, cell: Cells, rule: Cells | None) -> tuple[
 
 
 def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
-    """What each head carries of the answer to minimal pairs: where it is needed, not only enough."""
     effects = tables.get("effects", pd.DataFrame())
     if effects.empty:
         return
@@ -266,9 +245,8 @@ def answers(tables: Tables) -> dict[str, str]:
 
 
 def _effect_size(row: Row) -> Size:
-    what = "removed by replacing it" if row["intervention"] == "noise" else "restored by it"
-    sizes = float(row["effect"]), float(row["ci_low"]), float(row["ci_high"])
-    return Size(what, *sizes, "share", flips(row), float(row["q"]))
+    ends = row["effect"], row["ci_low"], row["ci_high"]
+    return Size(_WAYS[row["intervention"]], *ends, "share", flips(row), row["q"])
 
 
 def flips(row: Cells | Row) -> str:
@@ -309,13 +287,14 @@ def ranked(facts: Sequence[Fact]) -> list[Fact]:
 
 def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
     """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
-    return sorted((place for place in facts if facts[place]), key=lambda place: _head_rank(facts[place]))
 
+    def head_rank(place: Place) -> tuple[float, float, Rank]:
+        needed = [fact for fact in facts[place] if fact.needed]
+        shares = [fact.strength for fact in needed if fact.kind == "needed" and fact.sizes[0].unit == "share"]
+        costs = [size.low for fact in needed for size in fact.sizes if size.unit == "nats"]
+        return -max(shares, default=0.0), -max(costs, default=0.0), min(map(rank, facts[place]))
 
-def _head_rank(facts: Sequence[Fact]) -> tuple[float, float, Rank]:
-    shares = [fact.strength for fact in facts if fact.kind == "needed" and fact.sizes[0].unit == "share"]
-    costs = [size.low for fact in facts if fact.needed for size in fact.sizes if size.unit == "nats"]
-    return -max(shares, default=0.0), -max(costs, default=0.0), min(map(rank, facts))
+    return sorted((place for place in facts if facts[place]), key=head_rank)
 
 
 def called(facts: Mapping[Place, Sequence[Fact]]) -> dict[HeadName, Called]:
@@ -333,30 +312,19 @@ def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:
     Columns: those of `Place`, `behaviour`, `label` (of minimal pairs what they decide) and `evidence` (both, effect or
     attention).
     """
-    evidence = {kind: str(name) for name, kind in KINDS.items()}
-    rows = [
-        {**place._asdict(), "behaviour": fact.behaviour, "label": label, "evidence": evidence[fact.kind]}
-        for place, head_facts in facts.items()
-        for fact in ranked(head_facts)
-        for label in _labels(fact)
-    ]
+    evidence, rows = {kind: str(name) for name, kind in KINDS.items()}, []
+    for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in ranked(head_facts)):
+        labels = [str(row["label"]) for row in fact.rows if row.table == "labels"]
+        for label in labels or [fact.words.short if fact.row("effects") else fact.name]:
+            rows.append((*place, fact.behaviour, label, evidence[fact.kind]))
     return pd.DataFrame(rows, columns=[*HEAD, "behaviour", "label", "evidence"])
-
-
-def _labels(fact: Fact) -> list[str]:
-    labels = [str(row["label"]) for row in fact.rows if row.table == "labels"]
-    return labels or [fact.words.short if fact.row("effects") else fact.name]
 
 
 # Reports that were written.
 
 
 def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:
-    """The facts of every head of a report; none of other runs.
-
-    Raises:
-        InputError: its tables are those of an earlier interp.
-    """
+    """The facts of every head of a report; none of other runs."""
     heads = tables.get("heads", pd.DataFrame())
     if heads.empty or "model" in heads or "tasks" not in tables:
         return {}

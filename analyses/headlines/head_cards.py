@@ -126,15 +126,7 @@ def overview(
     passages: Sequence[Passage] = (),
     ranked: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> tuple[str, Overview]:
-    """The headline, and what stands first.
-
-    Args:
-        tables: of a report, by name: `heads` at least; `example_sentences`, where sentences were read; `when_formed`
-            and `forming`, where the run that trained the model is known.
-        behaviours: by name, those that were measured.
-        passages: stand under the atlas, for the head that is chosen there.
-        ranked: every head's ranked facts, where they are known; else they are made of the tables.
-    """
+    """The headline, and what stands first."""
     if not ranked:
         facts = fact_tables.facts(tables, behaviours)
         ranked = {place: fact_tables.ranked(head_facts) for place, head_facts in facts.items()}
@@ -221,7 +213,6 @@ def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
 
 
 def _bar(size: Size, low: float, high: float) -> Bar:
-    """A size on the line that all of its unit share."""
 
     def fraction(value: float) -> float:
         return float(np.clip((value - low) / (high - low), 0, 1))
@@ -233,7 +224,6 @@ def _bar(size: Size, low: float, high: float) -> Bar:
 
 
 def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
-    """Where the line of each unit begins and ends: at the largest of all heads, a share's at 1 to 1.5."""
     ends = {}
     for unit in _TICKS:
         of_unit = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
@@ -244,7 +234,6 @@ def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
 
 
 def _by_distance(values: Mapping[str, float]) -> list[Values]:
-    """Mean attention to the first position and to near tokens; the highest bar is the largest, or a fifth."""
     near = {name: values[measure] for measure, name in _NEAR.items() if measure in values}
     top = max(_LOWEST_TOP, *(value for value in near.values() if np.isfinite(value)), 0.0)
     texts = {name: percent(value).replace("under ", "<").replace("over ", ">") for name, value in near.items()}
@@ -263,7 +252,6 @@ def _between_tags(values: Mapping[str, float]) -> list[Values]:
 
 
 def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> Values:
-    """Where a head is surest of what its label says, or of anything, and at random."""
     first, examples = rows.iloc[0], [(row["choice"], _example(row)) for row in rows.to_dict("records")]
     question = plain_words.asked(first["label"], first["measure"], words) if isinstance(first["measure"], str) else None
     counts = {"asked": number(int(first["asked"])), "read": counted(int(first["read"]), "passage")}
@@ -272,14 +260,10 @@ def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> Values:
 
 
 def _example(row: Mapping[str, Any]) -> Values:
-    """A sentence with the word that asks and the word attended to."""
     parts = {row["asks"]: "asks", row["seen"]: "seen"} if row["asks"] != row["seen"] else {row["asks"]: "both"}
     words = [(word, parts.get(index, "")) for index, word in enumerate(str(row["sentence"]).split(" "))]
     right = bool(row["right"]) if isinstance(row["measure"], str) else None
     return {"words": words, "text": percent(float(row["weight"])), "right": right}
-
-
-# When it formed.
 
 
 def _formation(

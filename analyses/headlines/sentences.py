@@ -20,18 +20,7 @@ from analyses.position import REPEATS
 from analyses.scoring.rules import ANTECEDENT, NO_RULE, OTHERS, RELATION
 from analyses.wording.formats import false_discovery_rate, number, percent
 from analyses.wording.head_names import HEAD, Place, kinds
-from analyses.wording.plain_words import (
-    WORDS,
-    Words,
-    answer,
-    listed,
-    plural,
-    readout,
-    rule,
-    tag,
-    taking,
-    worded,
-)
+from analyses.wording.plain_words import WORDS, Words, answer, listed, plural, readout, rule, tag, taking, worded
 
 UNSURE = 0.8  # of the prompts: the sentence names a lower accuracy of the model
 _FULL_VIEW = 0.5  # of a relation's items: the sentence names a smaller part that the model sees
@@ -88,7 +77,6 @@ def _shares(cell: Cells) -> dict[str, str]:
 
 
 def _cases(rules: Cells) -> str:
-    """Of which cases a row of rules is: a model that reads from left to right may see few of a relation."""
     return f"the {percent(rules['asked'])} of cases that it sees" if rules["asked"] < _FULL_VIEW else "cases"
 
 
@@ -106,9 +94,6 @@ def rule_sentence(rules: Cells) -> str:
     return f"On the half that reports {goes}: {TEMPLATES[verdict]}."
 
 
-# What the model needs.
-
-
 def effect_clause(effect: Cells, task: Cells, head: str) -> str:
     """From a row of `effects` and one of `tasks`: what of an answer is lost without a head."""
     whole, accuracy = answer(task.get("carried") or str(effect["task"])), task.get("accuracy", 1.0)
@@ -122,12 +107,7 @@ def hiding_clause(label: Cells, head: str, words: Words) -> str:
 
 
 def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:
-    """What replacing heads removes of a task's answer, and what each restores by itself; or why none was tested.
-
-    Args:
-        task: as a row of `tasks`.
-        carriers: heads that carry the answer, the first first (`analyses.measures.findings.causes`).
-    """
+    """What replacing heads removes of a task's answer, and what each restores by itself; or why none was tested."""
     whole = answer(task.get("carried") or task["task"])
     if why := (task.get("refused") or "").rstrip("."):
         return say("refused", answer=whole, why=why)
@@ -145,9 +125,6 @@ def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:
         decides = "; what these heads carry often does not decide its answer" if carriers else ""
         sentences.append(say("rarely right", accuracy=percent(task["accuracy"]), decides=decides))
     return ". ".join(sentences) + "."
-
-
-# One fact of a head.
 
 
 def fact_clause(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> str:
@@ -199,7 +176,6 @@ def rates(fact: Fact) -> str:
 
 
 def _rate(q: float) -> str:
-    """A false discovery rate, on one line."""
     return f"false discovery rate {false_discovery_rate(q)}".replace("< ", "<\u00a0")
 
 
@@ -234,13 +210,7 @@ class Sentence:
 def sentences(
     tables: Tables, facts: Mapping[Place, Sequence[Fact]], behaviours: Mapping[str, Behaviour]
 ) -> list[Sentence]:
-    """One for each behaviour that was measured, in their order.
-
-    Args:
-        tables: of a report, by name.
-        facts: of every head (`analyses.headlines.facts.facts`).
-        behaviours: by name.
-    """
+    """One for each behaviour that was measured, in their order."""
     measured, words = set(tables["heads"]["behaviour"]), vocabulary(behaviours)
     return [_sentence(tables, facts, each, words) for name, each in behaviours.items() if name in measured]
 

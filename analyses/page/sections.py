@@ -232,13 +232,7 @@ class Page:
 def counts_table(
     counts: Sequence[Mapping[str, int]], titles: Sequence[str], always: Collection[str] = ()
 ) -> list[Table]:
-    """What was read and left out: a row a count, a column a reading; no table where there is nothing to show.
-
-    Args:
-        counts: of each reading, by what was counted.
-        titles: of the readings.
-        always: counts that are shown when they are 0 everywhere, too.
-    """
+    """What was read and left out: a row a count, a column a reading; no table where there is nothing to show."""
     names = dict.fromkeys(name for each in counts for name in each)
     rows = [(name, [each.get(name) for each in counts]) for name in names]
     cells = [[name, *map(number, values)] for name, values in rows if any(values) or name in always]

@@ -53,13 +53,6 @@ def section(
     A task is trained on the first corpus that annotates it, and tested on the first of `held_out` that does; where none
     does, a quarter of the corpus's documents is kept apart for the test.
 
-    Args:
-        model: a transformer of one stack with a tokenizer.
-        corpora: annotated texts.
-        held_out: annotated texts to test on.
-        seed: of everything random.
-        progress: called with what is being done, and how many texts it has read.
-
     Raises:
         InputError: nothing could be probed, with every reason; or a damaged corpus.
     """
@@ -142,7 +135,6 @@ def section(
 
 
 def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dict[Source, list[str]], dict[str, str]]:
-    """Which tasks are asked of which texts, and why others are not."""
     sources: dict[Source, list[str]] = {}
     left_out = {}
     for name, task in TASKS.items():
@@ -166,7 +158,6 @@ def _trained_on(source: Source, scores: Scores) -> str:
 
 
 def _caveats(task: Task, source: Source, probed: Probed, held_out: Sequence[Corpus]) -> list[str]:
-    """What makes a task's numbers less than they look."""
     scores, names = probed.scores[task.name], ", ".join(text.name for text in held_out)
     documents, n = scores.documents["test"], len(scores.groups)
     unknown, tokens = probed.counts.get("unknown tokens", 0), probed.counts.get("tokens", 0)
@@ -174,7 +165,7 @@ def _caveats(task: Task, source: Source, probed: Probed, held_out: Sequence[Corp
     share = f"{unknown / max(1, tokens):.0%} of the tokens of {source.name} are unknown to the model."
     caveats = {
         untested: bool(held_out and not source.held_out),
-        _TEXTS["stopped"]: scores.n_train >= task.most,
+        _TEXTS["stopped"]: scores.n_train >= task.limit,
         f"Only {documents} documents to test on: intervals are rough.": documents < FEW_DOCUMENTS,
         f"Only {n} items to test on: such shares are rough.": n < FEW_ITEMS,
         share: unknown > UNKNOWN * tokens,

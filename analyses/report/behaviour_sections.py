@@ -88,9 +88,6 @@ class _Sums(NamedTuple):
     by_norm: Collected | InputError | None = None
 
 
-# Measuring.
-
-
 def measure(
     run: Run, model: Model, behaviours: Mapping[str, Behaviour], corpora: Sequence[Corpus], pairs: int | None
 ) -> list[Result]:
@@ -169,7 +166,6 @@ def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list
 
 
 def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -> tuple[Effects, float]:
-    """What patches do, and how many seconds it took."""
     began = time.perf_counter()
     if len(model.config.stacks) > 1:
         effects = no_effects(behaviour.name, _TWO_STACKS)
@@ -188,7 +184,6 @@ def _read(
     behaviours: Sequence[Behaviour],
     while_reading: Callable[[], object],
 ) -> list[_Sums]:
-    """What the collectors of one reading add up, of attention and, where the model's parts are at hand, by norm."""
     collectors = [each.collector(model, seed=run.seed, heads=kind) for each in behaviours]
     weighted, by_norm = None, []
     if isinstance(model, Transformer):
@@ -219,8 +214,9 @@ def _table(sums: _Sums, seed: int) -> Measured | str:
 
 
 def _table_by_norm(sums: _Sums, seed: int) -> pd.DataFrame | None:
-    known = isinstance(sums.totals, Collected) and isinstance(sums.by_norm, Collected)
-    return sums.by_norm.table(seed=seed) if known else None
+    if isinstance(sums.totals, Collected) and isinstance(sums.by_norm, Collected):
+        return sums.by_norm.table(seed=seed)
+    return None
 
 
 def _not_measured(behaviour: Behaviour, kind: Heads, corpus: Corpus, stands_in: bool = False, *, why: str) -> Result:
@@ -265,12 +261,12 @@ def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None)
 
 
 def _caveats(result: Result, *, by_kind: bool) -> list[str]:
-    """What makes this behaviour's numbers less than they look."""
     headline, tokens = result.behaviour.headline, result.counts.get("tokens", 0)
     unknown = result.counts.get("unknown tokens", 0)
     absent = ", ".join(measure_name(name) for name in headline if name in result.measured.absent)
-    items = _headline(result.measured.heads, headline).groupby("measure", sort=False)["n"].max()
-    few = ", ".join(f"{measure_name(str(name))} {n}" for name, n in items.items() if n < FEW_ITEMS)
+    groups = _headline(result.measured.heads, headline).groupby("measure", sort=False)
+    items = {str(name): int(rows["n"].max()) for name, rows in groups}
+    few = ", ".join(f"{measure_name(name)} {n}" for name, n in items.items() if n < FEW_ITEMS)
     untold = by_kind and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates
     caveats: dict[str, object] = {"no targets": untold, "on generated": result.generated}
     if not result.left_out:
@@ -281,7 +277,6 @@ def _caveats(result: Result, *, by_kind: bool) -> list[str]:
 
 
 def _headline(rows: pd.DataFrame, headline: Sequence[str]) -> pd.DataFrame:
-    """Rows of the headline measures, read with the first position."""
     return rows.loc[rows["measure"].isin(list(headline)) & (rows["sink"] == "kept")]
 
 
@@ -340,7 +335,6 @@ def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[doc.Table]:
 
 
 def _baselines(result: Result) -> list[doc.Table]:
-    """Every rule's value on every headline measure."""
     rows, headline = result.measured.baselines, result.behaviour.headline
     rows = rows if rows.empty else _headline(rows, headline)
     if rows.empty:
@@ -364,7 +358,6 @@ def _carriers(task: Mapping[str, Any], tested: Effects) -> list[dict[Any, Any]]:
 
 
 def _causes(result: Result) -> list[doc.Block]:
-    """The causal tests: what the model does in each, whether it was refused, and which heads carry the answer."""
     if result.tested.left_out:
         return [result.tested.left_out]
     blocks: list[doc.Block] = [TEXTS["tests"]]

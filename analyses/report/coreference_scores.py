@@ -72,13 +72,6 @@ def coreference_scores(
 ) -> CoreferenceScores:
     """Score every head, and two rules, as the corpus's own paper does; `docs/measures` has the definitions.
 
-    Args:
-        model: a transformer with a tokenizer.
-        corpus: GAP, WinoBias or Winogender.
-        heads: of which attention; by default that of a model of one stack.
-        seed: of the intervals.
-        progress: called with the number of texts read.
-
     Raises:
         InputError: another corpus, no pronoun beside two names, or hardly a token that the tokenizer knows.
     """
@@ -129,7 +122,6 @@ class _Choices(NamedTuple):
 
 
 def _items(text: AnnotatedText, kind: str) -> list[tuple[Any, ...]]:
-    """Of each pronoun the fields of `_Choices` up to `conditions`, if just two mentions stand beside it."""
     mentions = text.mentions or ()
     pronouns = [each for each in mentions if each.end - each.start == 1 and text.words[each.head].lower() in PRONOUNS]
     names = sorted((each for each in mentions if each not in pronouns), key=lambda mention: mention.head)
@@ -148,7 +140,6 @@ def _items(text: AnnotatedText, kind: str) -> list[tuple[Any, ...]]:
 
 
 def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Choices | None:
-    """What is chosen for the items that a batch scores; None where there are none."""
     by_window = [(prompt, window, _items(window.text, kind)) for prompt, window in enumerate(batch.windows)]
     without = sum(window.start == 0 and not items for _, window, items in by_window)
     counts["texts left out: not a pronoun and two names"] += without
@@ -173,12 +164,8 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
 
 
 def _larger(attention: np.ndarray) -> np.ndarray:
-    """Which of two names, on the last axis, gets more; neither where both get the same, as where none gets any."""
     first, second = attention[..., 0], attention[..., 1]
     return np.where(first > second, 0, np.where(second > first, 1, _NEITHER)).astype(np.int8)
-
-
-# Scores.
 
 
 def _table(choices: _Choices, corpus: Corpus, heads: Heads, women: Mapping[str, float], seed: int) -> pd.DataFrame:
@@ -205,7 +192,6 @@ def _table(choices: _Choices, corpus: Corpus, heads: Heads, women: Mapping[str, 
 
 
 def _scored(choices: _Choices, score: Score, rule: int, women: Mapping[str, float], seed: int) -> dict[str, Any] | None:
-    """One score of every resolver; None where it has no item."""
     if score.kind in ("pearson", "spearman"):
         return _correlated(choices, score, women)
     conditions = [condition for condition in score.conditions if condition] or [score.condition]

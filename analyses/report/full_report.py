@@ -31,7 +31,8 @@ from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
 from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
-from analyses.viewer import Passage, corpus_passages
+from analyses.viewer import Passage
+from analyses.viewer.passages import choose_passages, read_texts
 from analyses.wording import plain_words
 from analyses.wording.formats import counted
 from analyses.wording.head_names import Place
@@ -95,7 +96,7 @@ def build(
                 raise InputError(f"this model has no tokenizer, and {', '.join(known)} is about words: give it one")
             sources = [each for each in corpora if of_ids(model, each)] or [random_ids(model, run.seed)]
             known, reader = rest, by_ids(model)
-        passages = corpus_passages.read_texts(model, texts)  # before the long work: a text may be too long
+        passages = read_texts(model, texts)  # before the long work: a text may be too long
         parts = {} if training is None else {"training": _training(training, model)}
         measured = behaviour_sections.measure(run, reader, known, sources, pairs)
         if all(result.left_out for result in measured):
@@ -106,7 +107,7 @@ def build(
         read = [result for result in results if not result.left_out]
         if not passages:
             measures = [measure for behaviour in known.values() for measure in behaviour.measures]
-            passages = corpus_passages.choose(model, read[0].corpus, measures)
+            passages = choose_passages(model, read[0].corpus, measures)
         page = partial(_page, run, reader, sources, known, pairs, results, passages)
         with_experiments = behaviours is None if experiments is None else experiments
         rest = {
@@ -146,7 +147,6 @@ def build(
 
 
 def _timed(part: Callable[[Run], Part], run: Run) -> tuple[Part, dict[str, float]]:
-    """A part of the report, and how long its own stages took."""
     stages = Stages(lambda stage, count: None)
     return part(replace(run, say=stages)), stages.seconds()
 
@@ -162,7 +162,6 @@ def _labelled(
 
 
 def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
-    """What probes read from every layer, or why they could not."""
     try:
         part = probe.section(model, corpora, seed=run.seed, progress=run.say)
         return replace(part, counted=[Section("By probes", part.counted)], facts={"probes": part.facts})
@@ -171,7 +170,6 @@ def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
 
 
 def _experiments(run: Run, model: Model) -> Part:
-    """All experiments in one section, whose line in short leads to each."""
     part = experiments.section(model, seed=run.seed, progress=run.say)
     links = doc.joined([doc.link(section.title, section.id) for section in part.sections], "; ")
     titles = [*links, "."] if links else "None can be asked of this model."
@@ -180,7 +178,6 @@ def _experiments(run: Run, model: Model) -> Part:
 
 
 def _training(training: TrainingRun, model: Model) -> Part:
-    """When heads formed, by the run that trained the model."""
     curves = forming(training, model)
     folder = training.folder.resolve()
     near = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder  # a page may be published
@@ -282,7 +279,6 @@ def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Colle
 
 
 def _left_out(by_kind: bool, results: Sequence[Result]) -> dict[str, Any]:
-    """What run.json says of what could not be measured."""
     named = {result.behaviour.name + (f": {result.kind.title}" if by_kind else ""): result for result in results}
     paired = {result.corpus.name: "targets" in result.corpus.annotates for result in results}
     return {

@@ -94,7 +94,7 @@ def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str
     drawings = {}
     for task, rows in effects.groupby("task", sort=False):
         slug = "".join(letter if letter.isalnum() else "-" for letter in str(task).lower()).strip("-")
-        draw = partial(figures.effect_grid, effects, task, title=questions.get(str(task), "?"))
+        draw = partial(figures.effect_grid, effects, str(task), title=questions.get(str(task), "?"))
         ways = rows.groupby("intervention", sort=False)
         alt = _panels({_WAYS.get(str(way), str(way)): _largest(part, "effect") for way, part in ways})
         drawings[str(task)] = Drawing(f"{behaviour}-effects-{slug}", draw, TEXTS["effect cells"], alt)
@@ -138,7 +138,6 @@ def illustrate(
 def _over_target(
     model: Model, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named
 ) -> Figure | None:
-    """Patterns of a decoder's heads over one text, token by token."""
     shortest, longest = _LENGTHS
     crosses = kind.attention == "cross"
     assert model.tokenizer is not None
@@ -166,7 +165,6 @@ def _over_target(
 
 
 def _on_repeats(model: Model, behaviour: str, heads: Named, seed: int) -> Figure | None:
-    """Mean patterns on random tokens that are read twice."""
     length = min(_REPEAT_LENGTH, position.repeat_length(model))
     if length < 2:
         return None
@@ -178,7 +176,6 @@ def _on_repeats(model: Model, behaviour: str, heads: Named, seed: int) -> Figure
 
 
 def _between_tags(model: Model, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named) -> Figure | None:
-    """Mean attention from words of one tag to words of another."""
     sentences = examples.find(model, corpus, examples.sentence, _TAGGED)
     texts = [text for text in sentences if text.tags is not None]
     tags = examples.common_tags(texts)
@@ -194,7 +191,6 @@ def _between_tags(model: Model, behaviour: str, corpus: Iterable[AnnotatedText],
 def _over_words(
     model: Model, behaviour: str, corpus: Iterable[AnnotatedText], heads: Named, *, about_pronouns: bool
 ) -> Figure | None:
-    """Attention of the best heads over one passage of the corpus, but for heads that look at special tokens there."""
     cut = partial(examples.passage, holds=antecedent_items) if about_pronouns else examples.sentence
     for passage in examples.find(model, corpus, cut):
         patterns = dict(zip(heads, examples.word_patterns(model, passage, [*heads.values()]), strict=True))
@@ -316,7 +312,6 @@ def shares_alt(parts: Mapping[str, pd.DataFrame]) -> str:
 
 
 def _largest(rows: pd.DataFrame, column: str) -> str:
-    """The heads with the largest numbers, and how many are marked where the rows tell."""
     top, by_kind = rows.dropna(subset=[column]).nlargest(_NAMES, column).to_dict("records"), kinds(rows) > 1
     if not top:
         return "undefined"

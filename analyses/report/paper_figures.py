@@ -120,11 +120,7 @@ def write(
 
 
 def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, run: RunFolder) -> None:
-    """Draw a figure into a file, with its caption and what its numbers were made from beside it.
-
-    Raises:
-        RoomError: it has no room.
-    """
+    """Draw a figure into a file, with its caption and what its numbers were made from beside it."""
     figure = draw()
     if (high := figure.get_figheight()) > HIGHEST:
         raise RoomError(f"it would be {high:.1f} inches high, and a page holds {HIGHEST:g}: give it more width")

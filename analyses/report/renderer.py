@@ -20,12 +20,6 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     A block of a kind that `blocks.html.jinja` does not know brings its own template, and where they exist a style and a
     script: `Atlas` is shown by `atlas.html.jinja`, `atlas.css` and `atlas.js`. Wherever the page names a head that is
     among a block's `ids`, as those of cards, a link leads there.
-
-    Args:
-        title: what the page asks.
-        lead: stands below the title.
-        sections: in order, the summary first.
-        svgs: by the names of the figures among the blocks, what was drawn.
     """
     sections = _addressed(sections)
     blocks = list(_nested([*lead, *sections]))
@@ -54,7 +48,6 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
 
 
 def _image(svg: bytes) -> dict[str, str | int]:
-    """What was drawn, inside the page: its address, and a size in pixels at which its text can be read."""
     match = re.search(rb'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', svg)
     if match is None:
         raise ValueError("a figure's SVG begins with its width and height in points: this one does not")
@@ -89,7 +82,6 @@ def slug(words: str) -> str:
 
 
 def _addressed(sections: Sequence[Section]) -> list[Section]:
-    """The same sections, all with an id, for the contents to lead to."""
     ids, addressed = {each.id for each in sections if each.id}, []
     for section in sections:
         id = section.id or slug(section.title)
@@ -101,7 +93,6 @@ def _addressed(sections: Sequence[Section]) -> list[Section]:
 
 
 def _nested(blocks: Sequence[Any]) -> Iterator[Any]:
-    """All blocks, and those inside them, in order."""
     for block in blocks:
         yield block
         if isinstance(block, Section | Details):

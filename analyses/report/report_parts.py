@@ -41,9 +41,6 @@ _RULES = 3  # that are named of each head
 _SCORES = "score head value interval rule rule_value gain gain_interval n coverage"
 
 
-# Labels.
-
-
 def labels(
     labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour], facts: Mapping[Place, Sequence[Fact]]
 ) -> Part:
@@ -136,14 +133,11 @@ def label_counts(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
     return TEXTS["labels short"].format(carry=carry, **numbers) + by_behaviour
 
 
-# A section a text.
-
 _Content = tuple[list[doc.Block], Text, Mapping[str, int], pd.DataFrame]  # blocks, the line in short, counts, rows
 _Reading = tuple[str, str, str, Callable[[], _Content]]  # titles of its section, line and counts; the rest
 
 
 def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, counts_title: str) -> Part:
-    """A section a text, with a line in short and counts; or why it could not be read."""
     sections, short, counts, tables = [], [], {}, []
     for index, (title, line, name, read) in enumerate(readings):
         try:
@@ -211,7 +205,6 @@ def _explained_row(rows: pd.DataFrame) -> list[Text]:
 
 
 def _explained_line(table: pd.DataFrame) -> Text:
-    """Which group explains most in how many heads, and where relation and reference add to all others."""
     shapley = table.loc[table["kind"] == "shapley"].pivot(index=_CELL, columns="part", values="share")
     leaders = shapley.dropna().idxmax(axis=1).value_counts()
     counts = ", ".join(f"{group} in {number(int(leaders[group]))}" for group in GROUPS if group in leaders)

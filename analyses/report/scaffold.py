@@ -96,14 +96,6 @@ def write(
 ) -> Page:
     """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last.
 
-    Args:
-        out: the output directory; left as it was when anything fails, but for what was shown.
-        measure: what a command is about; its page is returned.
-        models: by name, those that are measured.
-        seed: of everything random.
-        command: what the user typed, for the record.
-        progress: called with what is being done.
-
     Raises:
         InputError: as `measure`; an output directory that cannot be used; a model whose numbers are not finite.
     """
@@ -161,7 +153,6 @@ def _resumable(shards: Shards) -> Iterator[None]:
 
 
 def _facts(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
-    """What run.json says of models and texts, and what the command adds: one model by itself, several in a list."""
     described = [{**model, **page.models.get(model["name"], {})} for model in models]
     facts: dict[str, Any] = {"models": described}
     if len(described) == 1:
@@ -177,7 +168,6 @@ def _facts(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
 
 
 def _shapes(models: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """The models' layers, heads and sizes, and how heads are named."""
     several = len(models) > 1
     columns = ["model", "stack", "layers", "heads each", "dimensions", "parameters", "context", "sees"]
     rows = [

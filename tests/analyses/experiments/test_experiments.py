@@ -94,9 +94,8 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     tokens = table.set_index("place")["token"]
     assert set(tokens.loc[[subject]]) == {swaps.SUBJECT}
     assert set(tokens.loc[[0]]) == {"called"}
-    assert "the model does not do the task" in EXPERIMENTS["profession"].sentence(
-        found
-    )  # as planted it gives one answer to both
+    # as planted it gives one answer to both
+    assert "the model does not do the task" in EXPERIMENTS["profession"].sentence(found)
     doing = replace(found, table=table.assign(accuracy=1.0, accuracy_low=0.95))
     assert "carries 1.00" in EXPERIMENTS["profession"].sentence(doing)
 
@@ -122,9 +121,8 @@ def test_adjectives_are_found_and_carried(described):
         assert table.loc[(source, 1), "attention"] == pytest.approx(1.0, abs=1e-5)
         assert table.loc[(source, 1), "carried"] == pytest.approx(1.0, abs=1e-5)  # nothing else writes
         assert table.loc[(source, 0), "carried"] == pytest.approx(0.0, abs=1e-6)
-    assert "L0.H1 writes the largest share, 1.00" in EXPERIMENTS["adjectives"].sentence(
-        swaps.measure_adjectives(described)
-    )
+    said = EXPERIMENTS["adjectives"].sentence(swaps.measure_adjectives(described))
+    assert "L0.H1 writes the largest share, 1.00" in said
 
 
 @pytest.fixture(scope="module")
@@ -256,20 +254,16 @@ def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_descri
 
 
 def test_sentences_hold_the_numbers_of_their_tables(found):
-    tables = {name: outcome.table for name, outcome in found.items()}
-    attention = tables["shares"].loc[tables["shares"]["part"] == model_parts.ATTENTION, "share"]
-    assert all(f"{share:.2f}" in EXPERIMENTS["shares"].sentence(found["shares"]) for share in attention)
+    said, shares = {name: EXPERIMENTS[name].sentence(each) for name, each in found.items()}, found["shares"].table
+    attention = shares.loc[shares["part"] == model_parts.ATTENTION, "share"]
+    assert all(f"{share:.2f}" in said["shares"] for share in attention)
     for name, column in (("adjectives", "gain"), ("cost", "exponent")):
-        assert f"{tables[name][column].max():.2f}" in EXPERIMENTS[name].sentence(found[name])
-    ring = tables["word-sense"].loc[tables["word-sense"]["word"] == "ring"]
-    gaps = ring.loc[ring["layer"] == ring["layer"].max()].set_index("role")["gap"]
-    assert all(
-        rounded(gaps[role]) in EXPERIMENTS["word-sense"].sentence(found["word-sense"])
-        for role in ("ambiguous", "excess")
-    )
-    last = tables["companions"].loc[tables["companions"]["layer"] == tables["companions"]["layer"].max()]
-    for gap in last.groupby("source")["gap"].first():
-        assert f"a gap of {rounded(gap)}" in EXPERIMENTS["companions"].sentence(found["companions"])
+        assert f"{found[name].table[column].max():.2f}" in said[name]
+    ring = found["word-sense"].table.query("word == 'ring' and layer == layer.max()").set_index("role")["gap"]
+    assert all(rounded(ring[role]) in said["word-sense"] for role in ("ambiguous", "excess"))
+    companions = found["companions"].table
+    for gap in companions.loc[companions["layer"] == companions["layer"].max()].groupby("source")["gap"].first():
+        assert f"a gap of {rounded(gap)}" in said["companions"]
 
 
 @pytest.mark.parametrize(
