@@ -24,8 +24,7 @@ import pandas as pd
 
 from analyses import corpora, report, runs
 from analyses.behaviours import OURS
-from analyses.headlines.facts import Tables, facts
-from analyses.headlines.ranking import ranked
+from analyses.headlines.facts import Tables, facts, ranked
 from analyses.headlines.sentences import headline, sentences
 from analyses.measures.findings import carriers
 from analyses.measures.head_tables import with_q

@@ -63,7 +63,7 @@ from analyses.labels.evidence import CELL, NOTABLE_EFFECT, scrambled
 from analyses.labels.hiding import FEWEST
 from analyses.measures.head_tables import Collected, Scored
 from analyses.reading.windows import Reading
-from analyses.report import behaviour_results
+from analyses.report import behaviour_sections
 from analyses.report.scaffold import Run, Stages
 from analyses.scoring.collectors import collect
 from analyses.tasks.causal_tests import no_effects
@@ -327,14 +327,14 @@ def shuffled_one(name: str, seed: int, corpus: str) -> tuple[int, list[str], lis
     assert isinstance(trained, Transformer)
     model = shuffled_copy(trained, seed)
     run = Run((), seed, Stages(lambda stage, count: None), lambda page: None, Shards())
-    results = behaviour_results.measure(run, model, behaviours, [read(corpus)], None)
-    results = behaviour_results.corrected([each for each in results if each.collected])
+    results = behaviour_sections.measure(run, model, behaviours, [read(corpus)], None)
+    results = behaviour_sections.corrected([each for each in results if each.collected])
     effects = pd.concat([each.tested.table for each in results], ignore_index=True)
     collected = [each.collected for each in results if each.collected]
     corpora = {each.behaviour.name: each.corpus for each in results}
     options: dict[str, Any] = {"documents": HIDDEN, "words": WORDS, "seed": seed, "effects": effects}
     labelled = label(model, corpora, behaviours=[*behaviours.values()], collected=collected, **options)
-    tables = {**behaviour_results.tables(results), "labels": labelled.labels, "evidence": labelled.evidence}
+    tables = {**behaviour_sections.tables(results), "labels": labelled.labels, "evidence": labelled.evidence}
     claims = sentences.sentences(tables, facts(tables, behaviours), behaviours)
     labels = [
         f"L{row['layer']}.H{row['head']} {row['behaviour']}, {row['evidence']}: {row['label']}"

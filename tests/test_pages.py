@@ -26,7 +26,7 @@ LESS = {  # what is put in the place of what takes long: the only changes that a
 }
 ELSEWHERE = {  # pages whose code runs in a test of their own
     "docs/coming_from_transformer_lens.md": "test_equivalents.py",
-    "docs/headlines.md": "analyses/headlines/test_headlines_page.py",
+    "docs/headlines.md": "analyses/headlines/test_facts.py",
     "docs/own_corpora.md": "analyses/corpora/test_own_corpora.py",
     "docs/own_measures.md": "analyses/test_own_measures.py",
     "docs/paper_figures.md": "analyses/figures/test_paper_figures.py",

@@ -138,7 +138,7 @@ def patch(
         **request.named,
     )
     answers = written.answers
-    sentences = [] if answers is None else [answers.said]
+    sentences = [] if answers is None else [answers.sentence]
     if answers is not None and answers.refused:
         sentences.append(f"no shares: {answers.unsaid}" if answers.unsaid else "So there are no shares.")
     return [*sentences, *patching.agreement_lines(written.correlations)]
@@ -191,7 +191,7 @@ def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet
         first = None if head is None else viewer.head_named(loaded, head)
         called = {}
         if labels is not None:  # what reads reports draws figures: a page without labels need not wait for it
-            from analyses.headlines.written_reports import called_by
+            from analyses.headlines.facts import called_by
 
             called = called_by(labels, loaded)
         if len(loaded.config.stacks) > 1 and not target:

@@ -15,11 +15,10 @@ from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
-from analyses.headlines import ranking, say
-from analyses.headlines.facts import Fact, answers
-from analyses.headlines.written_reports import WRITTEN, facts_of
+from analyses.headlines.facts import WRITTEN, Fact, answers, facts_of, ranked
+from analyses.headlines.sentences import fact_clause, numbers
 from analyses.measures.definitions import RANKED
-from analyses.page.schema import SCHEMAS
+from analyses.page.sections import SCHEMAS
 from analyses.runs import RunFolder
 from analyses.wording.head_names import Place, places
 from analyses.wording.plain_words import WORDS, Words
@@ -64,9 +63,9 @@ class Inspected:
             facts = [fact for fact in self.facts if fact.kind == kind]
             yield from ("", title) if facts else ()
             for fact in facts:
-                sentence, numbers = say.fact(fact, self.name, self.words), "; ".join(say.numbers(fact))
+                sentence, line = fact_clause(fact, self.name, self.words), "; ".join(numbers(fact))
                 yield from wrap(f"- {sentence}.", COLUMNS, subsequent_indent="  ")
-                yield from wrap(numbers, COLUMNS, initial_indent="    ", subsequent_indent="    ")
+                yield from wrap(line, COLUMNS, initial_indent="    ", subsequent_indent="    ")
         if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
             yield from ("", "Nothing that was asked of this head holds.")
         for name, shows in _TABLES.items():
@@ -109,7 +108,7 @@ def inspect(run: RunFolder, name: str) -> Inspected:
         raise InputError(f"{run.folder} has no table of heads: it has {', '.join(tables) or 'none'}")
     place = _place(name, heads)
     head_rows = {each: rows for each, table in by_head.items() if len(rows := _rows(table, place))}
-    facts = ranking.ranked(facts_of(run, tables).get(place, []))
+    facts = ranked(facts_of(run, tables).get(place, []))
     title = place.named(several=len({each.kind for each in heads}) > 1)
     return Inspected(run, title, place, facts, head_rows, answers(tables), vocabulary(WRITTEN))
 

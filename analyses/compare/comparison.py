@@ -1,21 +1,25 @@
-"""How good are several models' heads at the same things? Each reads the same text; their best heads are compared."""
+"""How good are several models' heads at the same things? Each reads the same text; their best heads are compared.
+
+A head is chosen on the documents of one half and reported on those of the other, so that the best of many heads does
+not look better than it is. Differences are paired: both models' totals are of the same groups of documents.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import chain, combinations, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from analyses.behaviours import OURS
-from analyses.compare.best_heads import Best, best_heads, depth, difference_columns, gain_columns
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.corpora.serving import Serving, serving, unserved
-from analyses.measures.definitions import RANKED
+from analyses.measures.definitions import RANKED, UNITS
 from analyses.measures.findings import notable
-from analyses.measures.head_tables import HEAD_COLUMNS, Collected, with_q
+from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, gains, strictest, with_q
 from analyses.reading.token_ids import by_ids
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, refuse_unread
@@ -23,7 +27,7 @@ from interp import InputError, Model
 from interp.display import listed
 from interp.errors import whole_number
 from interp.patterns import group_of
-from interp.statistics import benjamini_hochberg
+from interp.statistics import benjamini_hochberg, contrast, estimate
 
 COMPARE_COLUMNS = [
     *("behaviour", "measure", "corpus", "model", "stack", "attention", "layer", "head", "depth"),
@@ -35,6 +39,8 @@ COMPARE_COLUMNS = [
 HEADLINE: dict[str, list[str]] = {
     name: [measure for measure in each.headline if each[measure].unit in RANKED] for name, each in OURS.items()
 }
+_GAIN_DIFFERENCE = (1, -1, -1, 1)  # value and baseline of one, each beside its counterpart in the other
+_VALUE_DIFFERENCE = (1, -1)
 _WITHOUT_WORDS = "position"
 _NO_HEAD = {"n_heads": 0, "mean_depth": float("nan")}
 Say = Callable[[str, int], object]
@@ -81,22 +87,18 @@ class Comparison:
 
 
 def names(arguments: Sequence[str]) -> list[str]:
-    """What to call models that were named so on the command line: a directory by its last part, duplicates numbered.
-
-    Raises:
-        InputError: fewer than two.
-    """
+    """What to call models that were named so on the command line: a directory by its last part, duplicates numbered."""
     if len(arguments) < 2:
         raise InputError(
             f"expected at least two models to compare, got {len(arguments)}: {' '.join(arguments) or 'none'}; "
             "give directories, `default`, `minilm` or hub names, the reference first"
         )
-    known: list[str] = []
+    names: list[str] = []
     for argument in arguments:
         name = (Path(argument).resolve().name if Path(argument).is_dir() else "") or argument
         numbered = (f"{name} ({number})" for number in count(2))
-        known.append(next(each for each in chain([name], numbered) if each not in known))
-    return known
+        names.append(next(each for each in chain([name], numbered) if each not in names))
+    return names
 
 
 def compare(
@@ -110,12 +112,10 @@ def compare(
     """Measure every head of every model on the same text, and set the best heads of each measure side by side.
 
     In `table`, one row a measure and model: the head with the largest gain on one half of the documents, and its gain
-    on the other; `n_heads` and `mean_depth`: how many of the model's heads show the measure on the whole text
-    (`analyses.measures.findings`), and their mean relative depth; `difference`: its gain less that of the first model,
-    the reference, with a paired 95% interval over documents and a two-sided p. `value_difference` is the same without
-    baselines. `q` and `value_q` are over all p of the table together.
-
-    In `heads`, `q` is over all that is tested of one model, as its own report gives it.
+    on the other. `n_heads` and `mean_depth` are of the model's heads that show the measure on the whole text
+    (`analyses.measures.findings`). `difference` is the gain less that of the first model, the reference, with a paired
+    95% interval over documents and a two-sided p; `value_difference` the same without baselines. `q` and `value_q` are
+    over all p of the table together. In `heads`, `q` is over all that is tested of one model, as in its own report.
 
     Args:
         models: by name, transformers; the first is the reference. Where one has no tokenizer, position alone is
@@ -144,14 +144,17 @@ def compare(
         why = f"{listed(mute)} {'has' if len(mute) == 1 else 'have'} no tokenizer, so all models read token ids"
         left_out |= {name: why for name in OURS if name != _WITHOUT_WORDS}
     reads = [_read(name, model, used, left_out, seed, say) for name, model in models.items()]
-    measured = [{*read.collected} for read in reads]
-    if not any(one & other for at, one in enumerate(measured) for other in measured[:at]):
+    if not any(one.collected.keys() & other.collected.keys() for one, other in combinations(reads, 2)):
         why = dict.fromkeys(f"{read.name}: {reason}" for read in reads for reason in read.left_out.values())
         raise InputError(f"no behaviour could be measured in two of the models. {'; '.join(why)}")
     say("comparing", 0)
+    rows = [row for behaviour in OURS for row in _rows(behaviour, reads, seed)]
+    table = pd.DataFrame(rows).reindex(columns=COMPARE_COLUMNS)
+    tested = table[["p", "value_p"]].to_numpy(dtype=float)
+    table[["q", "value_q"]] = benjamini_hochberg(tested.reshape(-1)).reshape(tested.shape)
     heads = pd.concat([read.heads for read in reads], ignore_index=True)
     unused = [corpus for corpus in corpora if corpus.name not in {each.corpus.name for each in used}]
-    return Comparison(_table(reads, seed), heads, reads, used, unused, left_out, bool(mute))
+    return Comparison(table, heads, reads, used, unused, left_out, bool(mute))
 
 
 def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> None:
@@ -173,7 +176,6 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
 
 
 def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, str], seed: int, say: Say) -> Read:
-    """One reading of each corpus for all the behaviours that it serves."""
     collected: dict[str, Collected] = {}
     left_out = dict(unserved)
     for source in used:
@@ -193,50 +195,113 @@ def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, 
                 left_out[behaviour] = str(total)
             else:
                 collected[behaviour] = total
-    return Read(name, collected, left_out, _heads(name, collected, seed))
-
-
-def _heads(name: str, collected: Mapping[str, Collected], seed: int) -> pd.DataFrame:
-    """All heads of one model; `shows` says which rows are findings on the whole text."""
     if not collected:
-        return pd.DataFrame(columns=["model", *HEAD_COLUMNS, "depth", "shows"])
+        return Read(name, collected, left_out, pd.DataFrame(columns=["model", *HEAD_COLUMNS, "depth", "shows"]))
     tested = with_q([totals.table(seed=seed) for totals in collected.values()])
     tables = [
         table.assign(depth=depth(table["layer"], totals.heads.n_layers), shows=table.index.isin(notable(table).index))
         for totals, table in zip(collected.values(), tested, strict=True)
     ]
-    whole = pd.concat(tables, ignore_index=True)
-    whole.insert(0, "model", name)
-    return whole
+    heads = pd.concat(tables, ignore_index=True)
+    heads.insert(0, "model", name)
+    return Read(name, collected, left_out, heads)
 
 
-def _table(reads: Sequence[Read], seed: int) -> pd.DataFrame:
-    rows = []
-    for behaviour in OURS:
-        bests = [best_heads(read.collected[behaviour]) if behaviour in read.collected else {} for read in reads]
-        rows += _rows(behaviour, reads, bests, seed)
-    table = pd.DataFrame(rows).reindex(columns=COMPARE_COLUMNS)
-    tested = table[["p", "value_p"]].to_numpy(dtype=float)
-    table[["q", "value_q"]] = benjamini_hochberg(tested.reshape(-1)).reshape(tested.shape)
-    return table
+def depth(layer: Any, n_layers: int) -> Any:
+    """Relative depth: 1 is the last layer, whatever their number."""
+    return (layer + 1) / n_layers
 
 
-def _rows(behaviour: str, reads: Sequence[Read], bests: Sequence[Mapping[str, Best]], seed: int) -> list[dict]:
+class Best(NamedTuple):
+    """The head of one model with the largest gain in one measure on one half of the text, as the other half shows it.
+
+    `columns` are its place and what it was read on, for a table; `value` and `baseline` totals and weights by group of
+    documents (totals|weights group).
+    """
+
+    corpus: str
+    columns: Mapping[str, Any]
+    value: np.ndarray
+    baseline: np.ndarray
+
+
+def best_heads(collected: Collected) -> dict[str, Best]:
+    """By measure, a model's best head, read with the first position kept.
+
+    Measures of which more is not better (entropy, distance) have no best head; nor have those without a row that
+    counts in either half.
+    """
+    bests = {}
+    for choosing, reporting in zip(collected.half(0).scored, collected.half(1).scored, strict=True):
+        if choosing.sink == "kept":
+            bests |= _best(collected, choosing, reporting)
+    return bests
+
+
+def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str, Best]:
+    heads = collected.heads
+    totals = reporting.totals.finish()
+    scores, weights = totals.scores.numpy(), totals.weights.numpy()
+    rivals, rival_weights, rules = strictest(reporting, scores, weights, heads.count)
+    n = totals.rows.sum(0).round().long().tolist()
+    choosing_gains = gains(choosing, heads.count)
+    bests = {}
+    for column, measure in enumerate(choosing.measures):
+        if not UNITS[measure.unit].ranked or np.isnan(choosing_gains[:, column]).all():
+            continue
+        index = int(np.nanargmax(choosing_gains[:, column]))
+        if not n[index][column]:
+            continue
+        layer, head = divmod(index, heads.n_heads)
+        columns = {"stack": heads.stack, "attention": heads.attention, "layer": layer, "head": head}
+        columns |= {"depth": depth(layer, heads.n_layers), "baseline_name": rules[column]}
+        columns |= {"n": n[index][column], "unit": measure.unit}
+        value = np.stack([scores[:, index, column], weights[:, index, column]])
+        is_read = value[1] != 0  # a baseline that is a number is there in groups that were not
+        baseline = np.stack([rivals[:, column], rival_weights[:, column]]) * is_read
+        bests[measure.name] = Best(reporting.corpus or collected.corpus, columns, value, baseline)
+    return bests
+
+
+def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:
+    """Value, baseline, and the gain with its 95% interval, of heads that were read on the same groups of documents."""
+    value, baseline = (np.stack([getattr(best, name) for best in bests], -1) for name in ("value", "baseline"))
+    result = estimate(*value, *baseline, seed=seed)
+    columns = {"value": result.value, "baseline": result.baseline, "gain": result.gain}
+    columns |= {"ci_low": result.low, "ci_high": result.high}
+    return pd.DataFrame(columns).to_dict("records")
+
+
+def difference_columns(pairs: Sequence[tuple[Best, Best]], *, seed: int) -> list[dict[str, Any]]:
+    """For each pair, the first's gain less the second's and its value less the second's, with 95% intervals and p."""
+    if not pairs:
+        return []
+    ratios = [[best.value, reference.value, best.baseline, reference.baseline] for best, reference in pairs]
+    totals, weights = np.moveaxis(np.asarray(ratios), 0, -1).swapaxes(0, 1)  # ratio group pair, each
+    gain = contrast(totals, weights, _GAIN_DIFFERENCE, seed=seed)
+    value = contrast(totals[:2], weights[:2], _VALUE_DIFFERENCE, seed=seed)
+    columns = {"difference": gain.value, "difference_low": gain.low, "difference_high": gain.high, "p": gain.p}
+    columns |= {"value_difference": value.value, "value_difference_low": value.low, "value_difference_high": value.high}
+    return pd.DataFrame(columns | {"value_p": value.p}).to_dict("records")
+
+
+def _rows(behaviour: str, reads: Sequence[Read], seed: int) -> list[dict[str, Any]]:
     """A row a measure that any model has and model that has it, measure by measure."""
-    measures = dict.fromkeys(measure for each in bests for measure in each)
+    bests = [best_heads(read.collected[behaviour]) if behaviour in read.collected else {} for read in reads]
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for read, best in zip(reads, bests, strict=True):
-        shows = read.heads.loc[read.heads["shows"].astype(bool)].groupby("measure")["depth"]
-        showing = {str(name): {"n_heads": len(depths), "mean_depth": float(depths.mean())} for name, depths in shows}
+        depths = read.heads.loc[read.heads["shows"].astype(bool)].groupby("measure")["depth"]
+        counts = {str(name): {"n_heads": len(group), "mean_depth": float(group.mean())} for name, group in depths}
         for corpus in dict.fromkeys(head.corpus for head in best.values()):  # whose groups are the same
             names = [measure for measure, head in best.items() if head.corpus == corpus]
             gains = gain_columns([best[name] for name in names], seed=seed)
             common = [name for name in names if name in bests[0] and read is not reads[0]]
             differences = difference_columns([(best[name], bests[0][name]) for name in common], seed=seed)
             for name, gain in zip(names, gains, strict=True):
-                about = {"behaviour": behaviour, "measure": name, "corpus": corpus, "model": read.name}
-                rows[name, read.name] = {**about, **best[name].columns, **gain, **showing.get(name, _NO_HEAD)}
-                rows[name, read.name]["reference"] = reads[0].name
+                row = {"behaviour": behaviour, "measure": name, "corpus": corpus, "model": read.name}
+                row |= {**best[name].columns, **gain, **counts.get(name, _NO_HEAD), "reference": reads[0].name}
+                rows[name, read.name] = row
             for name, difference in zip(common, differences, strict=True):
                 rows[name, read.name] |= difference
+    measures = dict.fromkeys(measure for best in bests for measure in best)
     return [rows[name, read.name] for name in measures for read in reads if (name, read.name) in rows]

@@ -1,38 +1,84 @@
 """The small experiments that the source articles name, for any causal model; for encoders where no text stops midway.
 
-Texts, plots and prompts are data (`prompts.toml`). Prompts are the articles' own, and beside them ones in the words of
-the generated stories, which small models can read too. What a model cannot use is counted in what is measured.
+Texts, plots and prompts are data (`prompts.toml`). Prompts are the articles' own, and others in the words of the
+generated stories, which small models can read too. What a model cannot use is counted in what is measured.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from analyses.experiments import adjectives, distance, model_parts, swaps, words
-from analyses.experiments.experiment import Experiment, Outcome, sentence_from
-from analyses.experiments.prompts import experiment_data
+from analyses.experiments import model_parts, swaps, words
+from analyses.experiments.experiment import Experiment, Outcome, briefly, experiment_data, sentence_from
 from analyses.figures.kinds import plot_from
+from analyses.page.sections import Figure, Part, Section, caveat, link, soft
+from interp import InputError, Model
 
 _TEXTS = "title", "question", "command", "caption", "columns"
 _MEASURES: dict[str, Callable[..., Any]] = {
     "profession": swaps.measure_profession,
     "knight": swaps.measure_knight,
-    "adjectives": adjectives.measure,
+    "adjectives": swaps.measure_adjectives,
     "word-sense": words.measure_word_sense,
     "companions": words.measure_companions,
-    "distance": distance.measure,
+    "distance": model_parts.measure_distance,
     "cost": model_parts.measure_cost,
     "shares": model_parts.measure_shares,
 }
-_SENTENCES: dict[str, Callable[[Any], str]] = {"distance": distance.sentence, "cost": model_parts.cost_sentence}
+_SENTENCES: dict[str, Callable[[Any], str]] = {
+    "distance": model_parts.distance_sentence,
+    "cost": model_parts.cost_sentence,
+}
+EXPERIMENTS: dict[str, Experiment] = {}
+for _name, _measure in _MEASURES.items():
+    _data = experiment_data(_name)
+    EXPERIMENTS[_name] = Experiment(
+        name=_name,
+        **{field: _data[field] for field in _TEXTS},
+        measure=_measure,
+        sentence=_SENTENCES.get(_name) or sentence_from(**_data["sentence"]),
+        plot=plot_from(**_data["plot"]),
+    )
 
 
-def _experiment(name: str) -> Experiment:
-    data = experiment_data(name)
-    sentence = _SENTENCES.get(name) or sentence_from(**data["sentence"])
-    texts = {field: data[field] for field in _TEXTS}
-    return Experiment(name=name, **texts, measure=_MEASURES[name], sentence=sentence, plot=plot_from(**data["plot"]))
+def section(
+    model: Model,
+    names: Iterable[str] | None = None,
+    *,
+    seed: int = 0,
+    progress: Callable[[str, int], object] | None = None,
+) -> Part:
+    """Run experiments, and return what a page shows: a table, a figure and a line of each.
+
+    Where none can be asked of this model there are no sections, and `counted` says why.
+    """
+    sections, short, tables, records, not_asked = [], [], {}, {}, {}
+    refused: dict[str, list[str]] = {}  # by reason, the titles of those that could not be asked of this model
+    for name in EXPERIMENTS if names is None else names:
+        each = EXPERIMENTS[name]
+        if progress is not None:
+            progress(f"experiments: {name}", 0)
+        try:
+            outcome = each.measure(model, seed=seed)
+        except InputError as error:
+            refused.setdefault(str(error), []).append(each.title)
+            not_asked[name] = str(error)
+            continue
+        records[name] = {"used": outcome.used, "left_out": outcome.left_out, "refused": outcome.refused}
+        table = tables[name] = outcome.table
+        sentence, anchor = each.sentence(outcome), f"experiment-{name}"
+        text = [sentence, " ", soft(outcome.remark)] if outcome.remark else sentence
+        figure = Figure(name, each.plot.draw(table, each.question), each.caption, each.plot.describe(table))
+        sections.append(Section(each.title, [text, figure], anchor))
+        short.append((link(each.title, anchor), briefly(sentence)))
+    caveats = [f"Not asked of this model: {'; '.join(titles)}: {reason}." for reason, titles in refused.items()]
+    none = f"None of the articles’ experiments can be asked of this model: {'; '.join(refused)}."
+    return Part(
+        sections=sections,
+        short=short,
+        counted=[caveat(text) for text in (caveats if sections else [none])],
+        tables=tables,
+        facts={"experiments": records, "not_asked": not_asked},
+    )
 
 
-EXPERIMENTS: dict[str, Experiment] = {name: _experiment(name) for name in _MEASURES}
-
-__all__ = ["EXPERIMENTS", "Experiment", "Outcome"]
+__all__ = ["EXPERIMENTS", "Experiment", "Outcome", "section"]

@@ -1,18 +1,24 @@
-"""What is an experiment? A question to a model, how it is measured, said and drawn; and what came of it."""
+"""What is an experiment? A question to a model, prompts that the model can use, how it is measured, said and drawn."""
 
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from math import isnan
 from string import Formatter
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from analyses.figures.kinds import Plot, rounded
 from analyses.wording.head_names import head_name
-from interp import InputError
+from interp import InputError, Model, TokenBatch, Tokenizer, run
 from interp.statistics import Estimate, Shares
 
 ARTICLES, STORIES = "articles", "stories"  # where prompts come from: the source articles, or the words of our stories
@@ -23,22 +29,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment measured: its table, and what that was made from.
-
-    Args:
-        table: of which it has at least one row.
-        used: prompts or texts by where they come from.
-        left_out: how many could not be used, by reason.
-        refused: sources of which nothing is said, and why.
-
-    Raises:
-        InputError: nothing could be used.
-    """
+    """What an experiment measured: its table, and what that was made from."""
 
     table: pd.DataFrame
-    used: Mapping[str, int] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=Counter)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)  # prompts or texts by where they come from
+    left_out: Mapping[str, int] = field(default_factory=Counter)  # how many could not be used, by reason
+    refused: Mapping[str, str] = field(default_factory=dict)  # sources of which nothing is said, and why
 
     def __post_init__(self):
         if self.table.empty:
@@ -63,32 +59,20 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question, and all that answers it.
+    """A question, and all that answers it."""
 
-    Args:
-        name: of its table and its figure.
-        title: in plain words.
-        question: that its figure asks.
-        command: that runs it: `word-sense`, `next-word` or `position`.
-        caption: how to read its figure.
-        measure: runs a model (`measure(model, seed=0)`); refuses one that does not fit with an `InputError`.
-        sentence: what came out.
-        plot: draws the table, and describes the figure to a reader who cannot see it.
-        columns: of its table, and what they mean.
-    """
-
-    name: str
+    name: str  # of its table and its figure
     title: str
-    question: str
-    command: str
-    caption: str
-    measure: Callable[..., Any]
-    sentence: Callable[[Any], str]
+    question: str  # that its figure asks
+    command: str  # that runs it: `word-sense`, `next-word` or `position`
+    caption: str  # of its figure
+    measure: Callable[..., Any]  # `measure(model, seed=0)`; refuses a model that does not fit with an `InputError`
+    sentence: Callable[[Any], str]  # what came out
     plot: Plot
-    columns: str = ""
+    columns: str = ""  # of its table, and what they mean
 
 
-class Said(dict[str, Any]):
+class RowText(dict[str, Any]):
     """A row as texts take its columns: `{best:share±}` with its 95% interval, `{best:accuracy%}`, `{best:head}`."""
 
     def __format__(self, column: str) -> str:
@@ -112,23 +96,22 @@ def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -
         rows: by name, `where` (a query; `first` is the first row of all) and `largest` (an expression): the row that
             has most of it, else the first.
     """
-    needed = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
+    names = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
 
     def say(where: str, table: pd.DataFrame) -> str:
-        first, found = table.iloc[0], {}
+        first, values = table.iloc[0], {}
         for name, row in rows.items():
-            some = table.query(row["where"], local_dict={"first": first}, engine="python") if "where" in row else table
-            if len(some):
-                best = some.eval(row["largest"], engine="python").idxmax() if "largest" in row else some.index[0]
-                found[name] = Said(some.loc[[best]].to_dict("records")[0])
-        return "".join(
-            t.format(where=where, **found) for t, names in zip(texts, needed, strict=True) if names <= {*found}
-        )
+            part = table.query(row["where"], local_dict={"first": first}, engine="python") if "where" in row else table
+            if len(part):
+                best = part.eval(row["largest"], engine="python").idxmax() if "largest" in row else part.index[0]
+                values[name] = RowText(part.loc[[best]].to_dict("records")[0])
+        parts = (text for text, each in zip(texts, names, strict=True) if each <= {*values})
+        return "".join(text.format(where=where, **values) for text in parts)
 
     def sentence(outcome: Outcome) -> str:
         table = outcome.table if "source" in outcome.table else outcome.table.assign(source="")
-        said = "; ".join(say(_ON.get(str(source), ""), rows) for source, rows in table.groupby("source", sort=False))
-        return f"{said[:1].upper()}{said[1:]}."
+        text = "; ".join(say(_ON.get(str(source), ""), rows) for source, rows in table.groupby("source", sort=False))
+        return f"{text[:1].upper()}{text[1:]}."
 
     return sentence
 
@@ -151,3 +134,77 @@ def briefly(sentence: str) -> str:
     """A sentence without its intervals and examples; what else stands in brackets with them stays."""
     bare = re.sub(r" \(95% [^;()]*\)| such as “[^”]*”", "", sentence)
     return re.sub(r"\(95% [^;()]*; ", "(", bare)
+
+
+# Tokens a word on average beyond which a text reaches the model as letters. Stories' words may have more: a small
+# vocabulary spells even the words that its model knows best.
+_MOST_PIECES = {ARTICLES: 2.0, STORIES: 3.0}
+Item = TypeVar("Item")
+
+
+@cache
+def experiment_data(name: str) -> Any:
+    """The texts, the plot and the prompts of an experiment, of `prompts.toml`."""
+    return tomllib.loads(files("analyses.experiments").joinpath("prompts.toml").read_text(encoding="utf-8"))[name]
+
+
+def tokenizer_of(model: Model, *, unfinished: bool = True) -> Tokenizer:
+    """The tokenizer of a model that an experiment can run on; one with texts that stop midway needs a causal model.
+
+    Raises:
+        InputError: the model has no tokenizer or two stacks, or reads unfinished texts and is not causal.
+    """
+    if len(model.config.stacks) > 1:
+        raise InputError("this experiment reads one text: expected a model of one stack, got an encoder and a decoder")
+    if unfinished and not model.config.last.causal:
+        raise InputError("this experiment reads unfinished texts: expected a causal model, got an encoder")
+    if model.tokenizer is None:
+        raise InputError("this experiment reads words: expected a model with a tokenizer, got one without")
+    return model.tokenizer
+
+
+def _unreadable(model: Model, text: str, source: str) -> str | None:
+    tokenizer = tokenizer_of(model)
+    ids = tokenizer.pieces(text).ids
+    if tokenizer.unknown_id is not None and tokenizer.unknown_id in ids:
+        return "words outside the vocabulary"
+    if len(ids) > _MOST_PIECES[source] * len(text.split()):
+        return f"words that come apart (over {_MOST_PIECES[source]:g} pieces each on average)"
+    if len(tokenizer.prefix) + len(ids) > model.config.n_ctx:
+        return "more tokens than the context"
+    return None
+
+
+def readable(
+    model: Model,
+    items: Iterable[Item],
+    source: str,
+    left_out: Counter[str],
+    texts: Callable[[Item], Iterable[str]],
+    what: str = "prompts",
+) -> list[Item]:
+    """The items of one source of which the model can use every text; `left_out` counts the others by reason."""
+    usable = []
+    for item in items:
+        reasons = (_unreadable(model, text, source) for text in texts(item))
+        if reason := next(filter(None, reasons), None):
+            left_out[f"{what} with {reason}"] += 1
+        else:
+            usable.append(item)
+    return usable
+
+
+def batch_of(model: Model, texts: Sequence[str]) -> TokenBatch:
+    """Unfinished texts: what the model expects before them, nothing behind."""
+    tokenizer = tokenizer_of(model)
+    return TokenBatch.from_rows([[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in texts]).to(model.device)
+
+
+def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_model"]:
+    """The residual stream at each text's last token: as embedded, then after every layer."""
+    (stack,) = model.config.stacks
+    batch = batch_of(model, texts)
+    sites = [f"{stack}.embed", *(f"{stack}.{layer}.resid_post" for layer in range(model.config.n_layers))]
+    out = run(model, batch, capture=sites)
+    row = torch.arange(len(texts), device=model.device)
+    return torch.stack([out[site][row, batch.lengths - 1] for site in sites]).double().cpu()

@@ -1,17 +1,16 @@
-"""What do attention, feed-forward and embedding cost, hold and write?
+"""What do attention, feed-forward and embedding cost, hold and write? And how far away does attention look?
 
-The quadratic cost: how do the seconds and the arithmetic of attention grow with the length of the text? One block's
-parts on random input, on this machine: attention's mixing (scores, softmax, weighted values), its projections, and the
-feed-forward.
-
+The quadratic cost: seconds and arithmetic of one block's parts by the length of the text, on random input.
 Attention is a third: where do parameters, arithmetic and writing into the stream sit? Norms and biases that belong to
-no part are counted with what they stand before: a block's norms with attention or feed-forward, the final norm with the
-output.
+no part are counted with what they stand before.
+Near heads in early layers, far heads late: the mean distance between a token and what it attends to, layer by layer,
+beside that of uniform attention over the same tokens.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
@@ -20,13 +19,15 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from analyses.experiments.experiment import Outcome, bounded
-from analyses.experiments.prompts import tokenizer_of
+from analyses.experiments.experiment import Outcome, bounded, tokenizer_of, with_interval
 from analyses.experiments.swaps import shares_of
+from analyses.reading.windows import Reading
 from analyses.scoring.collectors import refuse_unread
 from analyses.wording.formats import number
-from interp import Model, StackConfig, TokenBatch, Transformer, run
+from interp import AnnotatedText, Model, StackConfig, TokenBatch, Transformer, run
 from interp.config import Gated, NoMLP
+from interp.patterns import Totals, positional
+from interp.statistics import estimate
 from interp.tap import UNTAPPED
 from interp.transformer import Block, with_parts
 from interp.visibility import Visibility
@@ -135,11 +136,7 @@ def cost_sentence(outcome: Outcome) -> str:
 
 
 def measure_shares(model: Model, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
-    """Each part's share of three quantities; the shares of a quantity add up to 1.
-
-    Raises:
-        InputError: no tokenizer, or one that knows hardly a word of the stories.
-    """
+    """Each part's share of three quantities; the shares of a quantity add up to 1."""
     tokenizer_of(model, unfinished=False)
     model = with_parts(model, "counting each part's weights")
     tokens = min(tokens, model.config.n_ctx)
@@ -176,7 +173,6 @@ def _arithmetic(model: Model, tokens: int) -> dict[str, int]:
 
 
 def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sum of squares that each part writes, text x part, and the tokens of each text."""
     tokenizer = tokenizer_of(model, unfinished=False)
     (stack,) = model.config.stacks
     sites = [f"{stack}.embed", *(site for site in model.sites if site.endswith((".attn_out", ".mlp_out")))]
@@ -196,3 +192,67 @@ def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarra
         counts.append(len(ids) - len(tokenizer.prefix))
     refuse_unread({"tokens": sum(counts), "unknown tokens": unknown}, "the generated stories")
     return np.array(written), np.array(counts)
+
+
+_READ_STORIES = 60
+LAYER = -1  # the head of rows that hold a layer's mean
+
+
+@dataclass(frozen=True)
+class Distances(Outcome):
+    """With the last layer's distance less the first's, and its interval, as columns; None in a single layer."""
+
+    contrast: Mapping[str, float] | None = None
+
+
+def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Distances:
+    """Mean attention distance of every head, in tokens; `head` -1 is the mean of its layer."""
+    tokenizer_of(model, unfinished=False)
+    causal = model.config.last.causal
+    layers, heads = model.config.n_layers, model.config.n_heads
+    totals = Totals.empty(layers * heads + 1, 1)
+    reading = Reading(model, list(stories(_READ_STORIES, seed + 2)) if corpus is None else corpus)
+    column = positional.measures(causal=causal).index("distance")
+    for batch in reading:
+        pattern = torch.cat([batch.pattern, batch.rows.uniform], 1)  # uniform attention is one more head
+        sums = positional.Questions(batch.rows, causal=causal).read(pattern)["kept"]
+        totals.add(batch.groups, sums.scores[..., column, None], sums.counts[..., column, None])
+    refuse_unread(reading.counts, "the generated stories" if corpus is None else "the corpus")
+    scores, rows = totals.scores[..., 0].numpy(), totals.weights[..., 0].numpy()
+    by_layer = [sums[:, :-1].reshape(-1, layers, heads).sum(-1) for sums in (scores, rows)]
+    columns = (np.hstack([sums, layer]) for sums, layer in zip((scores[:, :-1], rows[:, :-1]), by_layer, strict=True))
+    result = estimate(*columns, seed=seed)
+    ends = estimate(*(sums[:, [layer]] for layer in (-1, 0) for sums in by_layer), seed=seed) if layers > 1 else None
+    layer, head = np.unravel_index(np.arange(layers * heads), (layers, heads))
+    table = {
+        "layer": [*layer, *range(layers)],
+        "head": [*head, *[LAYER] * layers],
+        "distance": result.value,
+        "uniform": scores[:, -1].sum() / rows[:, -1].sum(),
+        "ci_low": result.low,
+        "ci_high": result.high,
+        "n": int(rows[:, -1].sum()),
+    }
+    return Distances(
+        pd.DataFrame(table),
+        used={"stories" if corpus is None else "corpus": len(reading.documents)},
+        left_out={name: count for name, count in reading.counts.items() if "left out" in name},
+        contrast=ends and {"gain": float(ends.gain[0]), "ci_low": float(ends.low[0]), "ci_high": float(ends.high[0])},
+    )
+
+
+def distance_sentence(outcome: Distances) -> str:
+    """The first and the last layer's mean distance, and the difference."""
+    layers = outcome.table.loc[outcome.table["head"] == LAYER].sort_values("layer").to_dict("records")
+    first, last = layers[0], layers[-1]
+    text = f"Attention looks {with_interval(first, 'distance')} tokens away in layer 0"
+    if outcome.contrast:
+        value, low, high = outcome.contrast.values()
+        way = "farther" if low > 0 else "nearer" if high < 0 else "neither surely nearer nor farther, the difference"
+        bounds = (-value, -high, -low) if high < 0 else (value, low, high)
+        difference = with_interval(dict(zip(outcome.contrast, bounds, strict=True)), "gain")
+        text += f" and {with_interval(last, 'distance')} in layer {last['layer']}: {way} by {difference}"
+    texts = sum(outcome.used.values())
+    return (
+        f"{text}, where uniform attention would look {last['uniform']:.2f} ({number(last['n'])} tokens, {texts} texts)."
+    )

@@ -1,29 +1,31 @@
-"""Pairs of prompts that differ in one noun, patched both ways: which cells carry the noun to the answer?
+"""Prompts that differ in a noun or in adjectives, patched both ways: which cells carry the change?
 
-The knight in shining: which head brings the knight to the last token, so that armor follows? Every head's `z` is
-swapped; beside it stands what each head writes towards the answer directly.
-
-The soccer player, or the musician, walked out onto the: which positions carry the profession to the last token? One
-layer and position is swapped at a time. In the stories' words the subject's gender is what has to arrive.
+The knight in shining: every head's `z` is swapped; beside it stands what each head writes towards "armor" directly.
+The soccer player, or the musician, walked out onto the: one layer and position is swapped at a time.
+A fluffy blue creature roamed the verdant forest: how much more than uniform attention do nouns attend to their
+adjectives, and when these are swapped, which share of the change in the noun's final stream does a head write?
 """
 
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
-from analyses.experiments.experiment import SUBJECT, Outcome, bounded
-from analyses.experiments.prompts import experiment_data, readable, tokenizer_of
+from analyses.experiments.experiment import SUBJECT, Outcome, batch_of, bounded, experiment_data, readable, tokenizer_of
 from analyses.tasks.causal_tests import NO_OUTPUT
-from interp import InputError, Model, Pairs, logit_difference, sweep
-from interp.attribution import direct_logit_attribution
+from interp import InputError, Model, Pairs, logit_difference, run, sweep
+from interp.attribution import direct_logit_attribution, head_results
 from interp.patching import unreliable
-from interp.statistics import Shares, shares
+from interp.statistics import Shares, estimate, shares
+from interp.tokens import align
 
 Cells = NDArray[np.floating]
 _DIRECT = "direct", "direct_low", "direct_high"
@@ -79,17 +81,19 @@ def by_swapping(
         except InputError as error:
             refused[source] = str(error)
             continue
-        ways = {
+        sweeps = {
             site: [sweep(model, way, logit_difference(), site, axes) for way in (pairs, pairs.swapped())]
             for site, axes in sites.items()
         }
-        both = next(iter(ways.values()))
-        if reason := unreliable(both[0].difference()):
+        ways = next(iter(sweeps.values()))
+        if reason := unreliable(ways[0].difference()):
             refused[source] = reason
             continue
-        effects = {site: np.mean([way.effect().double().cpu().numpy() for way in two], 0) for site, two in ways.items()}
-        whole = both[0].difference().double().cpu().numpy()
-        accuracy = float((torch.cat([way.clean["logit_difference"] for way in both]) > 0).double().mean())
+        effects = {
+            site: np.mean([each.effect().double().cpu().numpy() for each in two], 0) for site, two in sweeps.items()
+        }
+        whole = ways[0].difference().double().cpu().numpy()
+        accuracy = float((torch.cat([way.clean["logit_difference"] for way in ways]) > 0).double().mean())
         used[source] = len(pairs)
         answered = {"accuracy": accuracy, "accuracy_low": _least(accuracy, len(pairs)), "example": example}
         table = tabulate(pairs, effects, whole).assign(source=source, **answered)
@@ -98,7 +102,6 @@ def by_swapping(
 
 
 def _paired(model: Model, source: str, swaps: Sequence[Swap], left_out: Counter[str]) -> tuple[Pairs, str]:
-    """The pairs that a model can use, and the first of them as an example."""
     swaps = readable(model, swaps, source, left_out, lambda swap: (swap.clean, swap.corrupt), "pairs")
     if not swaps:
         raise InputError("no pair can be read by this model")
@@ -121,11 +124,7 @@ def shares_of(effects: Cells, whole: Cells, seed: int) -> Shares:
 
 
 def measure_knight(model: Model, *, seed: int = 0) -> Outcome:
-    """Each head's share of the difference between the two answers, patched, and written directly.
-
-    Raises:
-        InputError: no pair can be used, no output layer, no tokenizer.
-    """
+    """Each head's share of the difference between the two answers, patched, and written directly."""
 
     def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
         share = shares_of(effects["z"], whole, seed)
@@ -147,11 +146,7 @@ def _direct(model: Model, pairs: Pairs) -> np.ndarray:
 
 
 def measure_profession(model: Model, *, seed: int = 0) -> Outcome:
-    """Share of the difference between the two answers that each layer and position carries.
-
-    Raises:
-        InputError: no pair can be used, no output layer, no tokenizer.
-    """
+    """Share of the difference between the two answers that each layer and position carries."""
 
     def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
         tokens = _tokens(model, pairs)
@@ -176,12 +171,111 @@ def _by_place(pairs: Pairs, effects: Cells, whole: Cells, tokens: Mapping[int, s
 
 
 def _tokens(model: Model, pairs: Pairs) -> dict[int, str]:
-    """What stands at each place: its token if all prompts have the same, else that it is the subject."""
     assert model.tokenizer is not None
     names = {}
     for before in range(int(pairs.last.max()) + 1):
         column = pairs.last - before
-        there = column >= 0
-        ids = {int(id) for batch in (pairs.clean, pairs.corrupt) for id in batch.ids[there, column[there]]}
+        rows = column >= 0
+        ids = {int(id) for batch in (pairs.clean, pairs.corrupt) for id in batch.ids[rows, column[rows]]}
         names[-before] = model.tokenizer.label(ids.pop()).strip() if len(ids) == 1 else SUBJECT
     return names
+
+
+_NOUNS = {3: (1, 2), 7: (6,)}  # nouns of a scene with their adjectives, as places among its words
+_ADJECTIVES = (1, 2, 6)
+_CARRIED = "carried", "carried_low", "carried_high"
+Words = list[str]
+_TRIES = 100  # other adjectives that are tried until they have as many pieces
+
+
+def scenes(group: Mapping[str, Any], rng: random.Random) -> list[Words]:
+    """A group's sentences: two adjectives and a noun, a verb, one adjective and a noun, as the article's."""
+    sentences = [group["first"]] if "first" in group else []
+    for _ in range(group["count"]):
+        first, second, third = rng.sample(group["adjectives"], 3)
+        word = {slot: rng.choice(words) for slot, words in group["slots"].items()}
+        sentences.append(["A", first, second, word["noun"], word["verb"], "the", third, word["place"]])
+    return sentences
+
+
+def measure_adjectives(model: Model, *, seed: int = 0) -> Outcome:
+    """What each head looks at from nouns, and what it writes there of the adjectives."""
+    left_out, used, tables, rng = Counter[str](), {}, [pd.DataFrame()], random.Random(seed)
+    for group in experiment_data("adjectives")["prompts"]:
+        source, offered = group["source"], scenes(group, rng)
+        usable = readable(model, offered, source, left_out, lambda scene: [" ".join(scene)], "sentences")
+        if usable:
+            used[source] = len(usable)
+            tables.append(_rows(model, usable, group["adjectives"], left_out, seed).assign(source=source))
+    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out)
+
+
+def _rows(model: Model, usable: list[Words], adjectives: list[str], left_out: Counter[str], seed: int) -> pd.DataFrame:
+    attention = np.stack([_attention(model, scene) for scene in usable])  # sentence, head or uniform, cell
+    changed = [_with_other_adjectives(model, scene, adjectives, seed) for scene in usable]
+    left_out["sentences without other adjectives of as many pieces"] += changed.count(None)
+    unknown = np.full(attention.shape[-1], np.nan)
+    pairs = zip(usable, changed, strict=True)
+    carried = np.stack([unknown if each is None else _carried(model, scene, each) for scene, each in pairs])
+    count = np.ones_like(attention[:, 0])
+    gain = estimate(attention[:, 0], count, attention[:, 1], count, seed=seed)
+    share = shares_of(carried.T, np.ones(len(carried)), seed)
+    layer, head = np.unravel_index(np.arange(attention.shape[-1]), (model.config.n_layers, model.config.n_heads))
+    columns = {"layer": layer, "head": head, "attention": gain.value, "uniform": gain.baseline}
+    columns |= {"gain": gain.gain, "ci_low": gain.low, "ci_high": gain.high}
+    return pd.DataFrame({**columns, **bounded(share, *_CARRIED), "n": len(usable), "n_carried": share.n})
+
+
+def _word_tokens(model: Model, scene: Words) -> list[list[int]]:
+    tokenizer, text = tokenizer_of(model), " ".join(scene)
+    ends = np.cumsum([len(word) + 1 for word in scene]) - 1
+    spans = [(int(end) - len(word), int(end)) for end, word in zip(ends, scene, strict=True)]
+    owners = align(tokenizer.pieces(text).spans, spans, text)
+    shift = len(tokenizer.prefix)
+    return [[shift + token for token, owner in enumerate(owners) if owner == word] for word in range(len(scene))]
+
+
+def _attention(model: Model, scene: Words) -> np.ndarray:
+    """Mean over nouns of the attention to their adjectives, all heads' and uniform: 2 x cell.
+
+    To a word it adds up over pieces, from a word it is averaged over them (Clark 2019).
+    """
+    (stack,) = model.config.stacks
+    tokens = _word_tokens(model, scene)
+    out = run(model, batch_of(model, [" ".join(scene)]), capture=f"{stack}.*.attn.pattern")
+    pattern = torch.cat([value[0] for value in out.activations.values()]).double().cpu()  # cell query key
+    by_noun = []
+    for noun, adjectives in _NOUNS.items():
+        queries = torch.tensor(tokens[noun])
+        keys = torch.tensor([token for word in adjectives for token in tokens[word]])
+        share = pattern[:, queries][:, :, keys].sum(-1).mean(-1)
+        by_noun.append(torch.stack([share, (len(keys) / (queries + 1.0)).mean().expand_as(share)]))
+    return torch.stack(by_noun).mean(0).numpy()
+
+
+def _with_other_adjectives(model: Model, scene: Words, adjectives: list[str], seed: int) -> Words | None:
+    rng = random.Random(f"{seed} {scene}")
+    choices = [word for word in adjectives if word not in scene]
+    for _ in range(_TRIES):
+        changed = dict[int, str](zip(_ADJECTIVES, rng.sample(choices, 3), strict=True))
+        other = [changed.get(place, word) for place, word in enumerate(scene)]
+        if _word_tokens(model, other) == _word_tokens(model, scene):
+            return other
+    return None
+
+
+def _carried(model: Model, scene: Words, other: Words) -> np.ndarray:
+    (stack,) = model.config.stacks
+    layers = range(model.config.n_layers)
+    last = f"{stack}.{layers[-1]}.resid_post"
+    sites = [last, *(f"{stack}.{layer}.attn.z" for layer in layers)]
+    out = run(model, batch_of(model, [" ".join(words) for words in (scene, other)]), capture=sites)
+    nouns = [_word_tokens(model, scene)[noun][-1] for noun in _NOUNS]
+    change = _change(out[last])[nouns]  # noun d_model
+    written = torch.cat([_change(head_results(model, out, layer))[nouns] for layer in layers], 1)  # noun cell d_model
+    share = (written * change[:, None]).sum(-1) / change.square().sum(-1, keepdim=True)
+    return share.mean(0).detach().cpu().numpy()
+
+
+def _change(site: Float[Tensor, "2 position ..."]) -> Float[Tensor, "position ..."]:
+    return site[0].double() - site[1].double()

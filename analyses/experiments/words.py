@@ -1,11 +1,8 @@
 """How does a word's residual stream change with its context, and how near is it to the streams of other words?
 
-Mole in three contexts, ring as noun and verb: how far apart are the word's streams, layer by layer? Any word moves with
-its context; so the distance between senses is set against that within a sense, and against unambiguous words in the
-same frames.
-
-Girl and boy against girl and car: how alike are they, in the same frames? Every word ends its frame, so that a causal
-model has read the context.
+Mole in three contexts, ring as noun and verb: the distance between senses, beside that within a sense and that of
+unambiguous words in the same frames. Girl and boy against girl and car: how alike are they, in the same frames? Every
+word ends its frame, so that a causal model has read the context.
 """
 
 from collections import Counter
@@ -16,8 +13,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from analyses.experiments.experiment import Outcome
-from analyses.experiments.prompts import experiment_data, readable, streams, tokenizer_of
+from analyses.experiments.experiment import Outcome, experiment_data, readable, streams, tokenizer_of
 from interp import Model
 from interp.statistics import mean_interval
 
@@ -25,11 +21,7 @@ _COSINES = "near_cosine near_low near_high", "far_cosine far_low far_high", "gap
 
 
 def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
-    """Cosine distances of a word's streams by layer: 0 as embedded, then after each layer.
-
-    Raises:
-        InputError: no word can be used, or no tokenizer.
-    """
+    """Cosine distances of a word's streams by layer: 0 as embedded, then after each layer."""
     tables, used, left_out = [pd.DataFrame()], Counter[str](), Counter[str]()
     for group in experiment_data("word-sense")["prompts"]:
         source = group["source"]
@@ -57,7 +49,6 @@ def _sense_rows(
     left_out: Counter[str],
     seed: int,
 ) -> pd.DataFrame:
-    """A row a layer of the word, of the mean of the controls that can be read in all frames, and of the difference."""
     senses, texts = zip(*frames, strict=True)
     known = [
         control
@@ -95,11 +86,7 @@ def distances(
 
 
 def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
-    """Cosine of a word's stream with that of one of its kind and of another, by layer: 0 as embedded.
-
-    Raises:
-        InputError: no triple can be used, or no tokenizer.
-    """
+    """Cosine of a word's stream with that of one of its kind and of another, by layer: 0 as embedded."""
     tokenizer, data = tokenizer_of(model), experiment_data("companions")
     rows, used, left_out = [], Counter[str](), Counter[str]()
     for triple in data["triples"]:

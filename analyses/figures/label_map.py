@@ -43,7 +43,7 @@ def label_map(
 
     Args:
         labels: of one kind of attention in one stack, rows of `tables/labels`, which are put in order here; or what
-            `analyses.headlines.ranking.in_order` makes of all facts, in its order, which is the atlas's.
+            `analyses.headlines.facts.in_order` makes of all facts, in its order, which is the atlas's.
         n_layers, n_heads: of the stack.
         colours: by behaviour, a key of `style.FAMILIES` (`Behaviour.colour`); one after the other by default.
     """

@@ -1,29 +1,36 @@
-"""What do the tables of a report say of each head? Its facts, in plain words, each with the rows that it comes from.
+"""What do the tables of a report say of each head, and which fact comes first?
 
-A fact is a label, or a share of the answer to minimal pairs that the head carries. What it rests on is its `kind`:
+A fact is a label, or a share of the answer to minimal pairs that the head carries. Its `kind` says what it rests on:
 
     looks there and needed   its attention stands out, and without what it looks at the model's output loses
     needed                   replacing the head costs the answer, or the output loses without what it looks at
     looks there              its attention stands out; an effect is not established
 
-Labels of near tokens (fixed offsets, the token itself) are one fact of a head. Which fact comes first: `ranking`.
+Labels of near tokens (fixed offsets, the token itself) are one fact of a head. `docs/headlines.md` has the order of a
+head's facts (`rank`) and of heads (`strongest`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from analyses.behaviours import measures_of, vocabulary
+from analyses import runs
+from analyses.behaviours import ACROSS, OURS, measures_of, vocabulary
+from analyses.execution.provenance import model_facts
 from analyses.measures.definitions import RANKED, Behaviour
 from analyses.measures.findings import carriers, notable
-from analyses.page.schema import SCHEMAS
+from analyses.page.sections import SCHEMAS
+from analyses.runs import RunFolder
 from analyses.scoring.rules import called_beside
+from analyses.viewer.passages import Called, HeadName
 from analyses.wording import plain_words
-from analyses.wording.head_names import Place, places
+from analyses.wording.head_names import HEAD, Place, places
 from analyses.wording.plain_words import Label, Words, worded
+from interp import InputError, Model
 
 Kind = Literal["looks there and needed", "needed", "looks there"]
 Unit = Literal["share", "lift", "correlation", "nats"]
@@ -31,14 +38,17 @@ Tables = Mapping[str, pd.DataFrame]
 Cells = Mapping[str, Any]
 KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
 _UNITS: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}  # of gains; others are shares
-MEASURES_APART = ", "  # between names of measures of which a head shows any
-MOST = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
+SEPARATOR = ", "  # between names of measures of which a head shows any
+MAIN_SHARE = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
+_WAYS = {"noise": "removed by replacing it", "denoise": "restored by it"}
 _NAN = float("nan")
+WRITTEN = OURS | {f"cross {name}": each for name, each in ACROSS.items()}
+"""By name, the behaviours that a report's tables may be of."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: the table's name, and all that the row has."""
+    """One row of a table, with the table's name."""
 
     table: str
     cells: Cells
@@ -48,7 +58,7 @@ class Row:
 
     @property
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """The columns that tell the row from all others of its table."""
+        """The columns that identify the row in its table."""
         return tuple((column, self[column]) for column in SCHEMAS[self.table].key)
 
     def __str__(self) -> str:
@@ -59,8 +69,8 @@ class Row:
 class Size:
     """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats a row.
 
-    `over` is the baseline that a gain is over, by its name in `heads`; of nats what they are read off from; of a share
-    of an answer how many answers change. `q` is its own, where it has one beside that of its fact.
+    `over` names the baseline of a gain, the readout of nats, and how many answers change of a share of an answer. `q`
+    is its own, where it has one beside that of its fact.
     """
 
     what: str
@@ -80,11 +90,11 @@ class Fact:
     behaviour: str  # what it is about
     kind: Kind  # what it rests on
     label: Label  # of minimal pairs their task
-    sizes: tuple[Size, ...]  # the first ranks it; others stand beside it
+    sizes: tuple[Size, ...]  # the first ranks it
     q: float  # of the evidence that holds
     strength: float  # the lower end of the interval, of what the baseline leaves over: at most 1, but for nats
-    rows: tuple[Row, ...]  # the row it comes from, and those of what stands beside it
-    q_effect: float = _NAN  # of the effect that is not established, where it was asked for
+    rows: tuple[Row, ...]  # the row it comes from, then rows that add to it
+    q_effect: float = _NAN  # of an effect that was tested and is not established
     value: float = _NAN  # of the measure, and what its baseline or rule gets, where it has one
     baseline: float = _NAN
     baseline_name: str = ""
@@ -106,53 +116,43 @@ class Fact:
         return self.kind != "looks there"
 
     def row(self, table: str) -> Row | None:
-        """The first of its rows that is of a table."""
+        """Its first row of a table."""
         return next((row for row in self.rows if row.table == table), None)
 
     @property
     def mainly(self) -> bool:
         """Whether it is most of what the head does, or most of what an answer rests on."""
         value = self.value if np.isfinite(self.value) else self.sizes[0].value
-        return self.sizes[0].unit in {"share", "correlation"} and value >= MOST
+        return self.sizes[0].unit in {"share", "correlation"} and value >= MAIN_SHARE
 
 
 def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, list[Fact]]:
-    """Every head's facts, unordered; a head of which nothing holds has none.
-
-    Args:
-        tables: of a report, by name: `heads` at least. Of a behaviour without labels the rows of `heads` count that
-            show a measure (`analyses.measures.findings.notable`).
-        behaviours: by name, those that were measured, for the words of their measures.
-    """
+    """Every head's facts, unordered; a head of which nothing holds has none."""
     head_facts: dict[Place, list[Fact]] = {place: [] for place in places(tables["heads"])}
-    for place, fact in [*_attended(tables, behaviours), *_carried(tables, behaviours)]:
+    for place, fact in [*_attention_facts(tables, behaviours), *_effect_facts(tables, behaviours)]:
         head_facts[place].append(fact)
-    return {place: _with_one_local(several) for place, several in head_facts.items()}
+    return {place: _with_one_local(each) for place, each in head_facts.items()}
 
 
-def by_head(rows: pd.DataFrame, *more: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The rows of a table by head and some more columns."""
-    return {(*Place.of(row), *(row[name] for name in more)): row for row in rows.to_dict("records")}
+def _by_head(rows: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return {(*Place.of(row), *(row[name] for name in columns)): row for row in rows.to_dict("records")}
 
 
-# Attention.
-
-
-def _attended(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
-    """Labels; of behaviours without, what heads show. There of what has rules to beat, what beats them; else the rule
-    that the head follows, if it follows one."""
+def _attention_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
+    """Labels; of behaviours without, the measures that heads show. Where there are rules, a measure must beat them;
+    else the fact is the rule that the head follows, if it follows one."""
     heads, words = tables["heads"], vocabulary(behaviours)
-    cells = by_head(heads.loc[heads["sink"] == "kept"], "measure")
-    rules = by_head(tables.get("rules", pd.DataFrame()), "measure")
+    cells = _by_head(heads.loc[heads["sink"] == "kept"], "measure")
+    rules = _by_head(tables.get("rules", pd.DataFrame()), "measure")
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
         key = (*Place.of(row), row["measure"])
         label = Label.parse(str(row["label"]))
         yield Place.of(row), _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
     labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
-    called = {each.name: each.called for each in measures_of(behaviours)}
+    labels = {each.name: each.called for each in measures_of(behaviours)}
     rest = heads.loc[~heads["behaviour"].isin(labelled)]
     for row in notable(rest).to_dict("records") if len(rest) else []:
-        label, rule = called.get(str(row["measure"])), rules.get((*Place.of(row), row["measure"]))
+        label, rule = labels.get(str(row["measure"])), rules.get((*Place.of(row), row["measure"]))
         if label is not None and rule is not None:
             label = called_beside(label, rule)
         if label is not None and row["unit"] in RANKED:
@@ -160,34 +160,35 @@ def _attended(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[t
 
 
 def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: Mapping[str, Words]) -> Fact:
-    """A fact of attention, from a row of `labels`, or of `heads` where there is no label; beside it the rows of its
-    measure in `heads` and `rules`, where they are known."""
     labelled, unit = row.table == "labels", _UNITS.get(cell.get("unit"), "share")
     low, high = ("gain_low", "gain_high") if labelled else ("ci_low", "ci_high")
     gain = Size("gain", row["gain"], row[low], row[high], unit, str(cell.get("baseline_name", "")))
-    kind, lost = KINDS[row["evidence"] if labelled else "attention"], []
+    kind, loss = KINDS[row["evidence"] if labelled else "attention"], []
     if labelled and np.isfinite(row["effect_low"]):
         ends = row["effect"], row["effect_low"], row["effect_high"]
-        lost = [Size("without it the model loses", *ends, "nats", str(row["readout"]))]
-    beside = [Row("heads", cell)] * bool(cell and labelled)
-    beside += [Row("rules", rule)] if rule is not None and label.has_rules else []
-    words, needed = worded(str(label), vocabulary), kind == "needed"
+        loss = [Size("without it the model loses", *ends, "nats", str(row["readout"]))]
+    rows = [row, *[Row("heads", cell)] * bool(cell and labelled)]
+    rows += [Row("rules", rule)] if rule is not None and label.has_rules else []
+    words, by_effect = worded(str(label), vocabulary), kind == "needed"
+    value, baseline, baseline_name = _value_and_baseline(label, cell, rule)
     return Fact(
-        plain_words.needed_alone(words) if needed else words,
-        "position" if label.rung == 0 else str(row["behaviour"]),
-        kind,
-        label,
-        (*lost, gain) if needed else (gain, *lost),
-        float(row["q"]),
-        float(row["effect_low"]) if needed else _of_rest(gain, cell),
-        (row, *beside),
-        float(row["q_effect"]) if kind == "looks there" and lost else _NAN,
-        *_beside(label, cell, rule),
-        (str(row["measure"]),),
+        words=plain_words.needed_alone(words) if by_effect else words,
+        behaviour="position" if label.rung == 0 else str(row["behaviour"]),
+        kind=kind,
+        label=label,
+        sizes=(*loss, gain) if by_effect else (gain, *loss),
+        q=float(row["q"]),
+        strength=float(row["effect_low"]) if by_effect else _share_of_rest(gain, cell),
+        rows=tuple(rows),
+        q_effect=float(row["q_effect"]) if kind == "looks there" and loss else _NAN,
+        value=value,
+        baseline=baseline,
+        baseline_name=baseline_name,
+        measures=(str(row["measure"]),),
     )
 
 
-def _of_rest(gain: Size, cell: Cells) -> float:
+def _share_of_rest(gain: Size, cell: Cells) -> float:
     """The lower end of a gain, of what the baseline leaves over: of a lift, of what does not go there by distance."""
     if gain.unit == "lift":
         return max(gain.low, 0.0) / (1 + max(gain.low, 0.0))
@@ -195,9 +196,8 @@ def _of_rest(gain: Size, cell: Cells) -> float:
     return gain.low / (1 - baseline) if baseline < 1 else gain.low
 
 
-def _beside(label: Label, cell: Cells, rule: Cells | None) -> tuple[float, float, str]:
-    """Value, and the strictest of what simpler rules get, with its name; of a label that is a rule, how often the
-    head's choice is the rule's."""
+def _value_and_baseline(label: Label, cell: Cells, rule: Cells | None) -> tuple[float, float, str]:
+    """The value, and what the strictest simple rule gets, by name; of a label that is a rule, how often it predicts."""
     if rule is not None and label.kind == "rule":
         return float(rule["predicts"]), _NAN, ""
     if rule is not None and label.has_rules and label.kind != "any":
@@ -208,47 +208,45 @@ def _beside(label: Label, cell: Cells, rule: Cells | None) -> tuple[float, float
 # Minimal pairs.
 
 
-def _carried(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
-    """What each head carries of the answer to minimal pairs: where it is needed, not only enough."""
+def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
     effects = tables.get("effects", pd.DataFrame())
     if effects.empty:
         return
     measured = set(tables["heads"]["measure"])  # those of the same task where the answer is predicted
     measures = [each for each in measures_of(behaviours) if each.foretells and each.name in measured]
-    foretold = {task: (each.name,) for each in measures for task in each.tasks}
+    predicting = {task: (each.name,) for each in measures for task in each.tasks}
     tasks = {row["task"]: row for row in tables.get("tasks", pd.DataFrame()).to_dict("records") if row.get("carried")}
-    restored = by_head(effects.loc[effects["intervention"] == "denoise"], "behaviour", "task")
+    restored = _by_head(effects.loc[effects["intervention"] == "denoise"], "behaviour", "task")
     for row in carriers(effects.loc[(effects["intervention"] == "noise") & (effects["effect"] > 0)]).to_dict("records"):
         place, task = Place.of(row), str(row["task"])
-        other = restored.get((*place, row["behaviour"], task))
-        both = [Row("effects", each) for each in (row, other) if each is not None]
+        ways = row, restored.get((*place, row["behaviour"], task))
+        rows = [Row("effects", each) for each in ways if each is not None]
         answer = tasks.get(task, {"carried": task})["carried"]
         yield (
             place,
             Fact(
-                Words(answer, f"carries {plain_words.answer(answer)}"),
-                str(row["behaviour"]),
-                "needed",
-                Label(task),
-                tuple(map(_effect, both)),
-                float(row["q"]),
-                float(row["choosing_bound"]),
-                (*both, *([Row("tasks", tasks[task])] if task in tasks else [])),
-                measures=foretold.get(task, ()),
+                words=Words(answer, f"carries {plain_words.answer(answer)}"),
+                behaviour=str(row["behaviour"]),
+                kind="needed",
+                label=Label(task),
+                sizes=tuple(map(_effect_size, rows)),
+                q=float(row["q"]),
+                strength=float(row["choosing_bound"]),
+                rows=(*rows, *([Row("tasks", tasks[task])] if task in tasks else [])),
+                measures=predicting.get(task, ()),
             ),
         )
 
 
 def answers(tables: Tables) -> dict[str, str]:
-    """By task, what its answer is called; without those of which the tables do not say it."""
+    """By task, what its answer is called, where the tables say it."""
     tasks = tables.get("tasks", pd.DataFrame())
     return dict(zip(tasks["task"], tasks["carried"], strict=True)) if "carried" in tasks else {}
 
 
-def _effect(row: Row) -> Size:
-    what = "removed by replacing it" if row["intervention"] == "noise" else "restored by it"
-    sizes = float(row["effect"]), float(row["ci_low"]), float(row["ci_high"])
-    return Size(what, *sizes, "share", flips(row), float(row["q"]))
+def _effect_size(row: Row) -> Size:
+    ends = row["effect"], row["ci_low"], row["ci_high"]
+    return Size(_WAYS[row["intervention"]], *ends, "share", flips(row), row["q"])
 
 
 def flips(row: Cells | Row) -> str:
@@ -256,13 +254,10 @@ def flips(row: Cells | Row) -> str:
     return f"{row['flips']:.0f} of {row['n']:.0f} answers"
 
 
-# Near tokens.
-
-
-def _with_one_local(several: Sequence[Fact]) -> list[Fact]:
+def _with_one_local(facts: Sequence[Fact]) -> list[Fact]:
     """The facts of a head, those of near tokens as one: that with the strongest evidence, then the largest gain."""
-    order, rest = [*KINDS.values()], [fact for fact in several if fact.rung != 0]
-    near = [fact for fact in several if fact.rung == 0]
+    order, rest = [*KINDS.values()], [fact for fact in facts if fact.rung != 0]
+    near = [fact for fact in facts if fact.rung == 0]
     near.sort(key=lambda fact: (order.index(fact.kind), -fact.strength))
     if not near:
         return rest
@@ -271,3 +266,92 @@ def _with_one_local(several: Sequence[Fact]) -> list[Fact]:
         measures = tuple(name for fact in near for name in fact.measures)
         first = replace(first, words=plain_words.NEARBY, measures=measures)
     return [*rest, first]
+
+
+# Which comes first.
+
+Rank = tuple[bool, int, int, bool, bool, float]
+
+
+def rank(fact: Fact) -> Rank:
+    """The smaller, the earlier the fact comes."""
+    nats = fact.sizes[0].unit == "nats"  # cannot be ranked among shares: after them
+    share = 2 if not fact.mainly else 1 if fact.kind == "needed" else 0
+    return not fact.needed, share, -fact.rung, fact.kind == "needed", nats, -fact.strength
+
+
+def ranked(facts: Sequence[Fact]) -> list[Fact]:
+    """The facts of one head, the first first."""
+    return sorted(facts, key=rank)
+
+
+def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
+    """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
+
+    def head_rank(place: Place) -> tuple[float, float, Rank]:
+        needed = [fact for fact in facts[place] if fact.needed]
+        shares = [fact.strength for fact in needed if fact.kind == "needed" and fact.sizes[0].unit == "share"]
+        costs = [size.low for fact in needed for size in fact.sizes if size.unit == "nats"]
+        return -max(shares, default=0.0), -max(costs, default=0.0), min(map(rank, facts[place]))
+
+    return sorted((place for place in facts if facts[place]), key=head_rank)
+
+
+def called(facts: Mapping[Place, Sequence[Fact]]) -> dict[HeadName, Called]:
+    """What heads are called by their first facts, the strongest head first."""
+    first = {place: min(facts[place], key=rank) for place in strongest(facts)}
+    return {
+        place: Called(fact.words.short, fact.behaviour, ", ".join(fact.measures[:1]), fact.needed)
+        for place, fact in first.items()
+    }
+
+
+def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:
+    """Every fact of every head as a row, ranked; near tokens, one fact, have a row a label.
+
+    Columns: those of `Place`, `behaviour`, `label` (of minimal pairs what they decide) and `evidence` (both, effect or
+    attention).
+    """
+    evidence, rows = {kind: str(name) for name, kind in KINDS.items()}, []
+    for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in ranked(head_facts)):
+        labels = [str(row["label"]) for row in fact.rows if row.table == "labels"]
+        for label in labels or [fact.words.short if fact.row("effects") else fact.name]:
+            rows.append((*place, fact.behaviour, label, evidence[fact.kind]))
+    return pd.DataFrame(rows, columns=[*HEAD, "behaviour", "label", "evidence"])
+
+
+# Reports that were written.
+
+
+def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:
+    """The facts of every head of a report; none of other runs."""
+    heads = tables.get("heads", pd.DataFrame())
+    if heads.empty or "model" in heads or "tasks" not in tables:
+        return {}
+    try:
+        return facts(tables, WRITTEN)
+    except KeyError as error:
+        again = run.facts.get("command") or "by the same command"
+        raise InputError(
+            f"{run.folder} is of an earlier interp, whose tables lack {error}: make it again, {again}"
+        ) from error
+
+
+def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
+    """What the report in a directory calls the heads of a model.
+
+    Raises:
+        InputError: there is no report, or it is about another model.
+    """
+    run = runs.read(report)
+    of_report, of_model = run.facts.get("model") or {}, model_facts(model)
+    key = "fingerprint" if "fingerprint" in of_report else "sha256"  # early runs had that of the weight files alone
+    if of_model[key] is None or of_report.get(key) != of_model[key]:
+        raise InputError(
+            f"{report} is about {run.model or 'other models'}: it has no names for heads of this model, whose {key} "
+            "is another (weights, settings, edits or the version of interp differ)"
+        )
+    heads = facts_of(run, {name: run.table(name) for name in run.tables})
+    if not heads:
+        raise InputError(f"{report} is no report of heads: expected a directory that `interp report` left")
+    return called(heads)

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from analyses.behaviours import RECORDED, vocabulary
-from analyses.headlines import ranking, say
-from analyses.headlines.facts import Fact, Row, Size, Tables, answers, facts
-from analyses.headlines.sentences import Sentence, headline, sentences
+from analyses.headlines import facts as fact_tables
+from analyses.headlines import sentences as wording
+from analyses.headlines.facts import Fact, Row, Size, Tables
+from analyses.headlines.sentences import Sentence
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import NOTABLE, both_ways
-from analyses.page.schema import SCHEMAS, WAYS
-from analyses.page.sections import Block, Section, Table
+from analyses.page.sections import SCHEMAS, WAYS, Block, Section, Table
 from analyses.viewer import Passage, Viewer
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
@@ -37,15 +37,15 @@ _TICKS = {"share": [("0", 0.0), ("100%", 1.0)], "lift": [("1×", 0.0)]}
 _TICKS |= {"correlation": [("0", 0.0), ("1", 1.0)], "nats": [("0", 0.0)]}
 _MEASURED = "measure value baseline baseline_name gain interval q n"
 _HEADINGS = {"looks there and needed": "Looks there and needed", "needed": "Needed"}
-_HOLDS, _UNASKED = "Attention holds; effect not established", "Attends; untested"
+_ATTENDS, _UNTESTED = "Attention holds; effect not established", "Attends; untested"
 
 
 class Cell(NamedTuple):
-    """A head in the atlas: `id` leads to its card, and two facts are told in it."""
+    """A head in the atlas: `id` leads to its card, and its words are those of two facts."""
 
     id: str
     name: str
-    stands: Literal["needed", "looks", "quiet"]  # filled, outlined, or empty
+    state: Literal["needed", "looks", "quiet"]  # filled, outlined, or empty
     behaviour: str = ""
     first: str = ""
     second: str = ""
@@ -67,21 +67,21 @@ class Bar(NamedTuple):
 
     text: str
     brief: str
-    at: float
+    value: float
     low: float
     high: float
     ticks: Sequence[tuple[str, float]]
     over: str = ""
 
 
-Shown = Mapping[str, Any]
+Values = Mapping[str, Any]
 """What a template shows, by name.
 
 A fact: `words` its sentence, `short` its name, `behaviour`, `note`, `bars`. A step of a strip, one distance or pair of
 tags: `name`, `text` its number in words, `height` of its bar, 0 to 1. An example: `words` with what each is (`asks`,
-`seen`, `both`), `text`, and whether what is seen is what is sought (`right`). A curve, how a score went while the model
-was trained: `text` when the head formed, `note` what is to be seen, `behaviour`, `points` (step and score), and as such
-fractions of the way the step by which it had `formed` and the score that is none, `baseline`.
+`seen`, `both`), `text`, and whether the word that is seen is sought (`right`). A curve, a score over training: `text`
+when the head formed, `note`, `behaviour`, `points` (step and score), and as fractions of the way the step by which it
+had `formed` and the `baseline`.
 """
 
 
@@ -91,15 +91,15 @@ class Card:
 
     id: str
     name: str
-    groups: Sequence[tuple[str, Sequence[Shown]]]  # facts under headings
-    distance: Sequence[Shown]  # attention by distance, that to the first position before others
-    tags: Sequence[Shown]  # attention between tags, beside what distance explains
-    examples: Shown | None  # sentences: what they are examples of, the `best` and those at `random`
-    alike: Sequence[str]  # the ids of heads of which the same is told first
+    groups: Sequence[tuple[str, Sequence[Values]]]  # facts under headings
+    distance: Sequence[Values]  # attention by distance, that to the first position first
+    tags: Sequence[Values]  # attention between tags, beside what distance explains
+    examples: Values | None  # sentences: what they are examples of, the `best` and those at `random`
+    alike: Sequence[str]  # the ids of heads with the same first fact
     tasks: Table | None  # its share in each causal task
     rest: Table  # everything else that was measured
     rows: str  # its rows, to copy
-    formed: Shown | None = None  # when it formed, where the run that trained the model is known
+    formed: Values | None = None  # when it formed, where the run that trained the model is known
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Overview:
     `cards` begin with the head that is shown first. `below` stands under the atlas: a passage to read.
     """
 
-    said: Sequence[Sentence]
+    sentences: Sequence[Sentence]
     atlases: Sequence[Atlas]
     cards: Sequence[Card]
     below: Sequence[Block] = ()
@@ -125,132 +125,123 @@ def overview(
     behaviours: Mapping[str, Behaviour],
     passages: Sequence[Passage] = (),
     ranked: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
-) -> tuple[str, Overview, list[Sentence]]:
-    """The headline, what stands first, and the sentences with the rows that they come from.
-
-    Args:
-        tables: of a report, by name: `heads` at least; `example_sentences`, where sentences were read; `when_formed`
-            and `forming`, where the run that trained the model is known.
-        behaviours: by name, those that were measured.
-        passages: what stands under the atlas, for the head that is chosen there.
-        ranked: every head's facts, the first to be told first, where they are known; else they are made of the tables.
-    """
-    ranked = ranked or {place: ranking.ranked(several) for place, several in facts(tables, behaviours).items()}
-    said = sentences(tables, ranked, behaviours)
-    viewers = [Viewer(tuple(passages), ranking.called(ranked), heads=False)] if passages else []
+) -> tuple[str, Overview]:
+    """The headline, and what stands first."""
+    if not ranked:
+        facts = fact_tables.facts(tables, behaviours)
+        ranked = {place: fact_tables.ranked(head_facts) for place, head_facts in facts.items()}
+    sentences = wording.sentences(tables, ranked, behaviours)
+    viewers = [Viewer(tuple(passages), fact_tables.called(ranked), heads=False)] if passages else []
     below = [Section("Where does a word look?", viewers)] if viewers else []
     cards = [*_cards(tables, ranked, vocabulary(behaviours))]
-    return headline(said), Overview(said, _atlases(ranked, kinds(tables["heads"]) > 1), cards, below), said
+    return wording.headline(sentences), Overview(sentences, _atlases(ranked, kinds(tables["heads"]) > 1), cards, below)
 
 
-def _atlases(ranked: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas]:
+def _atlases(ranked: Mapping[Place, Sequence[Fact]], by_kind: bool) -> list[Atlas]:
     atlases = []
     for (stack, attention), heads in groupby(ranked, key=lambda place: place[:2]):
         layers = [
-            [_cell(place, ranked[place], several) for place in layer]
+            [_cell(place, ranked[place], by_kind) for place in layer]
             for _, layer in groupby(sorted(heads), key=lambda place: place.layer)
         ]
-        title = {"cross": "Cross-attention"}.get(attention, stack.capitalize()) if several else "Heads"
+        title = {"cross": "Cross-attention"}.get(attention, stack.capitalize()) if by_kind else "Heads"
         atlases.append(Atlas(title, layers[::-1], max(len(layers), *map(len, layers)) > _ROOM))
     return atlases
 
 
-def _cell(place: Place, facts: Sequence[Fact], several: bool) -> Cell:
-    id, name = place.named(several=several), place.named(several=False)
+def _cell(place: Place, facts: Sequence[Fact], by_kind: bool) -> Cell:
+    id, name = place.named(several=by_kind), place.named(several=False)
     if not facts:
         return Cell(id, name, "quiet")
     first, *rest = (plain_words.breakable(fact.words.short) for fact in facts[:2])
-    stands = "needed" if any(fact.needed for fact in facts) else "looks"
-    return Cell(id, name, stands, facts[0].behaviour, first, "".join(rest))
+    state = "needed" if any(fact.needed for fact in facts) else "looks"
+    return Cell(id, name, state, facts[0].behaviour, first, "".join(rest))
 
 
 def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mapping[str, Words]) -> Iterator[Card]:
     """The cards of a model's heads, the strongest first, on scales that they share."""
     heads, effects = tables["heads"], tables.get("effects", pd.DataFrame())
-    several, carried = kinds(heads) > 1, answers(tables)
+    by_kind, answers = kinds(heads) > 1, fact_tables.answers(tables)
     ends = _ends([size for facts in ranked.values() for fact in facts for size in fact.sizes])
     measured = _by_place(heads.loc[heads["sink"] == "kept"])
     tested = _by_place(both_ways(effects) if len(effects) else effects)
     examples = _by_place(tables.get("example_sentences", pd.DataFrame()))
-    strongest = ranking.strongest(ranked)
+    strongest = fact_tables.strongest(ranked)
     alike: dict[Words, list[Place]] = {}
     for place in strongest:
         alike.setdefault(ranked[place][0].words, []).append(place)
     for place in dict.fromkeys([*strongest, *ranked]):
-        facts, id = ranked[place], place.named(several=several)
+        facts, id = ranked[place], place.named(several=by_kind)
         first = measured[place].drop_duplicates("measure")
         values = dict(zip(map(str, first["measure"]), first["value"].astype(float), strict=True))
         formed = _formation(tables, place, facts, words)
-        said = [f"{say.fact(fact, id, words)}." for fact in facts]
-        groups: dict[str, list[Shown]] = {}
-        for fact, sentence in zip(facts, said, strict=True):
-            untested = _HOLDS if any(size.unit == "nats" for size in fact.sizes) else _UNASKED
+        groups: dict[str, list[Values]] = {}
+        cited = []
+        for fact in facts:
+            sentence = f"{wording.fact_clause(fact, id, words)}."
+            untested = _ATTENDS if any(size.unit == "nats" for size in fact.sizes) else _UNTESTED
             bars = [_bar(size, *ends[size.unit]) for size in fact.sizes if np.isfinite(size.low)]
-            known = {"words": sentence, "short": fact.words.short, "behaviour": fact.behaviour}
-            known |= {"note": say.rates(fact), "bars": bars}
-            groups.setdefault(_HEADINGS.get(fact.kind, untested), []).append(known)
-        cited = [
-            "\n".join([f"{sentence} {'; '.join(say.numbers(fact))}", *(f"    tables/{row}" for row in fact.rows)])
-            for fact, sentence in zip(facts, said, strict=True)
-        ]
+            texts = {"words": sentence, "short": fact.words.short, "note": wording.rates(fact)}
+            groups.setdefault(_HEADINGS.get(fact.kind, untested), []).append(
+                {**texts, "behaviour": fact.behaviour, "bars": bars}
+            )
+            numbers = "; ".join(wording.numbers(fact))
+            cited.append("\n".join([f"{sentence} {numbers}", *(f"    tables/{row}" for row in fact.rows)]))
         cited += [f"{formed[0]['text']}\n    tables/{formed[1]}"] if formed else []
         tasks = tested[place].to_dict("records") if place in tested else []
-        tasks = [row | {"carried": carried.get(row["task"])} for row in tasks]
-        same = alike[facts[0].words] if facts else []
+        tasks = [row | {"carried": answers.get(row["task"])} for row in tasks]
         yield Card(
-            id,
-            id.replace(".", " ", 1) if several else id,
-            [*groups.items()],
-            _by_distance(values),
-            _between_tags(values),
-            _examples(examples[place], words) if place in examples else None,
-            [each.named(several=several) for each in same if each != place][:_ALIKE],
-            SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
-            SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
-            "\n".join(cited),
-            formed[0] if formed else None,
+            id=id,
+            name=id.replace(".", " ", 1) if by_kind else id,
+            groups=[*groups.items()],
+            distance=_by_distance(values),
+            tags=_between_tags(values),
+            examples=_examples(examples[place], words) if place in examples else None,
+            alike=[each.named(several=by_kind) for each in (alike[facts[0].words] if facts else []) if each != place][
+                :_ALIKE
+            ],
+            tasks=SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
+            rest=SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
+            rows="\n".join(cited),
+            formed=formed[0] if formed else None,
         )
 
 
 def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
-    groups = (own for _, own in rows.groupby(HEAD, sort=False)) if len(rows) else ()
-    return {places(own)[0]: own for own in groups}
+    groups = (group for _, group in rows.groupby(HEAD, sort=False)) if len(rows) else ()
+    return {places(group)[0]: group for group in groups}
 
 
 def _bar(size: Size, low: float, high: float) -> Bar:
-    """A size on the line that all of its unit share."""
 
-    def along(value: float) -> float:
+    def fraction(value: float) -> float:
         return float(np.clip((value - low) / (high - low), 0, 1))
 
-    ticks = [(name, along(value)) for name, value in _TICKS[size.unit]]
-    over = f"over {say.over(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
-    return Bar(say.size(size), say.brief(size), along(size.value), along(size.low), along(size.high), ticks, over)
+    ticks = [(name, fraction(value)) for name, value in _TICKS[size.unit]]
+    over = f"over {wording.baseline_text(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
+    ends = fraction(size.value), fraction(size.low), fraction(size.high)
+    return Bar(wording.size_text(size), wording.brief_size(size), *ends, ticks, over)
 
 
 def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
-    """Where the line of each unit begins and ends: at the largest of all heads, a share's at 1 to 1.5."""
     ends = {}
     for unit in _TICKS:
-        same = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
-        top = max((size.high for size in same), default=1.0)
+        of_unit = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
+        top = max((size.high for size in of_unit), default=1.0)
         top = float(np.clip(top, 1, _FARTHEST)) if unit in {"share", "correlation"} else max(top, 1e-6)
-        ends[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in same), 0.0), top
+        ends[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in of_unit), 0.0), top
     return ends
 
 
-def _by_distance(values: Mapping[str, float]) -> list[Shown]:
-    """Mean attention to the first position and to near tokens; the highest bar is the largest, or a fifth."""
-    near = {at: values[name] for name, at in _NEAR.items() if name in values}
+def _by_distance(values: Mapping[str, float]) -> list[Values]:
+    near = {name: values[measure] for measure, name in _NEAR.items() if measure in values}
     top = max(_LOWEST_TOP, *(value for value in near.values() if np.isfinite(value)), 0.0)
-    shares = {at: percent(value).replace("under ", "<").replace("over ", ">") for at, value in near.items()}
-    steps: list[Shown] = [
-        {"name": at, "text": shares[at], "height": max(value, 0.0) / top} for at, value in near.items()
-    ]
-    return steps if {*near} - {"first"} else []
+    texts = {name: percent(value).replace("under ", "<").replace("over ", ">") for name, value in near.items()}
+    steps = [{"name": name, "text": texts[name], "height": max(value, 0.0) / top} for name, value in near.items()]
+    return [*steps] if {*near} - {"first"} else []
 
 
-def _between_tags(values: Mapping[str, float]) -> list[Shown]:
+def _between_tags(values: Mapping[str, float]) -> list[Values]:
     """Attention between tags, as a multiple of what distance explains; a full bar is four times."""
     labels = {Label.parse(name): value for name, value in values.items() if np.isfinite(value)}
     return [
@@ -260,51 +251,39 @@ def _between_tags(values: Mapping[str, float]) -> list[Shown]:
     ]
 
 
-def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> Shown:
-    """Where a head is surest of what its label says, or of anything, and at random."""
-    first, shown = rows.iloc[0], [(row["choice"], _example(row)) for row in rows.to_dict("records")]
+def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> Values:
+    first, examples = rows.iloc[0], [(row["choice"], _example(row)) for row in rows.to_dict("records")]
     question = plain_words.asked(first["label"], first["measure"], words) if isinstance(first["measure"], str) else None
     counts = {"asked": number(int(first["asked"])), "read": counted(int(first["read"]), "passage")}
-    sentences = {choice: [each for at, each in shown if at == choice] for choice in ("best", "random")}
+    sentences = {choice: [each for name, each in examples if name == choice] for choice in ("best", "random")}
     return {"question": question, **counts, **sentences}
 
 
-def _example(row: Mapping[str, Any]) -> Shown:
-    """A sentence with the word that asks and the word attended to."""
+def _example(row: Mapping[str, Any]) -> Values:
     parts = {row["asks"]: "asks", row["seen"]: "seen"} if row["asks"] != row["seen"] else {row["asks"]: "both"}
-    words = [(word, parts.get(at, "")) for at, word in enumerate(str(row["sentence"]).split(" "))]
+    words = [(word, parts.get(index, "")) for index, word in enumerate(str(row["sentence"]).split(" "))]
     right = bool(row["right"]) if isinstance(row["measure"], str) else None
     return {"words": words, "text": percent(float(row["weight"])), "right": right}
 
 
-# When it formed.
-
-
 def _formation(
     tables: Tables, place: Place, facts: Sequence[Fact], words: Mapping[str, Words]
-) -> tuple[Shown, Row] | None:
-    """Of the first fact that was followed while the model was trained, and stood at the last look: when it formed."""
+) -> tuple[Values, Row] | None:
+    """When the first fact formed that was measured while the model was trained, and held at the last look."""
     if "when_formed" not in tables:
         return None
     cells = ((fact, str(row["measure"])) for fact in facts for row in fact.rows if row.table == "heads")
     for fact, measure in ((fact, measure) for fact, measure in cells if measure in RECORDED):
         key = {**place._asdict(), "measure": RECORDED[measure]}
-        both = (tables[name] for name in ("when_formed", "forming"))
-        rows, points = (each.loc[(each[[*key]] == [*key.values()]).all(axis=1)] for each in both)
+        pair = (tables[name] for name in ("when_formed", "forming"))
+        rows, points = (each.loc[(each[[*key]] == [*key.values()]).all(axis=1)] for each in pair)
         if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
             row = Row("when_formed", rows.iloc[0].to_dict())
             return _curve(worded(measure, words).said, fact.behaviour, row.cells, points), row
     return None
 
 
-def _when(row: Mapping[str, Any]) -> str:
-    at, last = number(int(row["formed_at"])), number(int(row["step"]))
-    if pd.isna(row["before"]):
-        return f"there from the first look on, step {at} of {last}"
-    return f"formed by step {at} of {last}, not yet at {number(int(row['before']))}"
-
-
-def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFrame) -> Shown:
+def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFrame) -> Values:
     points = points.sort_values("step")
     steps, values = points["step"].astype(int).tolist(), points["value"].astype(float).tolist()
     low, high, highest = min(0.0, *values), max(1.0, *values), values.index(max(values))
@@ -312,12 +291,16 @@ def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFra
     def height(value: float) -> float:
         return (value - low) / (high - low)
 
-    looks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # what was lost again is said
-    note = ", ".join(f"{number(values[at])} at step {number(steps[at])}" for at in dict.fromkeys(looks))
+    step, last = number(int(row["formed_at"])), number(int(row["step"]))
+    when = f"there from the first look on, step {step} of {last}"
+    if pd.notna(row["before"]):
+        when = f"formed by step {step} of {last}, not yet at {number(int(row['before']))}"
+    looks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # a later loss is named
+    note = ", ".join(f"{number(values[index])} at step {number(steps[index])}" for index in dict.fromkeys(looks))
     has_baseline = pd.notna(row["baseline"])
     note += f"; the strictest baseline (grey) has {number(row['baseline'])}" * has_baseline
     return {
-        "text": f"{does[0].upper()}{does[1:]}: {_when(row)}.",
+        "text": f"{does[0].upper()}{does[1:]}: {when}.",
         "note": f"{note}.",
         "behaviour": behaviour,
         "points": [(step / steps[-1], height(value)) for step, value in zip(steps, values, strict=True)],

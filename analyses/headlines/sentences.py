@@ -1,26 +1,190 @@
-"""What is to be said of a model first? A headline, and a sentence for each behaviour, made from rows of the tables.
+"""How is a finding worded? One template a kind of finding; headline, card, terminal and report use the same.
 
-A sentence is made of clauses, which `analyses.headlines.say` words from facts and rows.
+Rows of tables fill the templates of `words.toml`. Percentages have two digits; intervals stand beside the sentence.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from analyses.behaviours import vocabulary
-from analyses.headlines import ranking, say
-from analyses.headlines.facts import Fact, Tables
-from analyses.measures.definitions import Behaviour
-from analyses.measures.findings import FEW_ITEMS
-from analyses.wording import plain_words
+from analyses.headlines.facts import Cells, Fact, Size, Tables, flips, rank
+from analyses.measures.definitions import Behaviour, Measure
+from analyses.measures.findings import FEW_ITEMS, NOTABLE
+from analyses.position import REPEATS
+from analyses.scoring.rules import ANTECEDENT, NO_RULE, OTHERS, RELATION
+from analyses.wording.formats import false_discovery_rate, number, percent
 from analyses.wording.head_names import HEAD, Place, kinds
-from analyses.wording.plain_words import Words, worded
+from analyses.wording.plain_words import WORDS, Words, answer, listed, plural, readout, rule, tag, taking, worded
 
+UNSURE = 0.8  # of the prompts: the sentence names a lower accuracy of the model
+_FULL_VIEW = 0.5  # of a relation's items: the sentence names a smaller part that the model sees
+_RIGHT_OR_WRONG = Measure("", binary=True).fewest  # documents that items take which are right or wrong
+TEMPLATES: Mapping[str, str] = WORDS["sentences"]
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
+
+
+def say(kind: str, **values: Any) -> str:
+    """A sentence of one kind, without its stop."""
+    return TEMPLATES[kind].format(**values)
+
+
+# Where a head looks.
+
+
+def attention_clause(cell: Cells, head: str, words: Words) -> str:
+    """From a row of `heads`: how much of it a head does, and what the strictest baseline gets."""
+    values = {"head": head, "said": words.said}
+    if cell["unit"] in {"lift", "correlation"}:
+        return say(cell["unit"], **values, value=cell["value"])
+    cases = cell["fewest"] == _RIGHT_OR_WRONG
+    share = (words.share or ("in {} of cases" if cases else "with {} of its attention")).format(percent(cell["value"]))
+    rival = rule(str(cell["baseline_name"]), "word" if cases else "token")
+    where = f" on {cell['corpus']}" if cell["corpus"] == REPEATS else ""
+    return say("share", **values, share=share, where=where, rival=rival, baseline=percent(cell["baseline"]))
+
+
+def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool) -> str:
+    """From a row of `rules`: how often a head is right, and how often the rule; or that it `follows` one."""
+    values = {"head": head, "said": words.said, "cases": _cases(rules)}
+    if follows:
+        return say("follows", **values, predicts=percent(rules["predicts"]))
+    return say("chooses", **values, **_shares(rules))
+
+
+def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
+    """From a row that shows nothing, of `heads`, or of `rules` on the half that heads were not chosen on.
+
+    Heads that have learnt nothing stay below `bar`.
+    """
+    few = f" of only {cell['n']:.0f}" if cell["n"] < FEW_ITEMS else ""
+    if "rival" in cell:
+        few += " (held-out)" if (cases := _cases(cell)) == "cases" else f" of {cases} (held-out)"
+    null = say("null", bar=percent(bar)) if bar >= NOTABLE else ""
+    return say("closest", head=head, infinitive=words.infinitive, of=few, **_shares(cell)) + null
+
+
+def _shares(cell: Cells) -> dict[str, str]:
+    """How often a head is right, the strictest rule or baseline, and how often that is."""
+    rival, baseline = ("rival", "rival_value") if "rival" in cell else ("baseline_name", "baseline")
+    shares = {"value": percent(cell["value"]), "baseline": percent(cell[baseline])}
+    return shares | {"taking": taking(str(cell[rival]))}
+
+
+def _cases(rules: Cells) -> str:
+    return f"the {percent(rules['asked'])} of cases that it sees" if rules["asked"] < _FULL_VIEW else "cases"
+
+
+def rule_sentence(rules: Cells) -> str:
+    """From a row of `rules`: which simple rule a head goes by, how often that is right, and whether it does more."""
+    verdict, follows = rules["verdict"], rules["rule"]
+    if rules["rival"] == OTHERS:
+        source, target = (plural(tag(each)) for each in rules["measure"].removeprefix("tag:").split("->"))
+        return say(f"tags: {verdict}", These=source.capitalize(), these=source, those=target)
+    kind = {NO_RULE: "follows no rule", RELATION: "beyond rules", ANTECEDENT: "beyond rules"}.get(
+        follows, "follows strictest" if follows == rules["rival"] else "follows another"
+    )
+    values = {"taking": taking(str(rules["rival"])), "rival": percent(rules["rival_value"]), "rule": follows}
+    goes = say(kind, **values, follows=rule(str(follows)), predicts=percent(rules["predicts"]))
+    return f"On the half that reports {goes}: {TEMPLATES[verdict]}."
+
+
+def effect_clause(effect: Cells, task: Cells, head: str) -> str:
+    """From a row of `effects` and one of `tasks`: what of an answer is lost without a head."""
+    whole, accuracy = answer(task.get("carried") or str(effect["task"])), task.get("accuracy", 1.0)
+    clause = say("carries", head=head, effect=percent(effect["effect"]), answer=whole, flips=flips(effect))
+    return clause + (say("unsure", accuracy=percent(accuracy)) if accuracy < UNSURE else "")
+
+
+def hiding_clause(label: Cells, head: str, words: Words) -> str:
+    """From a row of `labels`: what the model loses without what a head looks at."""
+    return say("hidden", head=head, short=words.short, effect=label["effect"])
+
+
+def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:
+    """What replacing heads removes of a task's answer, and what each restores by itself; or why none was tested."""
+    whole = answer(task.get("carried") or task["task"])
+    if why := (task.get("refused") or "").rstrip("."):
+        return say("refused", answer=whole, why=why)
+    sentences = [say("no carrier", least=percent(NOTABLE), answer=whole)]
+    for index, row in enumerate(carriers):
+        ways = [way for way in ("noise", "denoise") if way in row]
+        shares = {way: percent(row[way]) for way in ways}
+        changed = " and ".join(f"{row[f'{way}_flips']:.0f}" for way in ways) + f" of {row['n']:.0f}"
+        head = Place.of(row).named(several=False)
+        if index:
+            sentences[0] += f"; {head} {' and '.join(shares.values())} ({changed})"
+        else:
+            sentences = [say(", ".join(ways), head=head, answer=whole, **shares) + f" ({changed} answers change)"]
+    if task.get("accuracy", 1.0) < UNSURE:  # undefined: nothing is said
+        decides = "; what these heads carry often does not decide its answer" if carriers else ""
+        sentences.append(say("rarely right", accuracy=percent(task["accuracy"]), decides=decides))
+    return ". ".join(sentences) + "."
+
+
+def fact_clause(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> str:
+    """The sentence of a fact, without its stop: where a head looks, and what a rule gets; or what the model needs."""
+    effect, pairs, rules, label, cell = map(fact.row, ("effects", "tasks", "rules", "labels", "heads"))
+    words = worded(fact.name, vocabulary)
+    if effect is not None:
+        return effect_clause(effect.cells, pairs.cells if pairs else {}, head)
+    if fact.kind == "needed" and label is not None:
+        return hiding_clause(label.cells, head, words) + TEMPLATES["alone"]
+    if rules is not None and fact.label.kind != "any":
+        return choice_clause(rules.cells, head, words, follows=fact.label.kind == "rule")
+    assert cell is not None
+    return attention_clause(cell.cells, head, words)
+
+
+def size_text(size: Size) -> str:
+    """A number in words, with its interval."""
+    numbers = {"value": size.value, "low": size.low, "high": size.high}
+    if size.unit == "lift":
+        return say("size of lift", **{name: f"{1 + value:.1f}" for name, value in numbers.items()})
+    if size.unit == "share" and size.what != "gain":
+        q = f", {_rate(size.q)}" if np.isfinite(size.q) else ""
+        shares = {name: percent(value) for name, value in numbers.items()}
+        return say("size of share", what=size.what, **shares, over=size.over, q=q)
+    kind, over = ("size of nats", readout(size.over)) if size.unit == "nats" else ("size of gain", baseline_text(size))
+    return say(kind, what=size.what, **{name: number(value) for name, value in numbers.items()}, over=over)
+
+
+def brief_size(size: Size) -> str:
+    """A size and what it is of in a word, as a bar has room for."""
+    if size.unit == "share" and size.what != "gain":
+        return f"{percent(size.value)} {size.what.partition(' ')[0]}"
+    briefs = {"lift": f"{1 + size.value:.1f}× expected", "nats": f"{size.value:.2f} nats lost"}
+    return briefs.get(size.unit, f"{number(size.value, sign=True)} gain")
+
+
+def baseline_text(size: Size) -> str:
+    """What a gain is over."""
+    return rule(size.over, "token") if size.over else "its baseline"
+
+
+def rates(fact: Fact) -> str:
+    """The false discovery rates of a fact, where they do not stand beside its sizes."""
+    if np.isfinite(fact.q_effect):
+        effect = false_discovery_rate(fact.q_effect).replace("< ", "<\u00a0")
+        return f"{_rate(fact.q)} of attention, {effect} of effect"
+    return "" if np.isfinite(fact.sizes[0].q) else _rate(fact.q)
+
+
+def _rate(q: float) -> str:
+    return f"false discovery rate {false_discovery_rate(q)}".replace("< ", "<\u00a0")
+
+
+def numbers(fact: Fact) -> list[str]:
+    """All numbers of a fact: its sizes with their intervals, and its false discovery rates."""
+    return [*map(size_text, fact.sizes), *filter(None, [rates(fact)])]
+
+
+# One behaviour.
 
 
 @dataclass(frozen=True)
@@ -46,24 +210,18 @@ class Sentence:
 def sentences(
     tables: Tables, facts: Mapping[Place, Sequence[Fact]], behaviours: Mapping[str, Behaviour]
 ) -> list[Sentence]:
-    """One for each behaviour that was measured, in their order.
-
-    Args:
-        tables: of a report, by name.
-        facts: of every head (`analyses.headlines.facts.facts`).
-        behaviours: by name.
-    """
+    """One for each behaviour that was measured, in their order."""
     measured, words = set(tables["heads"]["behaviour"]), vocabulary(behaviours)
     return [_sentence(tables, facts, each, words) for name, each in behaviours.items() if name in measured]
 
 
-def headline(said: Sequence[Sentence]) -> str:
-    """How every behaviour stands, in one line: the first with a verb, the others without; neighbours alike share it."""
-    alike = groupby(said, lambda each: plain_words.WORDS["verdicts"][each.verdict])
-    stands = [(verdict, [each.title for each in them]) for verdict, them in alike]
+def headline(sentences: Sequence[Sentence]) -> str:
+    """How every behaviour stands, in one line: the first with a verb, the others without; equal neighbours share it."""
+    groups = groupby(sentences, lambda each: WORDS["verdicts"][each.verdict])
+    verdicts = [(verdict, [each.title for each in group]) for verdict, group in groups]
     line = ", ".join(
-        f"{plain_words.listed(names)} {without if at else plural if len(names) > 1 else singular}"
-        for at, ((singular, plural, without), names) in enumerate(stands)
+        f"{listed(names)} {without if index else plural if len(names) > 1 else singular}"
+        for index, ((singular, plural, without), names) in enumerate(verdicts)
     )
     return line[:1].upper() + line[1:]
 
@@ -71,34 +229,35 @@ def headline(said: Sequence[Sentence]) -> str:
 def _sentence(
     tables: Tables, facts: Mapping[Place, Sequence[Fact]], behaviour: Behaviour, words: Mapping[str, Words]
 ) -> Sentence:
-    several = kinds(tables["heads"]) > 1
-    pairs = [(place, fact) for place, own in facts.items() for fact in own if fact.behaviour == behaviour.name]
-    verdict = _verdict([fact for _, fact in pairs], tested=_tested(tables, behaviour.name))
-    attends = [(place, fact) for place, fact in pairs if fact.kind != "needed"]
-    looking = _first([one for one in attends if _says_more(one[1])] or attends)
-    needed = _first(one for one in pairs if one[1].row("effects"))
-    hidden = _first(one for one in pairs if any(size.unit == "nats" for size in one[1].sizes))
-    attention = [] if looking else _closest(tables, behaviour, words, several=several)
-    if looking:
-        fact, head = looking[1], looking[0].named(several=several)
-        attention.append(say.fact(fact, head, words))
+    by_kind = kinds(tables["heads"]) > 1
+    pairs = [(place, fact) for place, each in facts.items() for fact in each if fact.behaviour == behaviour.name]
+    verdict = _verdict([fact for _, fact in pairs], tested=_is_tested(tables, behaviour.name))
+    attending = [(place, fact) for place, fact in pairs if fact.kind != "needed"]
+    best = _first([pair for pair in attending if _says_more_than_a_rule(pair[1])] or attending)
+    carrier = _first(pair for pair in pairs if pair[1].row("effects"))
+    costly = _first(pair for pair in pairs if any(size.unit == "nats" for size in pair[1].sizes))
+    attention = [] if best else _closest(tables, behaviour, words, by_kind=by_kind)
+    if best:
+        fact, head = best[1], best[0].named(several=by_kind)
+        attention.append(fact_clause(fact, head, words))
         rules = fact.row("rules")
         if rules and fact.label.kind not in {"rule", "any"} and math.isfinite(rules["target_share"]):
-            attention.append(say.finds(rules.cells, head))
-    effect = [say.fact(needed[1], needed[0].named(several=several), words)] if needed else []
-    if not needed and hidden and hidden[1].needed and (row := hidden[1].row("labels")):
-        effect = [say.hidden(row.cells, hidden[0].named(several=several), worded(hidden[1].name, words))]
+            target = percent(rules["target_share"])
+            attention.append(say("finds", head=head, taking=taking(str(rules["rival"])), target=target))
+    effect = [fact_clause(carrier[1], carrier[0].named(several=by_kind), words)] if carrier else []
+    if not carrier and costly and costly[1].needed and (row := costly[1].row("labels")):
+        effect = [hiding_clause(row.cells, costly[0].named(several=by_kind), worded(costly[1].name, words))]
     clauses = [f"{each}." for each in ([*effect, *attention] if verdict == "effect" else [*attention, *effect])]
     title = (behaviour.noun or behaviour.title).lower()
     return Sentence(behaviour.name, title, verdict, " ".join(clauses[:1]), " ".join(clauses[1:]))
 
 
 def _first(pairs: Iterable[tuple[Place, Fact]]) -> tuple[Place, Fact] | None:
-    return min(pairs, key=lambda one: ranking.of_fact(one[1]), default=None)
+    return min(pairs, key=lambda pair: rank(pair[1]), default=None)
 
 
 def _verdict(facts: Sequence[Fact], *, tested: bool) -> Verdict:
-    kinds = {fact.kind for fact in facts if _says_more(fact)}
+    kinds = {fact.kind for fact in facts if _says_more_than_a_rule(fact)}
     if "looks there and needed" in kinds:
         return "found"
     if "looks there" in kinds:
@@ -106,24 +265,24 @@ def _verdict(facts: Sequence[Fact], *, tested: bool) -> Verdict:
     return "effect" if "needed" in kinds else "rules" if facts else "none"
 
 
-def _says_more(fact: Fact) -> bool:
-    """Whether it says more than that a head follows a simple rule, which says something of position alone."""
+def _says_more_than_a_rule(fact: Fact) -> bool:
+    """That a head follows a simple rule says something of position alone."""
     return fact.behaviour == "position" or fact.rung > 1
 
 
-def _tested(tables: Tables, behaviour: str) -> bool:
-    known = [tables[name] for name in ("effects", "evidence") if name in tables and len(tables[name])]
-    return any(bool(rows.loc[rows["behaviour"] == behaviour, "effect"].notna().any()) for rows in known)
+def _is_tested(tables: Tables, behaviour: str) -> bool:
+    tested = [tables[name] for name in ("effects", "evidence") if name in tables and len(tables[name])]
+    return any(bool(rows.loc[rows["behaviour"] == behaviour, "effect"].notna().any()) for rows in tested)
 
 
-def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *, several: bool) -> list[str]:
+def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *, by_kind: bool) -> list[str]:
     """Of a behaviour that no head's attention shows: the head that comes closest to what it must beat. Where rules are
     to be beaten, the half that does not report says which it is."""
-    called = [each.name for each in behaviour.measures if each.called and each.unit == "share"]
-    called = [name for name in called if name in behaviour.headline] or called
+    labelling = [each.name for each in behaviour.measures if each.called and each.unit == "share"]
+    labelling = [name for name in labelling if name in behaviour.headline] or labelling
     for table, column in (("rules", "choosing_margin"), ("heads", "gain")):
         rows = tables.get(table, pd.DataFrame(columns=["behaviour", "measure", column, "n"]))
-        rows = rows.loc[(rows["behaviour"] == behaviour.name) & rows["measure"].isin(called)].dropna(subset=[column])
+        rows = rows.loc[(rows["behaviour"] == behaviour.name) & rows["measure"].isin(labelling)].dropna(subset=[column])
         rows = rows.loc[rows["sink"] == "kept"] if table == "heads" else rows
         many = rows["n"] >= FEW_ITEMS
         rows = rows.loc[many] if table == "rules" or many.any() else rows
@@ -135,5 +294,5 @@ def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *
     if table == "heads" and "bar" in (evidence := tables.get("evidence", pd.DataFrame())):
         key = [*HEAD, "behaviour", "measure"]
         bar = next(iter(evidence.loc[(evidence[key] == [row[name] for name in key]).all(axis=1), "bar"]), 0.0)
-    name = Place.of(row).named(several=several)
-    return [say.closest(row, name, worded(str(row["measure"]), words), bar)]
+    head = Place.of(row).named(several=by_kind)
+    return [closest_clause(row, head, worded(str(row["measure"]), words), bar)]

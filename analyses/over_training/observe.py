@@ -42,9 +42,8 @@ def measures(
 
     Of heads, as `docs/measures` defines them: attention to the previous token, induction (on random repeats),
     antecedent selection, every relation's accuracy, the lifts of tags (`tag` is that of nouns to adjectives), and in
-    cross-attention monotonicity. Where a model has several kinds of attention, a head is called `encoder.L0.H3`,
-    `decoder.L0.H3` or `cross.L0.H3`. `baseline/MEASURE` is the strictest baseline's value, and `model/MEASURE` the best
-    head's, of relations and of tags but one left out.
+    cross-attention monotonicity. Heads of several kinds of attention are called `encoder.L0.H3` or `cross.L0.H3`.
+    `baseline/MEASURE` is the strictest baseline's value, `model/MEASURE` the best head's.
 
     Of a decoder that stands alone: `model/in-context`, the loss of tokens 100 to 125 of a row of 128 less that of
     tokens 10 to 25, in nats (Olsson 2022 compares the 500th of 512 with the 50th; of shorter rows in proportion); and
@@ -81,7 +80,6 @@ def _stories(seed: int) -> tuple[AnnotatedText, ...]:
 
 
 def _head_numbers(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int, kind: str) -> dict[str, float]:
-    """The measures that are followed, by head, and their baselines; none of what nothing was eligible for."""
     scored = _on_text(model, heads, texts, seed)
     if not scored and heads.attention == "self" and position.repeat_length(model) >= position.SHORTEST_REPEAT:
         scored = [position.induction(model, position.repeat_length(model), seed, heads)]
@@ -96,7 +94,6 @@ def _head_numbers(model: Model, heads: Heads, texts: Sequence[AnnotatedText], se
 
 
 def _on_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int) -> list[Scored]:
-    """What heads do on a text, and on random repeats; nothing where the model cannot read the text."""
     if model.tokenizer is None:
         return []
     how: Any = {"seed": seed, "heads": heads}

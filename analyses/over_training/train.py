@@ -29,8 +29,8 @@ from models.recipes.text_sources import Paired
 MAKER = "interp train"  # tells the run.json of a training from that of a report
 _PAIRS = 200  # held-out pairs that attention is measured on
 LINES, JSON, NOTHING = "lines", "json", "nothing"
-Told = Literal["lines", "json", "nothing"]
-_TOLD = ("held_out/", "model/")  # numbers of a look that a line tells
+Output = Literal["lines", "json", "nothing"]
+_PRINTED = ("held_out/", "model/")  # numbers of a look that a line has
 
 
 def train(
@@ -44,25 +44,9 @@ def train(
     measured: bool = True,
     parallel: Parallel | None = None,
     command: str = "",
-    told: Told = LINES,
+    told: Output = LINES,
 ) -> None:
-    """Follow the recipe `name` into the directory `out`, and tell how it goes.
-
-    Args:
-        name: a TOML file, or a recipe that is shipped.
-        out: where the run is kept.
-        changes: KEY=VALUE to set in place of the recipe's.
-        resume: go on from the last state in `out`.
-        device: where the model is trained.
-        cache: where tokenizers, generated texts and token arrays are kept; by default in `out`.
-        measured: whether heads are measured at every look.
-        parallel: how processes that torchrun started share the work; the first alone tells and writes.
-        command: what was typed, for `run.json`.
-        told: how a look is told on standard output: a line, an object of JSON in a line, or not at all.
-
-    Raises:
-        InputError: as `models.recipes.read` and `Recipe.train`.
-    """
+    """Follow the recipe `name` into the directory `out`, and tell how it goes."""
     recipe = read(name, dict(map(assignment, changes)))
     if recipe.fitted and leads() and told != NOTHING:
         fitted = f"to fit {recipe.plan.steps:,} steps: {'; '.join(recipe.fitted)}"
@@ -81,9 +65,18 @@ def train(
     if not leads():
         return
     seconds = trained.seconds  # of training; since it was resumed
-    made = recorded(command=command, seed=recipe.plan.seed, seconds=seconds, stages={"training": seconds})
-    facts = {"made_by": MAKER, **made, **_facts(recipe, trained, out)}
+    record = recorded(command=command, seed=recipe.plan.seed, seconds=seconds, stages={"training": seconds})
+    facts = {"made_by": MAKER, **record, **_facts(recipe, trained, out)}
     _write(out / RUN, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        folder = path.parent.resolve(strict=True)  # where the model is: no other is made in its place
+        with replacing(folder / path.name) as part:
+            part.write_text(text, "utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path} ({error.strerror}); the model is beside it, whole") from error
 
 
 def leads() -> bool:
@@ -97,14 +90,13 @@ def interrupted(out: Path, command: str) -> str:
         step = state.read(out / state.FILE).facts["step"]
     except InputError:
         return "interrupted before a state was saved: start it again"
-    again = command if "--resume" in command.split() else f"{command} --resume"
+    resuming = command if "--resume" in command.split() else f"{command} --resume"
     model = out / "steps" / f"{step:06d}"
-    lies = f", and the model {model}" if model.is_dir() else ""
-    return f"interrupted; the last good state is {out / state.FILE}, after step {step:,}{lies}: go on with {again}"
+    saved = f", and the model {model}" if model.is_dir() else ""
+    return f"interrupted; the last good state is {out / state.FILE}, after step {step:,}{saved}: go on with {resuming}"
 
 
 def _measures(recipe: Recipe) -> Callable[[Model], Mapping[str, float]]:
-    """What is measured at every look: of pairs, on those that are held out."""
     for kind in recipe.data.values():
         if isinstance(kind, Paired):
             pairs = islice(kind.sides[1] or kind.sides[0], _PAIRS)
@@ -130,17 +122,8 @@ def _facts(recipe: Recipe, trained: Trained, out: Path) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        folder = path.parent.resolve(strict=True)  # where the model is: no other is made in its place
-        with replacing(folder / path.name) as part:
-            part.write_text(text, "utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path} ({error.strerror}); the model is beside it, whole") from error
-
-
 @contextmanager
-def _telling(plan: Plan, told: Told) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
+def _telling(plan: Plan, told: Output) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
     """Two ways to tell how it goes: while data is made ready, and while the model learns.
 
     On a terminal there is a bar with the loss, tokens a second and the time left; a line a look stays above it.
@@ -148,9 +131,9 @@ def _telling(plan: Plan, told: Told) -> Iterator[tuple[Callable[[str, int], None
     """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")
-    shown = console.is_terminal and leads() and told != NOTHING
-    lines = console if shown and told == LINES else Console(file=sys.stdout, soft_wrap=True)
-    with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not shown) as bar:
+    has_bar = console.is_terminal and leads() and told != NOTHING
+    lines = console if has_bar and told == LINES else Console(file=sys.stdout, soft_wrap=True)
+    with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not has_bar) as bar:
         task = bar.add_task("reading", total=None, now="")
 
         def say(stage: str, count: int) -> None:
@@ -169,10 +152,9 @@ def _telling(plan: Plan, told: Told) -> Iterator[tuple[Callable[[str, int], None
 
 
 def _line(progress: Progress) -> str:
-    """A look in one line, and what the model writes in another."""
-    numbers = {name: value for name, value in progress.numbers.items() if name.startswith(_TOLD)}
-    each = ", ".join(f"{name.partition('/')[2]} {value:.3f}" for name, value in numbers.items())
+    numbers = {name: value for name, value in progress.numbers.items() if name.startswith(_PRINTED)}
+    values = ", ".join(f"{name.partition('/')[2]} {value:.3f}" for name, value in numbers.items())
     line = f"step {progress.step:,} of {progress.steps:,}: loss {progress.loss:.3f}"
     line += f", {progress.tokens_per_second:,.0f} tokens/s"
-    line += f"; {each}" if each else ""
+    line += f"; {values}" if values else ""
     return line if progress.sample is None else f"{line}\n  {' '.join(progress.sample.split())}"

@@ -9,15 +9,13 @@ import pandas as pd
 
 from analyses import figures
 from analyses.over_training.observe import DRAWN
-from analyses.over_training.phase_changes import CHANGING, FEWEST, LEAST, best_curve, formed
-from analyses.over_training.training_runs import COLUMNS, HELD_OUT, Run
-from analyses.page.schema import SCHEMAS
-from analyses.page.sections import Block, Definitions, Figure, Page, Section, Table, caveat, code
+from analyses.over_training.training_runs import CHANGING, COLUMNS, FEWEST, HELD_OUT, LEAST, Run, best_curve, formed
+from analyses.page.sections import SCHEMAS, Block, Definitions, Figure, Page, Section, Table, caveat, code
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import Place, head_name
 
 _FOLLOWED = ("copying", "in-context")  # of the whole model, beside held-out losses
-_BESIDE = 3  # runs side by side in one figure
+_COLUMNS = 3  # runs side by side in one figure
 _WORDS: dict[str, Any] = tomllib.loads(files("analyses.over_training").joinpath("words.toml").read_text("utf-8"))
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
 
@@ -25,13 +23,13 @@ _TEXTS: Mapping[str, str] = _WORDS["texts"]
 def page(runs: Sequence[Run]) -> Page:
     """What some runs show, side by side."""
     best = {run.name: formed(run) for run in runs}
-    said = {run.name: sentences(run, best[run.name]) for run in runs}
+    texts = {run.name: sentences(run, best[run.name]) for run in runs}
     left_out = [caveat(f"{name} was left out: {why}") for run in runs for name, why in run.left_out.items()]
     return Page(
         title="How did the heads form?",
-        summary=[Definitions([(name, *texts) for name, texts in said.items()])],
+        summary=[Definitions([(name, *lines) for name, lines in texts.items()])],
         sections=[
-            Section("Step by step", [*_figures(runs, best, said), *left_out], "figure"),
+            Section("Step by step", [*_figures(runs, best, texts), *left_out], "figure"),
             *(_run(run, best[run.name]) for run in runs),
         ],
         made=[
@@ -43,7 +41,7 @@ def page(runs: Sequence[Run]) -> Page:
             "formed": pd.concat([*best.values()]),
         },
         facts={
-            "sentences": one_by_one(said),
+            "sentences": one_by_one(texts),
             "runs": [
                 {
                     "name": run.name,
@@ -60,18 +58,17 @@ def page(runs: Sequence[Run]) -> Page:
     )
 
 
-def one_by_one(said: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def one_by_one(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Each sentence by itself, since a terminal says the first ones: every run's first before any run's second."""
-    numbered = [(place, name, text) for name, texts in said.items() for place, text in enumerate(texts, 1)]
+    numbered = [(place, name, text) for name, lines in texts.items() for place, text in enumerate(lines, 1)]
     in_turn = sorted(numbered, key=lambda each: each[0])
     return {name if place == 1 else f"{name}, {place}": f"{name}: {text}" for place, name, text in in_turn}
 
 
 def _figures(
-    runs: Sequence[Run], best: Mapping[str, pd.DataFrame], said: Mapping[str, Sequence[str]]
+    runs: Sequence[Run], best: Mapping[str, pd.DataFrame], texts: Mapping[str, Sequence[str]]
 ) -> Iterator[Figure]:
-    """The runs three by three, all with the axes of all; curves are of the whole model and of what is drawn."""
-    parts = [runs[start : start + _BESIDE] for start in range(0, len(runs), _BESIDE)]
+    parts = [runs[start : start + _COLUMNS] for start in range(0, len(runs), _COLUMNS)]
     for place, part in enumerate(parts, 1):
         table = pd.concat([run.table for run in part])
         figure = figures.forming(
@@ -80,9 +77,9 @@ def _figures(
             {run.name: run.boundaries for run in part},
         )
         name = "forming" if len(parts) == 1 else f"forming-{place}"
-        shown = [f"{run.name}: {' '.join(said[run.name])}" for run in part]
-        alt = ["Losses and every head’s measures by step of training.", *shown]
-        yield Figure(name, figure, _TEXTS["figure"], " ".join(alt))
+        alt = [f"{run.name}: {' '.join(texts[run.name])}" for run in part]
+        alt = " ".join(["Losses and every head’s measures by step of training.", *alt])
+        yield Figure(name, figure, _TEXTS["figure"], alt)
 
 
 def change_steps(best: pd.DataFrame) -> tuple[int, int] | None:
@@ -92,7 +89,6 @@ def change_steps(best: pd.DataFrame) -> tuple[int, int] | None:
 
 
 def _run(run: Run, best: pd.DataFrame) -> Section:
-    """One run: the head with most of each measure, and the whole model's numbers at the first and the last look."""
     ended = ", ".join(number(step) for step in run.boundaries)
     phases = f"; a phase of training ended after step {ended}" if ended else ""
     blocks: list[Block] = [f"Measures of heads: {run.source}{phases}."]
@@ -116,49 +112,44 @@ def sentences(run: Run, formed: pd.DataFrame) -> list[str]:
     rows = formed.loc[formed["measure"] == CHANGING].to_dict("records")
     if not rows:
         return [f"Heads: {run.source}." if run.heads.empty else _TEXTS["no induction"]]
-    said = [sentence for row in rows for sentence in _change(run, row, several=len(rows) > 1)]
-    others = formed.loc[(formed["measure"] != CHANGING) & formed["rise_from"].notna()].to_dict("records")
-    return said + [_TEXTS["rose"].format(_measure_name(row).capitalize(), **_numbers(row)) for row in others]
+    texts = [sentence for row in rows for sentence in _change(run, row, by_stack=len(rows) > 1)]
+    rises = formed.loc[(formed["measure"] != CHANGING) & formed["rise_from"].notna()].to_dict("records")
+    return texts + [_TEXTS["rose"].format(_measure_name(row).capitalize(), **_numbers(row)) for row in rises]
 
 
 def _numbers(row: Mapping[Any, Any]) -> dict[str, str]:
-    """What a row says of a phase change, as text."""
     steps = {name: number(int(row[name])) for name in ("rise_from", "rise_to")}
     return steps | {name: number(row[name]) for name in ("value_from", "value_to")}
 
 
-def _change(run: Run, row: Mapping[Any, Any], *, several: bool) -> list[str]:
-    """What became of the best induction head, and of the losses meanwhile."""
-    where = f" of {row['stack']}" if several else ""
+def _change(run: Run, row: Mapping[Any, Any], *, by_stack: bool) -> list[str]:
+    of_stack = f" of {row['stack']}" if by_stack else ""
     heads = run.heads.loc[run.heads["measure"] == row["measure"]]
     kind = ["" if pd.isna(row[name]) else row[name] for name in ("stack", "attention")]
     best = best_curve(heads.loc[heads[["stack", "attention"]].astype(object).fillna("").eq(kind).all(axis=1)])
     if len(best) < FEWEST:
-        return [_TEXTS["few"].format(counted(len(best), "look"), where=where, fewest=FEWEST)]
+        return [_TEXTS["few"].format(counted(len(best), "look"), where=of_stack, fewest=FEWEST)]
     if pd.isna(row["rise_from"]):
         ends = [best.iloc[0], best.loc[best["value"].idxmax()]]
         values = [text for end in ends for text in (number(end["value"]), number(int(end["step"])))]
-        return [_TEXTS["none"].format(*values, where=where, least=LEAST)]
+        return [_TEXTS["none"].format(*values, where=of_stack, least=LEAST)]
     leading = best.loc[best["step"] == row["rise_to"]].to_dict("records")[0]
     head = head_name(leading["layer"], leading["head"])
-    said = _TEXTS["change"].format(where=where, head=head, times=row["times"], **_numbers(row))
+    change = _TEXTS["change"].format(where=of_stack, head=head, times=row["times"], **_numbers(row))
     meanwhile = []
     for measure, rows in run.table.loc[run.table["layer"].isna()].groupby("measure"):
-        before, after = (
-            rows.loc[at, "value"] for at in (rows["step"] <= row["rise_from"], rows["step"] >= row["rise_to"])
-        )
-        if (str(measure).startswith(HELD_OUT) or measure in _FOLLOWED) and len(before) and len(after):
-            meanwhile.append(f"{_name(str(measure))} went from {number(before.iloc[-1])} to {number(after.iloc[0])}")
-    return [said, *([f"Over these steps {', '.join(meanwhile)}."] if meanwhile else [])]
+        start = rows.loc[rows["step"] <= row["rise_from"], "value"]
+        end = rows.loc[rows["step"] >= row["rise_to"], "value"]
+        if (str(measure).startswith(HELD_OUT) or measure in _FOLLOWED) and len(start) and len(end):
+            meanwhile.append(f"{_name(str(measure))} went from {number(start.iloc[-1])} to {number(end.iloc[0])}")
+    return [change, *([f"Over these steps {', '.join(meanwhile)}."] if meanwhile else [])]
 
 
 def _name(measure: str) -> str:
-    """A measure of the whole model in words."""
     if measure.startswith(HELD_OUT):
         return f"the loss on held-out {measure.removeprefix(HELD_OUT)}"
     return _WORDS["model"].get(measure, measure)
 
 
 def _measure_name(row: Mapping[Any, Any]) -> str:
-    """What a row's measure is called."""
     return _WORDS["measures"].get(str(row["measure"]), str(row["measure"]))

@@ -1,23 +1,27 @@
-"""What does the directory of a training run tell of how its heads formed? Its record, or else its snapshots.
+"""What does the directory of a training run say of how its heads formed? Its record, or else its snapshots.
 
-A model's run is one that the user names, or the one whose record stands with the model.
+A model's run is one that the user names, or the one whose record stands with the model. A curve's phase change, and for
+each measure the head that has most of it at the end, say when heads formed.
 """
 
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import pandas as pd
 
 from analyses.execution.provenance import digest
+from analyses.measures.findings import NOTABLE
 from analyses.measures.head_tables import Heads
-from analyses.over_training.observe import by_kind, measures
+from analyses.over_training.observe import DRAWN, by_kind, measures
 from analyses.wording.formats import counted
+from analyses.wording.head_names import HEAD
 from interp import InputError, Model
 from interp.training import record, state
 from models.sources import LENS, directory_of
@@ -59,13 +63,6 @@ def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progr
 
     Nothing is written into `folder`.
 
-    Args:
-        folder: what `interp train` wrote: `metrics.jsonl`, `steps/NNNNNN/`, or both.
-        name: what to call it.
-        load: opens a snapshot; None has none measured.
-        seed: of what snapshots are measured on.
-        progress: called with what is being done and how many snapshots were measured.
-
     Raises:
         InputError: the directory holds neither, or nothing in it can be read.
     """
@@ -81,7 +78,14 @@ def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progr
     if any(by_kind(line, "heads") for line in lines):
         source = "recorded while it was trained"
     elif snapshots and load is not None:
-        measured = list(_measured(snapshots, name, load, seed, progress or (lambda stage, count: None), left_out))
+        measured = []
+        for count, snapshot in enumerate(snapshots):
+            if progress is not None:
+                progress(f"measuring step {int(snapshot.name):,} of {name}", count)
+            try:
+                measured.append({"step": int(snapshot.name), **measures(load(str(snapshot)), seed)})
+            except InputError as error:  # one that is being written, or is damaged
+                left_out[f"{name}/steps/{snapshot.name}"] = str(error)
         source = f"measured on {len(measured)} of its snapshots, seed {seed}"
         if not measured and not lines:
             raise InputError(f"no snapshot of {folder} can be measured: {next(iter(left_out.values()))}")
@@ -91,41 +95,28 @@ def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progr
     table = pd.DataFrame([row for line in lines for row in _rows(line)], columns=COLUMNS).assign(run=name)
     table = table.astype({"layer": "Int64", "head": "Int64", "baseline": float, "value": float})
     table = table.sort_values("step", kind="stable", ignore_index=True)
-    kept = folder / record.METRICS
-    hashed = digest([kept.read_bytes()]) if kept.is_file() else None
-    return Run(name, table, source, folder, hashed, phases(folder), left_out)
-
-
-def _measured(
-    snapshots: Iterable[Path], name: str, load: Load, seed: int, say: Say, left_out: dict[str, str]
-) -> Iterator[dict[str, Any]]:
-    for count, snapshot in enumerate(snapshots):
-        say(f"measuring step {int(snapshot.name):,} of {name}", count)
-        try:
-            yield {"step": int(snapshot.name), **measures(load(str(snapshot)), seed)}
-        except InputError as error:  # one that is being written, or is damaged
-            left_out[f"{name}/steps/{snapshot.name}"] = str(error)
+    metrics = folder / record.METRICS
+    sha256 = digest([metrics.read_bytes()]) if metrics.is_file() else None
+    return Run(name, table, source, folder, sha256, phases(folder), left_out)
 
 
 def _rows(line: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows of one look."""
     numbers = {
         name: float(value)
         for name, value in line.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     }
-    baselines, of_heads = by_kind(numbers, "baseline"), by_kind(numbers, "heads")
-    known = set()
-    for name, value in of_heads.items():
-        measure, _, place = name.rpartition("/")
-        if found := _HEAD.fullmatch(place):
-            kind, layer, head = found.groups()
-            known.add(measure)
+    baselines, head_measures = by_kind(numbers, "baseline"), set()
+    for name, value in by_kind(numbers, "heads").items():
+        measure, _, head_name = name.rpartition("/")
+        if match := _HEAD.fullmatch(head_name):
+            kind, layer, head = match.groups()
+            head_measures.add(measure)
             stack, attention = _KINDS[kind]
-            where = {"stack": stack, "attention": attention, "layer": int(layer), "head": int(head)}
+            place = {"stack": stack, "attention": attention, "layer": int(layer), "head": int(head)}
             baseline = baselines.get(f"{kind}.{measure}" if kind else measure)
-            yield {"step": line["step"], "measure": measure, **where, "value": value, "baseline": baseline}
-    whole = {name: value for name, value in by_kind(numbers, "model").items() if name not in known}
+            yield {"step": line["step"], "measure": measure, **place, "value": value, "baseline": baseline}
+    whole = {name: value for name, value in by_kind(numbers, "model").items() if name not in head_measures}
     whole |= {name: value for name, value in numbers.items() if name == LOSS or name.startswith(HELD_OUT)}
     for name, value in whole.items():
         yield {"step": line["step"], "measure": name, "value": value}
@@ -135,12 +126,12 @@ def phases(folder: Path) -> tuple[int, ...]:
     """The steps after which a phase of the run ended and another began, where its recipe or state says so."""
     try:
         if (recipe := folder / "recipe.toml").is_file():
-            told = tomllib.loads(recipe.read_text("utf-8"))["phases"]
-        elif (kept := folder / state.FILE).is_file():
-            told = state.read(kept).facts["made_of"]["plan"]["phases"]
+            plan = tomllib.loads(recipe.read_text("utf-8"))["phases"]
+        elif (saved := folder / state.FILE).is_file():
+            plan = state.read(saved).facts["made_of"]["plan"]["phases"]
         else:
             return ()
-        return tuple(accumulate(int(phase["steps"]) for phase in told))[:-1]
+        return tuple(accumulate(int(phase["steps"]) for phase in plan))[:-1]
     except (InputError, OSError, ValueError, KeyError, TypeError):  # a light line in a figure, which can do without
         return ()
 
@@ -162,18 +153,14 @@ def given(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = Non
 def known(name: str, model: Model) -> Run | None:
     """The run that trained a model, where its record of heads stands with the model's directory; None elsewhere.
 
-    That is the record of the directory itself, as `interp train` leaves it; of a snapshot, RUN/steps/001000, that of
-    RUN up to there; or `training/NAME` in a directory called NAME. One that cannot be read, or is
-    of heads that the model does not have, is none.
-
-    Args:
-        name: what the model was loaded by (`models.load`).
-        model: the model itself.
+    That is the record of the directory `name` itself, as `interp train` leaves it; of a snapshot, RUN/steps/001000,
+    that of RUN up to there; or `training/NAME` in a directory called NAME. One that cannot be read, or is of heads that
+    the model does not have, is none.
     """
-    called = name.removeprefix(LENS)
-    if called != "default" and not Path(called).is_dir():
+    name = name.removeprefix(LENS)
+    if name != "default" and not Path(name).is_dir():
         return None
-    folder = directory_of(called).resolve()
+    folder = directory_of(name).resolve()
     is_snapshot = folder.parent.name == "steps" and folder.name.isdecimal()
     for each in [folder.parents[1]] if is_snapshot else [folder, folder / "training" / folder.name]:
         if (each / record.METRICS).is_file():
@@ -188,16 +175,15 @@ def known(name: str, model: Model) -> Run | None:
 
 
 def forming(run: Run, model: Model) -> pd.DataFrame:
-    """The rows of a run that are about heads, which are called as the tables of a report call the model's.
-
-    Raises:
-        InputError: the run is of other heads than the model has.
-    """
+    """The rows of a run that are about heads, which are called as the tables of a report call the model's."""
     if not _fits(run, model):
-        both = (" and ".join(map(_shape, shapes.values())) for shapes in (_shapes(run), _shapes_of(model)))
+        record_shape, model_shape = (
+            " and ".join(f"{counted(layers, 'layer')} of {counted(heads, 'head')}" for layers, heads in shapes.values())
+            for shapes in (_shapes(run), _shapes_of(model))
+        )
         raise InputError(
-            "{} trained another model: its record is of {}, this model is of {}; give the run that trained "
-            "this one".format(run.folder, *both)
+            f"{run.folder} trained another model: its record is of {record_shape}, this model is of {model_shape}; "
+            "give the run that trained this one"
         )
     only = Heads.every(model)[0].stack  # a record names stacks where there are several
     return run.heads.assign(stack=run.heads["stack"].astype(object).fillna(only))
@@ -215,7 +201,6 @@ def _shapes_of(model: Model) -> dict[tuple[str | None, str], tuple[int, int]]:
 
 
 def _shapes(run: Run) -> dict[tuple[str | None, str], tuple[int, int]]:
-    """The same of a record."""
     shapes = {}
     for key, rows in run.heads.groupby(["stack", "attention"], dropna=False):
         stack, attention = cast(tuple[Any, ...], key)
@@ -224,5 +209,128 @@ def _shapes(run: Run) -> dict[tuple[str | None, str], tuple[int, int]]:
     return shapes
 
 
-def _shape(shape: tuple[int, int]) -> str:
-    return f"{counted(shape[0], 'layer')} of {counted(shape[1], 'head')}"
+CHANGING = "induction"  # the measure whose rise is the phase change (Olsson 2022)
+LEAST = 0.1  # a smaller rise is none
+PART = 1 / 3  # of the whole rise, at least
+TIMES = 3  # as fast as over the whole run, at least
+STRETCH = 1 / 20  # of the run, at most; or one interval between looks, where they are farther apart
+NEARLY = 0.9  # of the largest rise: the shortest stretch that holds as much is the change
+FEWEST = 4  # looks: with fewer, none can be three times as fast as all
+SHARES = ("previous-token", "induction", "antecedent")  # measures whose rises 0.1 is a measure of
+KIND = ["stack", "attention"]
+_WHOLE = ("layer", "head", "step", "half_way", "rise_from", "rise_to", "formed_at", "before")
+_NUMBERS = ("value", "baseline", "gain", "value_from", "value_to", "times")
+
+
+class Rise(NamedTuple):
+    """From where to where a curve rises abruptly, and how many times as fast as over the whole run."""
+
+    rise_from: int
+    rise_to: int
+    value_from: float
+    value_to: float
+    times: float
+
+
+FORMED_COLUMNS = [
+    *("run", "measure", "stack", "attention", "layer", "head", "step", "value", "baseline", "gain", "half_way"),
+    *Rise._fields,
+]
+WHEN_COLUMNS = [*HEAD, "measure", "run", "step", "value", "baseline", "gain", "formed_at", "before"]  # of `when_formed`
+
+
+def phase_change(steps: Sequence[int], values: Sequence[float]) -> Rise | None:
+    """Where a curve rises abruptly, if it does.
+
+    Of all stretches from one look to a later one that are at most a twentieth of the run long (or one interval), the
+    shortest that holds nine tenths of the largest rise in any. It is a phase change if the curve rises there by at
+    least 0.1 and by at least a third of what lies between its lowest and its highest value, and at least three times as
+    fast, per step, as if it rose from one to the other evenly over the whole run. With fewer than four looks there is
+    none.
+    """
+    x, y = np.asarray(steps, dtype=float), np.asarray(values, dtype=float)
+    if len(x) < FEWEST:
+        return None
+    length, rise = x[None] - x[:, None], y[None] - y[:, None]
+    next_look = np.eye(len(x), k=1, dtype=bool)
+    allowed = next_look | ((length > 0) & (length <= STRETCH * (x[-1] - x[0])))
+    largest, whole = float(rise[allowed].max()), float(y.max() - y.min())
+    if largest < LEAST:
+        return None
+    enough = allowed & (rise >= max(LEAST, NEARLY * largest))
+    length = np.where(enough, length, np.inf)
+    first, last = np.unravel_index(np.where(length == length.min(), rise, -np.inf).argmax(), length.shape)
+    times = float(rise[first, last] / length[first, last] / (whole / (x[-1] - x[0])))
+    if rise[first, last] < PART * whole or times < TIMES:
+        return None
+    return Rise(int(x[first]), int(x[last]), float(y[first]), float(y[last]), times)
+
+
+def formed_at(steps: Sequence[int], values: Sequence[float], baseline: float) -> int | None:
+    """The look from which on a curve keeps half of its last gain over a baseline; None where that is under 0.05.
+
+    A look at which it has half, and less later, does not count.
+    """
+    gains = np.asarray(values, dtype=float) - baseline
+    if not len(gains) or gains[-1] < NOTABLE:
+        return None
+    short = np.flatnonzero(gains < gains[-1] / 2)
+    return int(steps[short[-1] + 1 if len(short) else 0])
+
+
+def last_look(curve: pd.DataFrame) -> dict[str, Any]:
+    """Of one head's looks, in order: the last one's `step`, `value`, `baseline` and `gain`, and `formed_at`."""
+    end: dict[str, Any] = curve.iloc[-1].to_dict()
+    baseline = 0.0 if pd.isna(end["baseline"]) else float(end["baseline"])
+    row = {"step": int(end["step"]), "value": float(end["value"]), "baseline": float(end["baseline"])}
+    formed = formed_at(curve["step"].tolist(), curve["value"].tolist(), baseline)
+    return row | {"gain": row["value"] - baseline, "formed_at": formed}
+
+
+def best_curve(heads: pd.DataFrame) -> pd.DataFrame:
+    """Of every look the row of the head that has most; `heads` are rows of one run, kind and measure."""
+    return heads.loc[heads.groupby("step")["value"].idxmax()].sort_values("step")
+
+
+def formed(run: Run) -> pd.DataFrame:
+    """For each measure and kind of attention, the head that has most at the last look, and when it had half of that.
+
+    `half_way` is the look from which on that head keeps half of its final gain over the baseline (`formed_at`); missing
+    where the gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of
+    shares whose gain is that much: what stays with its baseline has not formed, however it jumps. Relations, and tags
+    but one, are left out (`observe.DRAWN`).
+    """
+    rows = []
+    rows_drawn = run.heads.loc[run.heads["measure"].isin(DRAWN)]
+    for key, heads in rows_drawn.groupby(["measure", *KIND], sort=False, dropna=False):
+        best = best_curve(heads)
+        layer, head = best[["layer", "head"]].iloc[-1]
+        row = last_look(heads.loc[(heads["layer"] == layer) & (heads["head"] == head)].sort_values("step"))
+        row |= dict(zip(("measure", *KIND), cast(tuple[Any, ...], key), strict=True))
+        row |= {"run": run.name, "layer": layer, "head": head, "half_way": row["formed_at"]}
+        has_formed = row["measure"] in SHARES and row["gain"] >= NOTABLE
+        change = phase_change(best["step"].tolist(), best["value"].tolist()) if has_formed else None
+        rows.append(row | (change._asdict() if change else {}))
+    return _table(rows, FORMED_COLUMNS)
+
+
+def when_formed(curves: pd.DataFrame) -> pd.DataFrame:
+    """When each head had formed: a row a head and measure that was looked at at least twice.
+
+    `value`, `baseline` and `gain` are those of the last look, at `step`. `formed_at` is the look from which on the head
+    keeps half of that gain (`formed_at`), `before` the look before it: missing where the head had it from the first
+    look on, and so did not form while anybody looked.
+    """
+    rows = []
+    for key, curve in curves.sort_values("step").groupby([*HEAD, "measure", "run"], sort=False):
+        row, steps = last_look(curve), [int(step) for step in curve["step"]]
+        if len(steps) > 1:
+            place = dict(zip((*HEAD, "measure", "run"), cast(tuple[Any, ...], key), strict=True))
+            before = {later: sooner for sooner, later in pairwise(steps)}
+            rows.append(place | row | {"before": before.get(row["formed_at"])})
+    return _table(rows, WHEN_COLUMNS)
+
+
+def _table(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    kinds = {**dict.fromkeys(_WHOLE, "Int64"), **dict.fromkeys(_NUMBERS, float)}
+    return pd.DataFrame(rows, columns=columns).astype({name: kinds[name] for name in columns if name in kinds})

@@ -1,19 +1,31 @@
 """What does a page say? Sections, tables and figures as values, which every room makes and `analyses.report` renders.
 
 A text is a string, or strings and spans: `("Read ", bold("L1.H3"), " first")`. A string that is a block is a paragraph.
-Nothing here is markup: the renderer escapes every string.
+Nothing here is markup: the renderer escapes every string. `words.toml` declares the columns of our tables, each with
+its title, format and meaning; pages, cards and terminals take them from `SCHEMAS`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import matplotlib.figure
 import pandas as pd
 
 from analyses.corpora import Corpus
+from analyses.figures import measure_name
 from analyses.viewer.passages import Viewer
-from analyses.wording.formats import number
+from analyses.wording.formats import false_discovery_rate, interval, number, percent, whole
+from analyses.wording.head_names import head_name
+from analyses.wording.plain_words import WORDS, carried
+
+Cells = Mapping[str, Any]
+_LONGEST = 28  # letters of a text on a terminal
+UNUSED = "not used: it annotates nothing that is asked here, or an earlier corpus has it too"
+
+
+# Texts.
 
 
 @dataclass(frozen=True)
@@ -35,21 +47,22 @@ class Tokens:
 Piece: TypeAlias = str | Span | Tokens
 Text: TypeAlias = Piece | Sequence[Piece]
 Terms: TypeAlias = Sequence[tuple["Block", ...]]
-"""Terms as texts, each with what is said of it: one text or block, or several."""
+"""Terms as texts, each with one or several texts or blocks about it."""
 
 
-def _as(kind: Literal["b", "em", "code", "soft"]) -> Callable[[object], Span]:
+def _span(kind: Literal["b", "em", "code", "soft"]) -> Callable[[object], Span]:
     return lambda text: Span(str(text), kind)
 
 
-bold = _as("b")
+bold = _span("b")
 """What a reader's eye should find."""
-emphasis = _as("em")
+emphasis = _span("em")
 """A word that names what follows."""
-code = _as("code")
+code = _span("code")
 """A command, a file or a hash."""
-soft = _as("soft")
+soft = _span("soft")
 """What may be passed over."""
+BREAK = Span("", "break")  # a new line in the same paragraph
 
 
 def link(text: object, to: str) -> Span:
@@ -57,14 +70,11 @@ def link(text: object, to: str) -> Span:
     return Span(str(text), "link", to)
 
 
-BREAK = Span("", "break")  # a new line in the same paragraph
-
-
-def joined(parts: Sequence[Text], between: str = ", ") -> list[Piece]:
+def joined(parts: Sequence[Text], separator: str = ", ") -> list[Piece]:
     """Several texts in one, with something between them."""
     pieces: list[Piece] = []
     for part in parts:
-        pieces += [between] if pieces else []
+        pieces += [separator] if pieces else []
         pieces += [part] if isinstance(part, Piece) else part
     return pieces
 
@@ -81,9 +91,12 @@ def plain(text: Text) -> str:
     return "".join(map(plain, text))
 
 
+# Blocks.
+
+
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph of a kind of its own: a soft remark, or a caveat that makes numbers less than they look."""
+    """A soft remark, or a caveat that makes numbers less than they look."""
 
     text: Text
     kind: Literal["soft", "caveat"]
@@ -108,7 +121,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Definitions:
-    """Terms, and what is said of each; `kind` facts sets them in two columns, terms are what measures lead to."""
+    """Terms and what they mean; `kind` facts sets them in two columns, measures lead to terms."""
 
     terms: Terms
     kind: Literal["plain", "facts", "terms"] = "plain"
@@ -130,7 +143,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, written as `figures/NAME.svg` and `.png`. `alt` says what is to be seen, to one who cannot see it."""
+    """A figure, written as `figures/NAME.svg` and `.png`. `alt` describes it to a reader who cannot see it."""
 
     name: str
     figure: matplotlib.figure.Figure
@@ -154,10 +167,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it; a section among the blocks of another has a smaller heading.
-
-    `id` is where links lead.
-    """
+    """A heading and its blocks; links lead to its `id`. A section within another has a smaller heading."""
 
     title: str
     blocks: "Sequence[Block]"
@@ -165,13 +175,11 @@ class Section:
 
 
 @runtime_checkable
-class Shown(Protocol):
-    """A block of another kind, which brings a template of its name; `ids` of heads on it are what links lead to."""
+class Templated(Protocol):
+    """A block of another kind, which brings a template of its name; links lead to its `ids` of heads."""
 
     @property
-    def ids(self) -> Sequence[str]:
-        """Of heads."""
-        ...
+    def ids(self) -> Sequence[str]: ...  # noqa: D102
 
 
 def is_text(block: "Block") -> TypeGuard[Text]:
@@ -179,7 +187,7 @@ def is_text(block: "Block") -> TypeGuard[Text]:
     return isinstance(block, Piece | list | tuple)
 
 
-Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Viewer | Shown
+Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Viewer | Templated
 
 
 @dataclass(frozen=True)
@@ -194,12 +202,9 @@ class Part:
     facts: Mapping[str, Any] = field(default_factory=dict)  # for `run.json`
 
 
-UNUSED = "not used: it annotates nothing that is asked here, or an earlier corpus has it too"
-
-
 @dataclass(frozen=True)
 class Source:
-    """A corpus that was given or read: what for, in words, and what else run.json says of it."""
+    """A corpus of the user's, or one that was read: what for, in words, and what else run.json says of it."""
 
     corpus: Corpus
     used: str
@@ -208,14 +213,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Page:
-    """What a command found: everything that its directory holds but for what `analyses.report` records of every run."""
+    """What a command found: everything in its directory but for what `analyses.report` records of every run."""
 
     title: str  # a question
     summary: Sequence[Block]  # under "In short"
     sections: Sequence[Section]  # in order; how it was made comes after them
     lead: Sequence[Block] = ()  # under the title, after what the models are
     overview: Sequence[Block] = ()  # under the title, before what the models are
-    corpora: Sequence[Source] = ()  # what was read, and what was given and not read
+    corpora: Sequence[Source] = ()
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, what else run.json says of one
     made: Terms = ()  # lines of how it was made, between those of the corpora and of the seed
     definitions: Terms = ()  # below how it was made
@@ -227,17 +232,119 @@ class Page:
 def counts_table(
     counts: Sequence[Mapping[str, int]], titles: Sequence[str], always: Collection[str] = ()
 ) -> list[Table]:
-    """What was read and left out: a row a count, a column a reading; what is nothing everywhere is not shown.
+    """What was read and left out: a row a count, a column a reading; no table where there is nothing to show."""
+    names = dict.fromkeys(name for each in counts for name in each)
+    rows = [(name, [each.get(name) for each in counts]) for name in names]
+    cells = [[name, *map(number, values)] for name, values in rows if any(values) or name in always]
+    return [Table(["", *titles], cells, "w" + "r" * len(titles))] if cells else []
 
-    Args:
-        counts: of each reading, by what was counted.
-        titles: of the readings.
-        always: what is shown though it be nothing.
 
-    Returns:
-        A table, or none where there is nothing to show.
-    """
-    whats = dict.fromkeys(what for each in counts for what in each)
-    rows = [(what, [each.get(what) for each in counts]) for what in whats]
-    shown = [[what, *map(number, values)] for what, values in rows if any(values) or what in always]
-    return [Table(["", *titles], shown, "w" + "r" * len(titles))] if shown else []
+# Columns.
+
+
+def _estimate(value: float, low: float, high: float) -> Text:
+    bounds = interval(low, high, sign=True)
+    return [number(value, sign=True), *([" ", soft(bounds)] if bounds != "–" else [])]
+
+
+def _pairs(task: Any, effect: float, flips: float, n: float) -> str:
+    """How a head carries the minimal pairs that ask about the same as its label."""
+    return f"{task} {number(effect)}, {flips:.0f} of {n:.0f} answers change" if isinstance(task, str) else ""
+
+
+def _verdict(verdict: Any, rule: Any) -> str:
+    """Whether a head beats the simplest rules, and which rule it follows."""
+    follows = isinstance(rule, str) and rule not in {"no rule", "the relation itself"}
+    return f"{verdict}{f'; follows “{measure_name(rule)}”' * follows}" if isinstance(verdict, str) else ""
+
+
+_signed = partial(number, sign=True)
+FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
+    "head": ("l", lambda layer, head, name: bold(name or head_name(int(layer), int(head)))),
+    "bold": ("l", bold),
+    "name": ("l", lambda name: measure_name(str(name))),
+    "text": ("l", str),
+    "wrapped": ("w", str),
+    "number": ("r", number),
+    "signed": ("r", _signed),
+    "whole": ("r", whole),
+    "share": ("r", percent),
+    "shares": ("r", lambda low, high: f"{percent(low)} to {percent(high)}".replace("– to –", "–")),
+    "answers": ("r", lambda flips, n: f"{whole(flips)} of {whole(n)} answers" if whole(flips) != "–" else "–"),
+    "steps": ("r", lambda first, last: "–" if first is None else f"{whole(first)} to {whole(last)}"),
+    "rate": ("r", false_discovery_rate),
+    "between": ("r", partial(interval, sign=True)),
+    "bounds": ("r", interval),
+    "estimate": ("l", _estimate),
+    "effect of": ("l", lambda effect, head: [f"{_signed(effect)} (", bold(head), ")"]),
+    "answer": ("l", lambda answer, task: carried(answer or task)),
+    "task": ("l", lambda answer, task: answer or task),
+    "way": ("r", lambda way: {"noise": "removed", "denoise": "restored"}.get(str(way), str(way))),
+    "rule": ("w", lambda name, value: measure_name(name) + (f" {number(value)}" if name != "no rule" else "")),
+    "two shares": ("w", lambda head, rule, n: f"{number(head)} / {number(rule)} (n {whole(n)})"),
+    "difference": ("w", lambda rule, value, n: f"{measure_name(str(rule))} {_signed(value)} (n {whole(n)})"),
+    "pairs": ("w", _pairs),
+    "verdict": ("w", _verdict),
+}
+"""How cells are written, each with where it stands: `l`eft, `r`ight, or `w`here it may be wrapped."""
+
+
+class Column(NamedTuple):
+    """A column on a page: its title, which `FORMATS` writes a cell from which columns, and what it means."""
+
+    title: str
+    format: str
+    cells: Sequence[str]
+    meaning: str = ""
+
+    def show(self, row: Cells) -> Text:
+        """The cell of a row."""
+        return FORMATS[self.format][1](*(row.get(name) for name in self.cells))
+
+
+class Schema(NamedTuple):
+    """A table: the columns that identify a row, and those that are shown, by name."""
+
+    key: Sequence[str]
+    columns: Mapping[str, Column]
+
+    def page(self, rows: Sequence[Cells], names: str, caption: str = "") -> Table:
+        """Some rows as a page has them, in the columns of these names (apart by spaces)."""
+        columns = [self.columns[name] for name in names.split()]
+        cells = [[column.show(row) for column in columns] for row in rows]
+        align = "".join(FORMATS[column.format][0] for column in columns)
+        return Table([column.title for column in columns], cells, align, caption)
+
+    def terminal(self, rows: Sequence[Cells], names: str, extra: Sequence[str] = ()) -> Iterator[str]:
+        """Some rows as lines, in some columns and `extra` ones that tell the rows apart."""
+        columns = [*(self.columns[name] for name in names.split()), *(Column(name, "text", [name]) for name in extra)]
+        cells = [[column.title for column in columns]]
+        cells += [[_shortened(plain(column.show(row))) for column in columns] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for first, *rest in cells:
+            numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True))
+            yield f"  {first:<{widths[0]}}{numbers}"
+
+
+def _shortened(text: str) -> str:
+    half = (_LONGEST - 1) // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
+
+
+def _schema(key: Sequence[str], **columns: Mapping[str, Any]) -> Schema:
+    declared = {**WORDS["columns"], **columns}
+    fields = {
+        name: Column(each.get("title", name), each["format"], each.get("from", [name]), each.get("meaning", ""))
+        for name, each in declared.items()
+    }
+    return Schema(key, fields)
+
+
+WAYS = "noise noise_low noise_flips denoise denoise_low denoise_flips"  # columns of `both ways`
+SCHEMAS = {name: _schema(**declared) for name, declared in WORDS["tables"].items()}
+"""By table, its columns."""
+
+
+def meanings(table: str) -> dict[str, str]:
+    """By title, what the columns of a table mean that need a definition."""
+    return {column.title: column.meaning for column in SCHEMAS[table].columns.values() if column.meaning}

@@ -63,11 +63,10 @@ class Estimates:
     """Estimates beside the exact effects of some sweeps of one site, and of edges where site and model define them.
 
     In `table`, `exact` and `estimate` are means over `n` prompts, in the metric's unit and with the sign of
-    `tables/cells`: what carries all has the whole difference, clean minus corrupted, in both directions. `AtP*` has no
-    sign: both are means of absolute values there. `idle` marks what moves nothing beyond rounding, by patching and by
-    every estimate. Edges have a `sender` and a `receiver` instead of a layer and head. `chosen` says for each edge why
-    it was measured: `all` were, its receiver was drawn by `chance` or among the `strongest`; where it was not (`no`),
-    `exact` is missing.
+    `tables/cells`; means of absolute values for `AtP*`, which has no sign. `idle` marks what moves nothing beyond
+    rounding, by patching and by every estimate. Edges have a `sender` and a `receiver` instead of a layer and head.
+    `chosen` says for each edge why it was measured: `all` were, its receiver was drawn by `chance` or among the
+    `strongest`; where it was not (`no`), `exact` is missing.
     """
 
     table: pd.DataFrame
@@ -76,96 +75,83 @@ class Estimates:
 
 
 def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Any) -> Estimates:
-    """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect.
-
-    Raises:
-        InputError: as `analyses.patch.measure`, or a metric without a gradient.
-    """
+    """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect."""
     check_metrics(how.get("metrics", ()))
     return estimates_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed)
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
-    """Whether the metrics have a gradient.
-
-    Raises:
-        InputError: one has none.
-    """
+    """Refuse metrics without a gradient."""
     if flat := [name for name in metrics if name in WITHOUT_GRADIENT]:
         usable = ", ".join(name for name in METRICS if name not in WITHOUT_GRADIENT)
         raise InputError(f"{', '.join(flat)} has no gradient to estimate effects from: expected some of {usable}")
 
 
 def estimates_of(
-    model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0, progress: Progress | None = None
+    model: Model, pairs: Pairs, sweeps: Sequence[Sweep], *, seed: int = 0, progress: Progress | None = None
 ) -> Estimates:
     """Estimates beside the exact effects of some sweeps of one site."""
-    tables, left_out = [], {}
-    for each in found:
+    tables, left_out, first = [], {}, sweeps[0]
+    for each in sweeps:
         methods = _methods(model, pairs, each, left_out)
         for metric in each.values:
-            tables.append(_cell_rows(each, metric, {method: found[metric] for method, found in methods.items()}))
+            tables.append(_cell_rows(each, metric, {method: values[metric] for method, values in methods.items()}))
     edges: dict[str, Any] = {}
-    if found[0].site != EDGE_SITE:
+    if first.site != EDGE_SITE:
         left_out["EAP, EAP-IG"] = f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}"
     else:
         try:
-            rows, edges = edge_rows(model, pairs, found, seed=seed, progress=progress)
+            rows, edges = edge_rows(model, pairs, sweeps, seed=seed, progress=progress)
             tables.append(rows)
         except InputError as error:
             left_out["EAP, EAP-IG"] = str(error)
     table = pd.concat([rows for rows in tables if len(rows)], ignore_index=True)
-    table = table.assign(stack=found[0].stack, attention=found[0].attention).reindex(columns=ESTIMATE_COLUMNS)
-    numbers = [axis for axis in _CELL if axis not in POSITIONAL or not found[0].positions]
+    table = table.assign(stack=first.stack, attention=first.attention).reindex(columns=ESTIMATE_COLUMNS)
+    numbers = [axis for axis in _CELL if axis not in POSITIONAL or not first.positions]
     table[numbers] = table[numbers].astype("Int64")
     return Estimates(table, left_out, edges)
 
 
 def _methods(
-    model: Model, pairs: Pairs, found: Sweep, left_out: dict[str, str]
+    model: Model, pairs: Pairs, sweep: Sweep, left_out: dict[str, str]
 ) -> dict[str, dict[str, Float[Tensor, "*cells prompt"]]]:
-    """What each method estimates for a sweep's cells, by metric."""
-    metrics, site = [METRICS[name]() for name in found.values], found.site
-    asked: tuple[Any, ...] = model, pairs, metrics, {site: found.axes}, found.direction
-    inside = found.attention if site in IN_ATTENTION else "self"
-    where = {"stack": found.stack, "attention": inside}
-    plain = {ATP: attribution_patching(*asked, **where)[site]}
+    metrics, site = [METRICS[name]() for name in sweep.values], sweep.site
+    cells: tuple[Any, ...] = model, pairs, metrics, {site: sweep.axes}, sweep.direction
+    place = {"stack": sweep.stack, "attention": sweep.attention if site in IN_ATTENTION else "self"}
+    signed = {ATP: attribution_patching(*cells, **place)[site]}
     if site in {"q", "k"}:
-        plain[QK_FIX] = attribution_patching(*asked, **where, qk_fix=True)[site]
-    estimates = {method: {name: each.effect(name) for name in each.values} for method, each in plain.items()}
+        signed[QK_FIX] = attribution_patching(*cells, **place, qk_fix=True)[site]
+    estimates = {method: {name: each.effect(name) for name in each.values} for method, each in signed.items()}
     try:
-        estimates[ATP_STAR] = atp_star(*asked, **where)[site].values
+        estimates[ATP_STAR] = atp_star(*cells, **place)[site].values
     except InputError as error:  # a single layer
         left_out[ATP_STAR] = str(error)
     return estimates
 
 
-def _cell_rows(found: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
+def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
     """One row a cell and method, cells that lie in no prompt left out."""
-    effect = found.effect(metric)
-    idle = all_idle([effect, *methods.values()], found.rounding(metric)).flatten().cpu().numpy()
-    places = np.unravel_index(np.arange(len(idle)), effect.shape[:-1])
+    effect = sweep.effect(metric)
+    idle = all_idle([effect, *methods.values()], sweep.rounding(metric)).flatten().cpu().numpy()
+    indices = np.unravel_index(np.arange(len(idle)), effect.shape[:-1])
     n = (~effect.isnan()).sum(-1).flatten().cpu().numpy()
     tables = []
     for method, estimate in methods.items():
         exact = effect.abs() if method in MAGNITUDES else effect
         exact, estimated = (each.double().nanmean(-1).flatten().cpu().numpy() for each in (exact, estimate))
         columns = {"exact": exact, "estimate": estimated, "idle": idle, "n": n}
-        rows = pd.DataFrame({**dict(zip(found.axes, places, strict=True)), **columns})
-        for axis in {*POSITIONAL} & {*found.axes} if found.positions else ():
-            rows[axis] = named_places(rows[axis].tolist(), found.positions)
+        rows = pd.DataFrame({**dict(zip(sweep.axes, indices, strict=True)), **columns})
+        for axis in {*POSITIONAL} & {*sweep.axes} if sweep.positions else ():
+            rows[axis] = named_places(rows[axis].tolist(), sweep.positions)
         tables.append(rows.assign(method=method))
-    table = pd.concat(tables).assign(site=found.site, direction=found.direction, metric=metric, chosen="all")
+    table = pd.concat(tables).assign(site=sweep.site, direction=sweep.direction, metric=metric, chosen="all")
     return table.loc[table["n"] > 0]
-
-
-# Edges.
 
 
 def edge_rows(
     model: Model,
     pairs: Pairs,
-    found: Sequence[Sweep],
+    sweeps: Sequence[Sweep],
     *,
     seed: int = 0,
     few: int = _FEW,
@@ -174,35 +160,32 @@ def edge_rows(
     """Rows of `tables/estimates` for all edges, in the metrics and directions of some sweeps; and how they were chosen.
 
     Edges from the embedding have estimates alone, since path patching starts at heads and feed-forwards.
-
-    Raises:
-        InputError: norms after the layers, for which no edges are defined.
     """
     say = progress or (lambda stage, count: None)
-    tables, chosen = [], {}
-    for each in found:
+    tables, reasons = [], {}
+    for each in sweeps:
         for name in each.values:
             scored = {
                 method: edge_attribution(model, pairs, METRICS[name](), each.direction, steps=steps)
                 for method, steps in ((EAP, 1), (EAP_IG, STEPS))
             }
-            chosen = _receivers(scored, seed, few)
+            reasons = _receivers(scored, seed, few)
             exact = torch.full_like(scored[EAP].effect(), torch.nan)
-            for count, receiver in enumerate(chosen):
+            for count, receiver in enumerate(reasons):
                 say("measuring edges into receiver", count)
-                for at, effect in _measured(model, pairs, METRICS[name](), each.direction, scored[EAP], receiver):
-                    exact[at, scored[EAP].labels["receiver"].index(receiver)] = effect
+                for index, effect in _measured(model, pairs, METRICS[name](), each.direction, scored[EAP], receiver):
+                    exact[index, scored[EAP].labels["receiver"].index(receiver)] = effect
             least = each.rounding(name)
             idle = all_idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
             for method, edges in scored.items():
-                tables.append(_edge_rows(edges, exact, idle, chosen).assign(method=method, metric=name))
+                tables.append(_edge_rows(edges, exact, idle, reasons).assign(method=method, metric=name))
     table = pd.concat(tables, ignore_index=True)
     first = table.loc[(table["method"] == EAP) & (table["direction"] == table["direction"].iloc[0])]
     first = first.loc[first["metric"] == first["metric"].iloc[0]]
     return table, {
         "edges": len(first),
         "from_embedding": int((first["sender"] == "embed").sum()),
-        "sampled": "all" not in chosen.values(),
+        "sampled": "all" not in reasons.values(),
         "receivers": _RECEIVERS,
         "steps": STEPS,
         "seed": seed,
@@ -217,63 +200,57 @@ def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
     reachable = (~size.isnan()).any(0)
     if int((~size.isnan()).sum()) <= few:
         return {name: "all" for name, real in zip(names, reachable.tolist(), strict=True) if real}
-    places = reachable.nonzero()[:, 0].cpu().numpy()
-    drawn = np.random.default_rng(seed).choice(places, min(_RECEIVERS, len(places)), replace=False)
+    indices = reachable.nonzero()[:, 0].cpu().numpy()
+    sample = np.random.default_rng(seed).choice(indices, min(_RECEIVERS, len(indices)), replace=False)
     best = size.nan_to_num(-1).amax(0).argsort(descending=True, stable=True)[:_RECEIVERS].tolist()
-    return {names[at]: "strongest" for at in best} | {names[at]: "chance" for at in sorted(drawn.tolist())}
+    return {names[index]: "strongest" for index in best} | {names[index]: "chance" for index in sorted(sample.tolist())}
 
 
 def _measured(
     model: Model, pairs: Pairs, metric: Metric, direction: Direction, edges: Edges, receiver: str
 ) -> Iterator[tuple[int, Float[Tensor, " prompt"]]]:
-    """The exact effect of each edge into a receiver, with its sender's place."""
     exists = ~edges.effect()[:, edges.labels["receiver"].index(receiver)].isnan().any(-1)
-    senders = [(at, name) for at, name in enumerate(map(str, edges.labels["sender"])) if exists[at] and name != "embed"]
+    match receiver.split("."):  # `1.4.q`, `mlp.1` or `logits`
+        case [layer, head, part]:
+            end = Receiver(cast(Part, part), int(layer), int(head))
+        case ["mlp", layer]:
+            end = Receiver("mlp", int(layer))
+        case _:
+            end = Receiver("logits")
+    names = [str(name) for name in edges.labels["sender"]]
+    senders = [(index, name) for index, name in enumerate(names) if exists[index] and name != "embed"]
     for site, by in _SENDERS.items():
-        group = [(at, name) for at, name in senders if name.startswith("mlp") == (site == "mlp_out")]
+        group = [(index, name) for index, name in senders if name.startswith("mlp") == (site == "mlp_out")]
         if not group:
             continue
-        effect = path_patch(model, pairs, metric, [_receiver(receiver)], site, by, "nothing", direction).effect()
-        for at, name in group:
-            yield at, effect[tuple(map(int, name.removeprefix("mlp.").split(".")))]
-
-
-def _receiver(name: str) -> Receiver:
-    """`1.4.q`, `mlp.1` or `logits`, as an end of a path."""
-    if name == "logits":
-        return Receiver("logits")
-    if name.startswith("mlp."):
-        return Receiver("mlp", int(name.removeprefix("mlp.")))
-    layer, head, part = name.split(".")
-    return Receiver(cast(Part, part), int(layer), int(head))
+        effect = path_patch(model, pairs, metric, [end], site, by, "nothing", direction).effect()
+        for index, name in group:
+            yield index, effect[tuple(map(int, name.removeprefix("mlp.").split(".")))]
 
 
 def _edge_rows(
     edges: Edges,
     exact: Float[Tensor, "sender receiver prompt"],
     idle: Bool[Tensor, "sender receiver"],
-    chosen: dict[str, str],
+    reasons: dict[str, str],
 ) -> pd.DataFrame:
     """One row an edge. A score has the sign of the metric's change, an effect is positive towards the other prompt."""
     estimate = edges.effect() if edges.direction == "denoise" else -edges.effect()
     senders, receivers = (~estimate.isnan().any(-1)).nonzero().T.tolist()
-    own, truth = estimate[senders, receivers], exact[senders, receivers]
+    estimated, measured = estimate[senders, receivers], exact[senders, receivers]
     names = [(edges.labels["sender"][a], edges.labels["receiver"][b]) for a, b in zip(senders, receivers, strict=True)]
     return pd.DataFrame(
         {
             "sender": [sender for sender, _ in names],
             "receiver": [receiver for _, receiver in names],
             "direction": edges.direction,
-            "exact": truth.double().mean(-1).cpu().numpy(),
-            "estimate": own.double().mean(-1).cpu().numpy(),
+            "exact": measured.double().mean(-1).cpu().numpy(),
+            "estimate": estimated.double().mean(-1).cpu().numpy(),
             "idle": idle[senders, receivers].cpu().numpy(),
-            "chosen": [UNMEASURED if a == "embed" else chosen.get(b, UNMEASURED) for a, b in names],
-            "n": own.shape[-1],
+            "chosen": [UNMEASURED if a == "embed" else reasons.get(b, UNMEASURED) for a, b in names],
+            "n": estimated.shape[-1],
         }
     )
-
-
-# Agreement.
 
 
 def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -281,23 +258,22 @@ def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
 
     `spearman` is the rank correlation and `pearson` the linear one, over `n` cells or edges: rows with an exact effect
     that are not `idle` (agreement on what can move nothing is no merit), and of chosen edges only those that chance
-    chose, since the others were chosen by estimate. Missing below three, where all effects are alike, and where all
-    estimates are nothing (the gradient of KL divergence at the clean prompt).
+    chose. Missing below three, where all effects are alike, and where all estimates are nothing (the gradient of KL
+    divergence at the clean prompt).
     """
     rows = []
     for metric, method, direction in product(*(estimates[key].unique() for key in ("metric", "method", "direction"))):
-        where = (estimates["metric"] == metric) & (estimates["method"] == method)
-        group = estimates.loc[where & (estimates["direction"] == direction)]
+        key = {"metric": metric, "method": method, "direction": direction}
+        group = estimates.loc[(estimates[[*key]] == [*key.values()]).all(axis=1)]
         if group.empty:
             continue
         exact, estimate = (group[name].to_numpy(dtype=float) for name in ("exact", "estimate"))
         idle, missing = group["idle"].to_numpy(dtype=bool), np.isnan(exact)
         counted = ~idle & ~missing & (group["chosen"] != "strongest").to_numpy(dtype=bool)
         rank, line = _agreement(exact[counted], estimate[counted])
-        of = "edges" if isinstance(group["sender"].iloc[0], str) else "cells"
-        found = {"spearman": rank, "pearson": line, "n": int(counted.sum())}
-        found |= {"idle": int(idle.sum()), "unmeasured": int(missing.sum())}
-        rows.append({"metric": metric, "method": method, "direction": direction, "of": of, **found})
+        what = "edges" if isinstance(group["sender"].iloc[0], str) else "cells"
+        counts = {"n": int(counted.sum()), "idle": int(idle.sum()), "unmeasured": int(missing.sum())}
+        rows.append({**key, "of": what, "spearman": rank, "pearson": line, **counts})
     return pd.DataFrame(rows)
 
 
@@ -308,10 +284,10 @@ def _agreement(exact: np.ndarray, estimate: np.ndarray) -> tuple[float, float]:
     return float(rank[0]), float(line[0])
 
 
-def agreement_lines(found: pd.DataFrame | None) -> list[str]:
+def agreement_lines(correlations: pd.DataFrame | None) -> list[str]:
     """The correlations as lines for a terminal; none where no estimates were made."""
     return [
         f"{row['method']} of {row['metric']}, {row['direction']}: rank correlation {number(row['spearman'])}, "
         f"r {number(row['pearson'])}, {number(row['n'])} {row['of']}"
-        for row in ([] if found is None else found.to_dict("records"))
+        for row in ([] if correlations is None else correlations.to_dict("records"))
     ]

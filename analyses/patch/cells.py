@@ -35,7 +35,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
-_BESIDE = ("token", "corrupt_token")  # columns of a place that a text counts
+_TOKENS = ("token", "corrupt_token")  # columns of a place that a text counts
 _WRONG_SIGN = "the sign is wrong"
 
 
@@ -44,7 +44,7 @@ class Answers:
     """Does the model do the task? Its logit difference of right and wrong answers, unpatched.
 
     `right` of `n` clean prompts and `wrong` of the corrupted ones get their own answer first; `difference` is the mean
-    of clean less corrupted, which the right sign has above 0. `refused` says why nothing is a share of it.
+    of clean less corrupted, above 0 as expected. `refused` says why nothing is a share of it.
     """
 
     n: int
@@ -54,12 +54,12 @@ class Answers:
     refused: str | None
 
     @staticmethod
-    def of(found: Sweep) -> "Answers | None":
+    def from_sweep(sweep: Sweep) -> "Answers | None":
         """The answers to the pairs of a sweep; None where these bring none."""
-        if ANSWERS not in found.clean:
+        if ANSWERS not in sweep.clean:
             return None
-        clean, corrupt = found.clean[ANSWERS], found.corrupt[ANSWERS]
-        refused, right, wrong = refusal(ANSWERS, found.clean, found.corrupt), clean > 0, corrupt < 0
+        clean, corrupt = sweep.clean[ANSWERS], sweep.corrupt[ANSWERS]
+        refused, right, wrong = refusal(ANSWERS, sweep.clean, sweep.corrupt), clean > 0, corrupt < 0
         return Answers(len(clean), int(right.sum()), int(wrong.sum()), float((clean - corrupt).mean()), refused)
 
     @property
@@ -74,12 +74,12 @@ class Answers:
 
     @property
     def unsaid(self) -> str | None:
-        """Why nothing is a share, where `said` does not tell it already: it tells of a wrong sign."""
+        """Why nothing is a share, but for a wrong sign, of which `sentence` tells."""
         return None if self.refused is None or self.refused.startswith(_WRONG_SIGN) else self.refused
 
     @property
-    def said(self) -> str:
-        """In a sentence."""
+    def sentence(self) -> str:
+        """Both shares, and the difference."""
         difference = f"{self.difference:+.3g}".replace("-", "−")
         return (
             f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.share:.0%}) and the "
@@ -89,9 +89,7 @@ class Answers:
 
 
 def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Any) -> pd.DataFrame:
-    """One row a cell, direction and metric: how far patching the cell moves the metric, and how sure that is.
-
-    Columns are those of `Cells.table`; `how` is as of `sweeps`.
+    """The rows of `Cells.table`: how far patching each cell moves each metric. `how` is as of `sweeps`.
 
     Raises:
         InputError: no such site or metric, or a model without an output layer.
@@ -121,9 +119,6 @@ def sweeps(
         metrics: names of `METRICS`.
         stack: of a model with an encoder and a decoder which is patched, by default the decoder.
         attention: `self` or `cross`.
-
-    Raises:
-        InputError: as `measure`.
     """
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
@@ -131,8 +126,9 @@ def sweeps(
         raise InputError(f"no metric {', '.join(dict.fromkeys(unknown))}: expected some of {', '.join(METRICS)}")
     axes = PatchSite.of(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
-    readers, where = [METRICS[name]() for name in dict.fromkeys(metrics)], {"stack": stack, "attention": attention}
-    return [sweep(model, pairs, readers, site, by, direction, **where) for direction in directions]
+    readers = [METRICS[name]() for name in dict.fromkeys(metrics)]
+    how = {"stack": stack, "attention": attention}
+    return [sweep(model, pairs, readers, site, by, direction, **how) for direction in directions]
 
 
 @dataclass(frozen=True)
@@ -141,10 +137,9 @@ class Cells:
 
     In `table`, one row a cell, direction and metric: `effect` is the mean over prompts in the metric's unit, with its
     interval (`ci_low`, `ci_high`) and two-sided `p`; `share` is its part of the whole difference between clean and
-    corrupted prompts, with `share_low` and `share_high`. Shares are missing where the difference is too small for them
-    to mean anything or has the wrong sign, and where the model does the task no better than a coin; missing are also
-    intervals of fewer than three pairs, p of a single one, and p of cells that change nothing.
-    `q` is over all rows. Where the pairs name positions, `position` (of patterns `query` and `key`) is the name.
+    corrupted prompts, with `share_low` and `share_high`. Missing are shares where the difference is too small or has
+    the wrong sign, or the model does the task no better than a coin; intervals of fewer than three pairs; p of a single
+    one, and of cells that change nothing. `q` is over all rows. Positions that the pairs name have their names.
     """
 
     table: pd.DataFrame
@@ -154,31 +149,31 @@ class Cells:
     place: str | None  # what figures call the site, in a model of several stacks
 
 
-def cells_of(model: Model, found: Sequence[Sweep], *, seed: int = 0) -> Cells:
+def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
     """The cells of some sweeps of one site."""
-    first = found[0]
-    where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
-    patch_site = PatchSite.of(model, first.site, ("layer",), *where_in)
+    first = sweeps[0]
+    attention = "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
+    patch_site = PatchSite.of(model, first.site, ("layer",), first.stack, attention)
     reasons = {name: first.no_share(name) for name in first.values}
-    rows = [each.rows(name, seed=seed, shared=reasons[name] is None) for each in found for name in each.values]
+    rows = [each.rows(name, seed=seed, shared=reasons[name] is None) for each in sweeps for name in each.values]
     place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
     table = long_table(place, rows, first.axes, first.positions, first.labels)
-    where = [axis for axis in patch_site.axes if axis in POSITIONAL]
-    beside = [prefix + name for prefix, _ in zip(("", "key_"), where, strict=False) for name in _BESIDE]
-    for axis in ("layer", "head", *where):
+    positional = [axis for axis in patch_site.axes if axis in POSITIONAL]
+    tokens = [prefix + name for prefix, _ in zip(("", "key_"), positional, strict=False) for name in _TOKENS]
+    for axis in ("layer", "head", *positional):
         if axis not in table:
             table[axis] = pd.array([pd.NA] * len(table), dtype="Int64")
         elif axis not in POSITIONAL or not first.positions:
             table[axis] = table[axis].astype("Int64")
-    for name in beside:
+    for name in tokens:
         table[name] = table[name] if name in table else pd.Series([None] * len(table), dtype=object)
-    plain = {"clean": first.clean, "corrupt": first.corrupt}
-    prompts = {f"{which}_{name}": values[name].tolist() for which, values in plain.items() for name in first.values}
+    sides = {"clean": first.clean, "corrupt": first.corrupt}
+    prompts = {f"{side}_{name}": values[name].tolist() for side, values in sides.items() for name in first.values}
     attending = f"{patch_site.attention}-attention " if patch_site.in_attention else ""
-    named = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
+    name = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
     refused = {name: reason for name, reason in reasons.items() if reason}
-    order = [*place, "layer", "head", *where, *beside, "direction", "metric", *ESTIMATED]
-    return Cells(table.loc[:, order], refused, prompts, Answers.of(first), named)
+    order = [*place, "layer", "head", *positional, *tokens, "direction", "metric", *ESTIMATED]
+    return Cells(table.loc[:, order], refused, prompts, Answers.from_sweep(first), name)
 
 
 def all_idle(

@@ -10,35 +10,16 @@ import numpy as np
 import pandas as pd
 
 from analyses import figures
-from analyses.page.schema import SCHEMAS
-from analyses.page.sections import (
-    Block,
-    Bullets,
-    Definitions,
-    Figure,
-    Page,
-    Piece,
-    Section,
-    Table,
-    Text,
-    Tokens,
-    bold,
-    caveat,
-    code,
-    emphasis,
-    joined,
-    link,
-    remark,
-    soft,
-)
+from analyses.page import sections as doc
+from analyses.page.sections import SCHEMAS, Page, Section, Text
 from analyses.patch.cell_estimates import ATP_STAR, Estimates
 from analyses.patch.patch_run import Patched
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, interval, number
 
-_TOP, _NAMED, _EDGES = 10, 3, 6  # cells in a table, cells in a sentence, edges in a table
+_TOP, _NAMES, _EDGES = 10, 3, 6  # cells in a table, cells in a sentence, edges in a table
 FEW = 20  # pairs below which intervals are rough
-_PAIRS = 12  # shown; the rest is in the table
+_PAIRS = 12  # on the page; the rest is in the table
 _BOUNDS = {True: ("share_low", "share_high"), False: ("ci_low", "ci_high")}  # by whether a share is said
 _VERBS = {"denoise": "restores", "noise": "removes"}
 _WORDS: dict[str, Any] = tomllib.loads(files("analyses.patch").joinpath("words.toml").read_text("utf-8"))
@@ -52,23 +33,22 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
     sections = [_prompts(patched), *(_metric(patched, metric) for metric in metrics)]
     terms, tables = dict(_WORDS["definitions"]), {"cells": patched.cells.table, "pairs": patched.pairs}
     if estimates is not None and patched.correlations is not None:
-        sections.append(_estimates(patched, estimates, max(stack["layers"] for stack in stacks.values())))
+        n_layers = max(stack["layers"] for stack in stacks.values())
+        sections.append(_estimates(metrics, estimates, patched.correlations, n_layers))
         tables |= {"estimates": estimates.table, "correlations": patched.correlations}
         terms |= _WORDS["estimate_definitions"]
-    file: Text = [f"{prompts['file']}, SHA-256 ", code(prompts["sha256"])]
-    facts = {} if answers is None else asdict(answers)
-    facts |= {} if answers is None else {"share_right": answers.share, "sign": answers.sign}
+    file: Text = [f"{prompts['file']}, SHA-256 ", doc.code(prompts["sha256"])]
     return Page(
         title=f"Which part of {model['name']} carries the difference?",
-        summary=_summary(patched, several=len(stacks) > 1),
-        sections=[*sections, Section("How to read this", [Definitions([*terms.items()], "terms")], "reading")],
+        summary=_summary(patched, by_stack=len(stacks) > 1),
+        sections=[*sections, Section("How to read this", [doc.Definitions([*terms.items()], "terms")], "reading")],
         made=[
             ("prompts", file if prompts["file"] else "given with the command"),
             ("site", f"{patched.site}{', by position' * patched.how['by_position']}"),
         ],
         tables=tables,
         facts={
-            "answers": facts or None,
+            "answers": answers and {**asdict(answers), "share_right": answers.share, "sign": answers.sign},
             "prompts": prompts,
             "positions": patched.positions,
             "site": patched.site,
@@ -81,7 +61,6 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
 
 
 def _tops(patched: Patched, metric: str, count: int) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The cells with the largest effects either way, direction by direction."""
     cells = patched.cells.table
     rows = cells.loc[cells["metric"] == metric]
     rows = rows.assign(size=rows["effect"].abs()).sort_values("size", ascending=False, kind="stable")
@@ -90,47 +69,51 @@ def _tops(patched: Patched, metric: str, count: int) -> list[tuple[str, list[dic
 
 
 def _has_share(row: Mapping[str, Any]) -> bool:
-    """Whether a cell's size is best said as its share: where shares mean anything."""
     return bool(np.isfinite(row["share"]))
 
 
-# In short.
-
-
-def _summary(patched: Patched, *, several: bool) -> list[Block]:
-    """Whether the model does the task, what was patched, and in which of `several` stacks."""
+def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
+    """Whether the model does the task, what was patched, and in which stack where there are several."""
     count, answers, cells, how = len(patched.pairs), patched.cells.answers, patched.cells.table, patched.how
-    first: list[Block] = [] if answers is None else [answers.said]
+    first: list[doc.Block] = [] if answers is None else [answers.sentence]
     if answers is not None and answers.refused:
         why = f": {answers.unsaid}" if answers.unsaid else ""
         failed = f"So nothing here shows a circuit of this task, and no shares are given{why}."
-        first = [caveat(answers.said), caveat(failed)]
+        first = [doc.caveat(answers.sentence), doc.caveat(failed)]
     site = _WORDS["sites"].get(patched.site, patched.site)
-    if several:
+    if by_stack:
         site += f", in the {how['stack']}" + "’s cross-attention" * (how["attention"] == "cross")
-    known = [axis for axis in ("layer", "head", "position", "query", "key") if axis in cells]
-    unit = plain_words.listed([axis for axis in known if not all(pd.isna(place) for place in cells[axis].tolist())])
-    few = [caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
+    axes = [axis for axis in ("layer", "head", "position", "query", "key") if axis in cells]
+    unit = plain_words.listed([axis for axis in axes if not all(pd.isna(place) for place in cells[axis].tolist())])
+    rough = [doc.caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
     return [
         *first,
         f"Patched was {site}, one {unit} at a time, on {counted(count, 'pair')} of prompts.",
-        Definitions([_short(patched, metric) for metric in how["metrics"]]),
-        *([caveat(_TEXTS["one pair"])] if count == 1 else [*few, remark(_TEXTS["same prompts"])]),
+        doc.Definitions([_short(patched, metric) for metric in how["metrics"]]),
+        *([doc.caveat(_TEXTS["one pair"])] if count == 1 else [*rough, doc.remark(_TEXTS["same prompts"])]),
     ]
 
 
-def _short(patched: Patched, metric: str) -> tuple[Block, ...]:
-    """What one metric was, and which cells move it most."""
+def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
     name, unit = figures.metric_unit(metric)
     clean, corrupt, _ = map(number, _means(patched, metric))
     average = ", on average" if len(patched.pairs) > 1 else ""
-    said = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
-    counts = unit.removeprefix("in ") if unit.startswith("in ") else ""
-    ways = [_way(direction, rows, counts) for direction, rows in _tops(patched, metric, _NAMED)]
+    before = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
+    counts, lines = unit.removeprefix("in ") if unit.startswith("in ") else "", []
+    for direction, rows in _tops(patched, metric, _NAMES):
+        has_share, parts = _has_share(rows[0]), []
+        for row in rows:
+            verb = f" {_VERBS[direction] if has_share else 'moves it by'} " if row is rows[0] else " "
+            size = number(row["share"]) if _has_share(row) else f"{number(row['effect'])} {counts}"
+            bounds = interval(*(row[end] for end in _BOUNDS[_has_share(row)]))
+            soft = [] if bounds == "–" else [" ", doc.soft(f"(95% {bounds})")]
+            parts.append([doc.bold(row["cell"]), verb, size, *soft])
+        end = " of the difference." if has_share else "."
+        lines.append([doc.emphasis(direction), ": alone, ", *doc.joined(parts), end])
     answers, instead = patched.cells.answers, f"Effects are given {unit} instead."
-    said_before = answers is not None and answers.refused == patched.cells.share_refused.get(metric, "")
-    refused = [caveat(instead)] if said_before else _refused(patched, metric, f" {instead}")
-    return link(f"{name[:1].upper()}{name[1:]}", metric), said, Bullets(ways), *refused
+    repeated = answers is not None and answers.refused == patched.cells.share_refused.get(metric, "")
+    refused = [doc.caveat(instead)] if repeated else _refused(patched, metric, f" {instead}")
+    return doc.link(f"{name[:1].upper()}{name[1:]}", metric), before, doc.Bullets(lines), *refused
 
 
 def _means(patched: Patched, metric: str) -> tuple[float, float, float]:
@@ -138,42 +121,29 @@ def _means(patched: Patched, metric: str) -> tuple[float, float, float]:
     return float(clean.mean()), float(corrupt.mean()), float((clean - corrupt).mean())
 
 
-def _refused(patched: Patched, metric: str, instead: str = "") -> list[Block]:
+def _refused(patched: Patched, metric: str, instead: str = "") -> list[doc.Block]:
     why = patched.cells.share_refused.get(metric)
-    return [caveat(f"Shares are refused: {why}.{instead}")] if why else []
-
-
-def _way(direction: str, rows: Sequence[Mapping[str, Any]], counts: str) -> Text:
-    """The largest effects in one direction as a sentence: shares of the whole where there are any."""
-    has_share, parts = _has_share(rows[0]), []
-    for row in rows:
-        verb = f" {_VERBS[direction] if has_share else 'moves it by'} " if row is rows[0] else " "
-        size = number(row["share"]) if _has_share(row) else f"{number(row['effect'])} {counts}"
-        bounds = interval(*(row[end] for end in _BOUNDS[_has_share(row)]))
-        parts.append([bold(row["cell"]), verb, size, *([] if bounds == "–" else [" ", soft(f"(95% {bounds})")])])
-    return [emphasis(direction), ": alone, ", *joined(parts), " of the difference." if has_share else "."]
-
-
-# What was patched.
+    return [doc.caveat(f"Shares are refused: {why}.{instead}")] if why else []
 
 
 def _prompts(patched: Patched) -> Section:
     """The prompts token by token, changed ones marked, with their answers; and each metric before patching."""
     rows, file = patched.pairs.to_dict("records"), patched.prompts["file"]
     pairs = list(zip(rows[:_PAIRS], patched.tokens, strict=False))
-    lead: list[Piece] = [counted(len(rows), "pair"), *([" from ", code(file)] if file else []), _TEXTS["prompts"]]
+    lead: list[doc.Piece] = [counted(len(rows), "pair"), *([" from ", doc.code(file)] if file else [])]
+    lead.append(_TEXTS["prompts"])
     if len(rows) > len(pairs):
-        lead += [f" Here are the first {len(pairs)}; ", code("tables/pairs"), " has all."]
-    beside = next((name for name in ("target", "source") if name in patched.pairs), None)
-    if beside is None and pairs and pairs[0][1].beside:
-        beside = "target"  # the decoder's start alone
-    columns = ["row", "clean prompt, and corrupted below", *([f"{beside} of both"] if beside else [])]
-    shown = [
+        lead += [f" Here are the first {len(pairs)}; ", doc.code("tables/pairs"), " has all."]
+    shared = next((name for name in ("target", "source") if name in patched.pairs), None)
+    if shared is None and pairs and pairs[0][1].shared:
+        shared = "target"  # the decoder's start alone
+    columns = ["row", "clean prompt, and corrupted below", *([f"{shared} of both"] if shared else [])]
+    cells = [
         [
             str(row["row"]),
-            [Tokens([*zip(words, tokens.changed, strict=True)])],
-            *([Tokens([(token, False) for token in tokens.beside])] if beside else []),
-            [Tokens([(row[answer], False)])],
+            [doc.Tokens([*zip(words, tokens.changed, strict=True)])],
+            *([doc.Tokens([(token, False) for token in tokens.shared])] if shared else []),
+            [doc.Tokens([(row[answer], False)])],
         ]
         for row, tokens in pairs
         for words, answer in ((tokens.clean, "answer_token"), (tokens.corrupt, "wrong_token"))
@@ -185,78 +155,60 @@ def _prompts(patched: Patched) -> Section:
     ]
     before = f"Before patching{', mean over pairs' if len(rows) > 1 else ''}."
     left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in patched.prompts["left_out"].items()]
-    blocks: list[Block] = [
+    blocks: list[doc.Block] = [
         lead,
-        Table([*columns, "right, wrong answer"], shown, "rww" if beside else "rw"),
-        Table(["metric", "clean", "corrupted", "difference", "unit"], means, "lrrr", before),
+        doc.Table([*columns, "right, wrong answer"], cells, "rww" if shared else "rw"),
+        doc.Table(["metric", "clean", "corrupted", "difference", "unit"], means, "lrrr", before),
         f"Left out: {'; '.join(left_out) or 'none'}.",
     ]
     return Section("What was patched", blocks, "prompts")
 
 
-# Cells.
-
-
 def _metric(patched: Patched, metric: str) -> Section:
-    """The figures of a metric, and its strongest cells."""
     name, unit = figures.metric_unit(metric)
     cells, place = patched.cells.table, patched.cells.place
     shares = bool(cells.loc[cells["metric"] == metric, "share"].notna().any())
-    alt = f"The largest effects of {place or patched.site} on the {name}. "
-    alt += "; ".join(
-        f"{way}: {', '.join(_named_size(row) for row in rows)}" for way, rows in _tops(patched, metric, _NAMED)
-    )
+    ways = []
+    for way, rows in _tops(patched, metric, _NAMES):
+        sizes = [f"{row['cell']} {number(row['share' if _has_share(row) else 'effect'])}" for row in rows]
+        ways.append(f"{way}: {', '.join(sizes)}")
+    alt = f"The largest effects of {place or patched.site} on the {name}. {'; '.join(ways)}."
     drawn = [
-        Figure(f"{kind}-{metric}", figure, _TEXTS[kind].format(scale=_TEXTS["whole"] * shares).strip(), f"{alt}.")
+        doc.Figure(f"{kind}-{metric}", figure, _TEXTS[kind].format(scale=_TEXTS["whole"] * shares).strip(), alt)
         for kind, figure in figures.sweep_figures(cells, metric, place=place).items()
     ]
+    columns = "cell size size_interval share share_interval q n"
     tables = [
-        SCHEMAS["cells"].page(
-            rows,
-            "cell size size_interval share share_interval q n",
-            _TEXTS["strongest"].format(way.capitalize(), _TEXTS[way], len(rows), unit),
-        )
+        SCHEMAS["cells"].page(rows, columns, _TEXTS["strongest"].format(way.capitalize(), _TEXTS[way], len(rows), unit))
         for way, rows in _tops(patched, metric, _TOP)
     ]
     blocks = [*_refused(patched, metric), *drawn, Section("The strongest cells", tables)]
     return Section(f"Where the {name} comes from", blocks, metric)
 
 
-def _named_size(row: Mapping[str, Any]) -> str:
-    return f"{row['cell']} {number(row['share' if _has_share(row) else 'effect'])}"
-
-
-# Estimates.
-
-
-def _estimates(patched: Patched, estimates: Estimates, n_layers: int) -> Section:
-    """Each method's agreement with the exact effects, and the strongest edges."""
-    assert patched.correlations is not None
-    blocks: list[Block] = [_TEXTS["why estimates"]]
-    for metric in patched.how["metrics"]:
-        blocks += _agreement(patched.correlations, estimates.table, metric)
+def _estimates(metrics: Sequence[str], estimates: Estimates, correlations: pd.DataFrame, n_layers: int) -> Section:
+    blocks: list[doc.Block] = [_TEXTS["why estimates"]]
+    columns, table = "method direction of spearman pearson n idle unmeasured", estimates.table
+    for metric in metrics:
+        rows = correlations.loc[correlations["metric"] == metric].to_dict("records")
+        ranks = [f"{row['method']}, {row['direction']}: rank correlation {number(row['spearman'])}" for row in rows]
+        name, edges = figures.metric_unit(metric)[0], _edges(table, metric)
+        figure, alt = figures.estimate_panels(table, correlations, metric), _TEXTS["agreement alt"]
+        blocks += [
+            SCHEMAS["correlations"].page(rows, columns, _TEXTS["agreement"].format(name)),
+            doc.Figure(f"estimates-{metric}", figure, _TEXTS["estimates"], alt.format("; ".join(ranks))),
+        ]
+        if edges:
+            caption = _TEXTS["edges"].format(name)
+            blocks.append(SCHEMAS["correlations"].page(edges, "edge direction exact EAP EAP-IG", caption))
     if counts := estimates.edges:
         which = _TEXTS["edges sampled" if counts["sampled"] else "edges all"].format_map(counts)
-        shown = {name: number(count) for name, count in counts.items() if isinstance(count, int)}
-        blocks.append(_TEXTS["edges there"].format(**shown, which=which))
-    if ATP_STAR in set(patched.correlations["method"]) and n_layers == 2:
-        blocks.append(caveat(_TEXTS["two layers"]))
-    blocks += [caveat(f"{method} left out: {why}.") for method, why in estimates.left_out.items()]
+        numbers = {name: number(count) for name, count in counts.items() if isinstance(count, int)}
+        blocks.append(_TEXTS["edges there"].format(**numbers, which=which))
+    if ATP_STAR in set(correlations["method"]) and n_layers == 2:
+        blocks.append(doc.caveat(_TEXTS["two layers"]))
+    blocks += [doc.caveat(f"{method} left out: {why}.") for method, why in estimates.left_out.items()]
     return Section("Estimates beside the truth", blocks, "estimates")
-
-
-def _agreement(correlations: pd.DataFrame, estimates: pd.DataFrame, metric: str) -> list[Block]:
-    rows = correlations.loc[correlations["metric"] == metric].to_dict("records")
-    ranks = [f"{row['method']}, {row['direction']}: rank correlation {number(row['spearman'])}" for row in rows]
-    name, edges = figures.metric_unit(metric)[0], _edges(estimates, metric)
-    columns = "method direction of spearman pearson n idle unmeasured"
-    figure = figures.estimate_panels(estimates, correlations, metric)
-    alt, largest = _TEXTS["agreement alt"].format("; ".join(ranks)), _TEXTS["edges"].format(name)
-    return [
-        SCHEMAS["correlations"].page(rows, columns, _TEXTS["agreement"].format(name)),
-        Figure(f"estimates-{metric}", figure, _TEXTS["estimates"], alt),
-        *([SCHEMAS["correlations"].page(edges, "edge direction exact EAP EAP-IG", largest)] if edges else []),
-    ]
 
 
 def _edges(estimates: pd.DataFrame, metric: str) -> list[dict[str, Any]]:

@@ -4,9 +4,8 @@ One probe a layer's stream and a head's output, beside what a probe gets without
 rule that reads no sentence, the same model before training. Expected layer and centre of gravity say how deep.
 """
 
-from analyses.probe.probe_runs import measure
+from analyses.probe.probe_runs import DEPTH_COLUMNS, LAYER_COLUMNS, Probed, measure
 from analyses.probe.probe_section import section
-from analyses.probe.probe_tables import DEPTH_COLUMNS, LAYER_COLUMNS, Probed
 from analyses.probe.probe_tasks import TASKS, Task
 
 __all__ = ["DEPTH_COLUMNS", "LAYER_COLUMNS", "TASKS", "Probed", "Task", "measure", "section"]

@@ -1,17 +1,99 @@
-"""What did a task's probes get right? Fits them on the training items and judges them on the test's."""
+"""What do a task's probes get right? They are fitted to vectors of the training items, and judged on the test's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.probe.probe_tasks import TaskItems, ambiguous, baseline
-from analyses.probe.vectors import Read, Vectors
+from analyses.probe.probe_tasks import TaskItems, WindowItems, ambiguous, baseline, probed_stack
+from analyses.reading.inputs import least_target
+from analyses.reading.windows import Window
+from interp import Model, TokenBatch, run
+from interp.patterns import membership
 from interp.patterns.totals import N_GROUPS
 from interp.probes import Axes, Scaling, edge_vectors, fit, fit_mix
+
+_BATCH_TOKENS = 1024  # on a processor, whose caches hold what is made of them; elsewhere sixteen times as many
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of the same items at each site: the stream into the first block and out of every one; every head's z."""
+
+    stream: Float[Tensor, "depth item d_model"]
+    heads: Float[Tensor, "head item d_head"]
+
+    def __len__(self) -> int:
+        return self.stream.shape[1]
+
+    def only(self, items: Tensor) -> "Vectors":
+        """Those of some items."""
+        return Vectors(self.stream[:, items], self.heads[:, items])
+
+
+Read = dict[str, Vectors]  # of one split: "words" with labels, and both ends of the edges, "pronouns" and "mentions"
+
+
+def read(model: Model, windows: Sequence[WindowItems], progress: Callable[[int], object] | None = None) -> Read:
+    """Run a model and keep the vectors of the items, in their order. A word's vector is the mean over its pieces."""
+    sizes = {part: sum(len(each.ends[part]) for each in windows) for part in ("words", "pronouns", "mentions")}
+    _, config = probed_stack(model)
+    shapes = (config.n_layers + 1, config.d_model), (config.n_layers * config.n_heads, config.d_head)
+    vectors = {
+        part: Vectors(*(torch.empty(sites, size, width) for sites, width in shapes)) for part, size in sizes.items()
+    }
+    filled, count = dict.fromkeys(sizes, 0), 0
+    for batch in _batches(windows, _BATCH_TOKENS * (1 if model.device.type == "cpu" else 16)):
+        ends = [each.ends for each in batch]
+        # the words of an item, numbered; of a chapter they are few
+        numbers = [{word: n for n, word in enumerate(dict.fromkeys(chain(*each.values())))} for each in ends]
+        stream, heads = _word_vectors(model, [each.window for each in batch], numbers)
+        for part, size in filled.items():
+            cells = [(row, numbers[row][word]) for row, words in enumerate(ends) for word in words[part]]
+            rows, words = torch.tensor(cells, dtype=torch.long).reshape(-1, 2).T
+            items = slice(size, size + len(cells))
+            vectors[part].stream[:, items] = stream[rows, words].cpu().transpose(0, 1)
+            vectors[part].heads[:, items] = heads[rows, words].cpu().transpose(0, 1)
+            filled[part] = items.stop
+        count += len(batch)
+        if progress is not None:
+            progress(count)
+    return vectors
+
+
+def _batches(windows: Sequence[WindowItems], tokens: int) -> Iterator[list[WindowItems]]:
+    batch: list[WindowItems] = []
+    for items in windows:
+        if batch and (len(batch) + 1) * max(len(each.window.ids) for each in (batch[-1], items)) > tokens:
+            yield batch
+            batch = []
+        batch.append(items)
+    if batch:
+        yield batch
+
+
+def _word_vectors(
+    model: Model, windows: Sequence[Window], numbers: Sequence[dict[int, int]]
+) -> tuple[Float[Tensor, "prompt word site d_model"], Float[Tensor, "prompt word head d_head"]]:
+    (stack, config), target = probed_stack(model), least_target(model, len(windows))
+    sites, last = ("0.resid_pre", "*.attn.z", "*.resid_post"), f"{stack}.{config.n_layers - 1}.resid_post"
+    tokens = TokenBatch.from_rows([window.ids for window in windows])
+    out = run(model, tokens, capture=[f"{stack}.{site}" for site in sites], target=target, until=last)
+    rows = [[number.get(word, -1) for word in window.word_of] for window, number in zip(windows, numbers, strict=True)]
+    belongs = membership(rows, max(map(len, numbers)), out.tokens.ids.shape[1]).to(model.device)
+    share = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
+    stream, heads = [], []
+    for name, value in out.activations.items():
+        if name.endswith(".attn.z"):
+            heads.append((share @ value.flatten(2).float()).unflatten(-1, value.shape[-2:]))
+        else:
+            stream.append(share @ value.float())
+    return torch.stack(stream, 2), torch.cat(heads, 2)
+
 
 Splits = tuple[Read, Read]  # what a model made of the items to train on, and of those to test on
 HALVES = 8  # random halves of the training documents that mixes of layers are fitted to again
@@ -39,19 +121,15 @@ class Scores:
 
 
 def probe(
-    items: TaskItems, made: Splits, untrained: Float[Tensor, "site item"], *, penalty: float, seed: int
+    items: TaskItems, splits: Splits, untrained: Float[Tensor, "site item"], *, penalty: float, seed: int
 ) -> Scores:
-    """Probes of every site for the task and its control task, probes of mixed layers, and what stands beside them.
-
-    Args:
-        items: a task's items in both splits.
-        made: what the model made of both splits.
-        untrained: where the probes of the untrained model are right.
-        penalty: see `interp.probes.fit`.
-        seed: of the halves.
-    """
-    right = _right(_vectors(items, made), items, ["label", "control"], penalty)
-    cumulative, shares, half_shares = _mixes(_streams(items, made), items, penalty, seed)
+    """Probes of every site for the task and its control task, probes of mixed layers, and what stands beside them."""
+    right = _right(_vectors(items, splits), items, ["label", "control"], penalty)
+    if items.task.label is None:  # layers can be mixed along the same axes only
+        streams = _edges(*splits, "stream", common=True)
+    else:
+        streams = [each.stream for each in _vectors(items, splits)]
+    cumulative, shares, half_shares = _mixes(streams, items, penalty, seed)
     rule, rule_name = baseline(items)
     return Scores(
         groups=items.test.groups,
@@ -69,35 +147,27 @@ def probe(
     )
 
 
-def right_alone(items: TaskItems, made: Splits, penalty: float) -> Float[Tensor, "site item"]:
+def right_alone(items: TaskItems, splits: Splits, penalty: float) -> Float[Tensor, "site item"]:
     """Where each site's probe is right, without its control task."""
-    return _right(_vectors(items, made), items, ["label"], penalty)[:, 0]
+    return _right(_vectors(items, splits), items, ["label"], penalty)[:, 0]
 
 
-def _vectors(items: TaskItems, made: Splits) -> Sequence[Vectors]:
-    """What the probes read, for training and for the test."""
+def _vectors(items: TaskItems, splits: Splits) -> Sequence[Vectors]:
     if items.task.label is None:
-        both = zip(_edges(*made, "stream"), _edges(*made, "heads"), strict=True)
-        return [Vectors(stream, heads) for stream, heads in both]
-    splits = [(read["words"], split.rows) for read, split in zip(made, (items.train, items.test), strict=True)]
-    return [words.of(torch.tensor(rows)) if len(rows) < len(words) else words for words, rows in splits]
-
-
-def _streams(items: TaskItems, made: Splits) -> Sequence[Tensor]:
-    """What probes of mixed layers read: layers can be mixed along the same axes only."""
-    if items.task.label is None:
-        return _edges(*made, "stream", common=True)
-    return [each.stream for each in _vectors(items, made)]
+        edges = zip(_edges(*splits, "stream"), _edges(*splits, "heads"), strict=True)
+        return [Vectors(stream, heads) for stream, heads in edges]
+    pairs = [(read["words"], split.rows) for read, split in zip(splits, (items.train, items.test), strict=True)]
+    return [words.only(torch.tensor(rows)) if len(rows) < len(words) else words for words, rows in pairs]
 
 
 def _edges(train: Read, test: Read, kind: str, *, common: bool = False) -> tuple[Tensor, Tensor]:
     """Vectors of edges, along each site's principal axes of the training words at both ends, or those of all sites."""
     ends = [[getattr(read[end], kind) for end in ("pronouns", "mentions")] for read in (train, test)]
-    both = torch.cat(ends[0], 1)
+    words = torch.cat(ends[0], 1)
     if common:
-        scaling = Scaling.of(both)
-        both, ends = scaling(both).flatten(0, 1)[None], [[scaling(end) for end in pair] for pair in ends]
-    axes = Axes.of(both, _AXES)
+        scaling = Scaling.of(words)
+        words, ends = scaling(words).flatten(0, 1)[None], [[scaling(end) for end in pair] for pair in ends]
+    axes = Axes.of(words, _AXES)
     first, second = (edge_vectors(axes(pronouns), axes(mentions)) for pronouns, mentions in ends)
     return first, second
 
@@ -105,33 +175,32 @@ def _edges(train: Read, test: Read, kind: str, *, common: bool = False) -> tuple
 def _right(
     vectors: Sequence[Vectors], items: TaskItems, kinds: Sequence[str], penalty: float
 ) -> Float[Tensor, "site task item"]:
-    """Fit on the training vectors, and say where each probe is right on the test's."""
-    labels, wanted = (torch.stack([items.classes[kind][split] for kind in kinds]) for split in range(2))
-    some = _evenly(labels.shape[1])
+    labels, test_labels = (torch.stack([items.classes[kind][split] for kind in kinds]) for split in range(2))
+    sample = _evenly(labels.shape[1])
     streams = fit(vectors[0].stream, labels, items.n_classes, penalty=penalty)
-    heads = fit(vectors[0].heads[:, some], labels[:, some], items.n_classes, penalty=penalty)
+    heads = fit(vectors[0].heads[:, sample], labels[:, sample], items.n_classes, penalty=penalty)
     predicted = torch.cat([streams.predict(vectors[1].stream), heads.predict(vectors[1].heads)])
-    return (predicted == wanted).float()
+    return (predicted == test_labels).float()
 
 
-def _evenly(n_items: int) -> Int[Tensor, " some"]:
-    """At most `_FEWER` of so many items, evenly through them."""
+def _evenly(n_items: int) -> Int[Tensor, " sample"]:
     return torch.linspace(0, n_items - 1, min(n_items, _FEWER), dtype=torch.float64).long()
 
 
 def _mixes(
     streams: Sequence[Tensor], items: TaskItems, penalty: float, seed: int
 ) -> tuple[Float[Tensor, "layer item"], Float[Tensor, " layer"], Float[Tensor, "half layer"]]:
-    """Probes of mixed layers: where that of layers 0..l is right, the last one's shares, and those of halves."""
-    labels, wanted = items.classes["label"]
-    some = _evenly(len(labels))
-    scaling = Scaling.of(streams[0][:, some])
-    train, test = scaling(streams[0][:, some]), scaling(streams[1])
-    labels, groups = labels[some], items.train.groups[some]
+    labels, test_labels = items.classes["label"]
+    sample = _evenly(len(labels))
+    scaling = Scaling.of(streams[0][:, sample])
+    train, test = scaling(streams[0][:, sample]), scaling(streams[1])
+    labels, groups = labels[sample], items.train.groups[sample]
     mixes = [fit_mix(train[:count], labels, items.n_classes, penalty=penalty) for count in range(1, len(train) + 1)]
-    cumulative = torch.stack([(mix.predict(test[: len(mix.shares)]) == wanted).float() for mix in mixes])
-    kept = halves_of(groups, seed)
-    halves = [fit_mix(train[:, half], labels[half], items.n_classes, penalty=penalty).shares for half in kept]
+    cumulative = torch.stack([(mix.predict(test[: len(mix.shares)]) == test_labels).float() for mix in mixes])
+    halves = [
+        fit_mix(train[:, half], labels[half], items.n_classes, penalty=penalty).shares
+        for half in halves_of(groups, seed)
+    ]
     return cumulative, mixes[-1].shares, torch.stack(halves) if halves else train.new_empty(0, len(train))
 
 

@@ -1,17 +1,190 @@
-"""Runs the probes on one corpus, task by task."""
+"""What do probes find in one corpus? A row a layer and head, and how deep each task is read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any, NamedTuple
 
-from analyses.probe.fitted import Splits, probe, right_alone
-from analyses.probe.items import SPLITS, Items, choose, probed_stack
-from analyses.probe.probe_tables import Probed
-from analyses.probe.probe_tasks import COREFERENCE, TAG, TASKS, TaskItems, split_of, with_control
-from analyses.probe.vectors import read
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from scipy import stats
+from torch import Tensor
+
+from analyses.probe.fitted import Scores, Splits, probe, read, right_alone
+from analyses.probe.probe_tasks import (
+    COREFERENCE,
+    SPLITS,
+    TAG,
+    TASKS,
+    Items,
+    TaskItems,
+    choose,
+    probed_stack,
+    split_of,
+    with_control,
+)
 from analyses.scoring.collectors import refuse_unread
-from interp import AnnotatedText, InputError, Model
+from interp import AnnotatedText, InputError, Model, StackConfig
 from interp.errors import whole_number
 from interp.initialisation import untrained
-from interp.probes import PENALTY
+from interp.patterns.totals import N_GROUPS
+from interp.probes import PENALTY, centre_of_gravity, expected_layer_terms
+from interp.statistics import estimate
+
+
+class Columns(NamedTuple):
+    """Columns of what probes get, what a rival gets, the difference, and the difference's bounds."""
+
+    value: str
+    rival: str
+    difference: str
+    low: str
+    high: str
+
+
+CONTROL = Columns("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
+RULE = Columns("accuracy", "baseline", "gain", "gain_low", "gain_high")
+UNTRAINED = Columns("accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high")
+AMBIGUOUS = Columns("ambiguous_accuracy", "ambiguous_baseline", "ambiguous_gain", "ambiguous_low", "ambiguous_high")
+LAYER_COLUMNS = [
+    *("stack", "layer", "head", "depth", "site", "task", *CONTROL, "n", *RULE[1:], "baseline_name"),
+    *(*UNTRAINED[1:], "cumulative_accuracy", *AMBIGUOUS, "ambiguous_n"),
+]
+DEPTH_COLUMNS = ["stack", "task", "measure", "value", "ci_low", "ci_high", "n"]
+EXPECTED, GRAVITY = "expected layer", "centre of gravity"
+Interval = tuple[float, float, float]  # the value and its two bounds
+_NOTHING: Interval = (np.nan, np.nan, np.nan)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the probes of one corpus found, task by task, and what was read for it."""
+
+    stack: str
+    config: StackConfig
+    seed: int
+    scores: Mapping[str, Scores]
+    left_out: Mapping[str, str]  # tasks that have no items, and why
+    counts: Mapping[str, int]
+    documents: int
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """A row a task and layer's stream or head: the rows of `tables/layers`.
+
+        `depth` counts the blocks passed: 0 is the stream into the first. `ci_low` and `ci_high` bound the selectivity.
+        `gain` is accuracy less `baseline`: the most frequent label of the type, for edges the strictest rule (nearest
+        mention and the like). `learnt` is accuracy less `untrained_accuracy`, that of the same probe on the model with
+        fresh weights. `ambiguous_*` are tags of the types that training shows both as noun and as verb. Intervals are
+        over test documents, for the probes as trained, one draw of the control task and one untrained model.
+        """
+        n_layers, n_heads = self.config.n_layers, self.config.n_heads
+        rows: list[tuple[int, int | None, int, str]] = [(0, None, 0, "resid_pre")]
+        rows += [(layer, None, layer + 1, "resid_post") for layer in range(n_layers)]
+        rows += [(layer, head, layer + 1, "attn.z") for layer in range(n_layers) for head in range(n_heads)]
+        sites = pd.DataFrame(rows, columns=["layer", "head", "depth", "site"]).astype({"head": "Int64"})
+        columns = {task: _columns(scores, self.seed) for task, scores in self.scores.items()}
+        tables = [sites.assign(stack=self.stack, task=task, **values) for task, values in columns.items()]
+        return pd.concat(tables, ignore_index=True).reindex(columns=LAYER_COLUMNS)
+
+    @cached_property
+    def depths(self) -> pd.DataFrame:
+        """How deep each task is read: `stack, task, measure, value, ci_low, ci_high, n`, the rows of `tables/depths`.
+
+        The expected layer is missing where all layers together read the task no better than the embedding alone; its
+        interval is a bootstrap over test documents, of the probes as trained. That of the centre of gravity comes from
+        probes fitted again to halves of the training documents. A task `a - b` is the difference of two, on the same
+        documents: first each task, then of each two the later of `TASKS` less the earlier.
+        """
+        pairs = [(task, None) for task in self.scores]
+        pairs += [(task, base) for base, task in combinations([task for task in TASKS if task in self.scores], 2)]
+        rows = []
+        for task, base in pairs:
+            scores, base_scores = self.scores[task], self.scores[base] if base else None
+            n = min(len(each.groups) for each in (scores, base_scores) if each is not None)
+            name = f"{task} - {base}" if base else task
+            expected = expected_with_interval(scores, base_scores, self.seed)
+            centre = centre_with_interval(scores, base_scores)
+            rows += [(self.stack, name, EXPECTED, *expected, n), (self.stack, name, GRAVITY, *centre, n)]
+        return pd.DataFrame(rows, columns=DEPTH_COLUMNS)
+
+
+def _columns(scores: Scores, seed: int) -> dict[str, Any]:
+    cumulative = np.full(len(scores.right), np.nan)
+    cumulative[: len(scores.cumulative)] = scores.cumulative.mean(1)
+    rule = scores.baseline.expand_as(scores.right)
+    columns = {"n": len(scores.groups), "baseline_name": scores.baseline_name, "cumulative_accuracy": cumulative}
+    for names, rival in ((CONTROL, scores.control), (RULE, rule), (UNTRAINED, scores.untrained)):
+        columns |= _against(scores, rival, seed, names)
+    if scores.ambiguous is not None:
+        columns |= _against(scores, rule, seed, AMBIGUOUS, scores.ambiguous)
+        columns["ambiguous_n"] = int(scores.ambiguous.sum())
+    return columns
+
+
+def _against(
+    scores: Scores,
+    rival: Float[Tensor, "site item"],
+    seed: int,
+    names: Sequence[str],
+    mask: Float[Tensor, " item"] | None = None,
+) -> dict[str, np.ndarray]:
+    mask = torch.ones(len(scores.groups)) if mask is None else mask
+    if not mask.any():
+        return {name: np.full(len(scores.right), np.nan) for name in names}
+    values = scores.right, rival, torch.ones_like(rival)
+    right, rivals, counts = (_sums(scores.groups, each * mask) for each in values)
+    result = estimate(right, counts, rivals, counts, seed=seed)
+    return dict(zip(names, (result.value, result.baseline, result.gain, result.low, result.high), strict=True))
+
+
+def _sums(groups: Int[Tensor, " item"], values: Float[Tensor, "*column item"]) -> np.ndarray:
+    columns = values.double().reshape(-1, len(groups)).T
+    return torch.zeros(N_GROUPS, columns.shape[1], dtype=torch.float64).index_add_(0, groups, columns).numpy()
+
+
+def expected_with_interval(scores: Scores, base: Scores | None, seed: int) -> Interval:
+    """Expected layer and its interval, or those of its difference to another task's."""
+    tasks = [each for each in (scores, base) if each is not None]
+    terms = [_expected_terms(each, seed) for each in tasks]
+    if any(each is None for each in terms):
+        return _NOTHING
+    # a group that gained as much as it lost has items all the same, and one with items of either task counts
+    present = np.bincount(torch.cat([each.groups for each in tasks]).numpy(), minlength=N_GROUPS) > 0
+    parts = [part for term in terms if term is not None for part in term]
+    expected = estimate(*parts, present=present, seed=seed)
+    return float(expected.gain[0]), float(expected.low[0]), float(expected.high[0])
+
+
+def _expected_terms(scores: Scores, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Sums of the expected layer's two terms; None where nothing is surely gained after the embedding."""
+    above, below = (_sums(scores.groups, terms) for terms in expected_layer_terms(scores.cumulative))
+    counts = _sums(scores.groups, torch.ones(len(scores.groups)))
+    gained = estimate(below, counts, seed=seed)
+    return (above, below) if gained.low[0] > 0 else None
+
+
+def centre_with_interval(scores: Scores, base: Scores | None) -> Interval:
+    """Centre of gravity and its interval, or those of its difference to another task's, half by half.
+
+    A half of the documents strays from the whole as far as the whole does from the truth: the delete-half jackknife
+    (Shao & Wu 1989), about the whole's own value, so that what changes with less text counts as unsure too.
+    """
+    value, halves = (centre_of_gravity(shares.double()) for shares in (scores.shares, scores.half_shares))
+    if base is not None:
+        value = value - centre_of_gravity(base.shares.double())
+    if not len(halves) or (base is not None and len(base.half_shares) != len(halves)):
+        return float(value), np.nan, np.nan
+    if base is not None:
+        halves = halves - centre_of_gravity(base.half_shares.double())
+    error = float((halves - value).square().mean().sqrt())
+    reach = float(stats.t.ppf(0.975, len(halves))) * error
+    lowest, highest = (0.0, len(scores.shares) - 1.0) if base is None else (-np.inf, np.inf)  # what there can be
+    return float(value), max(float(value) - reach, lowest), min(float(value) + reach, highest)
+
 
 Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
 
@@ -22,8 +195,8 @@ def measure(
     *,
     held_out: Iterable[AnnotatedText] | None = None,
     tasks: Sequence[str] | None = None,
-    words: int = TAG.most,
-    edges: int = COREFERENCE.most,
+    words: int = TAG.limit,
+    edges: int = COREFERENCE.limit,
     penalty: float = PENALTY,
     seed: int = 0,
     progress: Say | None = None,
@@ -39,12 +212,11 @@ def measure(
         corpus: texts to train on; without `held_out` a quarter of the documents is kept for the test.
         held_out: other documents to test on.
         tasks: of `TASKS`; by default those that the corpus is annotated for.
-        words: words at most to train tags and relations on, the first of the corpus; half as many are tested. Heads and
-            mixes of layers are trained on 6,000 of them.
-        edges: edges at most to train coreference on; half as many are tested.
+        words: at most to train tags and relations on, half as many to test; heads and mixes of layers have 6,000.
+        edges: at most to train coreference on, half as many to test.
         penalty: of the probes' squared weights, see `interp.probes.fit`.
         seed: of control tasks, of the untrained model's weights, of the halves and of the resampling.
-        progress: is told what is being done, and how many texts have been read.
+        progress: called with what is being done, and how many texts have been read.
 
     Raises:
         InputError: an unknown task, too few documents, a text unknown to the tokenizer; for every task the corpus has
@@ -54,16 +226,16 @@ def measure(
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")
     whole_number("seed", seed)
     say: Say = progress or (lambda stage, texts: None)
-    wanted = [task for task in TASKS if task in (tasks or TASKS)]
+    names = [task for task in TASKS if task in (tasks or TASKS)]
     items = choose(
         model,
         corpus,
         held_out,
-        words=words if any(TASKS[task].label for task in wanted) else 0,
-        edges=edges if COREFERENCE.name in wanted else 0,
+        words=words if any(TASKS[task].label for task in names) else 0,
+        edges=edges if COREFERENCE.name in names else 0,
         progress=lambda texts: say("probes: choosing words", texts),
     )
-    tasks_items, left_out = _task_items(items, wanted, seed)
+    tasks_items, left_out = _task_items(items, names, seed)
     if not tasks_items:
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
@@ -81,14 +253,13 @@ def measure(
     return Probed(*probed_stack(model), seed, scores, left_out, dict(items.counts), documents)
 
 
-def _task_items(items: Items, wanted: Sequence[str], seed: int) -> tuple[dict[str, TaskItems], dict[str, str]]:
-    """The tasks that have items, and why the others have none."""
-    sides = {task: [split_of(TASKS[task], items.windows[split]) for split in SPLITS] for task in wanted}
-    missing = [task for task in wanted if not all(side.labels for side in sides[task])]
-    what = " or ".join(TASKS[task].lacking for task in missing)
-    left_out = dict.fromkeys(missing, f"the corpus has no text with {what} both to train and to test on")
+def _task_items(items: Items, names: Sequence[str], seed: int) -> tuple[dict[str, TaskItems], dict[str, str]]:
+    sides = {task: [split_of(TASKS[task], items.windows[split]) for split in SPLITS] for task in names}
+    missing = [task for task in names if not all(side.labels for side in sides[task])]
+    lacking = " or ".join(TASKS[task].lacking for task in missing)
+    left_out = dict.fromkeys(missing, f"the corpus has no text with {lacking} both to train and to test on")
     complete = {}
-    for task in (task for task in wanted if task not in missing):
+    for task in (task for task in names if task not in missing):
         try:
             complete[task] = with_control(TASKS[task], sides[task][0], sides[task][1], seed)
         except InputError as error:
@@ -101,8 +272,7 @@ def _read(model: Model, items: Items, stage: str, say: Say) -> Splits:
     return train, test
 
 
-def _announced(tasks: Mapping[str, TaskItems], which: str, say: Say) -> Iterator[tuple[str, TaskItems]]:
-    """The tasks one by one, each announced."""
+def _announced(tasks: Mapping[str, TaskItems], model: str, say: Say) -> Iterator[tuple[str, TaskItems]]:
     for name, items in tasks.items():
-        say(f"probes: fitting {which}, {name}", len(items.train.rows))
+        say(f"probes: fitting {model}, {name}", len(items.train.rows))
         yield name, items

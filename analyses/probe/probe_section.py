@@ -1,4 +1,7 @@
-"""The probes as part of a page: which corpus each task is asked on, and tables, figures and sentences of all."""
+"""The probes as part of a page: which corpus each task is asked on, and tables, figures and sentences of all.
+
+Each number stands with its interval and what it is compared with.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,30 +12,19 @@ import pandas as pd
 from analyses.corpora import Corpus
 from analyses.figures.curves import probe_depths, probes_by_layer
 from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
-from analyses.page.schema import SCHEMAS
-from analyses.page.sections import (
-    Block,
-    Bullets,
-    Figure,
-    Part,
-    Section,
-    Text,
-    bold,
-    caveat,
-    counts_table,
-    link,
-    remark,
-    soft,
-)
-from analyses.probe import probe_sentences as sentences
+from analyses.page import sections as doc
+from analyses.page.sections import SCHEMAS, Part, Section, Text
 from analyses.probe.fitted import Scores
-from analyses.probe.probe_runs import Say, measure
-from analyses.probe.probe_tables import Probed
+from analyses.probe.probe_runs import EXPECTED, GRAVITY, RULE, UNTRAINED, Probed, Say, measure
 from analyses.probe.probe_tasks import TASKS, WORDS, Task
-from analyses.wording.formats import number
+from analyses.wording.formats import counted, interval, number, percent
+from analyses.wording.head_names import head_name
 from interp import InputError, Model
 
 _TEXTS: Mapping[str, str] = WORDS["texts"]
+UNSURE = "it cannot be told"
+_COLUMNS = "depth accuracy gain learnt selectivity {}cumulative_accuracy"
+Row = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -61,13 +53,6 @@ def section(
     A task is trained on the first corpus that annotates it, and tested on the first of `held_out` that does; where none
     does, a quarter of the corpus's documents is kept apart for the test.
 
-    Args:
-        model: a transformer of one stack with a tokenizer.
-        corpora: annotated texts.
-        held_out: annotated texts to test on.
-        seed: of everything random.
-        progress: called with what is being done, and how many texts it has read.
-
     Raises:
         InputError: nothing could be probed, with every reason; or a damaged corpus.
     """
@@ -89,74 +74,67 @@ def section(
             left_out |= dict.fromkeys(tasks, str(error))
     if not probed:
         reasons = dict.fromkeys(left_out.values())
-        said = (f"{', '.join(task for task in left_out if left_out[task] == why)}: {why}" for why in reasons)
-        raise InputError(f"nothing to probe: {'; '.join(said)}")
+        texts = (f"{', '.join(task for task in left_out if left_out[task] == why)}: {why}" for why in reasons)
+        raise InputError(f"nothing to probe: {'; '.join(texts)}")
     order = {task: source for task in TASKS for source, run in probed.items() if task in run.scores}
     whole = replace(next(iter(probed.values())), scores={task: probed[order[task]].scores[task] for task in order})
     layers, depths, deepest = whole.layers, whole.depths, whole.config.n_layers
     rows = {task: layers.loc[layers["task"] == task] for task in order}
-    best = {task: sentences.read_best(rows[task], TASKS[task], deepest) for task in order}
-    question, verdict, differences = sentences.question(depths), sentences.verdict(depths), _differences(depths)
-    curves, gravity = probes_by_layer(layers), probe_depths(depths, deepest, title=question)
-    compared: list[Block] = [*([(bold(verdict),)] if verdict else []), differences]
-    compared += [caveat(_TEXTS["apart"])] * (len(probed) > 1)
-    shown: list[Block] = [
+    best = {task: best_sentence(rows[task], TASKS[task], deepest) for task in order}
+    question, answer, lines = question_of(depths), verdict(depths), differences(depths)
+    gravity, gravity_alt = probe_depths(depths, deepest, title=question), depths_alt(depths)
+    compared: list[doc.Block] = [*([(doc.bold(answer),)] if answer else [])]
+    compared += [doc.Bullets(lines) if lines else _TEXTS["not alone"]]
+    compared += [doc.caveat(_TEXTS["apart"])] * (len(probed) > 1)
+    blocks: list[doc.Block] = [
         _TEXTS["introduction"],
-        Figure("probes_by_layer", curves, _TEXTS["by layer"], sentences.by_layer(layers)),
-        Figure("probe_depths", gravity, _TEXTS["depths"], sentences.depths(depths)),
-        Section(question, [*compared, remark(_TEXTS["intervals"])], "probes-depths"),
+        doc.Figure("probes_by_layer", probes_by_layer(layers), _TEXTS["by layer"], layers_alt(layers)),
+        doc.Figure("probe_depths", gravity, _TEXTS["depths"], gravity_alt),
+        Section(question, [*compared, doc.remark(_TEXTS["intervals"])], "probes-depths"),
     ]
     for task, source in order.items():
-        has_ambiguous = bool((rows[task]["ambiguous_n"] > 0).any())
-        columns = (
-            f"depth accuracy gain learnt selectivity {'ambiguous ambiguous_gain ' * has_ambiguous}cumulative_accuracy"
-        )
+        ambiguous = "ambiguous ambiguous_gain " * bool((rows[task]["ambiguous_n"] > 0).any())
         streams = rows[task].loc[rows[task]["head"].isna()].to_dict("records")
-        deep = sentences.depth(depths.loc[depths["task"] == task])
-        blocks: list[Block] = [
-            (f"{TASKS[task].question} ", soft(_trained_on(source, whole.scores[task]))),
-            *map(caveat, _caveats(TASKS[task], source, probed[source], held_out)),
+        deep = depth_text(depths.loc[depths["task"] == task])
+        task_blocks: list[doc.Block] = [
+            (f"{TASKS[task].question} ", doc.soft(_trained_on(source, whole.scores[task]))),
+            *map(doc.caveat, _caveats(TASKS[task], source, probed[source], held_out)),
             f"{best[task]} Of {deepest} blocks, {deep}",
-            sentences.read_by_heads(rows[task]),
-            SCHEMAS["layers"].page(streams, columns, _TEXTS["streams"]),
+            best_head_sentence(rows[task]),
+            SCHEMAS["layers"].page(streams, _COLUMNS.format(ambiguous), _TEXTS["streams"]),
         ]
-        shown.append(Section(TASKS[task].title, blocks, f"probes-{task}"))
+        blocks.append(Section(TASKS[task].title, task_blocks, f"probes-{task}"))
     refusals = {TASKS[task].title: left_out[task] for task in TASKS if task in left_out}
-    short: list[tuple[Text, Text]] = [(link(TASKS[task].title, f"probes-{task}"), text) for task, text in best.items()]
-    if isinstance(differences, Bullets):
-        short.append((link(question, "probes-depths"), verdict or differences.items[0]))
+    blocks += [doc.caveat(f"{title}: not probed: {why}.") for title, why in refusals.items()]
+    short: list[tuple[Text, Text]] = [
+        (doc.link(TASKS[task].title, f"probes-{task}"), text) for task, text in best.items()
+    ]
+    short += [(doc.link(question, "probes-depths"), answer or lines[0])] if lines else []
     counts = pd.DataFrame([run.counts for run in probed.values()]).fillna(0).astype(int).to_dict("records")
     return Part(
-        sections=[
-            Section(
-                "Probes of every layer",
-                [
-                    *shown,
-                    *(caveat(f"{title}: not probed: {why}.") for title, why in refusals.items()),
-                    remark(_TEXTS["chosen"]),
-                ],
-                "probes",
-            )
-        ],
+        sections=[Section("Probes of every layer", [*blocks, doc.remark(_TEXTS["chosen"])], "probes")],
         short=[*short, *((title, f"Not probed: {why}.") for title, why in refusals.items())],
-        counted=counts_table(counts, [source.name for source in probed], counts[0].keys()),
+        counted=doc.counts_table(counts, [source.name for source in probed], counts[0].keys()),
         definitions=[*WORDS["definitions"].items()],
         tables={"layers": layers, "depths": depths},
         facts={
-            "tasks": {task: _facts(source, whole.scores[task]) for task, source in order.items()},
+            "tasks": {
+                task: {
+                    "trained_on": source.corpus.name,
+                    "tested_on": source.held_out.name if source.held_out else "documents kept apart",
+                    "documents": whole.scores[task].documents,
+                    "trained": whole.scores[task].n_train,
+                    "tested": len(whole.scores[task].groups),
+                }
+                for task, source in order.items()
+            },
             "left_out": {source.name: run.counts for source, run in probed.items()},
             "not_probed": {task: left_out[task] for task in TASKS if task in left_out},
         },
     )
 
 
-def _differences(depths: pd.DataFrame) -> Bullets | str:
-    lines = sentences.differences(depths)
-    return Bullets(lines) if lines else _TEXTS["not alone"]
-
-
 def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dict[Source, list[str]], dict[str, str]]:
-    """Which tasks are asked of which texts, and why others are not."""
     sources: dict[Source, list[str]] = {}
     left_out = {}
     for name, task in TASKS.items():
@@ -180,30 +158,116 @@ def _trained_on(source: Source, scores: Scores) -> str:
 
 
 def _caveats(task: Task, source: Source, probed: Probed, held_out: Sequence[Corpus]) -> list[str]:
-    """What makes a task's numbers less than they look."""
     scores, names = probed.scores[task.name], ", ".join(text.name for text in held_out)
     documents, n = scores.documents["test"], len(scores.groups)
     unknown, tokens = probed.counts.get("unknown tokens", 0), probed.counts.get("tokens", 0)
+    untested = f"No {task.annotation} in {names}, so documents of the same corpus were kept for the test."
+    share = f"{unknown / max(1, tokens):.0%} of the tokens of {source.name} are unknown to the model."
     caveats = {
-        f"No {task.annotation} in {names}, so documents of the same corpus were kept for the test.": bool(
-            held_out and not source.held_out
-        ),
-        _TEXTS["stopped"]: scores.n_train >= task.most,
+        untested: bool(held_out and not source.held_out),
+        _TEXTS["stopped"]: scores.n_train >= task.limit,
         f"Only {documents} documents to test on: intervals are rough.": documents < FEW_DOCUMENTS,
         f"Only {n} items to test on: such shares are rough.": n < FEW_ITEMS,
-        f"{unknown / max(1, tokens):.0%} of the tokens of {source.name} are unknown to the model.": (
-            unknown > UNKNOWN * tokens
-        ),
+        share: unknown > UNKNOWN * tokens,
     }
     return [text for text, holds in caveats.items() if holds]
 
 
-def _facts(source: Source, scores: Scores) -> dict[str, Any]:
-    """What run.json says of one task."""
-    return {
-        "trained_on": source.corpus.name,
-        "tested_on": source.held_out.name if source.held_out else "documents kept apart",
-        "documents": scores.documents,
-        "trained": scores.n_train,
-        "tested": len(scores.groups),
-    }
+# Sentences.
+
+
+def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
+    """Where a task is read best, how well, and what the simplest rivals get."""
+    streams = rows.loc[rows["head"].isna()]
+    best = streams.loc[streams["accuracy"].idxmax()].to_dict()  # of equals the first
+    where = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
+    rivals = []
+    for rival, name in ((RULE, f"{WORDS['rule']} ({best['baseline_name']})"), (UNTRAINED, WORDS["untrained"])):
+        doubt = "" if direction(best[rival.low], best[rival.high]) == "more" else " (the probe is not surely better)"
+        rivals.append(f"{name} gets {percent(best[rival.rival])}{doubt}")
+    right = f"{percent(best['accuracy'])} of {number(best['n'])} {task.items} right"
+    return f"Read best {where}: {right}; {' and '.join(rivals)}."
+
+
+def best_head_sentence(rows: pd.DataFrame) -> str:
+    """Which head's output alone is read best."""
+    heads = rows.loc[rows["head"].notna()]
+    best = heads.loc[heads["accuracy"].idxmax()].to_dict()
+    name, selectivity = head_name(best["layer"], best["head"]), _signed({**best, "value": best["selectivity"]})
+    right = number(best["accuracy"])
+    return f"Of single heads’ outputs, that of {name} is read best: {right}, selectivity {selectivity}."
+
+
+def layers_alt(layers: pd.DataFrame) -> str:
+    """What the curves of all tasks show: each layer's probe, and the best control."""
+    texts = []
+    for task, rows in layers.loc[layers["head"].isna()].groupby("task", sort=False):
+        ordered = rows.sort_values("depth")
+        values = zip(ordered["depth"], ordered["accuracy"], strict=True)
+        points = ", ".join(f"{depth} {number(right)}" for depth, right in values)
+        texts.append(f"{task}: {points}; its control at most {number(ordered['control_accuracy'].max())}")
+    return f"Accuracy after each number of blocks. {'. '.join(texts)}."
+
+
+def depths_alt(depths: pd.DataFrame) -> str:
+    """What the dots of all tasks show."""
+    return " ".join(f"{task}: {depth_text(rows)}" for task, rows in depths.groupby("task", sort=False))
+
+
+def depth_text(rows: pd.DataFrame) -> str:
+    """Both measures of how deep one task is read."""
+    texts = [
+        WORDS["no layer"]
+        if pd.isna(row["value"])
+        else f"{row['measure']} {number(row['value'])} (95% {interval(row['ci_low'], row['ci_high'])})"
+        for row in rows.to_dict("records")
+    ]
+    return f"{'; '.join(texts)}."
+
+
+def direction(low: float, high: float) -> str | None:
+    """What an interval says of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
+    return "more" if low > 0 else "less" if high < 0 else None
+
+
+def _signed(row: Row) -> str:
+    return f"{number(row['value'], sign=True)} (95% {interval(row['ci_low'], row['ci_high'], sign=True)})"
+
+
+def differences(depths: pd.DataFrame) -> list[str]:
+    """For each two tasks, whether one is read higher than the other, by both measures."""
+    lines = []
+    for pair, rows in depths.loc[depths["task"].str.contains(" - ")].groupby("task", sort=False):
+        task, base = str(pair).split(" - ")
+        texts = []
+        for row in rows.to_dict("records"):
+            answer = {"more": "yes", "less": "no, lower", None: UNSURE}[direction(row["ci_low"], row["ci_high"])]
+            answer = f"{answer}: {_signed(row)} blocks"
+            answer = f"{UNSURE}: one of them has none" if pd.isna(row["value"]) else answer
+            texts.append(f"By the {row['measure']}, {answer}.")
+        verb = "Are" if task == "relation" else "Is"
+        lines.append(f"{verb} {TASKS[task].subject} read higher than {TASKS[base].subject}? {' '.join(texts)}")
+    return lines
+
+
+def question_of(depths: pd.DataFrame) -> str:
+    """What the depths of the tasks that were probed can answer."""
+    tasks = set(depths["task"])
+    if any(str(task).startswith("coreference - ") for task in tasks):
+        return "Is syntax read low in the model, and coreference high?"
+    return "Which is read higher in the model?" if len(tasks) > 1 else "How deep in the model is it read?"
+
+
+def verdict(depths: pd.DataFrame) -> str | None:
+    """Is syntax read low and coreference high? None where coreference or syntax was not probed."""
+    pairs = depths.loc[depths["task"].str.startswith("coreference - ")]
+    if pairs.empty:
+        return None
+    answers = []
+    for name in (EXPECTED, GRAVITY):
+        rows = pairs.loc[pairs["measure"] == name]
+        ways = [direction(low, high) for low, high in zip(rows["ci_low"], rows["ci_high"], strict=True)]
+        answers.append("no" if "less" in ways else UNSURE if None in ways else "yes")
+    if answers[0] == answers[1]:
+        return "It cannot be told." if answers[0] == UNSURE else f"{answers[0].capitalize()}, by both measures."
+    return f"By the {EXPECTED}: {answers[0]}. By the {GRAVITY}: {answers[1]}."

@@ -1,20 +1,152 @@
-"""Which tasks do probes solve, what are the classes of each, and what does a rule that reads no sentence get?"""
+"""Which tasks do probes solve, on which items, and what does a rule that reads no sentence get?
+
+Items are words with a tag or relation, and pronouns with two mentions. They are chosen from texts alone, before any
+model runs, so that a model and its untrained copy answer the same ones.
+"""
 
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analyses.probe.items import WindowItems
-from analyses.scoring.antecedents import RIVALS
-from interp import AnnotatedText, InputError
+from analyses.reading.windows import Window, windows
+from analyses.scoring.antecedents import RIVALS, AntecedentItem, items_and_unasked
+from interp import AnnotatedText, InputError, Model, StackConfig
 from interp.patterns import group_of
 from interp.probes import commonest_labels, control_labels
+
+SPLITS = ("train", "test")
+_TEST_SHARE = 4  # one document of so many is kept for the test
+
+
+def probed_stack(model: Model) -> tuple[str, StackConfig]:
+    """The stack whose layers are probed: the only one, or the encoder, which reads the text as it is."""
+    return next(iter(model.config.stacks.items()))
+
+
+class Edge(NamedTuple):
+    """A pronoun and one mention before it: are they of one chain?"""
+
+    pronoun: int  # word indices in the text
+    mention: int
+    forms: str  # of both, in lower case: the type of the pair
+    same: bool
+    rules: tuple[float, ...]  # for each of `RIVALS`, how surely it gets this edge right
+
+
+class WindowItems(NamedTuple):
+    """The items of one window: words with labels, and edges."""
+
+    window: Window
+    words: tuple[int, ...]
+    edges: tuple[Edge, ...]
+
+    @property
+    def ends(self) -> dict[str, Sequence[int]]:
+        """The words whose vectors the items need."""
+        pronouns, mentions = ([getattr(edge, end) for edge in self.edges] for end in ("pronoun", "mention"))
+        return {"words": self.words, "pronouns": pronouns, "mentions": mentions}
+
+
+@dataclass
+class Items:
+    """All items of both splits, in an order that does not depend on that of the documents."""
+
+    windows: dict[str, list[WindowItems]] = field(default_factory=lambda: {split: [] for split in SPLITS})
+    counts: Counter[str] = field(default_factory=Counter)
+    documents: dict[str, set[str]] = field(default_factory=lambda: {split: set() for split in SPLITS})
+
+
+def choose(
+    model: Model,
+    corpus: Iterable[AnnotatedText],
+    held_out: Iterable[AnnotatedText] | None,
+    *,
+    words: int,
+    edges: int,
+    progress: Callable[[int], object] | None = None,
+) -> Items:
+    """Items of a corpus, at most so many words and edges for training and half as many for the test.
+
+    Without `held_out` a quarter of the documents, by a hash of their names, is kept for the test. Reading stops where
+    there are enough items.
+    """
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json")
+    items = Items()
+    room = {
+        split: Counter(words=words // part, edges=edges // part) for split, part in zip(SPLITS, (1, 2), strict=True)
+    }
+    for texts, filled in ((corpus, SPLITS[:1] if held_out is not None else SPLITS), (held_out or (), SPLITS[1:])):
+        for text in texts:
+            if all(count <= 0 for split in filled for count in room[split].values()):
+                items.counts["corpora not read to their end: enough words and pronouns"] += 1
+                break
+            split = filled[-1] if len(filled) == 1 or is_test(text.document) else filled[0]
+            items.counts["texts"] += 1
+            items.documents[split].add(text.document)
+            items.windows[split] += _window_items(model, text, room[split], items.counts)
+            if progress is not None:
+                progress(items.counts["texts"])
+    train, test = (items.documents[split] for split in SPLITS)
+    if common := train & test:
+        name = sorted(common)[0]
+        raise InputError(f"{name!r} is a document of both the corpus and the held-out one: keep them apart")
+    if not train or len(test) < 2:
+        documents = f"{len(train)} to train on and {len(test)} to test on"
+        hashed = ", of which a hash of the name keeps a quarter for the test" if held_out is None else ""
+        raise InputError(f"a probe needs documents to train on and two others to test on{hashed}; got {documents}")
+    for group in items.windows.values():
+        group.sort(
+            key=lambda each: (len(each.window.ids), each.window.text.document, each.window.start, each.window.ids)
+        )
+    return items
+
+
+def is_test(document: str) -> bool:
+    """Whether a document is kept for the test; apart from the hash that groups documents for intervals."""
+    return blake2b(document.encode(), digest_size=1, person=b"probe").digest()[0] % _TEST_SHARE == 0
+
+
+def _window_items(model: Model, text: AnnotatedText, room: Counter[str], counts: Counter[str]) -> Iterator[WindowItems]:
+    assert model.tokenizer is not None
+    labelled = (text.tags or text.relations) is not None and room["words"] > 0
+    referring, why_not = items_and_unasked(text) if room["edges"] > 0 else ([], [])
+    if not (labelled or referring or why_not):
+        counts["texts passed over: nothing to ask of them"] += 1
+        return
+    for window in windows(text, model.tokenizer, probed_stack(model)[1].n_ctx, counts):
+        words = tuple(word for word in range(window.start, window.stop) if labelled and window.scores(word))
+        edges = tuple(edge for item in referring if room["edges"] > 0 for edge in _edges(item, window, counts))
+        counts.update(reason for word, reason in why_not if window.scores(word))
+        if words or edges:
+            room.subtract({"words": len(words), "edges": len(edges)})
+            yield WindowItems(window, words, edges)
+
+
+def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterator[Edge]:
+    """The nearest mention of the pronoun's chain and the nearest of another: as many right as wrong."""
+    if not window.scores(item.pronoun):
+        return
+    starts = enumerate(item.candidates)
+    visible = [i for i, word in starts if word >= window.start and window.pieces[word - window.start] > 0]
+    latest = {item.correct[i]: i for i in visible}  # ascending: the nearest stays
+    if len(latest) < 2:
+        counts["pronouns left out: no right and wrong candidate within the window"] += 1
+        return
+    pair = item.keeping(sorted(latest.values()))
+    verdicts = [rule(pair) for rule in RIVALS]
+    for i, (mention, same, form) in enumerate(zip(pair.candidates, pair.correct, pair.forms, strict=True)):
+        right = tuple(verdict[i] if same else 1 - verdict[i] for verdict in verdicts)
+        yield Edge(item.pronoun, mention, f"{item.form} {form}", same, right)
+
 
 _AMBIGUOUS = ("NOUN", "VERB")
 WORDS: dict[str, Any] = tomllib.loads(files("analyses.probe").joinpath("words.toml").read_text("utf-8"))
@@ -22,7 +154,7 @@ WORDS: dict[str, Any] = tomllib.loads(files("analyses.probe").joinpath("words.to
 
 @dataclass(frozen=True)
 class Task:
-    """What probes are items: a name in tables, and what `words.toml` says of it.
+    """A name in tables, and what `words.toml` says of it.
 
     `label` is the class of a word, None where its text has none; without it pairs of words are asked about.
     """
@@ -33,7 +165,7 @@ class Task:
     needs: str
     annotation: str
     lacking: str
-    most: int
+    limit: int
     label: Callable[[AnnotatedText, int], str | None] | None = None
 
     @property
@@ -104,11 +236,7 @@ def split_of(task: Task, windows: Sequence[WindowItems]) -> Split:
 
 
 def with_control(task: Task, train: Split, test: Split, seed: int) -> TaskItems:
-    """The task with its control task drawn.
-
-    Raises:
-        InputError: fewer than two classes, or fewer types than classes.
-    """
+    """The task with its control task drawn."""
     classes = {label: index for index, label in enumerate(sorted(set(train.labels)))}
     types = len(set(train.types))
     if len(classes) < 2 or types < len(classes):
@@ -117,8 +245,8 @@ def with_control(task: Task, train: Split, test: Split, seed: int) -> TaskItems:
             f"{len(classes)} classes and {types} types: give more text"
         )
     labels = [[classes.get(label, -1) for label in each.labels] for each in (train, test)]  # -1 is never predicted
-    drawn = control_labels([*train.types, *test.types], labels[0], seed=seed)
-    control = [[drawn[form] for form in each.types] for each in (train, test)]
+    classes_of = control_labels([*train.types, *test.types], labels[0], seed=seed)
+    control = [[classes_of[form] for form in each.types] for each in (train, test)]
     kinds = {"label": labels, "control": control}
     tensors = {kind: (torch.tensor(train), torch.tensor(test)) for kind, (train, test) in kinds.items()}
     return TaskItems(task, train, test, len(classes), tensors)
@@ -130,15 +258,15 @@ def baseline(items: TaskItems) -> tuple[Float[Tensor, " item"], str]:
     if rules is not None:
         best = int(rules.mean(0).argmax())
         return rules[:, best], RIVALS[best].name
-    labels, wanted = items.classes["label"]
+    labels, test_labels = items.classes["label"]
     of_type, commonest = commonest_labels(items.train.types, labels.tolist())
-    guessed = [of_type.get(name, commonest) for name in items.test.types]
-    return (torch.tensor(guessed) == wanted).float(), "most frequent of the type"
+    guesses = [of_type.get(name, commonest) for name in items.test.types]
+    return (torch.tensor(guesses) == test_labels).float(), "most frequent of the type"
 
 
 def ambiguous(items: TaskItems) -> Float[Tensor, " item"] | None:
     """1 at the test words whose type is both a noun and a verb in training; None where no tags are items."""
     if items.task is not TAG:
         return None
-    seen = set(zip(items.train.types, items.train.labels, strict=True))
-    return torch.tensor([all((name, tag) in seen for tag in _AMBIGUOUS) for name in items.test.types]).float()
+    pairs = set(zip(items.train.types, items.train.labels, strict=True))
+    return torch.tensor([all((name, tag) in pairs for tag in _AMBIGUOUS) for name in items.test.types]).float()

@@ -1,40 +1,42 @@
-"""What does a page say of one behaviour? Turns what was measured and tested into a line in short and a section."""
+"""What do attention and patches show of every behaviour, and what does a page say of it?
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+Patches read no corpus, and what reads a corpus patches nothing: other processes patch while this one reads.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analyses.behaviours import vocabulary
+from analyses.behaviours import asked_of, vocabulary
 from analyses.corpora import Corpus
+from analyses.corpora.serving import Serving, serving, unserved
+from analyses.execution.side_by_side import meanwhile, side_by_side
 from analyses.figures import measure_name
-from analyses.headlines import say
+from analyses.headlines.sentences import attention_clause, rule_sentence, task_sentence
 from analyses.measures.definitions import RANKED, UNITS, Behaviour
 from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
-from analyses.measures.head_tables import Collected, Heads, Measured
-from analyses.page.schema import SCHEMAS, WAYS
-from analyses.page.sections import (
-    BREAK,
-    Block,
-    Bullets,
-    Figure,
-    Part,
-    Section,
-    Table,
-    Text,
-    bold,
-    caveat,
-    emphasis,
-    link,
-    soft,
-)
+from analyses.measures.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
+from analyses.page import sections as doc
+from analyses.page.sections import SCHEMAS, WAYS, Part, Text
+from analyses.reading.windows import Reading
+from analyses.report.scaffold import Run
+from analyses.scoring.collectors import collected, read, refuse_unread
 from analyses.scoring.rules import BEATS, FAILS, OTHERS, RULE_COLUMNS, UNTESTED
-from analyses.tasks.causal_tests import Effects
+from analyses.tasks.causal_tests import Effects, no_effects
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, head_name
 from analyses.wording.plain_words import TEXTS, WORDS, worded
+from interp import InputError, Model, Transformer
+from interp.patterns.norm_weighted import NormWeighted
 
+_NO_PAIRS = "there are no minimal pairs for it"
+_TWO_STACKS = (
+    "its minimal pairs are prompts for models of one stack; interp patch with --target patches an encoder-decoder"
+)
 _ROWS = 10  # heads in a table
 _CELL = [*HEAD, "measure"]
 _COLUMNS = "head measure value baseline baseline_name gain interval n q without norm_value"
@@ -42,21 +44,18 @@ _COLUMNS = "head measure value baseline baseline_name gain interval n q without 
 
 @dataclass(frozen=True)
 class Result:
-    """One behaviour in one kind of attention, measured, tested and drawn.
-
-    `left_out` says why where this model could not be measured on its corpus.
-    """
+    """One behaviour in one kind of attention, measured, tested and drawn; or why it was not measured (`left_out`)."""
 
     behaviour: Behaviour
     kind: Heads
     corpus: Corpus
-    generated: bool  # no given corpus annotates it, so it was measured on generated tales
+    generated: bool  # no corpus of the user annotates it, so it was measured on generated tales
     measured: Measured
     tested: Effects
     left_out: str | None = None
     collected: Collected | None = None
-    drawn: Sequence[Figure] = ()
-    caused: Mapping[str, Figure] = field(default_factory=dict)  # by task
+    figures: Sequence[doc.Figure] = ()
+    effect_figures: Mapping[str, doc.Figure] = field(default_factory=dict)  # by task
 
     @property
     def counts(self) -> dict[str, int]:
@@ -69,63 +68,216 @@ class Result:
         """Whether its corpus annotates what it needs."""
         return self.behaviour.needs <= self.corpus.annotates
 
-    def name(self, several: bool) -> str:
+    @property
+    def has_rules(self) -> bool:
+        """Whether its heads are compared with rules, in rows of `tables/rules`."""
+        return self.collected is not None and self.collected.rules is not None
+
+    def name(self, by_kind: bool) -> str:
         """The heading; it says in which attention where a model has several kinds."""
-        return self.behaviour.title + (f" in {self.kind.title}" if several else "")
+        return self.behaviour.title + (f" in {self.kind.title}" if by_kind else "")
 
 
-def section(result: Result, several: bool, evidence: pd.DataFrame | None = None) -> Part:
-    """A behaviour as the page shows it; `several` where a model has several kinds of attention.
+class _Sums(NamedTuple):
+    """What one behaviour's measures added up to, or why there was nothing; and the same by norm where it is known."""
+
+    behaviour: Behaviour
+    kind: Heads
+    serving: Serving
+    totals: Collected | InputError
+    by_norm: Collected | InputError | None = None
+
+
+def measure(
+    run: Run, model: Model, behaviours: Mapping[str, Behaviour], corpora: Sequence[Corpus], pairs: int | None
+) -> list[Result]:
+    """Every behaviour on its corpus, each corpus read once for each kind of attention."""
+    kinds, needs = Heads.every(model), {name: behaviour.needs for name, behaviour in behaviours.items()}
+    results: dict[tuple[str, Heads], Result] = {}
+    left_out = unserved(needs, corpora)
+    for name, why in left_out.items():
+        if len(left_out) < len(needs):  # else it is what the command ends with
+            run.say(f"{name} is left out: {why}\n", 0)
+        for kind in (kind for kind in kinds if name in asked_of(kind, behaviours)):
+            results[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)
+    readings = [
+        (each, kind, [behaviour for name, behaviour in asked_of(kind, behaviours).items() if name in each.asked])
+        for each in serving(needs, corpora)
+        for kind in kinds
+    ]
+    names = list(dict.fromkeys(each.name for *_, group in readings for each in group))
+    with meanwhile([partial(_effects, model, behaviours[name], pairs, run.seed) for name in names]) as tested:
+        sums = [each for reading in readings if reading[-1] for each in _read(run, model, *reading, tested.take_back)]
+        run.say(f"{', '.join(names)}: waiting for minimal pairs", 0)
+        effects = dict(zip(names, tested(), strict=True))
+    run.say.add({f"{name}: minimal pairs": seconds for name, (_, seconds) in effects.items()})
+    run.say(f"{', '.join(names)}: intervals", 0)
+    tables = side_by_side([partial(table, each, run.seed) for each in sums for table in (_table, _table_by_norm)])
+    for each, table, by_norm in zip(sums, tables[::2], tables[1::2], strict=True):
+        name, source = each.behaviour.name, (each.behaviour, each.kind, each.serving.corpus, each.serving.stands_in)
+        if isinstance(table, Measured) and isinstance(each.totals, Collected):
+            heads = beside_norms(table.heads, by_norm) if isinstance(by_norm, pd.DataFrame) else table.heads
+            followed = partial(each.totals.rules, seed=run.seed) if each.totals.rules else pd.DataFrame
+            measured = replace(table, heads=heads, followed=followed)
+            results[name, each.kind] = Result(*source, measured, effects[name][0], collected=each.totals)
+        else:
+            results[name, each.kind] = _not_measured(*source, why=str(table))
+    return [results[name, kind] for name in behaviours for kind in kinds if (name, kind) in results]
+
+
+def corrected(results: Sequence[Result]) -> list[Result]:
+    """The results with `q` over everything that the tables of heads and of effects test, all behaviours together."""
+    heads = with_q([result.measured.heads for result in results])
+    effects = with_q([result.tested.table for result in results])
+    return [
+        replace(result, measured=replace(result.measured, heads=rows), tested=replace(result.tested, table=causal))
+        for result, rows, causal in zip(results, heads, effects, strict=True)
+    ]
+
+
+def tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    """What was measured and tested, by the names of a report's tables."""
+    measured, tested = [result.measured for result in results], [result.tested.table for result in results]
+    tasks = [task for result in results for task in result.tested.tasks]
+    rows = {"heads": [each.heads for each in measured], "effects": tested}
+    rows |= {"baselines": [each.baselines for each in measured], "rules": [each.rules for each in measured]}
+    parts = {name: [each for each in group if len(each)] for name, group in rows.items()}
+    parts["effects"] = parts["effects"] or tested[:1]
+    joined = {name: pd.concat(group, ignore_index=True) for name, group in parts.items() if group}
+    return joined | {"tasks": pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"])}
+
+
+def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list[Result]:
+    """The results; those that are compared with rules have their rows of `tables/rules` at hand."""
+    rest = iter(rules)
+
+    def with_table(result: Result) -> Result:
+        if not result.has_rules or result.collected is None:
+            return result
+        table = next(rest)
+
+        def known(*, seed: int = 0) -> pd.DataFrame:  # a report has one seed
+            return table
+
+        measured, totals = replace(result.measured, followed=known), replace(result.collected, rules=known)
+        return replace(result, measured=measured, collected=totals)
+
+    return [*map(with_table, results)]
+
+
+def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -> tuple[Effects, float]:
+    began = time.perf_counter()
+    if len(model.config.stacks) > 1:
+        effects = no_effects(behaviour.name, _TWO_STACKS)
+    elif behaviour.effects is None:
+        effects = no_effects(behaviour.name, _NO_PAIRS)
+    else:
+        effects = behaviour.effects(model, **({} if pairs is None else {"pairs": pairs}), seed=seed)
+    return effects, time.perf_counter() - began
+
+
+def _read(
+    run: Run,
+    model: Model,
+    used: Serving,
+    kind: Heads,
+    behaviours: Sequence[Behaviour],
+    while_reading: Callable[[], object],
+) -> list[_Sums]:
+    collectors = [each.collector(model, seed=run.seed, heads=kind) for each in behaviours]
+    weighted, by_norm = None, []
+    if isinstance(model, Transformer):
+        weighted = NormWeighted(model, kind.stack, kind.attention)
+        by_norm = [each.collector(weighted, seed=run.seed, heads=kind, **each.bare) for each in behaviours]
+
+    def say(texts: int) -> None:
+        while_reading()
+        run.say(f"{', '.join(each.name for each in behaviours)}: reading", texts)
+
+    reading = Reading(model, used.corpus, say, heads=kind, weighted=weighted)
+    read(reading, collectors, by_norm)
+    norms = collected(reading, by_norm) if by_norm else [None] * len(collectors)
+    sums = zip(behaviours, collected(reading, collectors), norms, strict=True)
+    return [_Sums(behaviour, kind, used, each, norm) for behaviour, each, norm in sums]
+
+
+def _table(sums: _Sums, seed: int) -> Measured | str:
+    """What it says of every head, or why nothing; without what follows of it, which no process can copy to another."""
+    try:
+        if isinstance(sums.totals, InputError):
+            raise sums.totals
+        measured = replace(sums.totals, rules=None).measured(seed=seed)
+        refuse_unread(measured.counts, sums.serving.corpus.name)
+    except InputError as error:
+        return str(error)
+    return measured
+
+
+def _table_by_norm(sums: _Sums, seed: int) -> pd.DataFrame | None:
+    if isinstance(sums.totals, Collected) and isinstance(sums.by_norm, Collected):
+        return sums.by_norm.table(seed=seed)
+    return None
+
+
+def _not_measured(behaviour: Behaviour, kind: Heads, corpus: Corpus, stands_in: bool = False, *, why: str) -> Result:
+    nothing = Measured(pd.DataFrame(columns=HEAD_COLUMNS)), Effects(pd.DataFrame(columns=EFFECT_COLUMNS))
+    return Result(behaviour, kind, corpus, stands_in, *nothing, left_out=why)
+
+
+# The page.
+
+
+def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None) -> Part:
+    """A line in short and a section, which name the kind of attention where a model has several (`by_kind`).
 
     `evidence` are the rows of `tables/evidence`, where labels were asked for.
     """
-    name, described, measured = result.name(several), result.behaviour.described, result.measured
-    id = "-".join([result.behaviour.name, *([result.kind.stack, result.kind.attention] if several else [])])
-    caveats = [*map(caveat, _caveats(result, several=several))]
+    name, described, measured = result.name(by_kind), result.behaviour.described, result.measured
+    id = "-".join([result.behaviour.name, *([result.kind.stack, result.kind.attention] if by_kind else [])])
+    caveats = [*map(doc.caveat, _caveats(result, by_kind=by_kind))]
     if result.left_out:
         why = f"Not measured: {result.left_out}."
         where = f"{described} It was to be measured on {result.corpus.title}." if result.readable else described
-        return Part([Section(name, [where, caveat(why), *caveats], id)], short=[(link(name, id), why)])
+        section = doc.Section(name, [where, doc.caveat(why), *caveats], id)
+        return Part([section], short=[(doc.link(name, id), why)])
     documents = f", {counted(measured.documents, 'document')}" if measured.documents else ""
-    tables = [*strongest(measured.heads, result.behaviour.headline), *_rules(result), *_followed(measured)]
+    headings = [*strongest(measured.heads, result.behaviour.headline), *_baselines(result)]
+    compared = beside_rules(measured)
+    best_rows = compared.loc[compared["rival"] != OTHERS].drop_duplicates("measure").to_dict("records")
+    columns = "head measure asked value best errs own verdict follows"
+    headings += [SCHEMAS["rules"].page(best_rows, columns, TEXTS["followed"])] if best_rows else []
     blocks = [
         f"{described} Measured on {result.corpus.title}{documents}.",
         *caveats,
-        Section("Attention: which heads?", [*tables, *result.drawn]),
-        Section("Cause: which heads does the answer need?", _causes(result)),
+        doc.Section("Attention: which heads?", [*headings, *result.figures]),
+        doc.Section("Cause: which heads does the answer need?", _causes(result)),
     ]
     kind = {"stack": result.kind.stack, "attention": result.kind.attention, "behaviour": result.behaviour.name}
-    known = pd.DataFrame() if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
-    bars = dict(zip(known["measure"], known["bar"], strict=True)) if len(known) else None
-    told = Bullets(attention(result.behaviour, measured, bars)), emphasis("Cause"), Bullets(cause(result.tested))
-    return Part([Section(name, blocks, id)], short=[(link(name, id), emphasis("Attention"), *told)])
+    rows = pd.DataFrame() if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
+    bars = dict(zip(rows["measure"], rows["bar"], strict=True)) if len(rows) else None
+    looks = doc.emphasis("Attention"), doc.Bullets(attention(result.behaviour, measured, bars))
+    causes = doc.emphasis("Cause"), doc.Bullets(cause(result.tested))
+    return Part([doc.Section(name, blocks, id)], short=[(doc.link(name, id), *looks, *causes)])
 
 
-def _caveats(result: Result, *, several: bool) -> list[str]:
-    """What makes this behaviour's numbers less than they look."""
-    heads, headline = result.measured.heads, result.behaviour.headline
-    tokens, unknown = result.counts.get("tokens", 0), result.counts.get("unknown tokens", 0)
+def _caveats(result: Result, *, by_kind: bool) -> list[str]:
+    headline, tokens = result.behaviour.headline, result.counts.get("tokens", 0)
+    unknown = result.counts.get("unknown tokens", 0)
     absent = ", ".join(measure_name(name) for name in headline if name in result.measured.absent)
-    rows = _headline(heads, headline).to_dict("records") if len(heads) else []
-    fewest = {
-        name: max(row["n"] for row in rows if row["measure"] == name) for name in (row["measure"] for row in rows)
-    }
-    few = ", ".join(f"{measure_name(str(name))} {n}" for name, n in fewest.items() if n < FEW_ITEMS)
-    untold = several and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates
-    known: dict[str, object] = {"no targets": untold, "on generated": result.generated}
+    groups = _headline(result.measured.heads, headline).groupby("measure", sort=False)
+    items = {str(name): int(rows["n"].to_numpy().max()) for name, rows in groups}
+    few = ", ".join(f"{measure_name(name)} {n}" for name, n in items.items() if n < FEW_ITEMS)
+    untold = by_kind and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates
+    caveats: dict[str, object] = {"no targets": untold, "on generated": result.generated}
     if not result.left_out:
-        known["few documents"] = (result.measured.documents or FEW_DOCUMENTS) < FEW_DOCUMENTS
-        known |= {"unknown tokens": unknown > UNKNOWN * tokens, "no item": absent, "few items": few}
+        caveats["few documents"] = (result.measured.documents or FEW_DOCUMENTS) < FEW_DOCUMENTS
+        caveats |= {"unknown tokens": unknown > UNKNOWN * tokens, "no item": absent, "few items": few}
     share = f"{unknown / tokens:.0%}" if tokens else ""
-    return [TEXTS[name].format(share=share, absent=absent, few=few) for name, holds in known.items() if holds]
+    return [TEXTS[name].format(share=share, absent=absent, few=few) for name, holds in caveats.items() if holds]
 
 
 def _headline(rows: pd.DataFrame, headline: Sequence[str]) -> pd.DataFrame:
-    """Rows of the headline measures, read with the first position."""
     return rows.loc[rows["measure"].isin(list(headline)) & (rows["sink"] == "kept")]
-
-
-# Attention.
 
 
 def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float] | None = None) -> list[Text]:
@@ -134,27 +286,30 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
     `bars` are by measure what heads that have learnt nothing do not gain; None where there are no labels.
     """
     heads, rows, words = measured.heads, notable(measured.heads), vocabulary({behaviour.name: behaviour})
-    n_heads = len(heads[HEAD].drop_duplicates())
-    beside = {tuple(row[column] for column in _CELL): row for row in beside_rules(measured).to_dict("records")}
+    n_heads, compared = len(heads[HEAD].drop_duplicates()), beside_rules(measured)
+    rules = {tuple(row[column] for column in _CELL): row for row in compared.to_dict("records")}
 
-    def looks(row: Mapping[str, Any]) -> str:
-        return say.looks(row, head_name(row["layer"], row["head"]), worded(str(row["measure"]), words))
+    def clause(row: Mapping[str, Any]) -> str:
+        return attention_clause(row, head_name(row["layer"], row["head"]), worded(str(row["measure"]), words))
 
-    said: list[Text] = []
+    lines: list[Text] = []
     for measure in behaviour.headline:
         for first, *others in filter(None, [best(rows, [measure], len(rows)).to_dict("records")]):
             names = ", ".join(head_name(row["layer"], row["head"]) for row in others[:3])
-            line = f"{looks(first)}."
+            line = f"{clause(first)}."
             line += f" {len(others) + 1} of {n_heads} heads are above it, next {names}." if names else ""
             if (bar := (bars or {}).get(measure, 0.0)) >= NOTABLE:
                 gain = percent(bar) if first["unit"] == "share" else number(bar)
                 line += f" Heads that have learnt nothing stay below {gain}."
-            rule = beside.get(tuple(first[column] for column in _CELL))
-            said.append([line, *([" ", emphasis(say.beside_rules(rule))] if rule else [])])
-    if said:
-        return [*said, *_against_rules(measured), *([TEXTS["no bars"]] if bars is None else [])]
-    closest = best(heads.loc[heads["unit"] == "share"], behaviour.headline, 1).to_dict("records")
-    return [" The closest: ".join(["No head stands out.", *(f"{looks(row)}." for row in closest)])]
+            rule = rules.get(tuple(first[column] for column in _CELL))
+            lines.append([line, *([" ", doc.emphasis(rule_sentence(rule))] if rule else [])])
+    if not lines:
+        closest = best(heads.loc[heads["unit"] == "share"], behaviour.headline, 1).to_dict("records")
+        return [" The closest: ".join(["No head stands out.", *(f"{clause(row)}." for row in closest)])]
+    for of_tags, group in compared.groupby(compared["rival"] == OTHERS):  # whether they stand where rules are wrong
+        numbers = [number([*group["verdict"]].count(verdict)) for verdict in (BEATS, FAILS, UNTESTED)]
+        lines.append(TEXTS["against tags" if of_tags else "against rules"].format(number(len(group)), *numbers))
+    return [*lines, *([TEXTS["no bars"]] if bars is None else [])]
 
 
 def beside_rules(measured: Measured) -> pd.DataFrame:
@@ -162,21 +317,11 @@ def beside_rules(measured: Measured) -> pd.DataFrame:
     rules = measured.rules
     if rules.empty:
         return rules.reindex(columns=RULE_COLUMNS)
-    shown = rules.merge(notable(measured.heads)[_CELL], on=_CELL)
-    return shown.sort_values("choosing_margin", ascending=False, kind="stable")
+    rows = rules.merge(notable(measured.heads)[_CELL], on=_CELL)
+    return rows.sort_values("choosing_margin", ascending=False, kind="stable")
 
 
-def _against_rules(measured: Measured) -> list[Text]:
-    """How many relations of heads stand where the nearest word of a class is wrong."""
-    shown = beside_rules(measured)
-    said: list[Text] = []
-    for of_tags, rows in shown.groupby(shown["rival"] == OTHERS):
-        numbers = [number([*rows["verdict"]].count(verdict)) for verdict in (BEATS, FAILS, UNTESTED)]
-        said.append(TEXTS["against tags" if of_tags else "against rules"].format(number(len(rows)), *numbers))
-    return said
-
-
-def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[Table]:
+def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[doc.Table]:
     """For each unit, the heads with the largest gains in the headline measures, findings or not."""
     without = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]]
     rows = _headline(heads, headline).merge(without.rename(columns={"value": "without"}), on=_CELL, how="left")
@@ -189,52 +334,40 @@ def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[Table]:
     ]
 
 
-def _rules(result: Result) -> list[Table]:
-    """Every rule's value on every headline measure."""
-    rows = result.measured.baselines
-    rows = rows if rows.empty else _headline(rows, result.behaviour.headline)
+def _baselines(result: Result) -> list[doc.Table]:
+    rows, headline = result.measured.baselines, result.behaviour.headline
+    rows = rows if rows.empty else _headline(rows, headline)
     if rows.empty:
         return []
-    measures = [measure for measure in result.behaviour.headline if measure in set(rows["measure"])]
+    measures = [measure for measure in headline if measure in set(rows["measure"])]
     table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
     values = [[measure_name(str(name)), *map(number, row)] for name, row in table.iterrows()]
     caption = "What simple rules reach on the same items, through the same scorer."
-    return [Table(["rule", *map(measure_name, measures)], values, "l" + "r" * len(measures), caption)]
-
-
-def _followed(measured: Measured) -> list[Table]:
-    """The best head of each relation that beats its offsets, beside the nearest word of a class."""
-    shown = beside_rules(measured)
-    rows = shown.loc[shown["rival"] != OTHERS].drop_duplicates("measure").to_dict("records")
-    columns = "head measure asked value best errs own verdict follows"
-    return [SCHEMAS["rules"].page(rows, columns, TEXTS["followed"])] if rows else []
-
-
-# Cause.
+    return [doc.Table(["rule", *map(measure_name, measures)], values, "l" + "r" * len(measures), caption)]
 
 
 def cause(tested: Effects) -> list[Text]:
     """What the causal tests showed, a sentence or two each."""
     if tested.left_out:
         return [tested.left_out]
-    return [say.task(task, _carriers(task, tested)) for task in tested.tasks] or ["No task was run."]
+    return [task_sentence(task, _carriers(task, tested)) for task in tested.tasks] or ["No task was run."]
 
 
 def _carriers(task: Mapping[str, Any], tested: Effects) -> list[dict[Any, Any]]:
     return [] if task.get("refused") else causes(tested.table, task["task"]).to_dict("records")
 
 
-def _causes(result: Result) -> list[Block]:
-    """The causal tests: what the model does in each, whether it was refused, and which heads carry the answer."""
+def _causes(result: Result) -> list[doc.Block]:
     if result.tested.left_out:
         return [result.tested.left_out]
-    blocks: list[Block] = [TEXTS["tests"]]
+    blocks: list[doc.Block] = [TEXTS["tests"]]
     for task in result.tested.tasks:
-        known = {says: number(task.get(key)) for key, says in WORDS["task_facts"].items()} if task.get("n") else {}
-        facts = [f"{says} {value}" for says, value in known.items() if value != "–"]
-        facts += [f"about this {task['fixed']} alone"] if task.get("fixed") else []
-        shown, rows = [BREAK, soft(" · ".join(facts))] if facts else [], _carriers(task, result.tested)
-        blocks.append([bold(task["task"]), f": {task.get('question', '')}", *shown, BREAK, say.task(task, rows)])
+        facts = {says: number(task.get(key)) for key, says in WORDS["task_facts"].items()} if task.get("n") else {}
+        lines = [f"{says} {value}" for says, value in facts.items() if value != "–"]
+        lines += [f"about this {task['fixed']} alone"] if task.get("fixed") else []
+        soft, rows = [doc.BREAK, doc.soft(" · ".join(lines))] if lines else [], _carriers(task, result.tested)
+        question = [doc.bold(task["task"]), f": {task.get('question', '')}"]
+        blocks.append([*question, *soft, doc.BREAK, task_sentence(task, rows)])
         blocks += [SCHEMAS["both ways"].page(rows, f"head {WAYS}")] if rows else []
-        blocks += [result.caused[task["task"]]] if task["task"] in result.caused else []
+        blocks += [result.effect_figures[task["task"]]] if task["task"] in result.effect_figures else []
     return blocks

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple, Unpack
 import pandas as pd
 
 from analyses import compare as comparing
+from analyses import experiments as experimenting
 from analyses import patch as patching
 from analyses import probe as probing
 from analyses.corpora import Corpus
-from analyses.experiments import EXPERIMENTS, experiments_section
 from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
 from analyses.page.sections import Definitions, Page, Section, Source, remark
@@ -48,12 +48,18 @@ def probe(
 
     def measure(run: Run) -> Page:
         part = probing.section(model, corpora, held_out=held_out, seed=run.seed, progress=run.say)
-        given = [*((corpus, "train") for corpus in corpora), *((corpus, "test") for corpus in held_out)]
+        sources = []
+        for use, key, texts in (("train", "trained_on", corpora), ("test", "tested_on", held_out)):
+            for corpus in texts:
+                tasks = [task for task, each in part.facts["tasks"].items() if each[key] == corpus.name]
+                unused = f"not used to {use}: it annotates nothing that an earlier one does not"
+                used = f"to {use} {', '.join(tasks)}" if tasks else unused
+                sources.append(Source(corpus, used, {"use": use, "tasks": tasks}))
         return Page(
             title=f"What can be read from the layers of {short_name(name)}?",
             summary=[Definitions(part.short), remark(TEXTS["probes"])],
             sections=[*part.sections, Section("What was read and what was left out", part.counted)],
-            corpora=[_probed(corpus, use, part.facts) for corpus, use in given],
+            corpora=sources,
             definitions=[*part.definitions, *WORDS["probe_terms"].items()],
             tables=part.tables,
             facts=part.facts,
@@ -61,14 +67,6 @@ def probe(
 
     write(out, measure, {name: model}, **record)
     return Path(out)
-
-
-def _probed(corpus: Corpus, use: str, facts: Mapping[str, Any]) -> Source:
-    """What a corpus was there for, to train or to test on, and for which tasks it was."""
-    key = {"train": "trained_on", "test": "tested_on"}[use]
-    tasks = [task for task, each in facts["tasks"].items() if each[key] == corpus.name]
-    unused = f"not used to {use}: it annotates nothing that an earlier one does not"
-    return Source(corpus, f"to {use} {', '.join(tasks)}" if tasks else unused, {"use": use, "tasks": tasks})
 
 
 def experiments(
@@ -86,15 +84,15 @@ def experiments(
     """
     for command in commands or ():
         one_of("commands", command, Command)
-    chosen = [key for key, each in EXPERIMENTS.items() if commands is None or each.command in commands]
+    names = [key for key, each in experimenting.EXPERIMENTS.items() if commands is None or each.command in commands]
 
     def measure(run: Run) -> Page:
-        part = experiments_section.section(model, chosen, seed=run.seed, progress=run.say)
+        part = experimenting.section(model, names, seed=run.seed, progress=run.say)
         if not part.sections:
             raise InputError("; ".join(dict.fromkeys(part.facts["not_asked"].values())))
-        title, shown = f"What do small experiments show of {short_name(name)}?", [*part.sections, *part.counted]
-        summary, sections = [Definitions(part.short)], [Section("One by one", shown)]
-        return Page(title, summary, sections, tables=part.tables, facts=part.facts)
+        sections = [Section("One by one", [*part.sections, *part.counted])]
+        title = f"What do small experiments show of {short_name(name)}?"
+        return Page(title, [Definitions(part.short)], sections, tables=part.tables, facts=part.facts)
 
     write(out, measure, {name: model}, **record)
     return Path(out)

@@ -1,9 +1,8 @@
 """What do heads reach on GAP, WinoBias and Winogender by the score of each corpus's own paper?
 
-In all three a pronoun stands beside two names, and attention is the resolver: a head chooses the name that the pronoun
-attends to more; two rules choose through the same scorer. `analyses.coreference` asks every corpus the same question
-and leaves out what a model cannot see; here such a name is a miss, as in the papers, and `coverage` says how many there
-are.
+In all three a pronoun stands beside two names: a head chooses the name that the pronoun attends to more, and two rules
+choose through the same scorer. `analyses.coreference` leaves out names that a model cannot see; here, as in the papers,
+they are misses, and `coverage` counts them.
 """
 
 from collections import Counter
@@ -35,7 +34,7 @@ COLUMNS = [
 ]
 RULES = ("nearest", "first")
 ALL, REPORTING = "all", "reporting"
-_NONE = -1  # neither name is chosen
+_NEITHER = -1  # name is chosen
 _FORMS = {MASCULINE: "he", FEMININE: "she", PLURAL: "they"}
 
 
@@ -44,19 +43,19 @@ class Score(NamedTuple):
 
     name: str
     condition: str
-    of: str  # F1, accuracy, occupation; ratio, difference: of the two conditions in `between`; pearson, spearman
-    between: Sequence[str] = ("", "")
-    among: str = ""  # the condition on which its head is chosen
+    kind: str  # F1, accuracy, occupation; ratio, difference: of the two `conditions`; pearson, spearman
+    conditions: Sequence[str] = ("", "")
+    choosing: str = ""  # the condition on which its head is chosen
 
 
 @dataclass(frozen=True)
 class CoreferenceScores:
     """The rows of `tables/coreference_scores`, and what was read and left out.
 
-    A row is a score of a head or a rule: on all documents, and on the half that chose no head and no rule. On the other
-    half the chosen head has the highest F1 (GAP) or accuracy (of a type, WinoBias), and so has the chosen rule. `rule`
-    is that rule and `gain` the value less the rule's, where the score is a mean. `coverage` is the share of the names
-    that the pronoun can see. Intervals are at 95%, over clusters of items.
+    A row is a score of a head or a rule, on all documents or on the half that reports. The other half chooses the head
+    and the `rule` with the highest F1 (GAP) or accuracy (of a type, WinoBias). `gain` is the value less the rule's,
+    where the score is a mean; `coverage` the share of the names that the pronoun can see. Intervals are at 95%, over
+    clusters of items.
     """
 
     table: pd.DataFrame
@@ -73,13 +72,6 @@ def coreference_scores(
 ) -> CoreferenceScores:
     """Score every head, and two rules, as the corpus's own paper does; `docs/measures` has the definitions.
 
-    Args:
-        model: a transformer with a tokenizer.
-        corpus: GAP, WinoBias or Winogender.
-        heads: of which attention; by default that of a model of one stack.
-        seed: of the intervals.
-        progress: called with the number of texts read.
-
     Raises:
         InputError: another corpus, no pronoun beside two names, or hardly a token that the tokenizer knows.
     """
@@ -94,8 +86,10 @@ def coreference_scores(
     if not batches:
         raise InputError(f"{corpus.name}: expected texts with a pronoun and two names, got none that the model reads")
     choices = _Choices(*map(np.concatenate, zip(*batches, strict=True)))
-    women = _share_of_women(corpus)
+    women: Mapping[str, float] = {}  # the share of women by occupation, from the file beside the sentences
     if corpus.kind == "winogender":
+        file = corpus.files[0].with_name(STATISTICS) if corpus.files else None
+        women = share_of_women(file) if file is not None and file.is_file() else {}
         counts["pronouns left out of she - he: they"] = int(choices.meets("they").sum())
         counts[f"correlations left out: no {STATISTICS} beside the sentences"] = int(not women)
     table = _table(choices, corpus, heads, women, seed)
@@ -117,14 +111,17 @@ class _Choices(NamedTuple):
     def only(self, items: np.ndarray) -> "_Choices":
         return _Choices._make(values[items] for values in self)
 
+    @property
+    def groups(self) -> np.ndarray:
+        return np.array([group_of(str(cluster)) for cluster in self.cluster], dtype=int)
+
     def meets(self, condition: str) -> np.ndarray:
         """Which items meet a condition: all that it names between commas."""
-        wanted = {*filter(None, condition.split(", "))}
-        return np.array([wanted <= each for each in self.conditions], dtype=bool)
+        names = {*filter(None, condition.split(", "))}
+        return np.array([names <= each for each in self.conditions], dtype=bool)
 
 
 def _items(text: AnnotatedText, kind: str) -> list[tuple[Any, ...]]:
-    """Of each pronoun the fields of `_Choices` up to `conditions`, if just two mentions stand beside it."""
     mentions = text.mentions or ()
     pronouns = [each for each in mentions if each.end - each.start == 1 and text.words[each.head].lower() in PRONOUNS]
     names = sorted((each for each in mentions if each not in pronouns), key=lambda mention: mention.head)
@@ -143,24 +140,23 @@ def _items(text: AnnotatedText, kind: str) -> list[tuple[Any, ...]]:
 
 
 def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Choices | None:
-    """What is chosen for the items that a batch scores; None where there are none."""
     by_window = [(prompt, window, _items(window.text, kind)) for prompt, window in enumerate(batch.windows)]
     without = sum(window.start == 0 and not items for _, window, items in by_window)
     counts["texts left out: not a pronoun and two names"] += without
     scored = [(prompt, window, item) for prompt, window, items in by_window for item in items if window.scores(item[0])]
     if not scored:
         return None
-    prompts, shown, items = zip(*scored, strict=True)
+    prompts, windows, items = zip(*scored, strict=True)
     pronoun, names, *fields = (np.array(column) for column in zip(*items, strict=True))
-    start = np.array([window.start for window in shown])
-    visible = np.array([[*map(window.shows, both)] for window, both in zip(shown, names.tolist(), strict=True)])
+    start = np.array([window.start for window in windows])
+    visible = np.array([[*map(window.shows, pair)] for window, pair in zip(windows, names.tolist(), strict=True)])
     visible &= (names < pronoun[:, None]) | (not causal)
     columns = np.array(prompts), pronoun - start, np.where(visible, names - start[:, None], 0), visible
-    prompt, word, words, seen = (torch.from_numpy(column).to(batch.device) for column in columns)
+    prompt, word, words, sees = (torch.from_numpy(column).to(batch.device) for column in columns)
     named = torch.zeros(len(word), batch.pieces.shape[1], dtype=torch.bool, device=batch.device)
-    named = named.scatter(1, words, seen) | named.scatter(1, words.flip(1), seen.flip(1))  # what is not seen is word 0
+    named = named.scatter(1, words, sees) | named.scatter(1, words.flip(1), sees.flip(1))  # what is not seen is word 0
     word_scores = Choices(Items(batch, prompt, word, torch.zeros_like(word), named, named)).word_scores()
-    attention = word_scores.gather(2, words[:, None].expand(-1, word_scores.shape[1], -1)) * seen[:, None]
+    attention = word_scores.gather(2, words[:, None].expand(-1, word_scores.shape[1], -1)) * sees[:, None]
     nearness = 1 / (1 + np.abs(names - pronoun[:, None]) + 0.5 * (names > pronoun[:, None]))  # ties: the one before
     rules = [nearness * visible, np.array([2.0, 1.0]) * visible]  # see no more than the model does
     chosen = np.stack([*_larger(attention.cpu().numpy()).T, *map(_larger, rules)], 1)
@@ -168,59 +164,53 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
 
 
 def _larger(attention: np.ndarray) -> np.ndarray:
-    """Which of two names, on the last axis, gets more; neither where both get the same, as where none gets any."""
     first, second = attention[..., 0], attention[..., 1]
-    return np.where(first > second, 0, np.where(second > first, 1, _NONE)).astype(np.int8)
-
-
-# Scores.
+    return np.where(first > second, 0, np.where(second > first, 1, _NEITHER)).astype(np.int8)
 
 
 def _table(choices: _Choices, corpus: Corpus, heads: Heads, women: Mapping[str, float], seed: int) -> pd.DataFrame:
-    groups = np.array([group_of(str(cluster)) for cluster in choices.cluster])
-    halves = {ALL: choices, REPORTING: choices.only(groups % 2 == 1)}
-    paper, chooses = PAPERS[corpus.kind], choices.only(groups % 2 == 0)
-    where, _ = heads.columns(1)
-    place = {name: pd.array([*where[name], *[pd.NA] * len(RULES)], dtype="Int64") for name in ("layer", "head")}
+    paper, half = PAPERS[corpus.kind], choices.groups % 2
+    choosing, halves = choices.only(half == 0), {ALL: choices, REPORTING: choices.only(half == 1)}
+    places, _ = heads.columns(1)
+    place = {name: pd.array([*places[name], *[pd.NA] * len(RULES)], dtype="Int64") for name in ("layer", "head")}
     names = [head_name(layer, head) for layer in range(heads.n_layers) for head in range(heads.n_heads)]
-    about = {"corpus": corpus.name, "paper": paper["title"], "stack": heads.stack, "attention": heads.attention}
+    source = {"corpus": corpus.name, "paper": paper["title"], "stack": heads.stack, "attention": heads.attention}
     scores, tables = [Score(*score) for score in paper["scores"]], []
     for score in scores:
-        total, weight = (part.sum(0) for part in _totals(chooses, score.among, paper["of"]))
+        total, weight = (part.sum(0) for part in _totals(choosing, score.choosing, paper["of"]))
         value = np.where(weight > 0, total / np.maximum(weight, 1), -1.0)
         head, rule = int(value[: heads.count].argmax()), int(value[heads.count :].argmax())
         chosen = np.isin(np.arange(len(value)), [head, heads.count + rule])
-        rows = pd.DataFrame({**about, **place, "resolver": [*names, *RULES], "chosen": chosen})
+        rows = pd.DataFrame({**source, **place, "resolver": [*names, *RULES], "chosen": chosen})
         for half, items in halves.items():
             if values := _scored(items, score, rule, women, seed):
                 tables.append(rows.assign(half=half, score=score.name, condition=score.condition, **values))
     if not tables:
-        conditions = ", ".join(dict.fromkeys(score.among for score in scores))
+        conditions = ", ".join(dict.fromkeys(score.choosing for score in scores))
         raise InputError(f"{corpus.name}: expected texts of {conditions}, as the names of the files say, got none")
     return pd.concat(tables, ignore_index=True).reindex(columns=COLUMNS)
 
 
 def _scored(choices: _Choices, score: Score, rule: int, women: Mapping[str, float], seed: int) -> dict[str, Any] | None:
-    """One score of every resolver; None where it has no item."""
-    if score.of in ("pearson", "spearman"):
+    if score.kind in ("pearson", "spearman"):
         return _correlated(choices, score, women)
-    conditions = [condition for condition in score.between if condition] or [score.condition]
+    conditions = [condition for condition in score.conditions if condition] or [score.condition]
     meets = [choices.meets(condition) for condition in conditions]
     if not all(items.any() for items in meets):
         return None
     items = np.any(meets, axis=0)
     size = {"n": int(items.sum()), "coverage": float(choices.visible[items].mean())}
-    if score.of in ("ratio", "difference"):
-        mean = "F1" if score.of == "ratio" else "occupation" if "she" in conditions else "accuracy"
-        two = [total for condition in score.between for total in _totals(choices, condition, mean)]
-        if score.of == "ratio":
-            return size | _ratio(*two)
-        result = estimate(*two, seed=seed)
+    if score.kind in ("ratio", "difference"):
+        mean = "F1" if score.kind == "ratio" else "occupation" if "she" in conditions else "accuracy"
+        totals = [total for condition in score.conditions for total in _totals(choices, condition, mean)]
+        if score.kind == "ratio":
+            return size | _ratio(*totals)
+        result = estimate(*totals, seed=seed)
         return size | {"value": result.gain, "ci_low": result.low, "ci_high": result.high}
-    totals = _totals(choices, score.condition, score.of)
+    totals = _totals(choices, score.condition, score.kind)
     alone = estimate(*totals, seed=seed)
-    beside = estimate(*totals, *(total[:, [rule - len(RULES)]] for total in totals), seed=seed)
-    gain = {"rule": RULES[rule], "gain": beside.gain, "gain_low": beside.low, "gain_high": beside.high}
+    paired = estimate(*totals, *(total[:, [rule - len(RULES)]] for total in totals), seed=seed)
+    gain = {"rule": RULES[rule], "gain": paired.gain, "gain_low": paired.low, "gain_high": paired.high}
     return size | {"value": alone.value, "ci_low": alone.low, "ci_high": alone.high} | gain
 
 
@@ -229,15 +219,14 @@ def _totals(choices: _Choices, condition: str, mean: str) -> tuple[np.ndarray, n
     items = choices.only(choices.meets(condition))
     right = np.stack([(items.chosen == name) & items.correct[:, [name]] for name in (0, 1)]).any(0)
     if mean == "F1":
-        wrong = (items.chosen != _NONE) & ~right
+        wrong = (items.chosen != _NEITHER) & ~right
         missed = items.correct.sum(1, keepdims=True) - right
         parts = 2.0 * right, 2.0 * right + wrong + missed
     else:
         parts = right if mean == "accuracy" else items.chosen == items.occupation[:, None], np.ones(right.shape)
     totals = np.zeros((2, N_GROUPS, items.chosen.shape[1]))
-    groups = np.array([group_of(str(cluster)) for cluster in items.cluster], dtype=int)
     for total, part in zip(totals, parts, strict=True):
-        np.add.at(total, groups, part)
+        np.add.at(total, items.groups, part)
     return totals[0], totals[1]
 
 
@@ -252,23 +241,17 @@ def _ratio(a: np.ndarray, a_weights: np.ndarray, b: np.ndarray, b_weights: np.nd
         return {"value": value, "ci_low": value / width, "ci_high": value * width}
 
 
-def _share_of_women(corpus: Corpus) -> dict[str, float]:
-    """By occupation, from the file beside the sentences; nothing where there is none."""
-    beside = [file.with_name(STATISTICS) for file in corpus.files[:1]] if corpus.kind == "winogender" else []
-    return share_of_women(beside[0]) if beside and beside[0].is_file() else {}
-
-
 def _correlated(choices: _Choices, score: Score, women: Mapping[str, float]) -> dict[str, Any] | None:
     """Over occupations, she - he with the share of women; Fisher's z interval, as Bonett & Wright (2000) have it for
     ranks. None where fewer than four occupations have both."""
-    took = choices.chosen == choices.occupation[:, None]
+    chosen = choices.chosen == choices.occupation[:, None]
     forms = [choices.meets(form) for form in ("she", "he")]
-    she, he = (pd.DataFrame(pd.DataFrame(took[rows]).groupby(choices.cluster[rows]).mean()) for rows in forms)
+    she, he = (pd.DataFrame(pd.DataFrame(chosen[rows]).groupby(choices.cluster[rows]).mean()) for rows in forms)
     differences = she.sub(he).reindex([each for each in women if each in she.index and each in he.index])
     if len(differences) < 4:
         return None
     x, y = differences.to_numpy(), np.array([women[str(each)] for each in differences.index])
-    is_rank = score.of == "spearman"
+    is_rank = score.kind == "spearman"
     if is_rank:
         x, y = stats.rankdata(x, axis=0), stats.rankdata(y)
     x, y = x - x.mean(0), y - y.mean()

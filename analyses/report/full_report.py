@@ -9,45 +9,30 @@ from typing import Any, Unpack
 
 import pandas as pd
 
-from analyses import coreference, probe
+from analyses import coreference, experiments, probe
 from analyses.behaviours import OURS, chosen
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.execution.side_by_side import meanwhile
-from analyses.experiments import experiments_section
-from analyses.headlines import ranking
 from analyses.headlines.example_sentences import example_sentences
-from analyses.headlines.facts import Fact
+from analyses.headlines.facts import Fact, ranked
 from analyses.headlines.facts import facts as facts_of
 from analyses.headlines.head_cards import overview
 from analyses.labels import Labelled, label
 from analyses.measures.definitions import Behaviour, Measure
 from analyses.measures.head_tables import Heads
-from analyses.over_training.phase_changes import when_formed
 from analyses.over_training.training_runs import Run as TrainingRun
-from analyses.over_training.training_runs import forming
+from analyses.over_training.training_runs import forming, when_formed
 from analyses.own_measures import as_behaviours
-from analyses.page.schema import meanings
-from analyses.page.sections import (
-    UNUSED,
-    Definitions,
-    Page,
-    Part,
-    Section,
-    Source,
-    caveat,
-    code,
-    counts_table,
-    joined,
-    link,
-    remark,
-)
+from analyses.page import sections as doc
+from analyses.page.sections import Page, Part, Section, meanings
 from analyses.reading.token_ids import TokenIds, by_ids
-from analyses.report import behaviour_results, behaviour_sections, label_section, text_sections
+from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
 from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
-from analyses.viewer import Passage, corpus_passages
+from analyses.viewer import Passage
+from analyses.viewer.passages import choose_passages, read_texts
 from analyses.wording import plain_words
 from analyses.wording.formats import counted
 from analyses.wording.head_names import Place
@@ -55,7 +40,7 @@ from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model
 
 _COREFERENCE = coreference.BEHAVIOUR.name
-_UNKNOWN = ["unknown tokens"]  # are counted though there be none
+_UNKNOWN = ["unknown tokens"]  # is shown when it is 0, too
 _RELATIONS = "; ".join(f"{name} {' to '.join(ends)}" for name, ends in plain_words.RELATIONS.items())
 _TERMS = {name: meaning.format(relations=_RELATIONS) for name, meaning in plain_words.WORDS["terms"].items()}
 _PARTS = "scores", "explanations", "probes", "experiments"  # that stand below the behaviours
@@ -85,19 +70,18 @@ def build(
         model: a transformer with a tokenizer.
         corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
         out: the output directory.
-        behaviours: which of ours, by name, all by default; and a user's own behaviours and measures.
+        behaviours: names of ours, all by default; and a user's own behaviours and measures.
         pairs: minimal pairs of each causal test; by default 200, and 40 for copying.
         labels: whether heads are labelled (`analyses.labels`).
         exact: whether every effect of hiding keys is measured, not only those that can change a label.
         probes: whether every layer is probed (`analyses.probe`).
         experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
-            behaviours are chosen.
-        texts: passages in which one can point at tokens to see where they look; by default beginnings of texts that
-            were read.
+            behaviours are named.
+        texts: passages for the viewer; by default beginnings of texts that were read.
         training: the run that trained the model (`analyses.over_training.training_runs.read_run`), to say of heads when
             they formed.
         name: the model's, for the record.
-        record: as of all.
+        record: as for all (`analyses.report.builders`).
 
     Raises:
         InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, a training run of
@@ -105,48 +89,56 @@ def build(
     """
 
     def measure(run: Run) -> Page:
-        known, read, used = chosen(as_behaviours(behaviours) if behaviours else None), model, corpora
-        if model.tokenizer is None:
-            known, read, used = _without_words(known, model, corpora, run.seed)
-        passages = corpus_passages.read_texts(model, texts)  # before the long work: a text may be too long
-        parts = {} if training is None else {"training": _trained(training, model)}
-        measured = behaviour_results.measure(run, read, known, used, pairs)
+        known, reader, sources = chosen(as_behaviours(behaviours) if behaviours else None), model, corpora
+        if model.tokenizer is None:  # then it is asked what needs no words, on texts of ids
+            rest = {name: behaviour for name, behaviour in known.items() if not behaviour.needs}
+            if not rest:
+                raise InputError(f"this model has no tokenizer, and {', '.join(known)} is about words: give it one")
+            sources = [each for each in corpora if of_ids(model, each)] or [random_ids(model, run.seed)]
+            known, reader = rest, by_ids(model)
+        passages = read_texts(model, texts)  # before the long work: a text may be too long
+        parts = {} if training is None else {"training": _training(training, model)}
+        measured = behaviour_sections.measure(run, reader, known, sources, pairs)
         if all(result.left_out for result in measured):
-            raise InputError(_reasons(measured))
-        results = _drawn(run, read, behaviour_results.corrected(measured))
+            reasons = dict.fromkeys(str(result.left_out) for result in measured)
+            names = {why: [each.behaviour.name for each in measured if each.left_out == why] for why in reasons}
+            raise InputError("; ".join(f"{', '.join(group)}: {why}" for why, group in names.items()))
+        results = _with_figures(run, reader, behaviour_sections.corrected(measured))
+        read = [result for result in results if not result.left_out]
         if not passages:
             measures = [measure for behaviour in known.values() for measure in behaviour.measures]
-            passages = corpus_passages.choose(
-                model, next(each.corpus for each in results if not each.left_out), measures
-            )
-        page = partial(_page, run, read, used, known, pairs, results, passages)
-        asks = behaviours is None if experiments is None else experiments
-        rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": asks}
+            passages = choose_passages(model, read[0].corpus, measures)
+        page = partial(_page, run, reader, sources, known, pairs, results, passages)
+        with_experiments = behaviours is None if experiments is None else experiments
+        rest = {
+            "labels and the effects behind them": labels,
+            "what probes read": probes,
+            "experiments": with_experiments,
+        }
         if any(rest.values()):
-            run.show(replace(page(parts), unfinished=", ".join(name for name, asked in rest.items() if asked)))
+            run.show(replace(page(parts), unfinished=", ".join(name for name, wanted in rest.items() if wanted)))
         meant: dict[str, Callable[[Run], Part]] = {
-            **({"scores": partial(text_sections.scores, model, used)} if _COREFERENCE in known else {}),
-            "explanations": partial(text_sections.explanations, read, results),
-            **({"probes": partial(_probes, model, used)} if probes else {}),
+            **({"scores": partial(report_parts.scores, model, sources)} if _COREFERENCE in known else {}),
+            "explanations": partial(report_parts.explanations, reader, results),
+            **({"probes": partial(_probes, model, sources)} if probes else {}),
         }
         with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
-            labelled = _labelled(run, read, known, results, exact=exact) if labels else None
-            tables = behaviour_results.tables(results)
+            labelled = _labelled(run, reader, known, results, exact=exact) if labels else None
+            tables = behaviour_sections.tables(results)
+            tables |= {"labels": labelled.labels, "evidence": labelled.evidence} if labelled else {}
+            facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, known).items()}
             if labelled:
-                tables |= {"labels": labelled.labels, "evidence": labelled.evidence}
-            facts = {place: ranking.ranked(several) for place, several in facts_of(tables, known).items()}
-            if labelled:
-                parts["labels"] = label_section.section(labelled, read, known, facts)
+                parts["labels"] = report_parts.labels(labelled, reader, known, facts)
             run.say("reading sentences", 0)
             kind = Heads.every(model)[0]
-            texts_of = {each.behaviour.name: each.corpus for each in results if not each.left_out and each.kind == kind}
+            texts_of = {each.behaviour.name: each.corpus for each in read if each.kind == kind}
             sentences = example_sentences(model, texts_of, facts, known, seed=run.seed)
             parts["sentences"] = Part(tables={"example_sentences": sentences} if len(sentences) else {})
             run.say(f"the rest of {', '.join(meant)}", 0)
             for part_name, (part, seconds) in zip(meant, ended(), strict=True):
                 parts[part_name] = part
                 run.say.add(seconds)
-        if asks:
+        if with_experiments:
             parts["experiments"] = _experiments(run, model)
         return page(parts, facts)
 
@@ -154,24 +146,7 @@ def build(
     return Path(out)
 
 
-def _without_words(
-    behaviours: Mapping[str, Behaviour], model: Model, corpora: Sequence[Corpus], seed: int
-) -> tuple[dict[str, Behaviour], Model, list[Corpus]]:
-    """What can be asked of a model without a tokenizer, the model reading ids, and texts of ids that it can read."""
-    rest = {name: behaviour for name, behaviour in behaviours.items() if not behaviour.needs}
-    if not rest:
-        raise InputError(f"this model has no tokenizer, and {', '.join(behaviours)} is about words: give it one")
-    return rest, by_ids(model), [each for each in corpora if of_ids(model, each)] or [random_ids(model, seed)]
-
-
-def _reasons(results: Sequence[Result]) -> str:
-    reasons = dict.fromkeys(result.left_out for result in results)
-    of = {why: ", ".join(result.behaviour.name for result in results if result.left_out == why) for why in reasons}
-    return "; ".join(f"{behaviours}: {why}" for why, behaviours in of.items())
-
-
 def _timed(part: Callable[[Run], Part], run: Run) -> tuple[Part, dict[str, float]]:
-    """A part of the report, and how long its own stages took."""
     stages = Stages(lambda stage, count: None)
     return part(replace(run, say=stages)), stages.seconds()
 
@@ -187,61 +162,51 @@ def _labelled(
 
 
 def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
-    """What probes read from every layer, or why they could not."""
     try:
         part = probe.section(model, corpora, seed=run.seed, progress=run.say)
         return replace(part, counted=[Section("By probes", part.counted)], facts={"probes": part.facts})
     except InputError as error:
-        return Part(counted=[caveat(f"No probes: {error}.")], facts={"probes": {"left_out": str(error)}})
+        return Part(counted=[doc.caveat(f"No probes: {error}.")], facts={"probes": {"left_out": str(error)}})
 
 
 def _experiments(run: Run, model: Model) -> Part:
-    """All experiments in one section, whose line in short leads to each."""
-    part = experiments_section.section(model, seed=run.seed, progress=run.say)
-    links = joined([link(section.title, section.id) for section in part.sections], "; ")
+    part = experiments.section(model, seed=run.seed, progress=run.say)
+    links = doc.joined([doc.link(section.title, section.id) for section in part.sections], "; ")
     titles = [*links, "."] if links else "None can be asked of this model."
-    blocks = [TEXTS["experiments"], *part.sections, *part.counted]
-    short = [(link("Experiments", "experiments"), titles)]
-    return replace(part, sections=[Section("Experiments", blocks, "experiments")], short=short, counted=())
+    section = Section("Experiments", [TEXTS["experiments"], *part.sections, *part.counted], "experiments")
+    return replace(part, sections=[section], short=[(doc.link("Experiments", "experiments"), titles)], counted=())
 
 
-def _trained(training: TrainingRun, model: Model) -> Part:
-    """When heads formed, by the run that trained the model."""
+def _training(training: TrainingRun, model: Model) -> Part:
     curves = forming(training, model)
     folder = training.folder.resolve()
     near = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder  # a page may be published
-    about = {"directory": str(near), "sha256": training.digest, "heads": training.source}
-    about |= {"looks": training.looks, "left_out": dict(training.left_out)}
-    made = [("training", (code(str(near)), f": {counted(training.looks, 'look')} at heads, {training.source}"))]
+    record = {"directory": str(near), "sha256": training.digest, "heads": training.source}
+    record |= {"looks": training.looks, "left_out": dict(training.left_out)}
+    line = [("training", (doc.code(str(near)), f": {counted(training.looks, 'look')} at heads, {training.source}"))]
     tables = {"forming": curves, "when_formed": when_formed(curves)}
-    return Part(definitions=made, tables=tables, facts={"training": about})
+    return Part(definitions=line, tables=tables, facts={"training": record})
 
 
-def _drawn(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
-    compared = [result.measured.followed for result in results if behaviour_results.has_rules(result)]
-    with meanwhile(compared) as ended:
-        drawn = [_draw(run, model, result) for result in results]
+def _with_figures(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
+    with meanwhile([result.measured.followed for result in results if result.has_rules]) as ended:
+        drawn = [result if result.left_out else _drawn(run, model, result) for result in results]
         run.say("comparing with rules", 0)
         rules = ended()
-    return behaviour_results.with_rules(drawn, rules)
+    return behaviour_sections.with_rules(drawn, rules)
 
 
-def _draw(run: Run, model: Model, result: Result) -> Result:
-    if result.left_out:
-        return result
+def _drawn(run: Run, model: Model, result: Result) -> Result:
     run.say(f"{result.behaviour.name}: drawing", 0)
     drawn = illustrate(model, result.behaviour, result.corpus, heads=result.measured.heads, seed=run.seed)
     questions = {task["task"]: task.get("question") for task in result.tested.tasks}
-    caused = effect_figures(result.behaviour.name, result.tested.table, questions)
-    before = f"{result.kind.called}-" if len(model.config.stacks) > 1 else ""
+    effects = effect_figures(result.behaviour.name, result.tested.table, questions)
+    prefix = f"{result.kind.called}-" if len(model.config.stacks) > 1 else ""
     return replace(
         result,
-        drawn=[replace(each, name=before + each.name) for each in drawn],
-        caused={task: replace(each.drawn(), name=before + each.name) for task, each in caused.items()},
+        figures=[replace(each, name=prefix + each.name) for each in drawn],
+        effect_figures={task: replace(each.figure(), name=prefix + each.name) for task, each in effects.items()},
     )
-
-
-# The page.
 
 
 def _page(
@@ -255,43 +220,47 @@ def _page(
     parts: Mapping[str, Part],
     facts: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> Page:
-    """What is known so far: results in every kind of attention, passages to look at, and by name the parts that are
-    done. `facts` are every head's, the first to be told first, once all that they rest on is measured."""
-    several = len(model.config.stacks) > 1
+    """What is known so far: results, passages, and by name the parts that are done.
+
+    `facts` are every head's, ranked, once all that they rest on is measured.
+    """
+    by_kind = len(model.config.stacks) > 1
     training, labels, *rest = (parts.get(name, Part()) for name in ("training", "labels", *_PARTS))
-    evidence = labels.tables.get("evidence")
-    of_behaviours = [behaviour_sections.section(each, several, evidence) for each in results]
-    tables = behaviour_results.tables(results)
+    sections = [behaviour_sections.section(each, by_kind, labels.tables.get("evidence")) for each in results]
+    tables = behaviour_sections.tables(results)
     for part in parts.values():
         tables |= part.tables
-    line, first, said = overview(tables, behaviours, passages, facts)
-    counts = counts_table([result.counts for result in results], [each.name(several) for each in results], _UNKNOWN)
-    by_ids = [caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
+    line, first = overview(tables, behaviours, passages, facts)
+    counts = doc.counts_table([each.counts for each in results], [each.name(by_kind) for each in results], _UNKNOWN)
+    ids = [doc.caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
     sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
     n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))
-    short = Definitions([line for part in (*of_behaviours, labels, *rest) for line in part.short])
-    read = [*by_ids, *counts, *(block for part in rest for block in part.counted)]
+    short = doc.Definitions([line for part in (*sections, labels, *rest) for line in part.short])
+    read = [*ids, *counts, *(block for part in rest for block in part.counted)]
+    own = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
+    own_measures = [measure for behaviour in own for measure in behaviour.measures]
+    scored = tables.get("coreference_scores", pd.DataFrame({"corpus": []}))["corpus"]
     return Page(
         title=f"{line}: {short_name(run.models[0]['name'])}",
         overview=[first],
-        summary=[short, remark(TEXTS["kept apart"].format(also="labels and " if labels.sections else ""))],
+        summary=[short, doc.remark(TEXTS["kept apart"].format(also="labels and " if labels.sections else ""))],
         sections=[
-            *(section for part in (labels, *of_behaviours, *rest) for section in part.sections),
+            *(section for part in (labels, *sections, *rest) for section in part.sections),
             Section("What was read and what was left out", read),
         ],
-        corpora=_sources(corpora, results, {*tables.get("coreference_scores", pd.DataFrame({"corpus": []}))["corpus"]}),
+        corpora=_sources(corpora, results, {*scored}),
         made=[("minimal pairs", f"{n_pairs} a task" if n_pairs else "none"), *training.definitions],
         definitions=[
             *DEFINITIONS.items(),
-            *_own_terms(behaviours),
+            *((each.name, f"A measure of your own: {each.title or each.name}.") for each in own_measures),
             *(term for part in (labels, *rest) for term in part.definitions),
         ],
         tables=tables,
         facts={
             "headline": line,
-            "sentences": {each.behaviour: each.text for each in said},
+            "sentences": {each.behaviour: each.text for each in first.sentences},
             "pairs": pairs,
-            **_left_out(model, results),
+            **_left_out(by_kind, results),
             "labels_left_out": None,
             "probes": {"left_out": None},
             **{name: fact for part in parts.values() for name, fact in part.facts.items()},
@@ -299,35 +268,24 @@ def _page(
     )
 
 
-def _own_terms(behaviours: Mapping[str, Behaviour]) -> list[tuple[str, str]]:
-    own = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
-    measures = (measure for behaviour in own for measure in behaviour.measures)
-    return [(each.name, f"A measure of your own: {each.title or each.name}.") for each in measures]
+def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Collection[str]) -> list[doc.Source]:
+    sources = []
+    for name, corpus in {each.name: each for each in (*corpora, *(result.corpus for result in results))}.items():
+        readable = (each.behaviour.name for each in results if each.corpus.name == name and each.readable)
+        measured = [*dict.fromkeys(readable), *["the score of its paper"] * (name in scored)]
+        used = f"for {', '.join(measured)}" if measured else doc.UNUSED
+        sources.append(doc.Source(corpus, used, {"measured": measured}))
+    return sources
 
 
-def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Collection[str]) -> list[Source]:
-    known = {corpus.name: corpus for corpus in (*corpora, *(result.corpus for result in results))}
-    measured = {
-        name: list(dict.fromkeys(each.behaviour.name for each in results if each.corpus.name == name and each.readable))
-        for name in known
-    }
-    for name in scored:
-        measured[name].append("the score of its paper")
-    return [
-        Source(corpus, f"for {', '.join(measured[name])}" if measured[name] else UNUSED, {"measured": measured[name]})
-        for name, corpus in known.items()
-    ]
-
-
-def _left_out(model: Model, results: Sequence[Result]) -> dict[str, Any]:
-    several = len(model.config.stacks) > 1
-    named = {result.behaviour.name + (f": {result.kind.title}" if several else ""): result for result in results}
+def _left_out(by_kind: bool, results: Sequence[Result]) -> dict[str, Any]:
+    named = {result.behaviour.name + (f": {result.kind.title}" if by_kind else ""): result for result in results}
     paired = {result.corpus.name: "targets" in result.corpus.annotates for result in results}
     return {
         "on_generated_text": list(dict.fromkeys(result.behaviour.name for result in results if result.generated)),
         "left_out": {name: result.counts for name, result in named.items()},
         "not_measured": {name: each.left_out for name, each in named.items() if each.left_out},
         "measures_without_items": {name: each.measured.absent for name, each in named.items() if each.measured.absent},
-        "targets": {name: _TARGETS[known] for name, known in paired.items()} if several else None,
+        "targets": {name: _TARGETS[known] for name, known in paired.items()} if by_kind else None,
         "causal_test_left_out": {each.behaviour.name: why for each in results if (why := each.tested.left_out)},
     }

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 
-from analyses.viewer.naming import head_named
-from analyses.viewer.passages import Viewer, passage, read
+from analyses.viewer.passages import Viewer, head_named, passage, read
 from analyses.viewer.viewer_page import frame, static, write
 from interp import InputError, Model, Run, Sweep
 from interp.display import Shown
@@ -75,7 +74,7 @@ def view(
     assert model is not None  # a passage needs it
     first, called = None if head is None else head_named(model, head), {}
     if labels is not None:
-        from analyses.headlines.written_reports import called_by  # noqa: PLC0415 what reads reports draws figures
+        from analyses.headlines.facts import called_by  # noqa: PLC0415 what reads reports draws figures
 
         called = called_by(labels, model)
     viewer = Viewer(tuple(passages), called, first=first, budget=_SMALL)

@@ -19,27 +19,19 @@ from analyses.compare.compare_page import headline
 from analyses.execution.file_marks import PICTURES, TEXT_MARK, check_free
 from analyses.figures.curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
-from analyses.headlines import ranking
-from analyses.headlines.facts import facts
-from analyses.headlines.written_reports import WRITTEN
+from analyses.headlines.facts import WRITTEN, facts, in_order
 from analyses.over_training.training_page import change_steps
 from analyses.report.illustrations import Drawing, effect_figures, measured
-from analyses.report.text_sections import by_group
+from analyses.report.report_parts import by_group
 from analyses.runs import RunFolder
-from analyses.wording.head_names import HEAD
 from interp.errors import InputError, one_of
 from interp.training.whole_files import drafting, file_above, holding, sweep_beside
 
 Format = Literal["pdf", "svg", "png"]
+Tables = Mapping[str, pd.DataFrame]
 COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
 _WIDTHS, _SIZES = (2, 20), (5, 30)  # inches and points: outside is a slip
 _KIND = ["stack", "attention"]
-_TOLD_BY = {  # what a table must have for the atlas's facts; `rules` and `effects` may be missing whole
-    "heads": {*HEAD, "behaviour", "measure", "sink", "unit", "value", "baseline", "baseline_name", "gain"}
-    | {"ci_low", "ci_high", "q"},
-    "labels": {*HEAD, "behaviour", "label", "evidence", "measure", "gain", "gain_low", "gain_high"}
-    | {"effect", "effect_low", "effect_high", "readout", "q", "q_effect"},
-}
 _NEEDS_MODEL = "it needs the model, not only tables; the run has it in figures/"
 
 
@@ -66,25 +58,22 @@ def write(
 
     Args:
         run: what a command left.
-        out: the directory that the files are written to, made where it is not there.
-        names: which figures, as `drawings` calls them; all by default.
-        width: in inches, 2 to 20; a figure that needs more, or that no page would hold, is left out, and it is said
-            why.
+        out: the directory that the files are written to.
+        names: some of `drawings`; all by default.
+        width: in inches, 2 to 20; a figure that needs more, or that no page would hold, is left out.
         font_size: in points, 5 to 30, of most text; ticks have 8 where it has 9.
         format: of the files. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
         force: replace files of these names that we did not write, too.
 
     Raises:
-        InputError: no such figure, none that could be drawn, a width or size that is none, or no place to write to.
+        InputError: no such figure, none that could be drawn, a width or size out of range, or no place to write to.
     """
     one_of("format", format, Format)
     inches = f"inches; {COLUMN} is a column of a paper, 6.9 its page"
-    for name, given, (low, high), unit in (
-        ("width", width, _WIDTHS, inches),
-        ("font_size", font_size, _SIZES, "points"),
-    ):
-        if not low <= given <= high:
-            raise InputError(f"{name}: expected {low} to {high} {unit}; got {given:g}")
+    ranges = {"width": (width, _WIDTHS, inches), "font_size": (font_size, _SIZES, "points")}
+    for name, (value, (low, high), unit) in ranges.items():
+        if not low <= value <= high:
+            raise InputError(f"{name}: expected {low} to {high} {unit}; got {value:g}")
     known, folder = drawings(run), Path(out)
     if unknown := [name for name in names if name not in known]:
         raise InputError(
@@ -102,8 +91,8 @@ def write(
 
     if file := folder if folder.is_file() else file_above(folder):
         raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
-    own = {(run.folder / name).resolve() for name in run.facts["files"]}
-    if any((folder / f"{name}.{format}").resolve() in own for name in chosen):
+    run_files = {(run.folder / name).resolve() for name in run.facts["files"]}
+    if any((folder / f"{name}.{format}").resolve() in run_files for name in chosen):
         raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
     free(chosen)
     place = folder / "figures"  # whose draft is in `folder`, so that a rename is all that is left to do
@@ -114,7 +103,7 @@ def write(
             draft.mkdir()
             for name, draw in chosen.items():
                 try:
-                    _draw(draft / f"{name}.{format}", partial(draw, **options), format, _source(run))
+                    _draw(draft / f"{name}.{format}", partial(draw, **options), format, run)
                 except (RoomError, InputError) as error:  # or a table from which nothing can be drawn
                     left_out[name] = str(error)
             if not (files := free(name for name in chosen if name not in left_out)):
@@ -130,14 +119,8 @@ def write(
     return Written([folder / name for name in files], left_out)
 
 
-def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
-    """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
-    tables = {name: rows for name in run.tables if len(rows := run.table(name))}
-    return {each.name: each.draw for each in (*_of_heads(run, tables), *_of_other_tables(run, tables))}
-
-
-def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, source: str) -> None:
-    """Draw a figure into a file, with its caption beside it; a RoomError where it has no room."""
+def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, run: RunFolder) -> None:
+    """Draw a figure into a file, with its caption and what its numbers were made from beside it."""
     figure = draw()
     if (high := figure.get_figheight()) > HIGHEST:
         raise RoomError(f"it would be {high:.1f} inches high, and a page holds {HIGHEST:g}: give it more width")
@@ -147,25 +130,22 @@ def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: s
             figure.savefig(picture, format=format, metadata=PICTURES[format])
     except UserWarning as error:
         raise RoomError("its text leaves no room for its panels: give it more width, or smaller text") from error
-    picture.with_suffix(".txt").write_text(f"{getattr(figure, 'caption', '')}\n\n{source}\n{TEXT_MARK}", "utf-8")
-
-
-def _source(run: RunFolder) -> str:
-    """What the numbers were made from, for whoever writes the caption."""
     texts, command = ", ".join(each["name"] for each in run.facts.get("corpora", ())), run.facts.get("command")
-    said = {"Model": run.model, "Text": texts, "Seed": str(run.seed)}
-    known = [f"{name}: {value}." for name, value in said.items() if value]
-    return " ".join([*known, *([f"Made by: {command}"] if command else [])])
+    facts = {"Model": run.model, "Text": texts, "Seed": str(run.seed)}
+    source = [f"{name}: {value}." for name, value in facts.items() if value]
+    source += [f"Made by: {command}"] if command else []
+    caption = f"{getattr(figure, 'caption', '')}\n\n{' '.join(source)}\n{TEXT_MARK}"
+    picture.with_suffix(".txt").write_text(caption, "utf-8")
 
 
-# What each table is enough for.
-
-
-Tables = Mapping[str, pd.DataFrame]
+def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
+    """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
+    tables = {name: rows for name in run.tables if len(rows := run.table(name))}
+    return {each.name: each.draw for each in (*_of_heads(run, tables), *_of_other_tables(run, tables))}
 
 
 def _of_heads(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
-    """Of each kind of attention, by which several are told apart in names."""
+    """Of each kind of attention, which names tell apart where there are several."""
     stacks = run.facts.get("model", {}).get("stacks", {})
 
     def kinds(table: pd.DataFrame | None) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -174,36 +154,34 @@ def _of_heads(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
             yield f"{'cross' if attention == 'cross' else stack}-" if len(stacks) > 1 else "", rows
 
     compares = "model" in tables.get("heads", ())
-    for before, kind in kinds(None if compares else tables.get("heads")):
+    for prefix, kind in kinds(None if compares else tables.get("heads")):
         ours = ACROSS if "cross" in set(kind["attention"]) else OURS
         for name, rows in kind.groupby("behaviour", sort=False):
             known = ours.get(str(name))
             names = known.headline if known else list(dict.fromkeys(rows["measure"]))
             for drawing in measured(str(name), rows, names, known.grids if known else {}):
-                yield drawing._replace(name=before + drawing.name)
-    for before, kind in kinds(tables.get("effects")):
+                yield drawing._replace(name=prefix + drawing.name)
+    for prefix, kind in kinds(tables.get("effects")):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
             for drawing in effect_figures(str(behaviour), rows, {}).values():
-                yield drawing._replace(name=before + drawing.name)
+                yield drawing._replace(name=prefix + drawing.name)
     if "labels" in tables:
         labels, evidence = tables["labels"], tables.get("evidence", pd.DataFrame())
         colours = {name: each.colour for name, each in OURS.items()}
-        for before, rows in kinds(_facts(tables, labels)):
-            sizes = stacks[str(rows["stack"].iloc[0])]
-            draw = partial(figures.label_map, rows, n_layers=sizes["layers"], n_heads=sizes["heads"], colours=colours)
-            yield Drawing(f"{before}labels", draw)
+        try:
+            rows = in_order(facts(tables, WRITTEN))  # what the atlas says of every head
+        except KeyError:  # tables of an earlier interp
+            rows = labels
+        for prefix, part in kinds(rows):
+            sizes = stacks[str(part["stack"].iloc[0])]
+            draw = partial(figures.label_map, part, n_layers=sizes["layers"], n_heads=sizes["heads"], colours=colours)
+            yield Drawing(f"{prefix}labels", draw)
         if len(evidence) and len(evidence.dropna(subset=["gain", "effect", "label"])):
             yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=colours))
     explained = tables["explained"].groupby(["corpus", *_KIND], sort=False) if "explained" in tables else ()
     for number, (_, rows) in enumerate(explained):
-        before = f"{rows['stack'].iloc[0]}-" if len(stacks) > 1 else ""
-        yield Drawing(f"{before}explained-{number}", partial(figures.explained_bars, by_group(rows)))
-
-
-def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
-    """What the atlas says of every head; of a run whose tables say less than it asks for, the labels."""
-    whole = all(asked <= {*tables.get(name, pd.DataFrame()).columns} for name, asked in _TOLD_BY.items())
-    return ranking.in_order(facts(tables, WRITTEN)) if whole else labels
+        prefix = f"{rows['stack'].iloc[0]}-" if len(stacks) > 1 else ""
+        yield Drawing(f"{prefix}explained-{number}", partial(figures.explained_bars, by_group(rows)))
 
 
 def _of_other_tables(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
@@ -212,21 +190,19 @@ def _of_other_tables(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
         yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))
         yield Drawing("probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist())))
     if {"compare", "heads"} <= tables.keys():
-        shown = headline(tables["compare"])
-        yield Drawing("compare-gains", partial(figures.compared_gains, shown))
-        measures = list(dict.fromkeys(shown["measure"]))
+        rows = headline(tables["compare"])
+        yield Drawing("compare-gains", partial(figures.compared_gains, rows))
+        measures = list(dict.fromkeys(rows["measure"]))
         yield Drawing("compare-depth", partial(figures.gains_by_depth, tables["heads"], measures))
-    cells, beside = (
-        tables.get("cells", pd.DataFrame({"metric": []})),
-        [tables[name] for name in ("estimates", "correlations") if name in tables],
-    )
+    cells = tables.get("cells", pd.DataFrame({"metric": []}))
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
-        if len(beside) > 1:
-            yield Drawing(f"estimates-{metric}", partial(figures.estimate_panels, *beside, metric))
+        if {"estimates", "correlations"} <= tables.keys():
+            draw = partial(figures.estimate_panels, tables["estimates"], tables["correlations"], metric)
+            yield Drawing(f"estimates-{metric}", draw)
     if "forming" in tables and "formed" in run.tables:  # a report's curves are without losses
         formed = tables["formed"].groupby("run") if "formed" in tables else ()
         changes = {str(name): change_steps(rows) for name, rows in formed}
-        ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
-        yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))
+        phases = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
+        yield Drawing("forming", partial(figures.forming, tables["forming"], changes, phases))

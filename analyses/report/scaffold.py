@@ -12,22 +12,8 @@ from typing import Any, TypedDict
 from analyses.execution import output
 from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
 from analyses.execution.shards import Shards
-from analyses.page.sections import (
-    Block,
-    Bullets,
-    Definitions,
-    Page,
-    Piece,
-    Section,
-    Table,
-    Terms,
-    bold,
-    caveat,
-    code,
-    is_text,
-    plain,
-    remark,
-)
+from analyses.page import sections as doc
+from analyses.page.sections import Block, Page, Section
 from analyses.report.renderer import figures, render
 from analyses.wording.formats import number
 from analyses.wording.plain_words import TEXTS
@@ -49,10 +35,10 @@ class Record(TypedDict, total=False):
 
 @dataclass
 class Stages:
-    """Tells what is being done, and keeps how long each stage took. What ends a line is told, and is no stage."""
+    """Tells what is being done, and times each stage. What ends a line is told, and is no stage."""
 
     tell: Say
-    _taken: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _now: str = "starting"
     _since: float = field(default_factory=time.perf_counter)
     _began: float = field(default_factory=time.perf_counter)
@@ -66,13 +52,13 @@ class Stages:
 
     def add(self, seconds: Mapping[str, float]) -> None:
         """Count what stages took elsewhere, at the same time as others."""
-        for stage, taken in seconds.items():
-            self._taken[stage] += taken
+        for stage, each in seconds.items():
+            self._seconds[stage] += each
 
     def seconds(self) -> dict[str, float]:
         """Of each stage until now, in the order in which they were first told."""
         self._count()
-        return dict(self._taken)
+        return dict(self._seconds)
 
     def whole(self) -> float:
         """Seconds by the clock since the beginning: what ran at once counts once."""
@@ -80,13 +66,13 @@ class Stages:
 
     def _count(self) -> None:
         now = time.perf_counter()
-        self._taken[self._now] += now - self._since
+        self._seconds[self._now] += now - self._since
         self._since = now
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the function that measures is told: what run.json says of each model, the seed, and whom to tell.
+    """What the function that measures gets: what run.json says of each model, the seed, and whom to tell.
 
     `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured. `shards`
     keeps what was measured until all is, for the same command to go on with.
@@ -110,16 +96,6 @@ def write(
 ) -> Page:
     """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last.
 
-    Returns what `measure` did.
-
-    Args:
-        out: the output directory; left as it was when anything fails, but for what was shown.
-        measure: what a command is about; seed and progress come to it with the `Run`.
-        models: by name, those that are measured.
-        seed: of everything random.
-        command: what the user typed, for the record.
-        progress: called with what is being done.
-
     Raises:
         InputError: as `measure`; an output directory that cannot be used; a model whose numbers are not finite.
     """
@@ -132,7 +108,7 @@ def write(
     if all(model["fingerprint"] for model in described):
         which = [[model["name"], model["fingerprint"], model["device"]] for model in described]
         shards = Shards.for_output(Path(out).resolve(), [which, seed, versions([*PACKAGES, *RUNNERS])])
-    with _going_on(shards), output.writing(out) as new:
+    with _resumable(shards), output.writing(out) as new:
 
         def put(page: Page) -> None:
             for name, table in page.tables.items():
@@ -140,15 +116,14 @@ def write(
             say("writing figures", 0)
             drawn = figures([*page.overview, *page.lead, *page.summary, *page.sections])
             svgs = new.figures({each.name: each.figure for each in drawn})
-            facts = _about(described, page) | recorded(
-                command=command, seed=seed, seconds=say.whole(), stages=say.seconds()
-            )
+            times = {"seconds": say.whole(), "stages": say.seconds()}
+            facts = _facts(described, page) | recorded(command=command, seed=seed, **times)
             if shards.counts.n_read:
                 facts["shards_found"] = shards.counts.n_read  # measured before: not in the seconds
-            sections = [Section("In short", page.summary), *page.sections, *_made(page, described, facts)]
-            shapes = [] if page.overview else _lead(described)  # where heads are seen first, models come with `made`
-            to_come = [caveat(TEXTS["to come"].format(page.unfinished))] if page.unfinished else []
-            lead = [*to_come, *page.overview, *shapes, *page.lead]
+            sections = [Section("In short", page.summary), *page.sections, *_provenance(page, described, facts)]
+            shapes = [] if page.overview else _shapes(described)  # where heads are seen first, models come later
+            pending = [doc.caveat(TEXTS["to come"].format(page.unfinished))] if page.unfinished else []
+            lead = [*pending, *page.overview, *shapes, *page.lead]
             new.text("report.html", render(page.title, lead, sections, svgs))
             new.run(facts)
 
@@ -165,7 +140,7 @@ def write(
 
 
 @contextmanager
-def _going_on(shards: Shards) -> Iterator[None]:
+def _resumable(shards: Shards) -> Iterator[None]:
     """Say of what stops a run that the same command goes on from there."""
     try:
         yield
@@ -177,33 +152,27 @@ def _going_on(shards: Shards) -> Iterator[None]:
         raise kind(f"{why}; the same command goes on with what is measured") from error
 
 
-def _about(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
-    """What run.json says of models and texts, and what the command adds: one model by itself, several in a list."""
-    more = [{**model, **page.models.get(model["name"], {})} for model in models]
-    about: dict[str, Any] = {"models": more}
-    if len(more) == 1:
-        about = {"name": more[0]["name"], "model": {key: value for key, value in more[0].items() if key != "name"}}
-    read = [{**corpus_facts(each.corpus), **each.facts} for each in page.corpora]
-    to_come = {output.UNFINISHED: page.unfinished} if page.unfinished else {}
-    return {**about, "corpora": read, "sentences": _sentences(page.summary), **page.facts, **to_come}
+def _facts(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
+    described = [{**model, **page.models.get(model["name"], {})} for model in models]
+    facts: dict[str, Any] = {"models": described}
+    if len(described) == 1:
+        (model,) = described
+        facts = {"name": model["name"], "model": {key: value for key, value in model.items() if key != "name"}}
+    facts["corpora"] = [{**corpus_facts(each.corpus), **each.facts} for each in page.corpora]
+    facts["sentences"] = {}  # what a page says in short: a terminal says it after the command
+    for name, *blocks in (term for each in page.summary if isinstance(each, doc.Definitions) for term in each.terms):
+        items = [item for each in blocks for item in (each.items if isinstance(each, doc.Bullets) else [each])]
+        if doc.is_text(name) and (texts := [doc.plain(item) for item in items if doc.is_text(item)]):
+            facts["sentences"][doc.plain(name)] = f"{doc.plain(name)}: {' '.join(texts)}"
+    return {**facts, **page.facts, **({output.UNFINISHED: page.unfinished} if page.unfinished else {})}
 
 
-def _sentences(summary: Sequence[Block]) -> dict[str, str]:
-    """What a page says in short, by what it is about: a terminal says it after the command."""
-    sentences = {}
-    for name, *said in (term for block in summary if isinstance(block, Definitions) for term in block.terms):
-        items = [item for each in said for item in (each.items if isinstance(each, Bullets) else [each])]
-        if is_text(name) and (texts := [plain(item) for item in items if is_text(item)]):
-            sentences[plain(name)] = f"{plain(name)}: {' '.join(texts)}"
-    return sentences
-
-
-def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _shapes(models: Sequence[Mapping[str, Any]]) -> list[Block]:
     several = len(models) > 1
     columns = ["model", "stack", "layers", "heads each", "dimensions", "parameters", "context", "sees"]
     rows = [
         [
-            *((bold(model["name"]), " (reference)" if several and model is models[0] else ""), name),
+            *((doc.bold(model["name"]), " (reference)" if several and model is models[0] else ""), name),
             *(str(stack[key]) for key in ("layers", "heads", "d_model")),
             *map(number, (model["parameters"], model["context"])),
             "what came before" if model["causal"] else "before and after",
@@ -212,8 +181,8 @@ def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
         for name, stack in model["stacks"].items()
     ]
     matched = "matched by what they do, not by where they sit, and " if several else ""
-    named = remark(f"Heads are {matched}named by layer and head, counted from 0: L0.H3.")
-    return [*([Table(columns, rows, "wlrrrrrl")] if rows else []), named]
+    named = doc.remark(f"Heads are {matched}named by layer and head, counted from 0: L0.H3.")
+    return [*([doc.Table(columns, rows, "wlrrrrrl")] if rows else []), named]
 
 
 def short_name(name: str) -> str:
@@ -221,33 +190,32 @@ def short_name(name: str) -> str:
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1] if re.match(r"(\w+:)?([/\\~]|\.{1,2}[/\\])", name) else name
 
 
-def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Section]:
+def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Section]:
     """How it was made, what run.json tells in full; how to cite it; and what its terms mean."""
-    texts = [each.corpus for each in page.corpora]
-    read = [f"{each.corpus.name} ({each.corpus.kind}), {each.used}, " for each in page.corpora]
-    lines: Terms = [
-        *([("command", code(facts["command"]))] if facts["command"] else []),
-        *(("model", [f"{each['name']}, {each['dtype']} on {each['device']}, ", *_identity(each)]) for each in models),
-        *(("corpus", (said, code(corpus.digest))) for said, corpus in zip(read, texts, strict=True)),
+    lines: list[tuple[Block, ...]] = [("command", doc.code(facts["command"]))] if facts["command"] else []
+    for model in models:
+        identity = [f"no fingerprint ({model.get('no_fingerprint')}), so a run that is stopped begins again"]
+        if model["fingerprint"] is not None:
+            files = [", weight files SHA-256 ", doc.code(model["sha256"])] if model["sha256"] else []
+            identity = ["fingerprint ", doc.code(model["fingerprint"]), *files]
+        lines.append(("model", [f"{model['name']}, {model['dtype']} on {model['device']}, ", *identity]))
+    for each in page.corpora:
+        name = f"{each.corpus.name} ({each.corpus.kind}), {each.used}, "
+        lines.append(("corpus", (name, doc.code(each.corpus.digest))))
+    lines += [
         *page.made,
         ("seed", str(facts["seed"])),
         ("versions", ", ".join(f"{package} {version}" for package, version in facts["versions"].items())),
         *((name, str(facts[name])) for name in ("processor", "seconds")),
     ]
     # in a line to copy, what tells this run from all others
-    of = [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
-    on = [f"{short_name(corpus.name)} ({corpus.digest[:12]})" for corpus in texts]
-    cited = [f"interp {facts['versions'].get('interp', '')}".strip(), *of, *on, f"seed {facts['seed']}"]
-    shapes, cards = (_lead(models), TEXTS["cite cards"]) if page.overview else ([], ".")
+    cited = [f"interp {facts['versions'].get('interp', '')}".strip()]
+    cited += [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
+    cited += [f"{short_name(each.corpus.name)} ({each.corpus.digest[:12]})" for each in page.corpora]
+    shapes, cards = (_shapes(models), TEXTS["cite cards"]) if page.overview else ([], ".")
+    terms = [doc.Definitions(page.definitions, "terms")]
     return [
-        Section("How this was made", [*shapes, Definitions(lines, "facts")], "made"),
-        Section("How to cite", [code("; ".join(cited)), TEXTS["cite"] + cards], "cite"),
-        *([Section("Definitions", [Definitions(page.definitions, "terms")], "definitions")] * bool(page.definitions)),
+        Section("How this was made", [*shapes, doc.Definitions(lines, "facts")], "made"),
+        Section("How to cite", [doc.code("; ".join([*cited, f"seed {facts['seed']}"])), TEXTS["cite"] + cards], "cite"),
+        *([Section("Definitions", terms, "definitions")] if page.definitions else []),
     ]
-
-
-def _identity(model: Mapping[str, Any]) -> list[Piece]:
-    if model["fingerprint"] is None:
-        return [f"no fingerprint ({model['no_fingerprint']}), so a run that is stopped begins again"]
-    files = [", weight files SHA-256 ", code(model["sha256"])] if model["sha256"] else []
-    return ["fingerprint ", code(model["fingerprint"]), *files]

@@ -1,7 +1,6 @@
 """Where does each token of one's own sentence look? A page to be pointed at, in one file without any library."""
 
-from analyses.viewer.naming import Called, address, head_named
-from analyses.viewer.passages import Attention, Passage, Viewer, passage, read
+from analyses.viewer.passages import Attention, Called, Passage, Viewer, address, head_named, passage, read
 from analyses.viewer.viewer_page import FILTERS, frame, page, write
 
 __all__ = [

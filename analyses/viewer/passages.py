@@ -1,30 +1,77 @@
-"""Where does each token of a passage look? Patterns as a page carries them: bytes, deflated, within a budget.
+"""Where does each token of a passage look, and which passages does a report show?
 
-A share of attention is a whole number of 255ths, and nothing below 1%. A head's rows follow one another: of a causal
-stack only what a query sees (row q has q + 1 keys), else whole rows.
+Patterns are as a page carries them: bytes, deflated, within a budget. A share of attention is a whole number of 255ths,
+and nothing below 1%. A head's rows follow one another: of a causal stack only what a query sees (row q has q + 1 keys),
+else whole rows.
 """
 
 import base64
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
+import interp
+from analyses.corpora.mentions import ALL_PRONOUNS, PRONOUNS
+from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Heads
-from analyses.viewer.naming import Called, HeadName
-from interp import InputError, Model, Run, run
+from analyses.reading.token_ids import TokenIds
+from analyses.reading.windows import Window, windows
+from analyses.scoring.asked_words import asks
+from analyses.wording.head_names import Place
+from interp import AnnotatedText, InputError, Model, Run
 from interp.display import so_many
 from interp.running import check_model
 
+HeadName = tuple[str, str, int, int]  # what a `Place` holds
+
+
+class Called(NamedTuple):
+    """What a head is called, the behaviour whose colour it has, and the measure that says which words that is about.
+
+    `needed` is whether an effect of it was measured, rather than its attention alone.
+    """
+
+    words: str
+    behaviour: str = ""
+    asks: str = ""
+    needed: bool = False
+
+
+def address(model: Model, name: HeadName) -> str:
+    """A head as links name it: `L2.H5` where there is one stack, else `encoder.L2.H5` or `cross.L2.H5`."""
+    return Place(*name).named(several=len(Heads.every(model)) > 1)
+
+
+def head_named(model: Model, name: str) -> HeadName:
+    """The head that has this `address`.
+
+    Raises:
+        InputError: the model has no such head.
+    """
+    ends = []
+    for heads in Heads.every(model):
+        cells = np.ndindex(heads.n_layers, heads.n_heads)
+        places = [Place(heads.stack, heads.attention, *cell) for cell in cells]
+        named = {address(model, place): place for place in places}
+        if name in named:
+            return named[name]
+        ends.append(" to ".join(dict.fromkeys([next(iter(named)), [*named][-1]])))
+    raise InputError(f"no head {name!r}: this model has {', '.join(ends)}, counted from 0")
+
+
 BUDGET = 440_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept
-_TRIED = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
+_FAILURES = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
 _LONGEST = 60  # characters of a token that are shown
 _SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
 
@@ -49,28 +96,30 @@ class Attention:
     @cached_property
     def firmness(self) -> Float[NDArray[np.floating], "layer head"]:
         """Mean over queries of the largest share that goes to one token; within a text neither to the first nor to the
-        query itself, which much attention rests on for want of anything better."""
+        query itself, where attention rests that looks for nothing."""
         weights = self.weights
         if self.heads.attention == "self":
             weights = weights.copy()
             weights[..., 0] = 0
-            place = np.arange(min(weights.shape[-2:]))
-            weights[..., place, place] = 0
+            diagonal = np.arange(min(weights.shape[-2:]))
+            weights[..., diagonal, diagonal] = 0
         return weights.max(-1).mean(-1) / 255
 
     @property
     def data(self) -> dict[str, Any]:
         """What the page's script reads of it, beside the patterns."""
         heads = self.heads
-        about = {"stack": heads.stack, "attention": heads.attention, "causal": heads.causal}
-        keys = None if heads.attention == "self" else self.keys
-        return about | {"layers": heads.n_layers, "heads": heads.n_heads, "queries": self.queries, "keys": keys}
+        return {
+            **{"stack": heads.stack, "attention": heads.attention, "causal": heads.causal},
+            **{"layers": heads.n_layers, "heads": heads.n_heads, "queries": self.queries},
+            "keys": None if heads.attention == "self" else self.keys,
+        }
 
     def packed(self, layer: int, head: int) -> str:
         """One head's shares, deflated, as base64."""
         square = self.weights[layer, head]
-        seen = square[np.tril_indices(len(square))] if self.heads.causal else square
-        return base64.b64encode(zlib.compress(seen.tobytes())).decode()
+        shares = square[np.tril_indices(len(square))] if self.heads.causal else square
+        return base64.b64encode(zlib.compress(shares.tobytes())).decode()
 
 
 @dataclass(frozen=True)
@@ -95,23 +144,14 @@ class Passage:
 
 @dataclass(frozen=True)
 class Viewer:
-    """Passages to be looked at on a page, and what their heads are called.
+    """Passages to be looked at on a page, and what their heads are called."""
 
-    Args:
-        passages: in order; the first is seen first.
-        called: what heads are called, those first that a page should keep first.
-        heads: whether it shows the heads to choose from, as where nothing else on the page does.
-        linked: whether its address tells what is seen, as where nothing else on the page uses the address.
-        first: the head that is seen first; by default the first that is called something, or the firmest.
-        budget: bytes that patterns may take.
-    """
-
-    passages: tuple[Passage, ...]
-    called: Mapping[HeadName, Called]
-    heads: bool = True
-    linked: bool = False
-    first: HeadName | None = None
-    budget: int = BUDGET
+    passages: tuple[Passage, ...]  # the first is seen first
+    called: Mapping[HeadName, Called]  # those first that a page should keep first
+    heads: bool = True  # whether it shows the heads to choose from
+    linked: bool = False  # whether the page's address tells what is seen
+    first: HeadName | None = None  # is seen first; by default the first that is called something, or the firmest
+    budget: int = BUDGET  # bytes that patterns may take
 
     def __post_init__(self) -> None:
         if not self.passages:
@@ -162,7 +202,7 @@ class Viewer:
             "passages": [
                 {
                     "title": passage.title,
-                    "attentions": [each.data | {"kept": self._kept[0][id(each)]} for each in passage.attentions],
+                    "attentions": [each.data | {"kept": self._packed[0][id(each)]} for each in passage.attentions],
                     "meant": passage.meant,
                     "asking": {name: tokens for name, tokens in passage.asking.items() if name in asks},
                 }
@@ -178,46 +218,46 @@ class Viewer:
     @property
     def left_out(self) -> int:
         """How many patterns the page has no room for."""
-        return self._kept[1]
+        return self._packed[1]
 
     @cached_property
-    def _kept(self) -> tuple[dict[int, dict[str, str]], int]:
+    def _packed(self) -> tuple[dict[int, dict[str, str]], int]:
         """The packed heads of each kind of attention that fit the budget, and how many patterns do not."""
-        kept: dict[int, dict[str, str]] = {id(attention): {} for attention in self._attentions}
+        by_attention: dict[int, dict[str, str]] = {id(attention): {} for attention in self._attentions}
         room, left_out = self.budget, 0
         for name in dict.fromkeys([self.start, *self.ordered]):
             for attention in self._attentions:
                 if name[:2] == (attention.heads.stack, attention.heads.attention):
-                    packed = attention.packed(*name[2:]) if left_out < _TRIED else ""
+                    packed = attention.packed(*name[2:]) if left_out < _FAILURES else ""
                     if 0 < len(packed) <= room:
                         room -= len(packed)
-                        kept[id(attention)][f"{name[2]}.{name[3]}"] = packed
+                        by_attention[id(attention)][f"{name[2]}.{name[3]}"] = packed
                     else:
                         left_out += 1
-        return kept, left_out
+        return by_attention, left_out
 
 
-def passage(found: Run, prompt: int = 0) -> Passage:
+def passage(run: Run, prompt: int = 0) -> Passage:
     """What one prompt of a run looked at: every kind of attention of which all layers' patterns were captured.
 
     Raises:
         InputError: no pattern was captured or a layer's is missing, there is no such prompt, or an edit added axes.
     """
-    if found.model is None:
+    if run.model is None:
         raise InputError("this run does not tell which model ran: expected what interp.run gives")
     attentions = []
-    for heads in Heads.every(found.model):
+    for heads in Heads.every(run.model):
         site = "cross_attn.pattern" if heads.attention == "cross" else "attn.pattern"
         sites = [f"{heads.stack}.{layer}.{site}" for layer in range(heads.n_layers)]
-        missing = [site for site in sites if site not in found.activations]
+        missing = [site for site in sites if site not in run.activations]
         if len(missing) == len(sites):
             continue
         if missing:
             capture = f"{heads.stack}.*.{site}"
             raise InputError(f"{missing[0]!r} was not captured, and others were: capture {capture!r}")
-        shown = [found.shown_pattern(site, prompt) for site in sites]
-        queries, keys = (tuple(map(_cut, each)) for each in shown[0][1:])
-        attentions.append(Attention(heads, queries, keys, np.stack([_bytes(each.pattern) for each in shown])))
+        patterns = [run.shown_pattern(site, prompt) for site in sites]
+        queries, keys = (tuple(map(_shortened, each)) for each in patterns[0][1:])
+        attentions.append(Attention(heads, queries, keys, np.stack([_bytes(each.pattern) for each in patterns])))
     if not attentions:
         raise InputError('no pattern was captured, so there is none to view: run(model, text, capture="*.pattern")')
     return Passage(tuple(attentions))
@@ -234,14 +274,78 @@ def read(model: Model, text: str, target: str | None = None) -> Passage:
         raise InputError("this model has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"expected a text to view, got {'an empty one' if isinstance(text, str) else repr(text)}")
-    return passage(run(model, text, until="*.pattern", target=target))
+    return passage(interp.run(model, text, until="*.pattern", target=target))
 
 
 def _bytes(pattern: Float[NDArray[np.floating], "head query key"]) -> UInt8[NDArray[np.uint8], "head query key"]:
     """Shares as 255ths, those below `LEAST` as none; what is undefined is none too."""
-    known = np.nan_to_num(pattern)
-    return np.where(known < LEAST, 0, np.rint(known * 255)).astype(np.uint8)
+    shares = np.nan_to_num(pattern)
+    return np.where(shares < LEAST, 0, np.rint(shares * 255)).astype(np.uint8)
 
 
-def _cut(token: str) -> str:
+def _shortened(token: str) -> str:
     return token if len(token) <= _LONGEST else f"{token[: _LONGEST - 1]}…"
+
+
+_PASSAGES = 2  # passages, where none are asked for
+_TEXTS = 20  # texts looked at for them
+_WORDS = 8, 40  # of a passage
+
+
+def read_texts(model: Model, texts: Sequence[str]) -> list[Passage]:
+    """The texts that somebody typed; a decoder that has a source reads the text itself as its target."""
+    paired = len(model.config.stacks) > 1
+    return [read(model, text, text if paired else None) for text in texts]
+
+
+def choose_passages(model: Model, corpus: Iterable[AnnotatedText], measures: Sequence[Measure] = ()) -> list[Passage]:
+    """Whole sentences with which texts of a corpus begin; none where the model reads no words.
+
+    Of the first texts those come first that have most different pronouns of the third person: heads of coreference have
+    nothing to do elsewhere. What the `measures` ask of them is known of those that are about words.
+    """
+    passages: list[Passage] = []
+    if model.tokenizer is None or isinstance(model.tokenizer, TokenIds):
+        return passages
+    paired = len(model.config.stacks) > 1
+
+    def n_pronouns(text: AnnotatedText) -> int:
+        return len({word.lower() for word in text.words} & PRONOUNS.keys())
+
+    beginnings = [text if text.target is not None else _beginning(text) for text in islice(corpus, _TEXTS)]
+    for text in sorted(filter(None, beginnings), key=n_pronouns, reverse=True):
+        if len(passages) == _PASSAGES:
+            break
+        with suppress(InputError):  # longer than the context, or nothing a decoder can read
+            passage = read(model, text.text, (text.target or text.text) if paired else None)
+            whole = [*windows(text, model.tokenizer, model.config.n_ctx, Counter())]
+            if len(whole) == 1:  # the context shows all of it
+                passage = replace(passage, meant=_meant(whole[0]), asking=_asking(model, whole[0], measures))
+            passages.append(passage)
+    return passages
+
+
+def _asking(model: Model, window: Window, measures: Sequence[Measure]) -> dict[str, list[int]]:
+    causal = Heads.every(model)[0].causal
+    tokens_of = {each.name: asks(each, window, causal=causal) for each in measures if each.points and each.of_words}
+    return {name: tokens for name, tokens in tokens_of.items() if tokens}
+
+
+def _meant(window: Window) -> dict[int, str]:
+    """By the token of each pronoun of the third person, the head of the nearest mention before it that names it."""
+    text, heads = window.text, {}
+    mentions = [(mention, text.words[mention.head]) for mention in text.mentions or ()]
+    names = [(mention, word) for mention, word in mentions if word.lower() not in ALL_PRONOUNS]
+    for mention, word in mentions:
+        if mention.end - mention.start > 1 or word.lower() not in PRONOUNS or mention.head not in window.columns:
+            continue
+        before = [(each.end, name) for each, name in names if each.chain == mention.chain and each.end <= mention.start]
+        if before:
+            heads[window.columns[mention.head][0]] = max(before, key=lambda each: each[0])[1]
+    return heads
+
+
+def _beginning(text: AnnotatedText) -> AnnotatedText | None:
+    least, most = _WORDS
+    ends = [end for end in (*text.sentence_starts[1:], len(text.words)) if least <= end <= most]
+    return text.excerpt(0, ends[-1]) if ends else None

@@ -1,22 +1,55 @@
-"""How does a viewer become HTML: among other blocks, as a page of its own, in a notebook's frame?"""
+"""How does a viewer become HTML: among other blocks, as a page of its own, in a notebook's frame?
 
+Text is escaped, nothing is fetched, and no style or script but ours counts.
+"""
+
+import base64
 import json
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from analyses.execution.file_marks import check_free
-from analyses.viewer.page_safety import environment, policy
 from analyses.viewer.passages import Viewer
 from interp import InputError
 from interp.training.whole_files import file_above, replacing
+
+
+def environment(rooms: Mapping[str, str], filters: Mapping[str, Callable[..., Any]]) -> Environment:
+    """Templates that escape what they are given, and refuse what they are not."""
+    templates = Environment(
+        loader=ChoiceLoader([PackageLoader(package, folder) for package, folder in rooms.items()]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= filters
+    return templates
+
+
+def policy(styles: Iterable[str], scripts: Iterable[str]) -> str:
+    """A Content-Security-Policy under which nothing is fetched, and only these styles and scripts count.
+
+    Source: Content Security Policy Level 3 (W3C), whose hashes are of what stands between the tags.
+    """
+    ours = []
+    for kind, sources in (("style", styles), ("script", scripts)):
+        digests = (base64.b64encode(sha256(each.encode()).digest()).decode() for each in sources)
+        ours.append(" ".join([f"{kind}-src", *(f"'sha256-{each}'" for each in digests)]))
+    return f"default-src 'none'; img-src data:; {'; '.join(ours)}; base-uri 'none'; form-action 'none'"
+
 
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
 _THEME = _ROOM.parent / "report" / "templates" / "style.css"  # of every page
 _FRAME = 480, 30, 32, 14, 900  # pixels of a frame: to begin with, a layer, a line of so many tokens; and at most
-_MOST = 40  # tokens of each side that are drawn
+_TOKENS = 40  # of each side that are drawn
 _FAINTEST = 0.05  # of a head's attention that is drawn
 _LETTERS = 18  # of a token beside the lines
 
@@ -26,17 +59,17 @@ def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = 
     script = (_ROOM / "viewer.js").read_text("utf-8")
     style = "\n".join(path.read_text("utf-8") for path in (_THEME, _ROOM / "viewer.css"))
     template = environment({"analyses.viewer": "."}, FILTERS).get_template("viewer_page.html.jinja")
-    about = {"title": title, "heading": title if heading else "", "lead": lead, "block": viewer}
-    return template.render(**about, style=style, script=script, policy=policy([style], [script]))
+    texts = {"title": title, "heading": title if heading else "", "lead": lead, "block": viewer}
+    return template.render(**texts, style=style, script=script, policy=policy([style], [script]))
 
 
 def frame(viewer: Viewer) -> str:
     """A frame for a notebook in which scripts run that can reach nothing around it."""
     inside = page(viewer, TITLE, heading=False)
-    base, layer, line, tokens, most = _FRAME
-    shown = viewer.passages[0].attentions
-    lines = max(len(each.queries) for each in shown) // tokens + 1
-    height = min(most, base + layer * max(each.heads.n_layers for each in shown) + line * lines)
+    base, layer, line, tokens, highest = _FRAME
+    attentions = viewer.passages[0].attentions
+    lines = max(len(each.queries) for each in attentions) // tokens + 1
+    height = min(highest, base + layer * max(each.heads.n_layers for each in attentions) + line * lines)
     return (
         f'<iframe sandbox="allow-scripts" srcdoc="{escape(inside)}" title="{TITLE}" '
         f'width="100%" height="{height}" frameborder="0"></iframe>'
@@ -67,25 +100,22 @@ def static(viewer: Viewer) -> str:
     """
     stack, kind, layer, head = viewer.start
     attentions = viewer.passages[0].attentions
-    same = [each for each in attentions if (each.heads.stack, each.heads.attention) == (stack, kind)]
-    attention = (same or attentions)[0]
-    shares = attention.weights[layer, head, :_MOST, :_MOST] / 255
+    of_kind = [each for each in attentions if (each.heads.stack, each.heads.attention) == (stack, kind)]
+    attention = (of_kind or attentions)[0]
+    shares = attention.weights[layer, head, :_TOKENS, :_TOKENS] / 255
     links = [(query, key, shares[query, key]) for query, key in np.argwhere(shares >= _FAINTEST).tolist()]
     longest = max(len(attention.queries), len(attention.keys))
-    title = (
-        f"{'cross-attention ' if kind == 'cross' else ''}L{layer}.H{head} looks from the tokens on the left to those"
-    )
-    title += " on the right" + f" (the first {_MOST} of {longest})" * (longest > _MOST)
-    sides = [[_printable(token) for token in side[:_MOST]] for side in (attention.queries, attention.keys)]
+    title = f"{'cross-attention ' * (kind == 'cross')}L{layer}.H{head} looks from the tokens on the left to those"
+    title += " on the right" + f" (the first {_TOKENS} of {longest})" * (longest > _TOKENS)
+    sides = [[_printable(token) for token in side[:_TOKENS]] for side in (attention.queries, attention.keys)]
     template = environment({"analyses.viewer": "."}, {}).get_template("links.svg.jinja")
     return template.render(title=title, sides=sides, links=links)
 
 
 def _printable(token: str) -> str:
-    """A token of so many letters, without signs that no XML may hold."""
-    shown = token.strip() or "␣"
-    shown = shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…"
-    return "".join(sign if sign.isprintable() else "�" for sign in shown)
+    text = token.strip() or "␣"
+    text = text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
+    return "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
 def packed(viewer: Viewer) -> str:

@@ -144,14 +144,14 @@ def offset(by: int) -> str:
     return f"{abs(by)} {'back' if by < 0 else 'ahead'}"
 
 
-def rule(name: str) -> str:
+def rule(name: str, unit: str = "word") -> str:
     """A simple rule as the thing that it looks at: `last VERB/AUX` is the last verb or auxiliary."""
     if name in WORDS["rules"]:
         return WORDS["rules"][name]
     match name.split(" ", 2):
         case ["offset", by] if by[1:].isdigit():
-            neighbour = f"the word {'before' if int(by) < 0 else 'after'}"
-            return neighbour if abs(int(by)) == 1 else f"the word {offset(int(by))}"
+            neighbour = f"the {unit} {'before' if int(by) < 0 else 'after'}"
+            return neighbour if abs(int(by)) == 1 else f"the {unit} {offset(int(by))}"
         case [("last" | "next") as which, classes, *end] if end in ([], ["(end of its run)"]):
             return " ".join([f"the {which} {listed([*map(tag, classes.split('/'))], 'or')}", *end])
     return f"“{name}”"

@@ -10,7 +10,7 @@ from analyses.explanations import ALL, UNIFORM, explain, explained
 from analyses.measures.head_tables import Heads
 from analyses.part_of_speech import UNIVERSAL_TAGS
 from analyses.reading.windows import Reading
-from analyses.report.text_sections import SINKS, by_group
+from analyses.report.report_parts import SINKS, by_group
 from analyses.scoring.named_keys import FIRST, GROUPS, NAMES
 from interp import AnnotatedText, InputError
 from interp.annotation import ROOT, Mention

@@ -19,10 +19,9 @@ from commands import command, refusal
 from pages import Page, outside_addresses, page_of
 from worded import worded
 
-from analyses import behaviours, report
+from analyses import behaviours, experiments, report
 from analyses.behaviours import OURS
 from analyses.corpora import Corpus
-from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
@@ -31,7 +30,7 @@ from analyses.measures.findings import best, causes, notable, varied
 from analyses.measures.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
 from analyses.page import sections
 from analyses.reading.windows import Reading
-from analyses.report import full_report, label_section
+from analyses.report import full_report, report_parts
 from analyses.report.behaviour_sections import strongest
 from analyses.report.scaffold import write
 from analyses.scoring.collectors import Scoring, collect
@@ -118,7 +117,7 @@ def faked() -> Iterator[pytest.MonkeyPatch]:
         for name, needs in (("position", ()), ("part-of-speech", ("tags",)), ("coreference", ("chains",))):
             patch.setitem(behaviours.OURS, name, fake(name, frozenset(needs)))
         patch.setattr("analyses.corpora.serving.read", lambda spec: corpus(f"generated {spec}"))
-        patch.setattr(section, "EXPERIMENTS", {})
+        patch.setattr(experiments, "EXPERIMENTS", {})
         yield patch
 
 
@@ -153,7 +152,7 @@ def whole(model, faked, tmp_path_factory) -> Built:
     }
     rules = [{"measure": "previous-token", "sink": "kept", "baseline_name": "nearest", "value": 0.551}]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(section, "EXPERIMENTS", kinds)
+        patch.setattr(experiments, "EXPERIMENTS", kinds)
         patch.setitem(behaviours.OURS, "coreference", fake("coreference", frozenset({"chains"}), baselines=rules))
         names = {"name": "<img src=x>", "command": HOSTILE, "seed": 3}
         return build(model, tmp_path_factory.mktemp("whole") / "out", corpus(HOSTILE), **names)
@@ -230,11 +229,11 @@ def test_nothing_is_fetched_and_nothing_hostile_is_markup(whole):
 def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
     """And what is known of heads is made once for each page, and sentences are read while other parts are made."""
     made, said = [], []
-    for module, name in ((full_report, "facts_of"), (head_cards, "facts")):
+    for module, name in ((full_report, "facts_of"), (head_cards.fact_tables, "facts")):
         facts = getattr(module, name)
         fakes.setattr(module, name, lambda *tables, facts=facts: made.append(tables) or facts(*tables))
     refused = {name: experiment(name, error="expected a tokenizer") for name in ("one", "two")}
-    fakes.setattr(section, "EXPERIMENTS", refused)
+    fakes.setattr(experiments, "EXPERIMENTS", refused)
     plain, reason = corpus("plain", frozenset()), "it needs tags, and plain has no annotation; add --corpus tales"
     how = {"labels": False, "probes": False, "progress": lambda stage, count: said.append(stage)}
     out, facts, _, shown = build(model, tmp_path / "out", plain, **how)
@@ -261,11 +260,11 @@ def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
     shared |= {"others_effect": 0.0, "others_low": -0.5, "others_high": 0.5, "all_effect": 12.5}
     rows = [{**shared, "head": head, "effect": 0.1 * head, "rest_effect": 7.5 * head} for head in (1, 2)]
     alone = shared | {"head": 3, "label": "self", "heads": 1, "effect": 0.3, "rest_effect": np.nan}
-    (told,) = label_section.together(pd.DataFrame([*rows, alone])).rows
+    (told,) = report_parts.together(pd.DataFrame([*rows, alone])).rows
     assert "".join(getattr(part, "text", part) for cell in told for part in cell) == (
         "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.000+7.50020.000 −0.500 to +0.500"
     )
-    assert label_section.together(pd.DataFrame([alone])) is None
+    assert report_parts.together(pd.DataFrame([alone])) is None
 
 
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):

@@ -8,15 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from commands import command
 from matplotlib.collections import PathCollection
 from pages import outside_addresses, page_of, unlisted
 from tiny import two_stacks
 
 from analyses import figures, report
 from analyses.compare import COMPARE_COLUMNS, Comparison, compare, names
-from analyses.compare.best_heads import best_heads
-from analyses.compare.compare_page import comparability, headline, summary, told_apart
+from analyses.compare.compare_page import comparability, headline, is_clear, summary
+from analyses.compare.comparison import best_heads
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import random_ids
 from analyses.measures.definitions import Measure, Rival
@@ -84,7 +83,7 @@ def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(found
     assert (lacks["n_heads"], np.isnan(lacks["mean_depth"])) == (0, True)
     assert lacks["difference"] == pytest.approx(lacks["gain"] - has["gain"])
     assert lacks["difference_high"] < -0.85  # every text says the same: room for one that does not
-    assert told_apart(lacks)
+    assert is_clear(lacks)
     assert np.isnan([has["difference"], has["p"], has["q"], has["value_q"]]).all()
 
 
@@ -343,17 +342,3 @@ def test_models_are_called_by_their_directory_or_as_typed_and_duplicates_numbere
         (tmp_path / folder).mkdir(parents=True)
     typed = [str(tmp_path / "runs/a/last"), f"{tmp_path}/runs/b/last/", "default", "org/name", "default", "default"]
     assert names(typed) == ["last", "last (2)", "default", "org/name", "default (2)", "default (3)"]
-
-
-@pytest.mark.slow
-def test_the_command_compares_and_names_what_it_wrote(tmp_path, capsys):
-    out = tmp_path / "out"
-    ended = command(capsys, "compare", "default", "default", "--corpus", "stories:12", "--out", str(out), "--seed", "2")
-    assert not ended.code
-    assert f"wrote {out / 'report.html'}" in ended.out
-    facts = json.loads((out / "run.json").read_text())
-    assert [*(model["name"] for model in facts["models"]), facts["seed"]] == ["default", "default (2)", 2]
-    table = pd.read_parquet(out / "tables" / "compare.parquet")
-    assert set(table["behaviour"]) == {"position", "part-of-speech", "coreference"}
-    assert (table["difference"].dropna() == 0).all()
-    assert "Fewer than 20 documents report" in page_of(out).text

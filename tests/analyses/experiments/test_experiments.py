@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from pages import outside_addresses, page_of
 
-from analyses.experiments import EXPERIMENTS, adjectives, distance, model_parts, swaps, words
-from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly
-from analyses.experiments.prompts import experiment_data
+from analyses.experiments import EXPERIMENTS, model_parts, swaps, words
+from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly, experiment_data
 from analyses.figures.kinds import rounded
 from analyses.report import builders
 from interp import InputError, Transformer
 from models import load
 from models.planted import Planted, antecedent, offset, uniform, word_to_word
+from models.stories import stories
 from tests import tiny
 
 PREFERRED = 3.0
@@ -94,9 +94,8 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     tokens = table.set_index("place")["token"]
     assert set(tokens.loc[[subject]]) == {swaps.SUBJECT}
     assert set(tokens.loc[[0]]) == {"called"}
-    assert "the model does not do the task" in EXPERIMENTS["profession"].sentence(
-        found
-    )  # as planted it gives one answer to both
+    # as planted it gives one answer to both
+    assert "the model does not do the task" in EXPERIMENTS["profession"].sentence(found)
     doing = replace(found, table=table.assign(accuracy=1.0, accuracy_low=0.95))
     assert "carries 1.00" in EXPERIMENTS["profession"].sentence(doing)
 
@@ -105,7 +104,7 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
 def described() -> Transformer:
     """L0.H0 looks from nouns at all their adjectives alike; L0.H1 at the word before and remembers which."""
     rng = random.Random(0)
-    scenes = [scene for group in experiment_data("adjectives")["prompts"] for scene in adjectives.scenes(group, rng)]
+    scenes = [scene for group in experiment_data("adjectives")["prompts"] for scene in swaps.scenes(group, rng)]
     nouns = sorted({scene[place] for scene in scenes for place in (3, 7)})
     named = [word for group in experiment_data("adjectives")["prompts"] for word in group["adjectives"]]
     described_by = word_to_word(nouns, sorted(set(named)), nearest=False)
@@ -114,7 +113,7 @@ def described() -> Transformer:
 
 
 def test_adjectives_are_found_and_carried(described):
-    table = adjectives.measure(described).table.set_index(["source", "head"])
+    table = swaps.measure_adjectives(described).table.set_index(["source", "head"])
     for source in (ARTICLES, STORIES):
         # the first noun stands fourth and sees 2 adjectives of 4 words; the second sees 1 of 8 and looks at all three
         assert table.loc[(source, 0), "uniform"] == pytest.approx((2 / 4 + 1 / 8) / 2)
@@ -122,7 +121,8 @@ def test_adjectives_are_found_and_carried(described):
         assert table.loc[(source, 1), "attention"] == pytest.approx(1.0, abs=1e-5)
         assert table.loc[(source, 1), "carried"] == pytest.approx(1.0, abs=1e-5)  # nothing else writes
         assert table.loc[(source, 0), "carried"] == pytest.approx(0.0, abs=1e-6)
-    assert "L0.H1 writes the largest share, 1.00" in EXPERIMENTS["adjectives"].sentence(adjectives.measure(described))
+    said = EXPERIMENTS["adjectives"].sentence(swaps.measure_adjectives(described))
+    assert "L0.H1 writes the largest share, 1.00" in said
 
 
 @pytest.fixture(scope="module")
@@ -166,29 +166,29 @@ def test_companions_differ_by_their_token_alone(sensed):
 
 
 def test_distance_of_planted_heads():
-    texts = [text for text in distance.stories(30, 5)]
+    texts = [text for text in stories(30, 5)]
     vocabulary = sorted({word for text in texts for word in text.words})
     model = Planted(vocabulary, [[offset(0), offset(-1)], [offset(-3), offset(-3)]], n_ctx=128).build()
-    measured = distance.measure(model, texts)
+    measured = model_parts.measure_distance(model, texts)
     found = measured.table.set_index(["layer", "head"])["distance"]
     assert found[0, 0] == pytest.approx(0.0, abs=1e-4)
     assert found[0, 1] < 1.2  # the first words, which have none before them, look elsewhere
     assert found[1, 0] > 2.5
-    assert found[0, distance.LAYER] == pytest.approx((found[0, 0] + found[0, 1]) / 2)
+    assert found[0, model_parts.LAYER] == pytest.approx((found[0, 0] + found[0, 1]) / 2)
     contrast, low, high = measured.contrast.values()
     assert low <= contrast <= high
-    assert f"farther by {contrast:.2f}" in distance.sentence(measured)
+    assert f"farther by {contrast:.2f}" in model_parts.distance_sentence(measured)
 
 
 def test_in_an_encoder_distances_count_both_ways():
-    texts = list(distance.stories(30, 5))
+    texts = list(stories(30, 5))
     vocabulary = sorted({word for text in texts for word in text.words})
     model = Planted(vocabulary, [[offset(-2), offset(2)]], n_ctx=128, causal=False).build()
-    found = distance.measure(model, texts)
+    found = model_parts.measure_distance(model, texts)
     back, forth = found.table.set_index("head")["distance"].loc[[0, 1]]
     assert back == pytest.approx(forth, rel=0.05)
     assert 1.9 < back < 3  # the two words that have none there look elsewhere
-    assert distance.sentence(found).startswith("Attention looks")
+    assert model_parts.distance_sentence(found).startswith("Attention looks")
     with pytest.raises(InputError, match="expected a causal model, got an encoder"):
         words.measure_word_sense(model)
 
@@ -254,20 +254,16 @@ def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_descri
 
 
 def test_sentences_hold_the_numbers_of_their_tables(found):
-    tables = {name: outcome.table for name, outcome in found.items()}
-    attention = tables["shares"].loc[tables["shares"]["part"] == model_parts.ATTENTION, "share"]
-    assert all(f"{share:.2f}" in EXPERIMENTS["shares"].sentence(found["shares"]) for share in attention)
+    said, shares = {name: EXPERIMENTS[name].sentence(each) for name, each in found.items()}, found["shares"].table
+    attention = shares.loc[shares["part"] == model_parts.ATTENTION, "share"]
+    assert all(f"{share:.2f}" in said["shares"] for share in attention)
     for name, column in (("adjectives", "gain"), ("cost", "exponent")):
-        assert f"{tables[name][column].max():.2f}" in EXPERIMENTS[name].sentence(found[name])
-    ring = tables["word-sense"].loc[tables["word-sense"]["word"] == "ring"]
-    gaps = ring.loc[ring["layer"] == ring["layer"].max()].set_index("role")["gap"]
-    assert all(
-        rounded(gaps[role]) in EXPERIMENTS["word-sense"].sentence(found["word-sense"])
-        for role in ("ambiguous", "excess")
-    )
-    last = tables["companions"].loc[tables["companions"]["layer"] == tables["companions"]["layer"].max()]
-    for gap in last.groupby("source")["gap"].first():
-        assert f"a gap of {rounded(gap)}" in EXPERIMENTS["companions"].sentence(found["companions"])
+        assert f"{found[name].table[column].max():.2f}" in said[name]
+    ring = found["word-sense"].table.query("word == 'ring' and layer == layer.max()").set_index("role")["gap"]
+    assert all(rounded(ring[role]) in said["word-sense"] for role in ("ambiguous", "excess"))
+    companions = found["companions"].table
+    for gap in companions.loc[companions["layer"] == companions["layer"].max()].groupby("source")["gap"].first():
+        assert f"a gap of {rounded(gap)}" in said["companions"]
 
 
 @pytest.mark.parametrize(

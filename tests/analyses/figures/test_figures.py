@@ -14,7 +14,7 @@ from analyses import figures
 from analyses.figures.attention_lines import FAINTEST
 from analyses.figures.style import COREFERENCE, INK, POSITION
 from analyses.measures.findings import notable
-from analyses.report import text_alternatives
+from analyses.report import illustrations
 from tests.analyses.headlines.hand_made_tables import effect_row, heads_row, label_row
 
 LAYERS, HEADS = 3, 5
@@ -80,7 +80,7 @@ def test_dots_and_sentences_follow_one_rule(documents):
     findings = notable(table)
     assert dots(figures.head_grid(table, "induction")) == set(zip(findings["head"], findings["layer"], strict=True))
     assert len(findings) == (7 if documents == 20 else 0)
-    said = text_alternatives.grid(table, ["induction"], "gain")
+    said = illustrations.grid_alt(table, ["induction"], "gain")
     assert ("A dot" in said, "(none of 15 heads marked)" in said) == (False, documents == 4)
 
 

@@ -1,15 +1,27 @@
-"""Facts from tables made by hand: what they rest on, which comes first, and the sentences that they make."""
+"""Facts from tables made by hand: what they rest on, which comes first, their sentences and names."""
 
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from page_code import blocks
+from tiny import LLAMA
 
+from analyses import view
 from analyses.behaviours import OURS
-from analyses.headlines import ranking
-from analyses.headlines.facts import facts
+from analyses.headlines.facts import called_by, facts, ranked, strongest
+from analyses.headlines.head_cards import overview
 from analyses.headlines.sentences import Sentence, headline, sentences
+from analyses.page.sections import Page
+from analyses.report.scaffold import write
 from analyses.wording.head_names import Place
+from interp import InputError, Transformer, TransformerConfig, run, zero
+from interp.running import edited
+from models import load, save, weights_digest
 from tests.analyses.headlines.hand_made_tables import RULE, hand_made, heads_row
 
 
@@ -19,8 +31,8 @@ def tables() -> dict[str, pd.DataFrame]:
 
 
 def told(tables, layer, head) -> list[tuple[str, str]]:
-    ranked = ranking.ranked(facts(tables, OURS)[Place("decoder", "self", layer, head)])
-    return [(fact.words.short, fact.kind) for fact in ranked]
+    own = facts(tables, OURS)[Place("decoder", "self", layer, head)]
+    return [(fact.words.short, fact.kind) for fact in ranked(own)]
 
 
 def said(tables) -> list[Sentence]:
@@ -34,7 +46,7 @@ def test_what_is_needed_comes_first_then_what_simpler_descriptions_leave_over(ta
     attends = [(short, "looks there") for short in ("object to its verb", "noun to verb", "nearby")]
     assert told(tables, 1, 1) == attends  # and what it is enough for, but not needed, is no fact
     assert told({name: tables[name] for name in ("heads", "effects", "tasks")}, 1, 1) == attends  # without labels
-    order = [place.named(several=False) for place in ranking.strongest(facts(tables, OURS))]
+    order = [place.named(several=False) for place in strongest(facts(tables, OURS))]
     assert order == ["L0.H1", "L1.H0", "L1.H1"]
 
 
@@ -135,3 +147,71 @@ def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
     assert headline([*found[:1], *none]) == (
         "Position shows in attention (effect untested), syntax and coreference not found"
     )
+
+
+def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = Page("What?", ["short"], [], tables=hand_made())
+    write("report", lambda run: page, {"tiny": Transformer(TransformerConfig(decoder=LLAMA))})
+    (block,) = blocks("docs/headlines.md", "python")
+    exec(compile(block, "docs/headlines.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [
+        "carries the choice of was or were needed 0.35 effects: stack decoder, attention self, layer 0, head 1, "
+        "behaviour part-of-speech, task agreement, intervention noise",
+        "Position is found, syntax in part",
+    ]
+
+
+MODEL = Transformer(TransformerConfig(decoder=LLAMA))
+
+
+def left(out: Path, tables) -> Path:
+    write(out, lambda run: Page("What?", ["short"], [], tables=tables), {"tiny": MODEL}, command="interp report")
+    return out
+
+
+def test_heads_are_called_and_coloured_as_in_the_atlas(tmp_path):
+    tables = hand_made()
+    out, (_, first) = left(tmp_path / "report", tables), overview(tables, OURS)
+    atlas = {cell.name: cell for layer in first.atlases[0].layers for cell in layer}
+    named = {f"L{place[2]}.H{place[3]}": called for place, called in called_by(out, MODEL).items()}
+    by_name = {name: (each.words, each.behaviour, each.needed) for name, each in named.items()}
+    assert by_name == {
+        name: (re.sub("[\u00ad\u200b]", "", cell.first), cell.behaviour, cell.state == "needed")
+        for name, cell in atlas.items()
+        if cell.state != "quiet"
+    }
+    assert [*named] == [card.id for card in first.cards][: len(named)]
+    seen = view(run(MODEL, torch.tensor([[1, 2, 3]]), capture="*.pattern"), labels=out)
+    assert seen.viewer is not None
+    assert dict(seen.viewer.called) == called_by(out, MODEL)
+
+
+def test_what_is_no_report_of_this_model_is_refused_in_one_line(tmp_path):
+    quiet = {"heads": hand_made()["heads"].assign(q=1.0), "tasks": pd.DataFrame({"task": []})}
+    assert called_by(left(tmp_path / "quiet", quiet), MODEL) == {}
+    out, bare = left(tmp_path / "report", hand_made()), left(tmp_path / "bare", {"cells": pd.DataFrame({"layer": [0]})})
+    for report, model, why in (
+        (
+            out,
+            Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8))),
+            "is about tiny: it has no names for heads",
+        ),
+        (out, edited(MODEL, {"decoder.0.attn.z": zero()}), r"whose fingerprint is another \(weights, settings, edits"),
+        (out, edited(MODEL, {"decoder.0.attn.z": lambda z: z}), "whose fingerprint is another"),  # which has none
+        (bare, MODEL, "bare is no report of heads: expected a directory that `interp report` left"),
+    ):
+        with pytest.raises(InputError, match=why):
+            called_by(report, model)
+
+
+def test_a_report_from_before_there_were_fingerprints_is_known_by_its_weight_files(tmp_path):
+    save(MODEL, tmp_path / "model")
+    loaded, out = load(tmp_path / "model"), left(tmp_path / "report", hand_made())
+    record = json.loads((out / "run.json").read_text())
+    del record["model"]["fingerprint"]
+    record["model"]["sha256"] = weights_digest(tmp_path / "model")
+    (out / "run.json").write_text(json.dumps(record))
+    assert called_by(out, loaded)
+    with pytest.raises(InputError, match="whose sha256 is another"):
+        called_by(out, MODEL)

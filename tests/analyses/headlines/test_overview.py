@@ -8,8 +8,7 @@ import pytest
 
 from analyses import corpora, figures, report, runs
 from analyses.behaviours import OURS
-from analyses.headlines import ranking
-from analyses.headlines.facts import Tables, facts
+from analyses.headlines.facts import Tables, facts, in_order, ranked, strongest
 from analyses.headlines.head_cards import Card, overview
 from analyses.page.sections import Section
 from analyses.report.renderer import render
@@ -22,7 +21,7 @@ from tests.pages import Page, page_of
 
 
 def shown(tables: Tables) -> Page:
-    line, first, _ = overview(tables, OURS)
+    line, first = overview(tables, OURS)
     return Page(render(line, [first], [Section("In short", ["Nothing more."])], {}))
 
 
@@ -90,14 +89,14 @@ def test_bars_of_minimal_pairs_say_their_own_false_discovery_rates_and_an_interv
         "20% restored by it (10% to 100%; 6 of 40 answers change), false discovery rate 0.300",
     ]
     assert known["note"] == ""
-    assert (removed.high, dict(removed.ticks)["100%"], removed.at) == pytest.approx((1, 1 / 1.25, 0.35 / 1.25))
+    assert (removed.high, dict(removed.ticks)["100%"], removed.value) == pytest.approx((1, 1 / 1.25, 0.35 / 1.25))
 
 
 def test_the_map_of_labels_says_first_of_each_head_what_the_atlas_says():
     tables = hand_made()
-    rows = ranking.in_order(facts(tables, OURS))
+    rows = in_order(facts(tables, OURS))
     atlas = overview(tables, OURS)[1].atlases[0]
-    first = {cell.name: cell.behaviour for layer in atlas.layers for cell in layer if cell.stands != "quiet"}
+    first = {cell.name: cell.behaviour for layer in atlas.layers for cell in layer if cell.state != "quiet"}
     kept = rows.drop_duplicates([*Place._fields])
     assert {head_name(row["layer"], row["head"]): row["behaviour"] for row in kept.to_dict("records")} == first
     assert kept.loc[kept["layer"] == 0, ["label", "evidence"]].to_numpy().tolist() == [["was/were", "effect"]]
@@ -132,7 +131,7 @@ def test_sentences_are_shown_with_the_word_that_asks_and_the_one_attended_to():
     of_label = {"label": "tag:VERB->NOUN", "measure": "tag:VERB->NOUN", "right": True}
     rows = [row | of_label, row | of_label | {"choice": "random", "right": False}]
     rows += [row | {"head": 1, "label": None, "measure": None, "right": None}]
-    line, first, _ = overview({**hand_made(), "example_sentences": pd.DataFrame(rows)}, OURS)
+    line, first = overview({**hand_made(), "example_sentences": pd.DataFrame(rows)}, OURS)
     html = render(line, [first], [Section("In short", ["Nothing more."])], {})
     sentence = '<mark>&lt;b&gt;one&lt;/b&gt;</mark> two <u>three</u> <span class="soft">88%</span></li>'
     assert html.count(f"<li>{sentence}") == 2  # the surest of a label are right, and of no label nothing is said
@@ -177,17 +176,17 @@ def tables(out) -> dict[str, pd.DataFrame]:
 
 @pytest.mark.slow
 def test_the_first_fact_of_each_planted_head_is_what_was_planted(tables):
-    found = {place: ranking.ranked(own) for place, own in facts(tables, OURS).items()}
+    found = {place: ranked(own) for place, own in facts(tables, OURS).items()}
     first = {place[2:]: own[0].words.short for place, own in found.items() if own}
     assert first == {(0, 0): "token before", (0, 1): "token 3 back", (1, 0): "induction", (1, 2): "first token"}
     needed = {place[2:] for place, own in found.items() if any(fact.needed for fact in own)}
     assert needed == {(0, 0), (1, 0)}
-    assert {place[2:] for place in ranking.strongest(found)[:2]} == needed
+    assert {place[2:] for place in strongest(found)[:2]} == needed
 
 
 @pytest.mark.slow
 def test_every_sentence_stands_on_the_page_and_in_the_record(tables, out):
-    line, _, said = overview(tables, OURS)
+    line, first = overview(tables, OURS)
     assert line == "Position is found"
-    assert runs.read(out).facts["sentences"] == {"position": said[0].text}
-    assert all(text in page_of(out).text for text in (line, said[0].first))
+    assert runs.read(out).facts["sentences"] == {"position": first.sentences[0].text}
+    assert all(text in page_of(out).text for text in (line, first.sentences[0].first))

@@ -1,18 +1,27 @@
 """Honest texts of which little can be measured: what cannot be drawn or measured is left out, and the rest stands."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from commands import command
+from pages import page_of
 from tiny import GPT2, randomise
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from worded import worded
 
-from analyses import corpora, report
+from analyses import coreference, corpora, report, runs
+from analyses.corpora import read
 from analyses.figures.attention_lines import best_heads
+from analyses.labels import evidence
+from analyses.measures.head_tables import NO_ITEMS
 from interp import Tokenizer, Transformer, TransformerConfig
+from interp.initialisation import initialise
+from models import load
 
 
 def test_no_common_pair_of_kinds_makes_no_scale():
@@ -49,3 +58,50 @@ def test_a_page_stands_where_no_usual_tag_or_relation_occurs(tmp_path, tags, rel
     assert len(heads)
     assert not heads.measure.str.startswith("relation:nsubj").any()
     assert np.isfinite(heads.value).all()
+
+
+ROWS = ("1\tTim\t_\tPROPN\t_\t_\t2\tdep", "2\tsaw\t_\tVERB\t_\t_\t0\troot", "3\tSue\t_\tPROPN\t_\t_\t2\tconj")
+SENTENCE = "".join(f"{row}\t_\t_\n" for row in ROWS)
+
+
+@pytest.fixture
+def treebank(tmp_path) -> Path:
+    """A foreign treebank: no det, amod, nsubj or obj, no noun, no adjective; `conj` alone is asked."""
+    path = tmp_path / "foreign.conllu"
+    path.write_text("".join(f"# newdoc id = d{at}\n{SENTENCE}\n" for at in range(12)))
+    return path
+
+
+@pytest.mark.parametrize("name", ["part-of-speech", "coreference"])
+def test_the_single_commands_leave_out_and_say_what_never_occurs(name, treebank, tmp_path, stories, capsys):
+    corpora = ["--corpus", str(treebank), "--corpus", "tales:4"]  # the treebank has no chains
+    given = [*corpora, "--model", str(stories), "--out", str(tmp_path / "out"), "--no-labels", "--pairs", "4"]
+    assert command(capsys, name, *given).code == 0
+    run, shown = runs.read(tmp_path / "out"), " ".join(page_of(tmp_path / "out").text.split())
+    if name == "part-of-speech":
+        assert run.table("baselines")["value"].notna().all()
+        assert {*run.table("heads")["measure"]} == {"relation:conj:dependent->head", "tag:VERB->PROPN"}
+        absent = run.facts["measures_without_items"]["part-of-speech"]
+        assert run.facts["left_out"]["part-of-speech"][NO_ITEMS] == len(absent)
+        assert "This text has no item of relation:det:head→dependent, relation:amod:head→dependent" in shown
+    else:
+        with pytest.raises(ValueError, match="pronoun with both"):
+            coreference.measure(worded(), read(treebank))
+
+
+@pytest.mark.slow
+def test_a_report_stands_where_some_effects_were_measured_and_others_had_nothing_to_hide(tmp_path, monkeypatch):
+    """A large model reads so few words of a document that no pronoun has a mention before it."""
+    default = load("default")
+    stack = replace(default.config.last, n_layers=1, n_heads=2, n_kv_heads=None, d_model=32, d_head=16, d_mlp=64)
+    model = Transformer(replace(default.config, decoder=stack), default.tokenizer)
+    initialise(model, 0)
+    monkeypatch.setattr(evidence, "affordable", lambda model, asked: (10, {"position": 8}.get(asked.name, 3)))
+    behaviours = ["position", "coreference"]
+    report.build(
+        model, [read("tales:24")], tmp_path / "out", behaviours=behaviours, exact=True, probes=False, experiments=False
+    )
+    run = runs.read(tmp_path / "out")
+    assert "no row of this corpus is claimed" in run.facts["labels_left_out"]["coreference"]
+    effects = run.table("evidence").groupby("behaviour")["effect"].count()
+    assert effects["position"] > 0 == effects["coreference"]

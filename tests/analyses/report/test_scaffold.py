@@ -82,11 +82,7 @@ def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
 
 
 def test_a_record_has_what_the_page_says_in_short_as_words(tmp_path):
-    first = (
-        link("First", "first"),
-        ("Seen in ", bold("L1.H3"), "."),
-        values.Bullets(["and", values.code("there")]),
-    )
+    first = (link("First", "first"), ("Seen in ", bold("L1.H3"), "."), values.Bullets(["and", values.code("there")]))
     said = Definitions([first, ("Second", values.remark("Not a sentence."))])
     made = written(tmp_path / "out", replace(page(), summary=["Before.", said]))
     assert made["sentences"] == {"First": "First: Seen in L1.H3. and there"}

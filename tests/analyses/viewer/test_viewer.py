@@ -1,10 +1,13 @@
-"""What a viewer's page carries is what the model's heads look at, within its budget, whatever a text holds."""
+"""What a viewer's page, a notebook and a report carry is what the model's heads look at, whatever a text holds."""
 
 import base64
 import json
 import re
 import zlib
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,11 +17,25 @@ from commands import command, refusal
 from pages import Page, outside_addresses, unlisted
 from worded import worded
 
-from analyses import viewer
+from analyses import view, viewer
+from analyses.behaviours import OURS
+from analyses.headlines.head_cards import overview
 from analyses.measures.head_tables import Heads
 from analyses.viewer import Attention, Called, Passage, Viewer
-from interp import InputError, StackConfig, Transformer, TransformerConfig, run
+from analyses.viewer.passages import choose_passages, read_texts
+from interp import (
+    AnnotatedText,
+    InputError,
+    Mention,
+    StackConfig,
+    Transformer,
+    TransformerConfig,
+    logit_difference,
+    run,
+    sweep,
+)
 from interp.config import LayerNorm
+from tests.analyses.headlines.hand_made_tables import hand_made
 
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "\"'&", "שלום", "👩‍👩‍👧", "x" * 10_000]
 TEXT = "The old lady shook her head."
@@ -208,3 +225,139 @@ def test_what_cannot_be_viewed_is_one_line(more, expected, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert expected in refusal(capsys, "view", *more)
     assert not [*tmp_path.iterdir()]
+
+
+MODEL = worded("</iframe><script>x</script>")
+MARKUP = "Tim saw the </iframe><script>x</script>"
+
+
+@pytest.fixture(scope="module")
+def viewed():
+    return run(MODEL, [MARKUP, "Sue saw"], capture="*.pattern")
+
+
+def test_a_run_is_shown_in_a_frame_that_reaches_nothing_around_it(viewed):
+    shown = view(viewed, head="L1.H2")
+    (frame,) = Page(shown._repr_html_()).tags
+    assert frame[0] == "iframe"
+    assert frame[1]["sandbox"] == "allow-scripts"
+    inside = unescape(re.search(r'srcdoc="(.*?)"', shown.html, re.DOTALL)[1])
+    assert '"layer":1,"head":2' in inside
+    assert inside.count("<script") == 2  # data and ours
+    assert repr(shown).startswith("View of 6 heads, 2 texts, 6 tokens")
+
+
+def test_where_no_script_runs_there_is_a_picture(viewed):
+    bundle = view(viewed)._repr_mimebundle_()
+    assert {*bundle} == {"text/html", "image/svg+xml", "text/plain"}
+    picture = ElementTree.fromstring(bundle["image/svg+xml"])  # well-formed, whatever a token holds
+    assert any("</iframe>" in (each.text or "") for each in picture.iter())
+
+
+def test_a_model_reads_texts_to_be_viewed_and_keeps_them_as_a_page(tmp_path):
+    view(MODEL, "Tim saw", "Sue saw").save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.filterwarnings("ignore:no shares")
+@pytest.mark.parametrize("by", [("layer", "head"), ("layer", "head", "position")])
+def test_a_sweep_is_shown_as_its_figure_with_its_text(by):
+    shown = view(sweep(tiny.model("gpt2"), tiny.ragged_pairs(), logit_difference(), by=by))
+    texts = [each.text for each in ElementTree.fromstring(shown.svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert any("logit difference" in (text or "") for text in texts)
+    assert shown._repr_html_() == shown.svg
+
+
+def test_what_cannot_be_viewed_says_what_to_do(viewed):
+    for wrong, expected in [
+        (lambda: view(run(MODEL, "Tim saw")), r'capture="\*.pattern"'),
+        (lambda: view(MODEL), r"view\(model, "),
+        (lambda: view(viewed, "more"), "no texts beside it"),
+        (lambda: view(viewed, head="L7.H0"), "no head 'L7.H0'"),
+    ]:
+        with pytest.raises(InputError, match=expected):
+            wrong()
+
+
+SENTENCE = "Tim saw the dog because He saw Sue"  # 8 words
+
+
+def sentences(n_sentences: int, sentence: str = SENTENCE) -> AnnotatedText:
+    words = tuple(sentence.split())
+    starts = tuple(len(words) * at for at in range(n_sentences))
+    return AnnotatedText(words * n_sentences, (True,) * len(words) * n_sentences, "d", sentence_starts=starts)
+
+
+def lengths(passages) -> list[int]:
+    return [len(each.attentions[0].queries) for each in passages]
+
+
+def test_whole_sentences_that_fit_begin_the_first_texts():
+    model = worded()
+    assert model.config.n_ctx == 29
+    too_short, too_long = sentences(1, "Tim saw"), sentences(1, "saw " * 61)
+    beyond_context = sentences(9)  # its first seven sentences are 56 words
+    assert lengths(choose_passages(model, [too_short, too_long, beyond_context])) == []
+    assert lengths(choose_passages(model, [too_short, sentences(3), sentences(1), sentences(2)])) == [24, 8]
+
+
+def test_texts_with_more_pronouns_come_first():
+    rests = "the dog because Sue saw Tim", "Sue because He saw the dog", "Sue because He saw his dog"
+    bare, some, more = (sentences(1, f"Tim saw {rest}") for rest in rests)
+    shown = choose_passages(worded("his"), [bare, some, more])
+    assert [each.attentions[0].queries for each in shown] == [more.words, some.words]
+
+
+def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
+    """He is the dog, which is named twice before; "his" is said of him again; Sue is nobody's pronoun."""
+    words = ["The", "dog", "saw", "Sue", "because", "the", "dog", "saw", "He", "saw", "his", "dog"]
+    chain = [Mention(*span, "dog") for span in ((0, 2, 1), (5, 7, 6), (8, 9, 8), (10, 11, 10))]
+    mentions = (*chain, Mention(3, 4, 3, "Sue"), Mention(11, 12, 11, "another"))
+    told = replace(sentences(1, " ".join(words)), mentions=mentions)
+    (shown,) = choose_passages(worded(), [told])
+    assert shown.meant == {8: "dog", 10: "dog"}
+    (bare,) = choose_passages(worded(), [replace(told, mentions=None)])
+    assert bare.meant == {}
+    (unnamed,) = choose_passages(worded(), [replace(told, mentions=tuple(chain[2:]))])
+    assert unnamed.meant == {}  # nobody is named before
+
+
+def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated():
+    words = ["Sue", "saw", "the", "dog", "because", "Tim", "saw", "Sue"]
+    known = {
+        "tags": ("PROPN", "VERB", "DET", "NOUN", "SCONJ", "PROPN", "VERB", "PROPN"),
+        "heads": (1, -1, 3, 1, 6, 6, 1, 6),
+    }
+    known |= {"relations": ("nsubj", "root", "det", "obj", "mark", "nsubj", "advcl", "obj")}
+    told = sentences(1, " ".join(words))
+    measures = OURS["part-of-speech"].measures
+    (shown,) = choose_passages(worded(), [replace(told, **known)], measures)
+    assert shown.asking["tag:VERB->PROPN"] == [1, 6]
+    assert shown.asking["relation:obj:dependent->head"] == [3, 7]
+    assert "relation:obj:head->dependent" not in shown.asking  # objects come after their verbs, which do not see them
+    assert "relation:root:dependent->head" not in shown.asking
+    called = {("decoder", "self", 0, 0): Called("object to its verb", "part-of-speech", "relation:obj:dependent->head")}
+    (data,) = Viewer((shown,), called).data["passages"]
+    assert data["asking"] == {"relation:obj:dependent->head": [3, 7]}
+    (bare,) = choose_passages(worded(), [told], measures)
+    assert bare.asking == {}
+
+
+def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
+    (passage,) = read_texts(worded(), ["Tim saw the dog"])
+    assert lengths([passage]) == [4]
+    with pytest.raises(InputError, match="longer than the model's context of 29"):
+        read_texts(worded(), ["saw " * 30])
+    with pytest.raises(InputError, match="has no tokenizer"):
+        read_texts(tiny.model("gpt2"), ["Tim saw"])
+    assert choose_passages(tiny.model("gpt2"), [sentences(1)]) == []
+
+
+def test_under_the_atlas_heads_are_called_by_their_first_fact_and_the_strongest_is_seen_first():
+    _, first = overview(hand_made(), OURS, read_texts(worded(), [SENTENCE]))
+    ((viewer,),) = [section.blocks for section in first.below]
+    assert isinstance(viewer, Viewer)
+    assert not viewer.heads  # the atlas has them
+    assert viewer.start == ("decoder", "self", 0, 1)
+    assert viewer.called["decoder", "self", 1, 0] == Called("induction", "position", "induction", needed=True)
+    assert overview(hand_made(), OURS)[1].below == []

@@ -1,23 +1,28 @@
-"""The table of probes: planted models whose layers are known, the items that are asked, and what is refused."""
+"""Probes: planted models whose layers are known, the items that are asked, what is written, said and refused."""
 
-import gzip
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from commands import command
+from pages import outside_addresses, page_of, unlisted
 
 from analyses import probe as probes
-from analyses.corpora import read
-from analyses.figures.curves import probe_depths, probes_by_layer
-from analyses.probe import Probed, probe_tables
+from analyses.corpora import Corpus, read
+from analyses.figures.curves import probe_depths
+from analyses.page.sections import Paragraph, Part, Section
+from analyses.probe import Probed, probe_runs, probe_section, section
 from analyses.probe.fitted import Scores, halves_of
-from analyses.probe.items import choose
-from analyses.probe.vectors import read as read_vectors
+from analyses.probe.fitted import read as read_vectors
+from analyses.probe.probe_tasks import choose
+from analyses.report.builders import probe as build
+from analyses.wording.formats import percent
 from interp import AnnotatedText, InputError, Mention, run
-from interp.probes import commonest_labels
 from models import load, planted
 from models.planted import Planted
 
@@ -88,7 +93,7 @@ class TestPlantedTruth:
     def test_one_row_a_site_in_the_shared_columns(self, table):
         assert [*table.columns] == probes.LAYER_COLUMNS
         assert [*zip(table.site, table.layer, table.depth, strict=True)] == [
-            *[("resid_pre", 0, 0), ("resid_post", 0, 1), ("resid_post", 1, 2), ("attn.z", 0, 1), ("attn.z", 1, 2)],
+            *[("resid_pre", 0, 0), ("resid_post", 0, 1), ("resid_post", 1, 2), ("attn.z", 0, 1), ("attn.z", 1, 2)]
         ]
         assert table.untrained_accuracy.between(0, 1).all()
 
@@ -103,11 +108,11 @@ class TestPlantedTruth:
         assert found.depths.set_index("measure").value["expected layer"] == pytest.approx(by_hand, abs=1e-6)
 
     @pytest.mark.parametrize(
-        "beside", [probe_tables.CONTROL, probe_tables.RULE, probe_tables.UNTRAINED, probe_tables.AMBIGUOUS]
+        "beside", [probe_runs.CONTROL, probe_runs.RULE, probe_runs.UNTRAINED, probe_runs.AMBIGUOUS]
     )
     def test_every_difference_has_its_interval(self, table, beside):
         rows = stream(table)
-        assert (rows[beside.difference] == rows[beside.value] - rows[beside.beside]).all()
+        assert (rows[beside.difference] == rows[beside.value] - rows[beside.rival]).all()
         assert (rows[beside.low] <= rows[beside.difference]).all()
         assert (rows[beside.difference] <= rows[beside.high]).all()
 
@@ -232,22 +237,6 @@ class TestFigures:
         (missing,) = probe_depths(without_expected(probed.depths), 2).axes
         assert [text.get_text() for text in missing.texts] == ["nothing surely gained after the embedding"]
 
-    @pytest.mark.parametrize(("width", "font_size"), [(3.3, 8), (6.9, 9)])
-    def test_three_tasks_fit_a_column_and_a_page(self, table, probed, width, font_size):
-        tasks = ["tag", "relation", "coreference"]
-        layers = pd.concat([table.assign(task=task) for task in tasks])
-        pairs = ["relation - tag", "coreference - tag", "coreference - relation"]
-        depths = without_expected(pd.concat([probed.depths.assign(task=task) for task in (*tasks, *pairs)]))
-        page = {"width": width, "font_size": font_size, "title": None}
-        for figure in (probes_by_layer(layers, **page), probe_depths(depths, 2, **page)):
-            figure.draw_without_rendering()
-            inked = figure.get_tightbbox()
-            assert inked.x0 > -0.02
-            assert inked.x1 < width + 0.02
-            assert figure.get_figheight() < 7
-            for ax in figure.axes:
-                assert all(text.get_window_extent().x1 <= ax.get_window_extent().x1 for text in ax.texts)
-
 
 def found(halves: torch.Tensor, cumulative: torch.Tensor | None = None, groups: torch.Tensor | None = None) -> Scores:
     """What a model of two blocks might give, whose whole mix has settled on the first."""
@@ -262,7 +251,7 @@ def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
     gained_early, gained_late, lost_early, never = [0.0, 1, 1], [0.0, 0, 1], [1.0, 0, 0], [0.0, 0, 0]
     right = torch.tensor([gained_early, never] * 20 + [gained_late, lost_early] * 20).T
     given = found(torch.zeros(0, 3), right, torch.arange(40).repeat_interleave(2))
-    value, low, high = probe_tables.expected_with_interval(given, None, seed=0)
+    value, low, high = probe_runs.expected_with_interval(given, None, seed=0)
     assert value == pytest.approx(2.0)  # (20 x 1 + 20 x (2 - 1)) / (20 + 20 x 0)
     assert low < 2 < high
 
@@ -270,7 +259,7 @@ def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
 class TestGravity:
     def test_the_reach_is_students_t_of_how_far_halves_stray_from_the_whole(self):
         halves = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]])  # 1, .5, 1.5, 1
-        value, low, high = probe_tables.centre_with_interval(found(halves), None)
+        value, low, high = probe_runs.centre_with_interval(found(halves), None)
         reach = 2.776445 * (0.5 / 4) ** 0.5  # t of .975 at 4 degrees of freedom
         assert value == 1.0
         assert (low, high) == (pytest.approx(1 - reach, abs=1e-5), pytest.approx(1 + reach, abs=1e-5))
@@ -281,11 +270,11 @@ class TestGravity:
         ids=["halves agree with the whole", "halves all stray the same way"],  # no further than there are layers
     )
     def test_how_far_halves_stray_is_doubt(self, half, bounds):
-        assert probe_tables.centre_with_interval(found(torch.tensor([half]).repeat(8, 1)), None) == bounds
+        assert probe_runs.centre_with_interval(found(torch.tensor([half]).repeat(8, 1)), None) == bounds
 
     def test_a_difference_is_taken_half_by_half(self):
         one = found(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]))
-        assert probe_tables.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
+        assert probe_runs.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
 
     def test_halves_are_half_of_the_documents_and_the_same_for_every_task(self):
         groups = torch.arange(40).repeat(3)
@@ -299,22 +288,202 @@ class TestGravity:
 
 
 @pytest.mark.slow
-def test_the_most_frequent_tag_of_the_type_on_english_web_text(shared_file):
-    folder = shared_file("data", "ud-ewt")
-    sides = []
-    for name in ("en_ewt-ud-train.conllu.gz", "en_ewt-ud-dev.conllu"):  # words and tags alone are asked
-        with (gzip.open if name.endswith(".gz") else open)(folder / name, "rt", encoding="utf-8") as lines:
-            rows = [line.split("\t") for line in lines if line[0].isdecimal()]
-        sides.append([(row[1], row[3]) for row in rows if row[0].isdecimal()])
-    tags = sorted({tag for _, tag in sides[0]})
-    own, other = commonest_labels([word for word, _ in sides[0]], [tags.index(tag) for _, tag in sides[0]])
-    right = [own.get(word, other) == tags.index(tag) for word, tag in sides[1]]
-    assert sum(right) / len(right) == pytest.approx(0.86, abs=0.01)
-
-
-@pytest.mark.slow
 def test_the_default_model_reads_generated_tags_from_context():
     rows = stream(probes.measure(load("default"), read("stories:60:5"), tasks=["tag"], words=1500).layers)
     assert rows.accuracy[1] > rows.accuracy[0] + 0.01
     assert rows.accuracy[1] > rows.baseline[1]
     assert rows.selectivity[2] > rows.selectivity[1] > rows.selectivity[0]
+
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def corpus(name: str, texts: list[AnnotatedText], *annotates: str) -> Corpus:
+    return Corpus(name, "fake", frozenset(annotates), "0" * 64, lambda: iter(texts))
+
+
+def reader():
+    """A model that reads both the tagged pairs and the tales."""
+    heads = [planted.offset(-1, remember=True), planted.antecedent(PRONOUNS, {name: [name] for name in PEOPLE})]
+    return Planted([*WORDS, *TALE], [heads], n_ctx=24).build()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, list[tuple[str, int]]]:
+    """Where it was written, and what was said on the way."""
+    texts = [corpus(f"tags {HOSTILE}", tagged(80), "tags"), corpus("tales", referring(120), "chains")]
+    said: list[tuple[str, int]] = []
+    out = tmp_path_factory.mktemp("probes") / "out"
+    build(reader(), texts, out, command="typed", name="a reader", progress=lambda stage, n: said.append((stage, n)))
+    return out, said
+
+
+def run_json(out: Path) -> dict:
+    return json.loads((out / "run.json").read_text())
+
+
+class TestWhatIsWritten:
+    def test_tables_figures_and_record(self, built):
+        written, said = built
+        facts = run_json(written)
+        names = {f"tables/{name}.{kind}" for name in ("layers", "depths") for kind in ("csv", "parquet")}
+        names |= {f"figures/{name}.{kind}" for name in ("probes_by_layer", "probe_depths") for kind in ("svg", "png")}
+        assert {*facts["files"]} == {*names, "report.html", "run.json"}
+        assert {*pd.read_csv(written / "tables/layers.csv").task} == {"tag", "coreference"}
+        trained = {name: task["trained_on"] for name, task in facts["tasks"].items()}
+        assert trained == {"tag": f"tags {HOSTILE}", "coreference": "tales"}  # the first text that annotates it
+        assert facts["not_probed"] == {"relation": f"no dependency relations in tags {HOSTILE}, tales"}
+        assert facts["left_out"]["tales"]["texts"] == sum(facts["tasks"]["coreference"]["documents"].values()) == 120
+        stages = [*dict.fromkeys(stage for stage, _ in said)]
+        assert stages[:2] == ["probes: choosing words", "probes: reading, untrained"]
+        assert max(texts for stage, texts in said if stage == "probes: choosing words") == 120
+
+    def test_the_page_says_its_numbers_and_what_is_not_there_and_opens_offline(self, built):
+        page, rows = page_of(built[0]), pd.read_csv(built[0] / "tables/layers.csv")
+        best = rows[(rows.task == "tag") & rows["head"].isna()].nlargest(1, "accuracy").iloc[0]
+        said = [
+            f"Read best after 1 of 1 block: {percent(best.accuracy)} of {best.n}",
+            f"+{best.ambiguous_gain:.3f} +{best.ambiguous_low:.3f}",
+            "Dependency relations: not probed: no dependency relations in",
+            "The tasks were not asked on the same text",
+            "Is syntax read low in the model, and coreference high?",
+            "Is coreference read higher than parts of speech?",
+            HOSTILE,
+        ]
+        assert [each for each in said if each not in page.text] == []
+        assert (outside_addresses(page), unlisted(page)) == ([], [])
+
+
+def tasks_of(part: Part) -> dict[str, Section]:
+    (whole,) = part.sections
+    tasks = [each for each in whole.blocks if isinstance(each, Section) and each.id != "probes-depths"]
+    return {each.id.removeprefix("probes-"): each for each in tasks}
+
+
+def source_of(task: Section) -> str:
+    _, source = task.blocks[0]
+    return source.text
+
+
+def caveats_of(task: Section) -> list[str]:
+    return ["".join(each.text) for each in task.blocks if isinstance(each, Paragraph) and each.kind == "caveat"]
+
+
+class TestHeldOut:
+    def test_what_annotates_a_task_tests_it_and_other_tasks_keep_a_quarter_and_say_so(self):
+        relations = {"heads": (-1, *[0] * 11), "relations": ("det", "obj") * 6}
+        given = corpus("both", [replace(text, **relations) for text in tagged(80)], "tags", "relations")
+        other = [replace(text, document=f"other {text.document}") for text in tagged(30, seed=1)]
+        shown = section(model(), [given], held_out=[corpus("dev", other, "tags")])
+        tag, relation = tasks_of(shown).values()
+        assert "of dev (30 documents)" in source_of(tag)
+        assert not [each for each in caveats_of(tag) if "held" in each or "kept" in each]
+        assert "kept apart" in source_of(relation)
+        kept = "No dependency relations in dev, so documents of the same corpus were kept for the test."
+        assert kept in caveats_of(relation)
+        assert shown.facts["tasks"]["tag"]["tested_on"] == "dev"
+        assert shown.facts["tasks"]["relation"]["tested_on"] == "documents kept apart"
+
+
+def damaged():
+    yield from tagged(1)
+    raise InputError("line 7 is damaged")
+
+
+STRANGE = [AnnotatedText(("xx", "yy"), (True, True), f"d{at}", ("A", "B")) for at in range(30)]
+SAME = corpus("same", tagged(9), "tags")
+
+
+@pytest.mark.parametrize(
+    ("given", "held_out", "says"),
+    [
+        (corpus("plain", []), [], "tag: no tags in plain; relation: no dependency relations in plain"),
+        (corpus("one", tagged(1), "tags"), [], "got 1 to train on and 0 to test on"),
+        (SAME, [SAME], "a document of both"),
+        (replace(SAME, source=damaged), [], "^line 7 is damaged$"),  # an error, and no reason
+        (corpus("strange", STRANGE, "tags"), [], "unknown to this model's tokenizer"),
+    ],
+)
+def test_what_cannot_be_probed_leaves_nothing(tmp_path, given, held_out, says):
+    with pytest.raises(InputError, match=says):
+        build(model(), [given], tmp_path / "out", held_out=held_out)
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_task_that_fails_leaves_the_others():
+    shown = section(reader(), [corpus("tales", [*referring(60)], "chains", "tags")])
+    assert [*tasks_of(shown)] == ["coreference"]
+    assert "the corpus has no text with tags" in dict(shown.short)["Parts of speech"]
+
+
+def depths(**bounds: tuple[float, float]) -> pd.DataFrame:
+    """Differences with the bounds `coreference_tag_expected=(low, high)`; all others are above 0."""
+    rows = []
+    for pair in ("relation - tag", "coreference - tag", "coreference - relation"):
+        for name in ("expected layer", "centre of gravity"):
+            low, high = bounds.get(f"{pair.replace(' - ', '_')}_{name.split()[0]}", (0.5, 1.5))
+            rows.append({"task": pair, "measure": name, "value": (low + high) / 2, "ci_low": low, "ci_high": high})
+    return pd.DataFrame(rows)
+
+
+UNSURE, LOWER = (-0.1, 0.4), (-2.0, -1.0)
+
+
+class TestSentences:
+    @pytest.mark.parametrize(
+        ("tasks", "question"),
+        [
+            (None, "Is syntax read low in the model, and coreference high?"),
+            (["tag", "tag", "relation", "relation", *["relation - tag"] * 2], "Which is read higher in the model?"),
+            ("tag", "How deep in the model is it read?"),
+        ],
+    )
+    def test_the_question_is_one_that_the_tasks_can_answer(self, tasks, question):
+        assert probe_section.question_of(depths() if tasks is None else depths().assign(task=tasks)) == question
+
+    @pytest.mark.parametrize(
+        ("bounds", "says"),
+        [
+            ({}, "Yes, by both measures."),
+            (
+                {"coreference_relation_centre": UNSURE},
+                "By the expected layer: yes. By the centre of gravity: it cannot",
+            ),
+            ({"coreference_tag_expected": UNSURE, "coreference_tag_centre": UNSURE}, "It cannot be told."),
+            (
+                {"coreference_relation_expected": LOWER, "coreference_tag_expected": UNSURE},
+                "By the expected layer: no.",
+            ),
+            ({"relation_tag_expected": LOWER}, "Yes, by both measures."),
+        ],
+    )
+    def test_verdicts(self, bounds, says):
+        assert str(probe_section.verdict(depths(**bounds))).startswith(says)
+        assert probe_section.verdict(depths()[:2]) is None  # nothing of coreference
+
+    def test_differences_say_which_way_and_what_cannot_be_told(self):
+        given = depths(relation_tag_expected=(-2, -1), coreference_tag_centre=(-0.25, 0.75))
+        one, other, _ = probe_section.differences(given)
+        assert one.startswith("Are dependency relations read higher than parts of speech? By the expected layer, no,")
+        assert "yes: +1.000 (95% +0.500 to +1.500) blocks" in one
+        assert "By the centre of gravity, it cannot be told: +0.250 (95% −0.250 to +0.750) blocks" in other
+        missing = given.assign(value=np.nan, ci_low=np.nan, ci_high=np.nan)
+        assert probe_section.verdict(missing) == "It cannot be told."
+        assert "it cannot be told: one of them has none" in probe_section.differences(missing)[0]
+
+
+def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, capsys):
+    pairs = ("the\tDET", "dog\tNOUN"), ("he\tPRON", "ran\tVERB")
+    lines = []
+    for number in range(40):
+        first, second = (pair.split("\t") for pair in pairs[number % 2])
+        rows = [f"{at}\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_" for at, (word, tag) in enumerate([first, second], 1)]
+        lines.append("\n".join([f"# newdoc id = d{number}", *rows]) + "\n\n")
+    (tmp_path / "tagged.conllu").write_text("".join(lines))
+    out = tmp_path / "new" / "out"
+    ended = command(capsys, "probes", "--corpus", str(tmp_path / "tagged.conllu"), "--out", str(out), "--seed", "3")
+    assert not ended.code
+    assert str(out / "report.html") in ended.out
+    assert run_json(out)["seed"] == 3
+    assert [*run_json(out)["tasks"]] == ["tag"]
+    assert "What can be read from the layers of the default model?" in page_of(out).text

@@ -1,0 +1,242 @@
+"""What does a report say beside its behaviours? Labels; what explains attention on each text; the scores of papers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+from analyses import figures
+from analyses.behaviours import OURS
+from analyses.corpora import Corpus
+from analyses.explanations import ALL, AS_UNIFORM, UNIFORM, explain
+from analyses.figures import measure_name
+from analyses.headlines.facts import Fact, in_order
+from analyses.labels import Labelled
+from analyses.labels.evidence import N_COPIES
+from analyses.measures.definitions import Behaviour
+from analyses.measures.findings import NOTABLE
+from analyses.measures.head_tables import Heads
+from analyses.page import sections as doc
+from analyses.page.sections import SCHEMAS, Part, Text
+from analyses.report import illustrations
+from analyses.report.behaviour_sections import Result
+from analyses.report.coreference_scores import PAPERS, REPORTING, coreference_scores
+from analyses.report.scaffold import Run, short_name
+from analyses.scoring.named_keys import END, FIRST, GROUPS
+from analyses.wording import plain_words
+from analyses.wording.formats import counted, number, percent
+from analyses.wording.head_names import HEAD, Place, head_name, kinds
+from analyses.wording.plain_words import TEXTS, WORDS
+from interp import InputError, Model, Transformer
+
+_NAMES = 4  # heads of one behaviour that a summary names
+_FEW = 12  # labels that are not folded
+_EVIDENCE = WORDS["label_evidence"]  # titles by what labels rest on
+SINKS = "first position, end token"
+_CELL = ["layer", "head"]
+_RULES = 3  # that are named of each head
+_SCORES = "score head value interval rule rule_value gain gain_interval n coverage"
+
+
+def labels(
+    labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour], facts: Mapping[Place, Sequence[Fact]]
+) -> Part:
+    """The labels as the page shows them; the map of them shows all `facts`, as the atlas does."""
+    colours = {name: behaviour.colour for name, behaviour in {**OURS, **behaviours}.items()}
+    rows = labelled.labels
+    readouts = " or ".join(plain_words.readout(name) for name in map(str, rows["readout"].dropna().unique()))
+    copies = f"every one of {N_COPIES} copies of these heads whose weights were shuffled, "
+    copies = copies if isinstance(model, Transformer) else ""
+    blocks: list[doc.Block] = [
+        TEXTS["labels"].format(copies=copies, readout=readouts or "the model’s own output"),
+        *_label_figures(labelled, model, in_order(facts), colours),
+    ]
+    if table := together(rows):
+        blocks.append(doc.Details("What all heads of a label lose at once", [table], open=True))
+    for evidence, title in _EVIDENCE.items():
+        group = _with_names(rows.loc[rows["evidence"] == evidence], kinds(rows) > 1).to_dict("records")
+        if not group:
+            blocks.append(f"{title}: no head.")
+            continue
+        schema = SCHEMAS["labels"]
+        extra = [name for name in ("pairs", "rule") if any(schema.columns[name].show(row) for row in group)]
+        table = schema.page(group, " ".join(["head label gain effect q n", *extra]))
+        is_open = evidence != "attention" or len(group) <= _FEW
+        blocks.append(doc.Details(f"{title}: {counted(len(group), 'label')}", [table], is_open))
+    if labelled.nameless:
+        what = counted(labelled.nameless, "candidate")
+        text = f"{what} showed a measure, did not beat the simplest rules and followed none: no label."
+        blocks.append(doc.soft(text))
+    screened = {name: {**asdict(each), "most_missed": each.most_missed} for name, each in labelled.screened.items()}
+    for behaviour, counts in screened.items():
+        how = "all measured" if counts["measured"] == counts["cells"] else "screened"
+        numbers = {name: number(each) for name, each in counts.items()}
+        blocks.append(doc.soft(TEXTS[how].format(behaviour=behaviour, **numbers)))
+    blocks += [doc.caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
+    line = label_counts(rows, {name: each.title for name, each in behaviours.items()})
+    return Part(
+        sections=[doc.Section("Labels", blocks, "labels")],
+        short=[(doc.link("Labels", "labels"), line)],
+        definitions=[*WORDS["label_terms"].items()],
+        tables={"labels": rows, "evidence": labelled.evidence},
+        facts={"labels_left_out": labelled.left_out, "effects_screened": screened},
+    )
+
+
+def _label_figures(
+    labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Mapping[str, str]
+) -> list[doc.Figure]:
+    drawn, kinds = [], Heads.every(model)
+    for kind in kinds:
+        rows = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
+        if len(rows):
+            name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
+            caption = f"{kind.title.capitalize()}; {TEXTS['label map']}"
+            figure = figures.label_map(rows, kind.n_layers, kind.n_heads, colours=colours)
+            drawn.append(doc.Figure(name, figure, caption, illustrations.label_map_alt(rows, kind.count)))
+    if len(labelled.evidence.dropna(subset=["gain", "effect", "label"])):
+        figure = figures.attention_against_effect(labelled.evidence, labelled.labels, colours=colours)
+        alt = illustrations.agreement_alt(labelled.evidence, labelled.labels)
+        drawn.append(doc.Figure("agreement", figure, TEXTS["agreement"], alt))
+    return drawn
+
+
+def together(labels: pd.DataFrame) -> doc.Table | None:
+    """The effects of labels that several heads have: of the head that is missed most, of all and of all but one."""
+    shared = labels.loc[(labels["heads"] > 1) & labels["all_effect"].notna()].sort_values("effect", ascending=False)
+    if shared.empty:
+        return None
+    key = [*SCHEMAS["together"].key]
+    shared = shared.assign(least_rest=shared.groupby(key)["rest_effect"].transform("min"))
+    largest = _with_names(shared, kinds(labels) > 1).drop_duplicates(key).sort_values("all_effect", ascending=False)
+    return SCHEMAS["together"].page(largest.to_dict("records"), "label heads effect all rest others these")
+
+
+def _with_names(rows: pd.DataFrame, by_kind: bool) -> pd.DataFrame:
+    return rows.assign(name=[Place.of(row).named(several=by_kind) for row in rows.to_dict("records")])
+
+
+def label_counts(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """How many labels there are, by evidence and by behaviour; few heads are named, since they are lost among many."""
+    counts = {evidence: labels["evidence"].tolist().count(evidence) for evidence in _EVIDENCE}
+    heads, parts = len(labels[HEAD].drop_duplicates()), []
+    for behaviour, rows in _with_names(labels, kinds(labels) > 1).groupby("behaviour", sort=False):
+        names = rows["name"].unique()
+        which = f" ({', '.join(names)})" if len(names) <= _NAMES else ""
+        parts.append(f"{titles[str(behaviour)].lower()} {number(len(rows))}{which}")
+    carry = f"{counted(heads, 'head')} {'carries' if heads == 1 else 'carry'}"
+    numbers = {**{name: number(count) for name, count in counts.items()}, "both": counted(counts["both"], "label")}
+    by_behaviour = f" By behaviour: {', '.join(parts)}." if parts else ""
+    return TEXTS["labels short"].format(carry=carry, **numbers) + by_behaviour
+
+
+_Content = tuple[list[doc.Block], Text, Mapping[str, int], pd.DataFrame]  # blocks, the line in short, counts, rows
+_Reading = tuple[str, str, str, Callable[[], _Content]]  # titles of its section, line and counts; the rest
+
+
+def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, counts_title: str) -> Part:
+    sections, short, counts, tables = [], [], {}, []
+    for index, (title, line, name, read) in enumerate(readings):
+        try:
+            blocks, text, counts[name], rows = read()
+        except InputError as error:
+            blocks = [doc.caveat(f"{failed}: {error}.")]
+        else:
+            short.append((doc.link(line, f"{id}-{index}"), text))
+            tables.append(rows)
+        sections.append(doc.Section(title, blocks, f"{id}-{index}"))
+    if not tables:
+        return Part(sections)
+    counted = [doc.Section(counts_title, doc.counts_table([*counts.values()], [*counts]))]
+    return Part(sections, short, counted, tables={table: pd.concat(tables, ignore_index=True)})
+
+
+def explanations(model: Model, results: Sequence[Result], run: Run) -> Part:
+    """What explains attention: every text that words were measured on, once for each self-attention."""
+    by_kind = len(Heads.every(model)) > 1
+    usable = [each for each in results if each.behaviour.needs and each.kind.attention == "self" and not each.left_out]
+    readings: list[_Reading] = []
+    for index, result in enumerate({(each.corpus.name, each.kind): each for each in usable}.values()):
+        where = ", ".join([short_name(result.corpus.name), *([result.kind.title] if by_kind else [])])
+        figure = f"{result.kind.called}-explained-{index}" if by_kind else f"explained-{index}"
+        title, line = f"What explains the attention of each head on {where}?", f"What explains attention on {where}"
+        readings.append((title, line, where, partial(_explained, model, result, run, figure)))
+    part = _by_text(readings, "explained", "explained", "Not fitted", "For what explains attention")
+    return replace(part, definitions=[*WORDS["explained_terms"].items()] if part.tables else ())
+
+
+def _explained(model: Model, result: Result, run: Run, figure: str) -> _Content:
+    say = partial(run.say, f"what explains attention on {result.corpus.name}: reading")
+    explained = explain(model, result.corpus, heads=result.kind, seed=run.seed, progress=say)
+    table, groups = explained.table, by_group(explained.table)
+    rows = [_explained_row(rows) for _, rows in table.groupby(_CELL)]
+    columns = ["head", "not uniform", "explained", *GROUPS, "made of"]
+    documents, n = table[["documents", "n"]].iloc[0]
+    read = f"Reported on {counted(int(n), 'word')} of {counted(int(documents), 'group')} of documents."
+    caption = TEXTS["explained bars"].format(uniform=AS_UNIFORM)
+    blocks: list[doc.Block] = [
+        f"{TEXTS['explained method']} {read}",
+        doc.Figure(figure, figures.explained_bars(groups), caption, illustrations.shares_alt(groups)),
+        doc.Details("Head by head", [doc.Table(columns, rows, "lrrrrrrw", TEXTS["explained caption"])]),
+    ]
+    return blocks, _explained_line(table), explained.counts, table
+
+
+def by_group(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Of each head's attention the parts that groups of rules have, layer x head; sinks first, uniform last."""
+    rows = table.loc[(table["kind"] == "mixture") & (table["part"] != ALL)]
+    group = rows["group"].where(~rows["part"].isin([FIRST, END]), SINKS)
+    sums = rows.assign(group=group).groupby(["group", *_CELL])["share"].sum(min_count=1).unstack("head")
+    return {name: sums.loc[name] for name in (SINKS, *GROUPS, UNIFORM) if name in sums.index.get_level_values(0)}
+
+
+def _explained_row(rows: pd.DataFrame) -> list[Text]:
+    mixed = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL)].nlargest(_RULES, "share")
+    parts = [f"{measure_name(part)} {number(share)}" for part, share in zip(mixed["part"], mixed["share"], strict=True)]
+    shapley = rows.loc[rows["kind"] == "shapley"].set_index("part")["share"]
+    whole = rows.loc[(rows["kind"] == "nested") & (rows["part"] == ALL), "share"].item()
+    first = rows.iloc[0]
+    values = [float(first["kl"]), whole, *(shapley[group] for group in GROUPS)]
+    name = doc.bold(head_name(int(first["layer"]), int(first["head"])))
+    return [name, *map(number, values), "; ".join(parts) or "near uniform"]
+
+
+def _explained_line(table: pd.DataFrame) -> Text:
+    shapley = table.loc[table["kind"] == "shapley"].pivot(index=_CELL, columns="part", values="share")
+    leaders = shapley.dropna().idxmax(axis=1).value_counts()
+    counts = ", ".join(f"{group} in {number(int(leaders[group]))}" for group in GROUPS if group in leaders)
+    unique = table.loc[(table["kind"] == "unique") & (table["part"] == GROUPS[-1])]
+    beyond = unique.loc[(unique["share"] >= NOTABLE) & (unique["ci_low"] > 0)].nlargest(_RULES, "share")
+    heads = [f"{head_name(row['layer'], row['head'])} ({percent(row['share'])})" for row in beyond.to_dict("records")]
+    adds = f"add at least {percent(NOTABLE)} of what is not uniform in {', '.join(heads) or 'no head'}"
+    first = f"Of {counted(len(shapley), 'head')}, what explains most is: {counts}."
+    return f"{first if counts else 'No head is explained.'} Beyond all simpler rules, relation and reference {adds}."
+
+
+def scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
+    """The scores of corpora that have scores of their own paper, in every self-attention."""
+    kinds = [kind for kind in Heads.every(model) if kind.attention == "self"]
+    readings: list[_Reading] = []
+    for corpus, kind in product((corpus for corpus in corpora if corpus.kind in PAPERS), kinds):
+        title = f"{PAPERS[corpus.kind]['title']} as its paper scores it" + f", {kind.title}" * (len(kinds) > 1)
+        readings.append((title, title, title, partial(_scored, model, corpus, kind, run)))
+    return _by_text(readings, "coreference_scores", "scores", "Not scored", "For the scores of papers")
+
+
+def _scored(model: Model, corpus: Corpus, kind: Heads, run: Run) -> _Content:
+    say = partial(run.say, f"{PAPERS[corpus.kind]['title']}: reading")
+    scores = coreference_scores(model, corpus, heads=kind, seed=run.seed, progress=say)
+    reported = scores.table.loc[(scores.table["half"] == REPORTING) & scores.table["chosen"]]
+    rows: list[dict[str, Any]] = []
+    for _, pair in reported.groupby(["score", "condition"], sort=False):  # the chosen head, and the chosen rule
+        head, rule = pair.to_dict("records")
+        score = ", ".join(filter(None, (head["score"], head["condition"])))
+        rows.append({**head, "score": score, "rule": rule["resolver"], "rule_value": rule["value"]})
+    measured = f"Measured on {corpus.title}, {counted(scores.clusters, 'cluster')} of items."
+    table = SCHEMAS["coreference_scores"].page(rows, _SCORES, TEXTS["papers caption"])
+    value, rival = percent(rows[0]["value"]), percent(rows[0]["rule_value"])
+    line = [doc.bold(rows[0]["resolver"]), f" has {rows[0]['score']} {value}, the rule “{rows[0]['rule']}” {rival}."]
+    return [f"{WORDS['papers'][corpus.kind]} {measured}", table], line, scores.counts, scores.table
