@@ -23,6 +23,7 @@ from analyses.scoring.antecedents import (
     RANDOM,
     RIVALS,
     AntecedentItem,
+    Chooser,
     antecedent_items,
     items_and_unasked,
 )
@@ -188,9 +189,9 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
         words = np.array(item.candidates) - start[row]
         masks[0, row, words], masks[1, row, words] = True, item.correct
     picks = {
-        rival.name: [item.candidates[(scores := rival(item)).index(max(scores))] for item in items] - start
+        rival.name: [item.candidates[rival.choice(item)] for item in items] - start
         for rival in rivals
-        if rival is not RANDOM
+        if isinstance(rival, Chooser)
     }
     which = np.append(np.arange(n), np.flatnonzero([item.named for item in items]))
     prompts, pronouns = [prompt for prompt, _, _ in questions], [item.pronoun for item in items] - start

@@ -295,10 +295,11 @@ def _studentised_quantiles(
         t = (_signed(signs, ratios) - value[columns]) / error
         # a replicate that drew hardly any group with a difference in it has no error to be measured by
         t = np.where(error <= 1e-3 * plain_error[columns], 0.0, t)
-        usable = ~np.isnan(t).all(0)  # else a column has nothing to resample
-        drawn = np.full((2, t.shape[1]), np.nan)
-        if usable.any():
-            drawn[:, usable] = np.nanquantile(t[:, usable], [0.025, 0.975], axis=0)
+        drawn, missing = np.full((2, t.shape[1]), np.nan), np.isnan(t)  # a column of NaN has nothing to resample
+        whole, part = ~missing.any(0), missing.any(0) & ~missing.all(0)
+        for usable, quantile in ((whole, np.quantile), (part, np.nanquantile)):  # the second goes column by column
+            if usable.any():
+                drawn[:, usable] = quantile(t[:, usable], [0.025, 0.975], axis=0)
         for bounds, of_drawn in zip((low, high), drawn, strict=True):
             bounds[columns] = np.where(enough, of_drawn, bounds[columns])
     return low, high

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from analyses.reading.windows import Batch
-from analyses.scoring.antecedents import RANDOM, RIVALS, antecedent_items
+from analyses.scoring.antecedents import RIVALS, Chooser, antecedent_items
 from analyses.scoring.choices import Items
 from analyses.scoring.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
 from interp.annotation import ROOT, AnnotatedText
@@ -34,7 +34,7 @@ _FAR = {
     for side, sign in (("before", -1), ("after", 1))
     for low, high, upto in ((6, 8, "to 8"), (9, 16, "to 16"), (17, 1 << 20, "or more"))
 }  # words away, beyond `OFFSETS`
-_MENTIONS = [rival for rival in RIVALS if rival is not RANDOM]
+_MENTIONS = [rival for rival in RIVALS if isinstance(rival, Chooser)]
 _EDGES = (*RELATIONS, "another relation")
 
 NAMES: dict[str, str] = {
@@ -133,7 +133,7 @@ class Pairs:
         for prompt, window in enumerate(self.batch.windows):
             for item in antecedent_items(window.text):
                 if window.scores(item.pronoun):
-                    words = [item.candidates[int(np.argmax(rule(item)))] for rule in _MENTIONS]
+                    words = [item.candidates[rule.choice(item)] for rule in _MENTIONS]
                     words_by_rule[prompt, item.pronoun - window.start] = np.array(words) - window.start
         return torch.from_numpy(words_by_rule).to(self.query.device)[self.prompt, self.query]
 

@@ -134,9 +134,10 @@ class Among:
 
     def moments(self, pattern: Pattern, sink: Sink) -> list[tuple[PerRow, PerRow]]:
         """Each row's mass and squares over these keys: as it is, and of what is left without the first position."""
-        first, rest, mass = sink.first * self.keys[:, None, :, 0], pattern[..., 1:], sink.rest
-        if not self.all_behind:
-            rest = rest * self.keys[:, None, :, 1:]
-            mass = rest.sum(-1)
-        squares = torch.linalg.vector_norm(rest, dim=-1).square_()
+        first = sink.first * self.keys[:, None, :, 0]
+        if self.all_behind:
+            mass, squares = sink.rest, sink.squares
+        else:
+            rest = pattern[..., 1:] * self.keys[:, None, :, 1:]
+            mass, squares = rest.sum(-1), torch.linalg.vector_norm(rest, dim=-1).square_()
         return [(mass + first, squares + first.square()), (mass * sink.scale, squares * sink.scale.square())]

@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -198,8 +199,9 @@ class TagTotals:
         self.given = torch.zeros(N_GROUPS, n_heads, len(self.sources), self.n_tags, dtype=torch.float64)
         self.rows = torch.zeros(N_GROUPS, 1, len(pairs), dtype=torch.float64)
         # rows: a group's words of one tag that see about as many keys; the largest of all sums, so in half the bytes
-        self.mass = torch.zeros(n_rows, n_heads, n_bins, dtype=REAL)
-        self.keys = torch.zeros(n_rows, self.n_tags + 1, n_bins, dtype=torch.float64)
+        # numpy's zeros take memory once something is added to them
+        self.mass = torch.from_numpy(np.zeros((n_rows, n_heads, n_bins), dtype=np.float32))
+        self.keys = torch.from_numpy(np.zeros((n_rows, self.n_tags + 1, n_bins)))
         self.null = Null.empty(n_heads, len(pairs))
 
     @property
