@@ -23,7 +23,7 @@ from analyses.report.scaffold import Run
 from analyses.scoring.collectors import collected, read, refuse_unread
 from analyses.tasks.causal_tests import Effects, no_effects
 from interp import InputError, Model, Transformer
-from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.one_attention import NormWeighted
 
 _NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (

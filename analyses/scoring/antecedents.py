@@ -33,7 +33,7 @@ class AntecedentItem:
     def keeping(self, which: Sequence[int]) -> "AntecedentItem":
         """The item with some of its candidates."""
         names = [each.name for each in fields(self) if isinstance(getattr(self, each.name), tuple)]
-        return replace(self, **{name: tuple(getattr(self, name)[at] for at in which) for name in names})
+        return replace(self, **{name: tuple(getattr(self, name)[number] for number in which) for name in names})
 
     @cached_property
     def compatible(self) -> tuple[bool, ...]:
@@ -100,7 +100,7 @@ def _item(
     candidates: list[int] = []
     correct: list[bool] = []
     genders: list[str | None] = []
-    for at, mention in enumerate(mentions):
+    for number, mention in enumerate(mentions):
         if mention.head >= pronoun.start:
             break
         if mention.end > pronoun.start:  # "the man who lost his hat" is not before "his"
@@ -111,7 +111,7 @@ def _item(
         else:
             candidates.append(mention.head)
             correct.append(right)
-            genders.append(gender_of(at))  # of the shortest: "Tim" of "Tim and Sue"
+            genders.append(gender_of(number))  # of the shortest: "Tim" of "Tim and Sue"
     relations = text.relations
     return AntecedentItem(
         pronoun=pronoun.head,
@@ -158,8 +158,8 @@ def _same_gender(item: AntecedentItem) -> list[bool]:
 
     Taking known and unknown alike would fall to the last thing or place: 63% on LitBank, not 83%.
     """
-    wanted = PRONOUNS.get(item.form)
-    return [gender == (wanted if wanted in item.genders else None) for gender in item.genders]
+    sought = PRONOUNS.get(item.form)
+    return [gender == (sought if sought in item.genders else None) for gender in item.genders]
 
 
 def _same_role(item: AntecedentItem) -> Sequence[bool]:
@@ -170,9 +170,9 @@ def _same_role(item: AntecedentItem) -> Sequence[bool]:
 
 def _leftmost(item: AntecedentItem, fitting: Sequence[bool]) -> int:
     """All on the first that fits in the nearest sentence that has one (after Hobbs 1978); else on the nearest."""
-    both = [*zip(item.sentences, fitting, strict=True)]
-    last = max((sentence for sentence, fits in both if fits), default=None)
-    first = (at for at, (sentence, fits) in enumerate(both) if fits and sentence == last)
+    pairs = [*zip(item.sentences, fitting, strict=True)]
+    last = max((sentence for sentence, fits in pairs if fits), default=None)
+    first = (number for number, (sentence, fits) in enumerate(pairs) if fits and sentence == last)
     return next(first, len(item.forms) - 1)
 
 

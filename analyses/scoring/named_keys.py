@@ -100,8 +100,8 @@ class Pairs:
     def tag_pairs(self) -> Int[Tensor, " pair"]:
         """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""
         prompt, query, key = self._at
-        both = self.tags[prompt, query], self.tags[prompt, key]
-        return torch.where(self.other & (both[0] >= 0) & (both[1] >= 0), both[0] * len(TAGS) + both[1], -1)
+        tags = self.tags[prompt, query], self.tags[prompt, key]
+        return torch.where(self.other & (tags[0] >= 0) & (tags[1] >= 0), tags[0] * len(TAGS) + tags[1], -1)
 
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
         """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
@@ -114,9 +114,9 @@ class Pairs:
         prompt, query, key = self._at
         numbers: dict[str, int] = {}
         form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
-        query_form, before = form[prompt, query], (key - 1).clamp(min=0)
-        after = (form[prompt, before] == query_form) & (key > 0) & (before != query)
-        return [self.other & (form[prompt, key] == query_form), self.other & after]
+        query_form, previous = form[prompt, query], (key - 1).clamp(min=0)
+        is_after = (form[prompt, previous] == query_form) & (key > 0) & (previous != query)
+        return [self.other & (form[prompt, key] == query_form), self.other & is_after]
 
     def _chosen(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
         """Where the key is the word that a rule chooses; a rule that chooses none has -1."""
@@ -154,8 +154,8 @@ class Pairs:
         down = self.other & (heads[prompt, key] == query), edges[prompt, key]
         linked_by = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
         chains = self.batch.by_word(_chains)
-        same = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
-        return [*linked_by, self.other & same]
+        same_chain = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
+        return [*linked_by, self.other & same_chain]
 
 
 def _chains(text: AnnotatedText) -> list[int] | None:

@@ -100,13 +100,10 @@ def argmax(pattern: Float[Tensor, "*row key"]) -> Int[Tensor, "*row"]:
 
 def membership(word_of: Sequence[Sequence[int]], n_words: int, n_tokens: int) -> Float[Tensor, "prompt word token"]:
     """1 where a token is a piece of a word. `word_of` gives each token's word, from 0; negative for none."""
-    belongs = torch.zeros(len(word_of), n_words, n_tokens, dtype=REAL)
-    for prompt, words in enumerate(word_of):
-        pairs = [(word, token) for token, word in enumerate(words) if word >= 0]
-        if pairs:
-            index = torch.tensor(pairs).T
-            belongs[prompt, index[0], index[1]] = 1
-    return belongs
+    words = torch.full((len(word_of), n_tokens), -1)
+    for row, numbers in zip(words, word_of, strict=True):
+        row[: len(numbers)] = torch.tensor(numbers)
+    return (words[:, None] == torch.arange(n_words)[:, None]).to(REAL)
 
 
 def pool(
