@@ -70,8 +70,8 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
         pattern, source = _read(model, heads, batch)
         hits, rows = score(torch.cat([pattern, _places(source, width, pattern.shape[2])], 1), _sought(model, batch))
         totals.add(torch.tensor([group_of(pair.target) for pair in batch]), hits, rows)
-    places = [Rival(f"place {at}", None) for at in (*range(width), *range(-1, -1 - width, -1))]
-    scored = [Scored(totals, [Measure(name, rivals=places) for name in names], SINKS[0])]
+    rivals = [Rival(f"place {at}", None) for at in (*range(width), *range(-1, -1 - width, -1))]
+    scored = [Scored(totals, [Measure(name, rivals=rivals) for name in names], SINKS[0])]
     documents = len({pair.target for pair in pairs})
     return Collected(heads, BEHAVIOUR, corpus, scored, {"texts": len(pairs)}, documents).table(seed=seed)
 
@@ -106,11 +106,11 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
     """What three heads (of the encoder, the decoder, and cross-attention) do with one pair."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     source, target = source_tokenizer.encode(pair.source), target_tokenizer.encode(pair.target)
-    drawn = {}
+    patterns = {}
     for (title, kind), head in zip(zip(TITLES, _kinds(model), strict=True), heads, strict=True):
         pattern, _ = _read(model, kind, [pair])
-        chosen = pattern[0, head.layer * kind.n_heads + head.head]
-        drawn[f"{title} L{head.layer}.H{head.head}"] = chosen.double().cpu().numpy()
+        pattern_of_head = pattern[0, head.layer * kind.n_heads + head.head]
+        patterns[f"{title} L{head.layer}.H{head.head}"] = pattern_of_head.double().cpu().numpy()
     aligned = [
         (
             part.name,
@@ -121,7 +121,7 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
     ]
     written = target_tokenizer.labels(target)
     start = target_tokenizer.label(model.config.target_start or 0)
-    return Example(drawn, source_tokenizer.labels(source), [start, *written[:-1]], written, aligned)
+    return Example(patterns, source_tokenizer.labels(source), [start, *written[:-1]], written, aligned)
 
 
 def _names(pair: Pair) -> list[str]:
@@ -150,8 +150,8 @@ def _read(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, T
         encoding = Pass(model, heads, sources)
         return encoding.whole[0], encoding.tokens
     start = model.config.target_start or 0
-    read = [[start, *target_tokenizer.encode(pair.target)[:-1]] for pair in pairs]
-    crossing = Pass(model, heads, read, sources)
+    decoder_ids = [[start, *target_tokenizer.encode(pair.target)[:-1]] for pair in pairs]
+    crossing = Pass(model, heads, decoder_ids, sources)
     return crossing.whole[0], crossing.read
 
 
@@ -172,8 +172,8 @@ def _sought(model: Model, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part qu
 
 def _columns(tokenizer: Tokenizer, text: str, span: Span) -> list[int]:
     """Which of the text's tokens, special ones counted, stand for any of its characters from `span`."""
-    before = len(tokenizer.prefix)
-    pieces = enumerate(tokenizer.pieces(text).spans, before)
+    n_prefix = len(tokenizer.prefix)
+    pieces = enumerate(tokenizer.pieces(text).spans, n_prefix)
     return [at for at, (first, end) in pieces if first < span[1] and end > span[0]]
 
 

@@ -38,8 +38,8 @@ def chosen(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Beh
             raise InputError(f"two behaviours are called {behaviour.name}: give each a name of its own")
         by_name[behaviour.name] = behaviour
     names = Counter(measure.name for behaviour in by_name.values() for measure in behaviour.measures)
-    others = [behaviour for name, behaviour in by_name.items() if behaviour is not OURS.get(name)]
-    if twice := sorted({measure.name for each in others for measure in each.measures if names[measure.name] > 1}):
+    users = [behaviour for name, behaviour in by_name.items() if behaviour is not OURS.get(name)]
+    if twice := sorted({measure.name for each in users for measure in each.measures if names[measure.name] > 1}):
         raise InputError(f"several measures are called {', '.join(twice)}: give each a name of its own")
     return by_name
 
@@ -59,5 +59,5 @@ def vocabulary(behaviours: Mapping[str, Behaviour]) -> dict[str, Words]:
 
 def measures_of(behaviours: Mapping[str, Behaviour]) -> list[Measure]:
     """Those of the behaviours, and what is asked instead in cross-attention."""
-    chosen = [*(each for name, each in ACROSS.items() if name in behaviours), *behaviours.values()]
-    return [measure for behaviour in chosen for measure in behaviour.measures]
+    asked_behaviours = [*(each for name, each in ACROSS.items() if name in behaviours), *behaviours.values()]
+    return [measure for behaviour in asked_behaviours for measure in behaviour.measures]

@@ -23,6 +23,7 @@ from analyses.scoring.antecedents import (
     RANDOM,
     RIVALS,
     AntecedentItem,
+    Chooser,
     antecedent_items,
     items_and_unasked,
 )
@@ -63,8 +64,8 @@ def _chain(shown: Window, *, named: bool = False, predicting: bool = False) -> L
     looks_by_row: Looks = {}
     for item in _shown(shown, antecedent_items(shown.text), Counter()):
         right = [(item.pronoun, word) for word, is_right in zip(item.candidates, item.correct, strict=True) if is_right]
-        looks = pieces_of(shown, right) if item.named or not named else {}
-        looks_by_row |= {min(looks) - 1: looks[min(looks)]} if predicting and looks else looks
+        claims = pieces_of(shown, right) if item.named or not named else {}
+        looks_by_row |= {min(claims) - 1: claims[min(claims)]} if predicting and claims else claims
     return looks_by_row
 
 
@@ -75,19 +76,19 @@ def _both(name: str, rivals: Sequence[Rival], *, label: str | None = None, recor
     """
     shared: dict[str, Any] = {"rivals": rivals, "null": "same distance", "together": name}
     claims = partial(_chain, predicting=name == "antecedent-predicting")
-    every = declared("coreference", name, claims=claims, label=None, reference="nearest", recorded=recorded, **shared)
+    overall = declared("coreference", name, claims=claims, label=None, reference="nearest", recorded=recorded, **shared)
     named = replace(
-        every,
+        overall,
         name=f"{name}:named",
         title="the same where the nearest true antecedent is a name or a noun",
-        words=every.words.named,
+        words=overall.words.named,
         claims=partial(claims, named=True),
         label=label,
         reference="",
         recorded="",
         tasks=("gender", "name-gender") if label else (),
     )
-    return [every, named]
+    return [overall, named]
 
 
 MEASURES = (
@@ -119,8 +120,8 @@ class Collector(Scoring, ReadsFewRows):
         self._asked_in = by_text(partial(items_and_unasked, pronouns=pronouns))
         self.scorers = []
         for measures in [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]:
-            nearest, first, *others = (rival for rival in measures[0].rivals if rival is not RANDOM)
-            records = Records(self.heads, measures[:2], ([nearest, first], others), ANTECEDENT) if rules else None
+            nearest, first, *more_rivals = (rival for rival in measures[0].rivals if rival is not RANDOM)
+            records = Records(self.heads, measures[:2], ([nearest, first], more_rivals), ANTECEDENT) if rules else None
             self.scorers.append(Selections(self.heads, measures, masses=len(measures) > 2, records=records))
 
     def add(self, batch: Batch) -> None:
@@ -165,18 +166,18 @@ def _shown(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]
 
 def _without(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
     """The item without the candidates that are absent; None where no right or no wrong one is left."""
-    left = [index for index, word in enumerate(item.candidates) if word not in absent]
-    if len(left) == len(item.candidates):
+    indices = [index for index, word in enumerate(item.candidates) if word not in absent]
+    if len(indices) == len(item.candidates):
         return item
-    if len({item.correct[index] for index in left}) < 2:
+    if len({item.correct[index] for index in indices}) < 2:
         return None
-    return item.keeping(left)
+    return item.keeping(indices)
 
 
 def _without_sink(questions: Sequence[_Question]) -> list[_Question]:
     """What stands at the first position is no candidate there."""
-    shown = ((prompt, window, _without(item, (window.word_of[0],))) for prompt, window, item in questions)
-    return [(prompt, window, item) for prompt, window, item in shown if item is not None]
+    questions_left = ((prompt, window, _without(item, (window.word_of[0],))) for prompt, window, item in questions)
+    return [(prompt, window, item) for prompt, window, item in questions_left if item is not None]
 
 
 def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]) -> Items:
@@ -188,16 +189,16 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
         words = np.array(item.candidates) - start[row]
         masks[0, row, words], masks[1, row, words] = True, item.correct
     picks = {
-        rival.name: [item.candidates[(scores := rival(item)).index(max(scores))] for item in items] - start
+        rival.name: [item.candidates[rival.choice(item)] for item in items] - start
         for rival in rivals
-        if rival is not RANDOM
+        if isinstance(rival, Chooser)
     }
-    which = np.append(np.arange(n), np.flatnonzero([item.named for item in items]))
+    order = np.append(np.arange(n), np.flatnonzero([item.named for item in items]))
     prompts, pronouns = [prompt for prompt, _, _ in questions], [item.pronoun for item in items] - start
-    columns = np.array(prompts)[which], pronouns[which], np.arange(len(which)) >= n, *masks[:, which]
+    columns = np.array(prompts)[order], pronouns[order], np.arange(len(order)) >= n, *masks[:, order]
     prompt, query, column, candidates, right = (torch.from_numpy(each).to(batch.device) for each in columns)
-    chosen = {name: torch.from_numpy(words[which]).to(batch.device) for name, words in picks.items()}
-    by_rule = {**chosen, RANDOM.name: None}
+    ordered = {name: torch.from_numpy(words[order]).to(batch.device) for name, words in picks.items()}
+    by_rule = {**ordered, RANDOM.name: None}
     return Items(batch, prompt, query, column.long(), candidates, right, by_rule, by_tag=False)
 
 

@@ -40,10 +40,10 @@ class Collector(Scoring):
         """Score one batch."""
         if batch.crossing is None:
             raise InputError(f"expected patterns of cross-attention: these are of {self.heads.title}")
-        both = batch.pattern, batch.crossing.uniform.to(batch.pattern)
+        patterns = batch.pattern, batch.crossing.uniform.to(batch.pattern)
         for sink in SINKS:
-            read = [score(pattern, batch.crossing, sink_removed=sink == "removed") for pattern in both]
-            self.totals[sink].add(batch.groups, *(torch.cat(parts, 1) for parts in zip(*read, strict=True)))
+            sums = [score(pattern, batch.crossing, sink_removed=sink == "removed") for pattern in patterns]
+            self.totals[sink].add(batch.groups, *(torch.cat(parts, 1) for parts in zip(*sums, strict=True)))
 
     def scored(self) -> list[Scored]:
         """What was added up. The order of keys that a text's rows favour by chance has no correlation with theirs."""

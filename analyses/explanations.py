@@ -96,13 +96,13 @@ def sample(corpus: Iterable[AnnotatedText], *, causal: bool, seed: int = 0) -> l
     queries of a half see at most 131,072 keys.
     """
     rng = np.random.default_rng(seed)
-    drawn: list[list[tuple[float, AnnotatedText, int, int]]] = [[], []]
+    halves: list[list[tuple[float, AnnotatedText, int, int]]] = [[], []]
     for text in corpus:
-        half = drawn[group_of(text.document) % 2]
+        half = halves[group_of(text.document) % 2]
         half += [(rng.random(), text, *ends) for ends in _stretches(text)]
         if len(half) > 2 * ROWS:
             half[:] = _first_of(half, causal)
-    return [text.excerpt(*ends) for half in drawn for _, text, *ends in _first_of(half, causal)]
+    return [text.excerpt(*ends) for half in halves for _, text, *ends in _first_of(half, causal)]
 
 
 def _stretches(text: AnnotatedText) -> Iterator[tuple[int, int]]:
@@ -134,8 +134,8 @@ def _read(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
     spelled = [*forms]
     tag_pairs = {f"{TAG_PAIR}{TAGS[at // len(TAGS)]}->{TAGS[at % len(TAGS)]}": at for at in _frequent(tags)}
     words = {f"{FORM}{spelled[at]}": at for at in _frequent(form)}
-    more = [tags == at for at in tag_pairs.values()] + [form == at for at in words.values()]
-    marks = torch.cat([marks, torch.stack(more, 1)], 1) if more else marks
+    frequent_marks = [tags == at for at in tag_pairs.values()] + [form == at for at in words.values()]
+    marks = torch.cat([marks, torch.stack(frequent_marks, 1)], 1) if frequent_marks else marks
     return VisibleKeys.of(row, group, uniform, attention, marks), NAMES | dict.fromkeys((*tag_pairs, *words), TOKEN)
 
 
@@ -149,14 +149,14 @@ def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
     """Item, uniform attention, attention, marks, tags and form of each pair, and the group of each item; on the CPU."""
     n_words, word_of = batch.pieces.shape[1], batch.word_of
     worded = word_of != NO_WORD
-    before, behind = (~worded).cummin(1).values, (~worded).flip(1).cummin(1).values.flip(1)
-    to = torch.where(before, n_words, torch.where(behind, n_words + 1, torch.where(worded, word_of, n_words + 2)))
+    prefix, behind = (~worded).cummin(1).values, (~worded).flip(1).cummin(1).values.flip(1)
+    to = torch.where(prefix, n_words, torch.where(behind, n_words + 1, torch.where(worded, word_of, n_words + 2)))
     belongs = one_hot(to, n_words + 3).to(batch.pattern).transpose(1, 2)[:, :-1]  # a token between words is nobody's
     pooled = pool(torch.cat([batch.pattern, batch.rows.uniform], 1), belongs[:, :n_words], belongs)
     word = torch.arange(n_words, device=word_of.device)
     begin = torch.tensor([window.scored_from - window.start for window in batch.windows], device=word_of.device)
-    asks = (word >= begin[:, None]) & (batch.pieces > 0) & ((pooled[:, -1] > 0).sum(-1) > 1)
-    prompt, query = asks.nonzero(as_tuple=True)
+    has_rows = (word >= begin[:, None]) & (batch.pieces > 0) & ((pooled[:, -1] > 0).sum(-1) > 1)
+    prompt, query = has_rows.nonzero(as_tuple=True)
     rows = pooled[prompt, :, query]
     item, key = (rows[:, -1] > 0).nonzero(as_tuple=True)
     attention = rows[item, :, key]
@@ -178,16 +178,19 @@ def explained(seen: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, see
         seed: of the intervals.
     """
     fitted, reported = seen.half(0), seen.half(1)
-    there = fitted.marks.any(0).tolist()
-    marks = {name: at for at, name in enumerate(groups) if there[at]}
+    occurs = fitted.marks.any(0).tolist()
+    marks = {name: at for at, name in enumerate(groups) if occurs[at]}
     rules = {name: at for name, at in marks.items() if not name.startswith((TAG_PAIR, FORM))}
     named = [(UNIFORM, UNIFORM), *((name, groups[name]) for name in rules), (ALL, ALL)]
     members = [[at for name, at in marks.items() if groups[name] == group] for group in GROUPS]
     kl, rows = reported.below_uniform(), reported.rows()
     mean_kl = kl.sum(0) / rows.sum()
     kl = torch.where(mean_kl < AS_UNIFORM, torch.nan, kl)
-    ruled, read = (each.having([*rules.values()]) for each in (fitted, reported))
-    tables = [_mixture(ruled, read, kl, named, heads, seed), *_by_group(fitted, reported, kl, members, heads, seed)]
+    ruled, reported_rules = (each.having([*rules.values()]) for each in (fitted, reported))
+    tables = [
+        _mixture(ruled, reported_rules, kl, named, heads, seed),
+        *_by_group(fitted, reported, kl, members, heads, seed),
+    ]
     table = pd.concat(tables, ignore_index=True)
     table["kl"] = mean_kl.numpy()[table["layer"] * heads.n_heads + table["head"]]
     return table.assign(n=int(rows.sum()), documents=int((rows > 0).sum()))
@@ -220,34 +223,34 @@ def _by_group(
     seed: int,
 ) -> list[pd.DataFrame]:
     """What each group of marks explains, from a logit of every set of groups, each begun where a smaller one ended."""
-    every = range(len(GROUPS))
+    numbers = range(len(GROUPS))
     weights: dict[tuple[int, ...], Tensor] = {(): fitted.attention.new_zeros(fitted.marks.shape[1], heads.count)}
     closer: dict[tuple[int, ...], Tensor] = {(): torch.zeros_like(kl)}
-    for subset in (subset for size in every for subset in combinations(every, size + 1)):
-        which = [at for group in subset for at in members[group]]
-        if not which:  # no mark of these groups occurs, so they explain nothing
+    for subset in (subset for size in numbers for subset in combinations(numbers, size + 1)):
+        columns = [at for group in subset for at in members[group]]
+        if not columns:  # no mark of these groups occurs, so they explain nothing
             weights[subset], closer[subset] = weights[()], closer[()]
             continue
-        fits, reads = (each.having(which) for each in (fitted, reported))
-        before = weights[subset[:-1]].clone()
-        before[which] = choice_models.fit(fits, start=before[which])
-        weights[subset], closer[subset] = before, choice_models.closer(reads, before[which])
+        fits, reads = (each.having(columns) for each in (fitted, reported))
+        start = weights[subset[:-1]].clone()
+        start[columns] = choice_models.fit(fits, start=start[columns])
+        weights[subset], closer[subset] = start, choice_models.closer(reads, start[columns])
 
     def adds(group: int, to: Sequence[int]) -> Float[Tensor, "group head"]:
         return closer[tuple(sorted((*to, group)))] - closer[tuple(to)]
 
-    others = {group: tuple(each for each in every if each != group) for group in every}
+    other_groups = {group: tuple(each for each in numbers if each != group) for group in numbers}
     shapley = [
         sum(
             adds(group, to) / (len(GROUPS) * comb(len(GROUPS) - 1, size))
-            for size in every
-            for to in combinations(others[group], size)
+            for size in numbers
+            for to in combinations(other_groups[group], size)
         )
-        for group in every
+        for group in numbers
     ]
     kinds = {
-        "nested": [*(adds(group, range(group)) for group in every), closer[tuple(every)]],
-        "unique": [adds(group, others[group]) for group in every],
+        "nested": [*(adds(group, range(group)) for group in numbers), closer[tuple(numbers)]],
+        "unique": [adds(group, other_groups[group]) for group in numbers],
         "shapley": shapley,
     }
     named = [*((each, each) for each in GROUPS), (ALL, ALL)]
@@ -267,8 +270,8 @@ def _estimated(
     seed: int,
 ) -> pd.DataFrame:
     """Totals over what they are shares of; `parts` has the name and the group of each."""
-    where, part = heads.columns(len(parts))
+    head_columns, part = heads.columns(len(parts))
     shares = estimate(*(each.transpose(1, 2).flatten(1).numpy() for each in (totals, of)), seed=seed)
     names, groups = (np.array(each, dtype=object)[part] for each in zip(*parts, strict=True))
     intervals = {"share": shares.value, "ci_low": shares.low, "ci_high": shares.high}
-    return pd.DataFrame({**where, "kind": kind, "part": names, "group": groups, **intervals})
+    return pd.DataFrame({**head_columns, "kind": kind, "part": names, "group": groups, **intervals})

@@ -134,12 +134,14 @@ class Collector(Scoring):
         """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
         self.relations = {*relations}
-        chosen = [relation_measure(name, way) for name in relations for way in WAYS]
-        self.records = Records(self.heads, chosen, (OFFSETS, NEAREST), RELATION) if rules else None
+        relation_measures = [relation_measure(name, way) for name in relations for way in WAYS]
+        self.records = Records(self.heads, relation_measures, (OFFSETS, NEAREST), RELATION) if rules else None
         if self.records is not None:
             self.records.unseen[:] = 0
         pairs = edges(relations)
-        self.chosen = PairScorer(self.heads, chosen, pairs, self.counts, unseen=_UNSEEN, records=self.records)
+        self.chosen = PairScorer(
+            self.heads, relation_measures, pairs, self.counts, unseen=_UNSEEN, records=self.records
+        )
         self.lifts = Lifts(self.heads, tag_pairs)
         self.scorers = [self.chosen, self.lifts]
         if transposed:
@@ -153,8 +155,8 @@ class Collector(Scoring):
             text, words = window.text, slice(window.scored_from, window.stop)
             foreign = sum(tag not in UNIVERSAL_TAGS for tag in (text.tags or ())[words])
             heads, names = (text.heads or ())[words], (text.relations or ())[words]
-            both = enumerate(zip(heads, names, strict=False), window.scored_from)
-            itself = sum(head == dependent and name in self.relations for dependent, (head, name) in both)
+            edges_shown = enumerate(zip(heads, names, strict=False), window.scored_from)
+            itself = sum(head == dependent and name in self.relations for dependent, (head, name) in edges_shown)
             unparsed = text.heads is None or text.relations is None
             counts = {
                 "words with a tag that is not universal": foreign,
@@ -182,13 +184,13 @@ class Lifts:
         """Score one batch."""
         word_of, scored, visible = batch.word_of, batch.rows.scored, batch.rows.visible
         has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
-        others = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
-        kept, word = self.totals["kept"], word_of.clamp(min=0)
+        other_words = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
+        totals, word = self.totals["kept"], word_of.clamp(min=0)
         by_word = batch.by_word(lambda text: [self.tags.get(tag, len(self.tags)) for tag in text.tags or ()])
         tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1 for none; an unlisted one has its own
-        asking = kept.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
-        rows = TagRows(kept.bins, batch.pattern, others & visible, tags, asking)
-        kept.add(batch.groups, rows.with_first, asking, visible)
+        asking = totals.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
+        rows = TagRows(totals.bins, batch.pattern, other_words & visible, tags, asking)
+        totals.add(batch.groups, rows.with_first, asking, visible)
         visible_rest = visible.clone()
         visible_rest[..., 0] = False
         self.totals["removed"].add(batch.groups, rows.without_first, asking, visible_rest, batch.sink.scale)

@@ -197,21 +197,23 @@ def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
     """`count` rows of start + R + R as ids; R is drawn without replacement and holds no special token."""
     ordinary = torch.tensor(_ordinary_ids(model))
     generator = torch.Generator().manual_seed(whole_number("seed", seed))
-    drawn = torch.stack([ordinary[torch.randperm(len(ordinary), generator=generator)[:length]] for _ in range(count)])
+    rows_drawn = torch.stack(
+        [ordinary[torch.randperm(len(ordinary), generator=generator)[:length]] for _ in range(count)]
+    )
     prefix = model.tokenizer.prefix[:1] if model.tokenizer else ()
     start = torch.tensor(prefix, dtype=torch.long).expand(count, len(prefix))
-    return torch.cat([start, drawn, drawn], 1)
+    return torch.cat([start, rows_drawn, rows_drawn], 1)
 
 
 def repeats(model: Model, length: int, count: int, seed: int, *, paired: bool = False) -> list[Window]:
     """What `repeated` draws as texts, each a document of its own; `paired`, an encoder reads the same meanwhile."""
-    drawn = []
+    windows = []
     for number, row in enumerate(repeated(model, length, count, seed).tolist()):
         ids, start = tuple(row), len(row) - 2 * length
         special = (True,) * start + (False,) * 2 * length
         text = AnnotatedText((), (), f"repeat {number}")
-        drawn.append(Window(text, 0, 0, 0, ids, (NO_WORD,) * len(ids), special, ids if paired else None))
-    return drawn
+        windows.append(Window(text, 0, 0, 0, ids, (NO_WORD,) * len(ids), special, ids if paired else None))
+    return windows
 
 
 def induction(model: Model, length: int, seed: int, heads: Heads | None = None, count: int = _REPEATS) -> Scored:

@@ -255,10 +255,11 @@ def _studentised_quantiles(
         t = (_signed(signs, ratios) - value[columns]) / error
         # a replicate with hardly any group that differs has no error to be measured by
         t = np.where(error <= 1e-3 * plain_error[columns], 0.0, t)
-        usable = ~np.isnan(t).all(0)  # else a column has nothing to resample
-        quantiles = np.full((2, t.shape[1]), np.nan)
-        if usable.any():
-            quantiles[:, usable] = np.nanquantile(t[:, usable], [0.025, 0.975], axis=0)
+        quantiles, missing = np.full((2, t.shape[1]), np.nan), np.isnan(t)  # a column of NaN has nothing to resample
+        whole, part = ~missing.any(0), missing.any(0) & ~missing.all(0)
+        for usable, quantile in ((whole, np.quantile), (part, np.nanquantile)):  # the second goes column by column
+            if usable.any():
+                quantiles[:, usable] = quantile(t[:, usable], [0.025, 0.975], axis=0)
         for bounds, resampled in zip((low, high), quantiles, strict=True):
             bounds[columns] = np.where(enough, resampled, bounds[columns])
     return low, high

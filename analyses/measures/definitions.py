@@ -158,11 +158,11 @@ class Measure:
     def looks(self, shown: Window) -> Looks:
         """The rows that count in a window, each with the keys that satisfy the measure, whether visible or not."""
         if self.mask is not None:
-            looks: Looks = {}
+            claims: Looks = {}
             for row, key in self.mask(shown.rows)[0].nonzero().tolist():
                 if row in shown.scored:
-                    looks.setdefault(row, set()).add(key)
-            return looks
+                    claims.setdefault(row, set()).add(key)
+            return claims
         if self.claims is not None:
             return self.claims(shown)
         return pieces_of(shown, self.pairs(shown.text)) if self.pairs is not None else {}
@@ -178,12 +178,12 @@ def declared(behaviour: str, name: str, **more: Any) -> Measure:
 
 def pieces_of(shown: Window, pairs: Iterable[tuple[int, int]]) -> Looks:
     """From the pieces of words that ask, where they are counted in this window, to those of the words they ask for."""
-    looks: Looks = {}
+    claims: Looks = {}
     for query, target in pairs:
         if query != target and query in shown.columns and target in shown.columns and shown.scores(query):
             for row in shown.columns[query]:
-                looks.setdefault(row, set()).update(shown.columns[target])
-    return looks
+                claims.setdefault(row, set()).update(shown.columns[target])
+    return claims
 
 
 @dataclass(frozen=True)

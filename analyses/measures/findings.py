@@ -29,11 +29,13 @@ def notable(heads: pd.DataFrame) -> pd.DataFrame:
     """The rows, read with the first position kept, that show their measure; where `readings` asks for both, in both."""
     ranked = heads.loc[heads["unit"].isin(RANKED) & (heads["q"] < DISCOVERY)]
     clear = _clear(ranked, ranked["gain"], ranked["ci_low"])
-    shown, without = (clear.loc[clear["sink"] == sink] for sink in SINKS)
-    shown = shown.loc[(shown["readings"] != BOTH_READINGS) | _are_in(_keys(without, _ROW), shown, _ROW)]
-    strict = shown.loc[shown["reference"].isna()]
-    both = _keys(strict, _TOGETHER) & _keys(beating_reference(heads), _TOGETHER)
-    return shown.loc[(shown["together"].fillna("") == "") | _are_in(both, shown, _TOGETHER)]
+    clear_rows, removed = (clear.loc[clear["sink"] == sink] for sink in SINKS)
+    clear_rows = clear_rows.loc[
+        (clear_rows["readings"] != BOTH_READINGS) | _are_in(_keys(removed, _ROW), clear_rows, _ROW)
+    ]
+    strict = clear_rows.loc[clear_rows["reference"].isna()]
+    pairs = _keys(strict, _TOGETHER) & _keys(beating_reference(heads), _TOGETHER)
+    return clear_rows.loc[(clear_rows["together"].fillna("") == "") | _are_in(pairs, clear_rows, _TOGETHER)]
 
 
 def shows(heads: pd.DataFrame, rows: pd.DataFrame | None = None, apart: Sequence[str] = ()) -> np.ndarray:
@@ -79,15 +81,17 @@ def _ranked(heads: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
 def varied(heads: pd.DataFrame, measures: Sequence[str], top: int = 3) -> pd.DataFrame:
     """As `best`, but no measure comes twice before every one has come: the heads that show most of what there is."""
     rows = _ranked(heads, measures)
-    seen: set[object] = set()
-    chosen = []
+    keys_of_rows: set[object] = set()
+    first_rows = []
     for row in rows.to_dict("records"):
         keys = {row["measure"], tuple(row[column] for column in HEAD)}
-        if not keys & seen:
-            chosen.append(row)
-            seen |= keys
-    rest = [row for row in rows.drop_duplicates(HEAD).to_dict("records") if tuple(row[c] for c in HEAD) not in seen]
-    return pd.DataFrame([*chosen, *rest][:top], columns=rows.columns)
+        if not keys & keys_of_rows:
+            first_rows.append(row)
+            keys_of_rows |= keys
+    rest = [
+        row for row in rows.drop_duplicates(HEAD).to_dict("records") if tuple(row[c] for c in HEAD) not in keys_of_rows
+    ]
+    return pd.DataFrame([*first_rows, *rest][:top], columns=rows.columns)
 
 
 def carriers(effects: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from analyses.measures.definitions import Measure
-from analyses.reading.head_kinds import Heads
+from analyses.reading.inputs import Heads
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.rows import SINKS
 from interp.patterns.tags import TagTotals
@@ -133,8 +133,8 @@ class Collected:
             {measure.name for each in self.scored if each.sink == sink for measure in each.measures} for sink in SINKS
         )
         of_words = {measure.name for each in self.scored for measure in each.measures if measure.of_words}
-        both = [] if self.start_token else [*(of_words & twice)]
-        readings = np.where(table["measure"].isin(both), BOTH_READINGS, "kept")
+        in_both = [] if self.start_token else [*(of_words & twice)]
+        readings = np.where(table["measure"].isin(in_both), BOTH_READINGS, "kept")
         table = table.assign(readings=readings)
         absent = sorted(names - {*table.loc[table["sink"] == "kept", "measure"]})
         counts = {**self.counts, **({NO_ITEMS: len(absent)} if absent else {})}
@@ -147,9 +147,9 @@ class Collected:
             return []
         value = (totals.scores[:, self.heads.count :].sum(0) / totals.weights[:, self.heads.count :].sum(0)).tolist()
         n = totals.rows[:, self.heads.count :].sum(0).tolist()
-        about = {"behaviour": self.behaviour, "sink": scored.sink, "corpus": scored.corpus or self.corpus}
+        columns = {"behaviour": self.behaviour, "sink": scored.sink, "corpus": scored.corpus or self.corpus}
         return [
-            about | {"measure": of.name, "baseline_name": name, "value": value[row][column], "n": int(n[row][column])}
+            columns | {"measure": of.name, "baseline_name": name, "value": value[row][column], "n": int(n[row][column])}
             for row, name in enumerate(scored.baselines)
             for column, of in enumerate(scored.measures)
             if n[row][column]
@@ -161,7 +161,7 @@ def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         heads: rows of `tables/heads`.
-        by_norm: such rows of the same heads, read of `interp.patterns.norm_weighted.NormWeighted`. Baselines have no
+        by_norm: such rows of the same heads, read of `interp.patterns.one_attention.NormWeighted`. Baselines have no
             norms, so that `norm_gain` is over the same ones.
     """
     cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
@@ -177,10 +177,10 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
     head_totals = [total[:, : heads.count].reshape(shape) for total in (scores, weights)]
     theirs = [np.repeat(total[:, None], heads.count, 1).reshape(shape) for total in (against, against_weights)]
     result = estimate(*head_totals, *theirs, seed=seed)
-    where, measure = heads.columns(len(scored.measures))
+    head_columns, measure = heads.columns(len(scored.measures))
     return pd.DataFrame(
         {
-            **where,
+            **head_columns,
             **{
                 column: np.asarray([getattr(each, name) for each in scored.measures], dtype=object)[measure]
                 for column, name in (*((each, each) for each in ("unit", "together", "fewest")), ("measure", "name"))
@@ -268,12 +268,12 @@ def with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     """
     if len(tables) > 1:
         tables = [each for table in tables for each in with_q([table])]
-    tests = [(at, name) for at, table in enumerate(tables) for name in ("p", "reference_p") if name in table]
-    p = [tables[at][name].to_numpy(dtype=float) for at, name in tests]
+    tests = [(number, name) for number, table in enumerate(tables) for name in ("p", "reference_p") if name in table]
+    p = [tables[number][name].to_numpy(dtype=float) for number, name in tests]
     q = np.split(benjamini_hochberg(np.concatenate(p)), np.cumsum([len(each) for each in p])[:-1])
     corrected = [*tables]
-    for (at, name), part in zip(tests, q, strict=True):
-        corrected[at] = corrected[at].assign(**{name.removesuffix("p") + "q": part})
+    for (number, name), part in zip(tests, q, strict=True):
+        corrected[number] = corrected[number].assign(**{name.removesuffix("p") + "q": part})
     if len(corrected) == 1:
         corrected = [corrected[0].assign(q_within=corrected[0]["q"])]
     return corrected

@@ -7,13 +7,10 @@ from functools import cached_property
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analyses.reading.head_kinds import Heads
-from analyses.reading.inputs import least_target
+from analyses.reading.inputs import Heads, least_target
 from interp import InputError, Model, TokenBatch, Transformer
 from interp.finite import check_finite
-from interp.patterns.few_rows import FewRows
-from interp.patterns.norm_weighted import NormWeighted
-from interp.patterns.one_attention import read_patterns
+from interp.patterns.one_attention import FewRows, NormWeighted, read_patterns
 from interp.patterns.rows import Pattern, rows_at
 
 

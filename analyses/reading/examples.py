@@ -95,8 +95,8 @@ def _tokens(model: Model, text: AnnotatedText) -> tuple[list[int], list[int]]:
         raise InputError("this model has no tokenizer, so it cannot read words: give its directory a tokenizer.json")
     pieces = tokenizer.pieces(text.text)
     words = align(pieces.spans, text.word_spans, text.text)
-    before, after = [NO_WORD] * len(tokenizer.prefix), [NO_WORD] * len(tokenizer.suffix)
-    return [*before, *words, *after], [*tokenizer.prefix, *pieces.ids, *tokenizer.suffix]
+    prefix, suffix = [NO_WORD] * len(tokenizer.prefix), [NO_WORD] * len(tokenizer.suffix)
+    return [*prefix, *words, *suffix], [*tokenizer.prefix, *pieces.ids, *tokenizer.suffix]
 
 
 # Passages to draw.

@@ -27,9 +27,9 @@ class Sample:
                 continue
             if text.document not in room and len(room) == self.documents:
                 return
-            left = room.get(text.document, self.words)
-            cut = _beginning(text, left)
-            room[text.document] = left - len(cut.words) if len(cut.words) == len(text.words) else 0
+            words_left = room.get(text.document, self.words)
+            cut = _beginning(text, words_left)
+            room[text.document] = words_left - len(cut.words) if len(cut.words) == len(text.words) else 0
             if cut.words:
                 yield cut
 

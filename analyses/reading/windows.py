@@ -18,13 +18,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from analyses.reading.attended import Attended, Pass, makes_rows
-from analyses.reading.head_kinds import Heads
-from analyses.reading.inputs import is_paired, shown_to, tokenizer_of
+from analyses.reading.inputs import Heads, is_paired, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
 from interp.patterns.crossing import Crossing
-from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.one_attention import NormWeighted
 from interp.patterns.rows import Sink
 from interp.tokens import NO_WORD, align
 from interp.visibility import Visibility
@@ -119,9 +118,9 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
     """The windows of one text, counting in `counts` what is special about it."""
     pieces = tokenizer.pieces(text.text)
     word_of = align(pieces.spans, text.word_spans, text.text)
-    before, after = ([NO_WORD] * len(ids) for ids in (tokenizer.prefix, tokenizer.suffix))
+    prefix, suffix = ([NO_WORD] * len(ids) for ids in (tokenizer.prefix, tokenizer.suffix))
     special_ids = tokenizer.special_ids
-    room = n_ctx - len(before) - len(after)
+    room = n_ctx - len(prefix) - len(suffix)
     counts["words without a token of their own"] += len(text.words) - len({*word_of} - {NO_WORD})
     counts["unknown tokens"] += pieces.ids.count(tokenizer.unknown_id) if tokenizer.unknown_id is not None else 0
     counts["tokens"] += len(pieces.ids)
@@ -141,17 +140,17 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
         if end <= begin:
             counts["texts cut short: a word longer than the context"] += 1
             return
-        shown = [word for word in word_of[begin:end] if word != NO_WORD]
-        first, stop = (min(shown), max(shown) + 1) if shown else (0, 0)
+        visible_words = [word for word in word_of[begin:end] if word != NO_WORD]
+        first, stop = (min(visible_words), max(visible_words) + 1) if visible_words else (0, 0)
         if end == len(pieces.ids):
             stop = len(text.words)
-        if shown:
+        if visible_words:
             ids = pieces.ids[begin:end]
             yield Window(
                 *(text, first, stop, max(scored, first)),
                 ids=(*tokenizer.prefix, *ids, *tokenizer.suffix),
-                word_of=(*before, *word_of[begin:end], *after),
-                special=(*[True] * len(before), *(id in special_ids for id in ids), *[True] * len(after)),
+                word_of=(*prefix, *word_of[begin:end], *suffix),
+                special=(*[True] * len(prefix), *(id in special_ids for id in ids), *[True] * len(suffix)),
             )
             scored = stop
         if end == len(pieces.ids):
@@ -224,8 +223,8 @@ class Batch:
         by_prompt = np.full(tuple(self.pieces.shape), -1)
         for prompt, window in enumerate(self.windows):
             if numbers := values(window.text):
-                shown = np.array(numbers[window.start : window.stop])
-                by_prompt[prompt, : len(shown)] = shown - window.start * places
+                window_values = np.array(numbers[window.start : window.stop])
+                by_prompt[prompt, : len(window_values)] = window_values - window.start * places
         return torch.from_numpy(by_prompt).to(self.device)
 
     @cached_property

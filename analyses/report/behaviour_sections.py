@@ -31,7 +31,7 @@ from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, head_name
 from analyses.wording.plain_words import TEXTS, WORDS, worded
 from interp import InputError, Model, Transformer
-from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.one_attention import NormWeighted
 
 _NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (

@@ -46,9 +46,9 @@ def any_of(measures: Sequence[Measure]) -> Measure:
 
 def asks(measure: Measure, window: Window, *, causal: bool) -> list[int]:
     """The tokens of a window that a measure asks and that see a key it claims, in order."""
-    looks = measure.looks(window).items()
+    claims = measure.looks(window).items()
     return sorted(
-        row for row, keys in looks if any(key in window.content and not (causal and key > row) for key in keys)
+        row for row, keys in claims if any(key in window.content and not (causal and key > row) for key in keys)
     )
 
 
@@ -114,14 +114,14 @@ def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> li
 
 def _of_mentions(measure: Measure, rule: str, window: Window) -> list[Question]:
     """From each pronoun that the measure asks, or the word before it, to the mentions sought among all before it."""
-    looks, rules, questions = measure.looks(window), {each.name: each for each in measure.rivals}, []
+    claims, rules, questions = measure.looks(window), {each.name: each for each in measure.rivals}, []
     for item in antecedent_items(window.text):
         row = window.columns.get(item.pronoun, [-1])[0] - measure.foretells
-        if row not in looks or window.word_of[row] == NO_WORD:
+        if row not in claims or window.word_of[row] == NO_WORD:
             continue
         fits = [score == 1 for score in rules[rule](item)] if rule else item.correct
         sought = {word for word, fit in zip(item.candidates, fits, strict=True) if fit}
-        among = {word for word in item.candidates if word in window.columns}
-        if sought & among:
-            questions.append(Question(window.word_of[row], frozenset(sought & among), frozenset(among)))
+        candidates = {word for word in item.candidates if word in window.columns}
+        if sought & candidates:
+            questions.append(Question(window.word_of[row], frozenset(sought & candidates), frozenset(candidates)))
     return questions

@@ -66,13 +66,13 @@ class Items:
         """
         rows: list[tuple[int, int, int, int]] = []
         for prompt, window in enumerate(batch.windows):
-            every = pairs(window.text)
-            shown = {word for word, n_pieces in enumerate(window.pieces, window.start) if n_pieces}
-            begin, end = (bisect_left(every, (word,)) for word in (window.scored_from, window.stop))
-            for query, target, column, word in every[begin:end]:
-                if query == target or query not in shown:
+            text_pairs = pairs(window.text)
+            visible_words = {word for word, n_pieces in enumerate(window.pieces, window.start) if n_pieces}
+            begin, end = (bisect_left(text_pairs, (word,)) for word in (window.scored_from, window.stop))
+            for query, target, column, word in text_pairs[begin:end]:
+                if query == target or query not in visible_words:
                     continue
-                if target not in shown or (causal and sign * (target - query) > 0):
+                if target not in visible_words or (causal and sign * (target - query) > 0):
                     unseen[column] += window.start <= word < window.stop
                 else:
                     rows.append((prompt, query - window.start, target - window.start, column))
@@ -80,8 +80,8 @@ class Items:
         prompt, query, target, column = columns.unbind(1)
         first, words = batch.first_piece, torch.arange(batch.pieces.shape[1], device=batch.device)
         visible = batch.rows.visible[prompt, first[prompt, query]].gather(1, first[prompt])
-        others = visible & (batch.pieces[prompt] > 0) & (words != query[:, None])
-        return Items(batch, prompt, query, column, others, words == target[:, None])
+        candidates = visible & (batch.pieces[prompt] > 0) & (words != query[:, None])
+        return Items(batch, prompt, query, column, candidates, words == target[:, None])
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -127,18 +127,18 @@ class Items:
         n_words = self.batch.pieces.shape[1]
         word = torch.arange(n_words, device=self.prompt.device)
         numbers, of_words = self.tags
-        wanted = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
-        shown = torch.isin(of_words, wanted) & (self.batch.pieces > 0)
+        numbers_of_tags = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
+        has_tag = torch.isin(of_words, numbers_of_tags) & (self.batch.pieces > 0)
         if last_of_run:
-            shown = shown & ~torch.cat([shown[:, 1:], torch.zeros_like(shown[:, :1])], 1)
-        none = torch.full_like(word[:1], -1 if before else n_words).expand(len(shown), 1)
-        places = torch.where(shown, word, none)
+            has_tag = has_tag & ~torch.cat([has_tag[:, 1:], torch.zeros_like(has_tag[:, :1])], 1)
+        none = torch.full_like(word[:1], -1 if before else n_words).expand(len(has_tag), 1)
+        columns = torch.where(has_tag, word, none)
         if before:
-            nearest = torch.cat([none, places.cummax(1).values[:, :-1]], 1)
+            nearest = torch.cat([none, columns.cummax(1).values[:, :-1]], 1)
         else:
-            nearest = torch.cat([places.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
-        chosen = nearest[self.prompt, self.query]
-        return torch.where(chosen < n_words, chosen, -1)
+            nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
+        words = nearest[self.prompt, self.query]
+        return torch.where(words < n_words, words, -1)
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ class Choices:
     def removed(self) -> Judgement:
         """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
         many_rows, first = self.n_pieces > 1, self.first_word[self.prompt] != NO_WORD
-        which, changed = self._judge(many_rows | first, without_first=True)
-        return Judgement(*(old.index_copy(0, which, new) for old, new in zip(self.kept, changed, strict=True)))
+        items_of_words, changed = self._judge(many_rows | first, without_first=True)
+        return Judgement(*(old.index_copy(0, items_of_words, new) for old, new in zip(self.kept, changed, strict=True)))
 
     @cached_property
     def lost(self) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
@@ -268,11 +268,11 @@ class Choices:
         scale = Sink.of(rows[:, :, None]).scale[:, :, 0]
         candidates = torch.zeros(len(self.word), self.batch.pieces.shape[1], device=rows.device)
         candidates = candidates.index_add_(0, self.item_asker, self.items.candidates.float()) > 0
-        among = candidates[self.row_asker].gather(1, word_of[prompt].clamp(min=0))
-        among &= (word_of != NO_WORD)[prompt]
-        to_first = rows[..., 0] * among[:, :1]
-        among[:, 0] = False
-        rows *= among[:, None]
+        is_candidate = candidates[self.row_asker].gather(1, word_of[prompt].clamp(min=0))
+        is_candidate &= (word_of != NO_WORD)[prompt]
+        to_first = rows[..., 0] * is_candidate[:, :1]
+        is_candidate[:, 0] = False
+        rows *= is_candidate[:, None]
         in_pieces = (word_of != NO_WORD) & (self.batch.pieces.gather(1, word_of.clamp(min=0)) > 1)
         first = self.batch.first_piece.gather(1, word_of.clamp(min=0))
         ends = torch.bincount(prompt, minlength=len(word_of)).cumsum(0).tolist()
@@ -366,8 +366,10 @@ class Selections(Readings):
             values.append((share, counted * any_mass, *nulls.share(scores, *masks, items.bins)))
         n_columns, sums = len(self.measures) // len(values), []
         for value, weight, mean, variance in values:
-            both = torch.cat([value * weight, rivals * everywhere], 1), torch.cat([weight, everywhere], 1)
-            sums.append([items.by_prompt(part, n_columns) for part in (*both, mean * weight, variance * weight)])
+            sums_of_both = torch.cat([value * weight, rivals * everywhere], 1), torch.cat([weight, everywhere], 1)
+            sums.append(
+                [items.by_prompt(part, n_columns) for part in (*sums_of_both, mean * weight, variance * weight)]
+            )
         values, weights, *null = (torch.cat(parts, -1) for parts in zip(*sums, strict=True))
         self.add_sums(sink, choices.batch.groups, values, weights, null)
         if self.records is not None and sink == "kept" and not self.records.full:

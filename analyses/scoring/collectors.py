@@ -37,8 +37,8 @@ class Readings:
     ) -> None:
         """Add what each prompt scored."""
         for sink in self.sinks:
-            both = heads[sink], rivals[sink]
-            scores, counts = (torch.cat([getattr(part, name) for part in both], 1) for name in ("scores", "counts"))
+            parts = heads[sink], rivals[sink]
+            scores, counts = (torch.cat([getattr(part, name) for part in parts], 1) for name in ("scores", "counts"))
             self.add_sums(sink, groups, scores, counts, (heads[sink].null_mean, heads[sink].null_variance))
 
     def add_sums(
@@ -85,13 +85,13 @@ class Scoring:
     def collected(self, reading: Reading) -> Collected | InputError:
         """What was added up in the end, or why there was nothing for it."""
         try:
-            scored, about = self.scored(), summary(reading)
+            scored, text_facts = self.scored(), summary(reading)
         except InputError as error:
             return error
         if self.nothing and not any(bool(part.totals.finish().rows.any()) for part in scored):
             return InputError(self.nothing)
-        counts, rules = {**reading.counts, **self.counts}, self.rules(about["corpus"])
-        return Collected(self.heads, self.behaviour, scored=scored, counts=counts, rules=rules, **about)
+        counts, rules = {**reading.counts, **self.counts}, self.rules(text_facts["corpus"])
+        return Collected(self.heads, self.behaviour, scored=scored, counts=counts, rules=rules, **text_facts)
 
 
 class ReadsFewRows:

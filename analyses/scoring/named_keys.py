@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from analyses.reading.windows import Batch
-from analyses.scoring.antecedents import RANDOM, RIVALS, antecedent_items
+from analyses.scoring.antecedents import RIVALS, Chooser, antecedent_items
 from analyses.scoring.choices import Items
 from analyses.scoring.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
 from interp.annotation import ROOT, AnnotatedText
@@ -34,7 +34,7 @@ _FAR = {
     for side, sign in (("before", -1), ("after", 1))
     for low, high, upto in ((6, 8, "to 8"), (9, 16, "to 16"), (17, 1 << 20, "or more"))
 }  # words away, beyond `OFFSETS`
-_MENTIONS = [rival for rival in RIVALS if rival is not RANDOM]
+_MENTIONS = [rival for rival in RIVALS if isinstance(rival, Chooser)]
 _EDGES = (*RELATIONS, "another relation")
 
 NAMES: dict[str, str] = {
@@ -100,8 +100,8 @@ class Pairs:
     def tag_pairs(self) -> Int[Tensor, " pair"]:
         """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""
         prompt, query, key = self._at
-        both = self.tags[prompt, query], self.tags[prompt, key]
-        return torch.where(self.other & (both[0] >= 0) & (both[1] >= 0), both[0] * len(TAGS) + both[1], -1)
+        tags = self.tags[prompt, query], self.tags[prompt, key]
+        return torch.where(self.other & (tags[0] >= 0) & (tags[1] >= 0), tags[0] * len(TAGS) + tags[1], -1)
 
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
         """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
@@ -114,9 +114,9 @@ class Pairs:
         prompt, query, key = self._at
         numbers: dict[str, int] = {}
         form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
-        query_form, before = form[prompt, query], (key - 1).clamp(min=0)
-        after = (form[prompt, before] == query_form) & (key > 0) & (before != query)
-        return [self.other & (form[prompt, key] == query_form), self.other & after]
+        query_form, previous = form[prompt, query], (key - 1).clamp(min=0)
+        is_after = (form[prompt, previous] == query_form) & (key > 0) & (previous != query)
+        return [self.other & (form[prompt, key] == query_form), self.other & is_after]
 
     def _chosen(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
         """Where the key is the word that a rule chooses; a rule that chooses none has -1."""
@@ -133,7 +133,7 @@ class Pairs:
         for prompt, window in enumerate(self.batch.windows):
             for item in antecedent_items(window.text):
                 if window.scores(item.pronoun):
-                    words = [item.candidates[int(np.argmax(rule(item)))] for rule in _MENTIONS]
+                    words = [item.candidates[rule.choice(item)] for rule in _MENTIONS]
                     words_by_rule[prompt, item.pronoun - window.start] = np.array(words) - window.start
         return torch.from_numpy(words_by_rule).to(self.query.device)[self.prompt, self.query]
 
@@ -154,8 +154,8 @@ class Pairs:
         down = self.other & (heads[prompt, key] == query), edges[prompt, key]
         linked_by = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
         chains = self.batch.by_word(_chains)
-        same = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
-        return [*linked_by, self.other & same]
+        same_chain = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
+        return [*linked_by, self.other & same_chain]
 
 
 def _chains(text: AnnotatedText) -> list[int] | None:

@@ -45,13 +45,13 @@ def edges(relations: Sequence[str], ways: Sequence[str] = WAYS) -> Callable[[Ann
     numbers = {name: number for number, name in enumerate(relations)}
 
     def pairs(text: AnnotatedText) -> list[Pair]:
-        both: list[Pair] = []
+        rows: list[Pair] = []
         for dependent, (head, name) in enumerate(zip(text.heads or (), text.relations or (), strict=False)):
             number = numbers.get(name)
             if head != ROOT and number is not None:
                 ends = {WAYS[0]: (dependent, head), WAYS[1]: (head, dependent)}
-                both += [(*ends[way], len(ways) * number + at, dependent) for at, way in enumerate(ways)]
-        return sorted(both)
+                rows += [(*ends[way], len(ways) * number + at, dependent) for at, way in enumerate(ways)]
+        return sorted(rows)
 
     return pairs
 
@@ -65,10 +65,10 @@ def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
 
     def pairs(text: AnnotatedText) -> list[Pair]:
         assert measure.pairs is not None
-        both, n = sorted({*measure.pairs(text)}), len(text.words)
-        if outside := [pair for pair in both if not all(0 <= word < n for word in pair)]:
+        rows, n = sorted({*measure.pairs(text)}), len(text.words)
+        if outside := [pair for pair in rows if not all(0 <= word < n for word in pair)]:
             words = f"pairs of words 0-{n - 1} of {text.document}, got {outside[0]}"
             raise InputError(f"measure {measure.name}: expected {words}")
-        return [(query, target, 0, query) for query, target in both]
+        return [(query, target, 0, query) for query, target in rows]
 
     return pairs

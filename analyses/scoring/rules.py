@@ -121,15 +121,15 @@ class Records:
         """What is said of every head and measure, before anything is judged."""
         if not self.parts:
             return []
-        every, tables = Chosen.joined(self.parts), []
+        choices_of_all, tables = Chosen.joined(self.parts), []
         for number, of_measure in enumerate(self.measures):
-            choices = every.of(every.measure == number)
+            choices = choices_of_all.of(choices_of_all.measure == number)
             chooses, reports = (choices.of(choices.groups % 2 == half) for half in (0, 1))
             if len(chooses.groups) and len(reports.groups):
-                where, _ = self.heads.columns(1)
-                asked = len(choices.groups) / (len(choices.groups) + self.unseen[number])
-                about = {**where, "measure": of_measure.name, "asked": asked}
-                tables.append(pd.DataFrame({**about, **self._rows(chooses, reports, seed)}))
+                head_columns, _ = self.heads.columns(1)
+                share_asked = len(choices.groups) / (len(choices.groups) + self.unseen[number])
+                facts = {**head_columns, "measure": of_measure.name, "asked": share_asked}
+                tables.append(pd.DataFrame({**facts, **self._rows(chooses, reports, seed)}))
         return tables
 
     def _rows(self, chooses: Chosen, reports: Chosen, seed: int) -> dict[str, object]:
@@ -138,8 +138,8 @@ class Records:
         chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
         rules = np.full(reports.chosen.shape[1], best), chooses.predicted.argmax(0)
         rival, by_head = (self._against(reports, rule, seed) for rule in rules)
-        more = reports.right.astype(float) - reports.hits[:, [best]]
-        margin = reports.over_groups(more, np.ones_like(more), seed)
+        margins = reports.right.astype(float) - reports.hits[:, [best]]
+        margin = reports.over_groups(margins, np.ones_like(margins), seed)
         beyond = reports.right - reports.chance.astype(float)
         chance = reports.over_groups(beyond, np.ones_like(beyond), seed)
         return {
@@ -181,13 +181,13 @@ class Records:
         level = (leaders >= leaders.max(0) - AS_GOOD).argmax(0)
         begins = [0, *self.ends]
         rules = [begins[tier] + int(tiers[tier][:, head].argmax()) for head, tier in enumerate(level)]
-        chosen = [items.right[:, head] & items.chose[:, head] if rule == len(self.names)
+        follows = [items.right[:, head] & items.chose[:, head] if rule == len(self.names)
                   else items.chosen[:, head] == items.rules[:, rule] for head, rule in enumerate(rules)]  # fmt: skip
-        predicted = items.over_groups(np.stack(chosen, 1).astype(float), items.chose.astype(float), seed)
+        predicted = items.over_groups(np.stack(follows, 1).astype(float), items.chose.astype(float), seed)
         mass = items.mass.astype(float).mean(0)
-        held = (predicted.low >= PREDICTED) & (mass >= MASS)
+        is_named = (predicted.low >= PREDICTED) & (mass >= MASS)
         return {
-            "rule": np.where(held, np.append(self.names, self.itself)[rules], NO_RULE),
+            "rule": np.where(is_named, np.append(self.names, self.itself)[rules], NO_RULE),
             **_interval(predicted, "predicts"),
             "mass": mass,
         }
@@ -218,8 +218,8 @@ def rules_table(
     `p_both` is the largest of the p where both differences hold; `q` is of the largest p, over all chosen words that
     can be tested (30 items in 8 documents for either rival) and over all lifts, apart.
     """
-    chosen = [row for each in records for row in each.rows(seed)]
-    tables = [*chosen, *_lift_rows(records[0].heads, lifted, lifts, seed)]
+    of_words = [row for each in records for row in each.rows(seed)]
+    tables = [*of_words, *_lift_rows(records[0].heads, lifted, lifts, seed)]
     if not tables:
         return pd.DataFrame(columns=RULE_COLUMNS)
     table = pd.concat(tables, ignore_index=True).reindex(columns=RULE_COLUMNS)
@@ -237,9 +237,9 @@ def rules_table(
     shared = (table["predicts"] >= LIKED) & (table["predicts_low"] > 0)
     shared &= table[["value", "rival_value"]].min(axis=1) >= 1 + NOTABLE
     likes = np.where(shared & (verdict != BEATS), ANY + table["measure"].str.rpartition(">")[2], NO_RULE)
-    beside = {"p_both": p.where(tested & larger), "q": q, "verdict": verdict}
-    beside["rule"] = table["rule"].where(~of_tags, pd.Series(likes, table.index))
-    return table.assign(behaviour=behaviour, corpus=corpus, **beside)
+    columns = {"p_both": p.where(tested & larger), "q": q, "verdict": verdict}
+    columns["rule"] = table["rule"].where(~of_tags, pd.Series(likes, table.index))
+    return table.assign(behaviour=behaviour, corpus=corpus, **columns)
 
 
 def plain_name(rule: object) -> str | None:
@@ -257,19 +257,20 @@ def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | Non
     if lifts is None or not measures:
         return []
     half = lifts.of(torch.arange(N_GROUPS) % 2 == 1)
-    lift_totals, others = half.finish(), half.of_other_queries()
+    lift_totals, rival_totals = half.finish(), half.of_other_queries()
     parts = [
-        each.flatten(1).numpy() for each in (lift_totals.scores, lift_totals.weights, others.scores, others.weights)
+        each.flatten(1).numpy()
+        for each in (lift_totals.scores, lift_totals.weights, rival_totals.scores, rival_totals.weights)
     ]
     result = estimate(*parts, seed=seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         beyond = [(observed - expected) / expected.sum(0) for observed, expected in (parts[2:], parts[:2])]
     shared = estimate(*beyond, present=parts[1] != 0, seed=seed)
-    where, column = heads.columns(len(measures))
+    head_columns, column = heads.columns(len(measures))
     n, documents = lift_totals.rows.sum(0).flatten().round(), (lift_totals.rows > 0).sum(0).flatten()
     table = pd.DataFrame(
         {
-            **where,
+            **head_columns,
             "measure": [measures[each].name for each in column],
             "value": result.value,
             "n": n.numpy().astype(int),

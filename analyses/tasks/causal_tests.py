@@ -151,9 +151,9 @@ def _unneeded(
     if not isinstance(model, Transformer):
         return None  # another library's heads cannot be shuffled
     accuracy = shares(right[:, None], np.ones(len(right)), clusters=clusters)
-    copies, needed = range(_COPIES * seed, _COPIES * (seed + 1)), accuracy.low[0] * len(right)
-    best = max(_right_answers(shuffled_copy(model, 2_000_000 + number), pairs, needed) for number in copies)
-    if best < needed:
+    copies, fewest = range(_COPIES * seed, _COPIES * (seed + 1)), accuracy.low[0] * len(right)
+    best = max(_right_answers(shuffled_copy(model, 2_000_000 + number), pairs, fewest) for number in copies)
+    if best < fewest:
         return None
     return (
         f"the model puts the right answer first in {int(right.sum())} of {len(right)} prompts, and a copy of it whose "
@@ -174,8 +174,8 @@ def _right_answers(model: Transformer, pairs: Pairs, needed: float) -> int:
 
 def _reporting(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:
     """The half that reports, drawn at random among all different pairs, either way round."""
-    both = zip(pairs.clean.ids.tolist(), pairs.corrupt.ids.tolist(), strict=True)
-    names = [frozenset(map(tuple, pair)) for pair in both]
+    rows = zip(pairs.clean.ids.tolist(), pairs.corrupt.ids.tolist(), strict=True)
+    names = [frozenset(map(tuple, pair)) for pair in rows]
     order = {name: number for number, name in enumerate(dict.fromkeys(names))}
     rank = np.random.default_rng(seed).permutation(len(order))
     return np.array([2 * rank[order[name]] >= len(order) for name in names])
@@ -193,8 +193,11 @@ def _neutral_difference(model: Model, pairs: Pairs, neutral: TokenBatch) -> Tens
 def _effect_rows(
     model: Model, sweep: Sweep, clusters: Sequence[Sequence[str]], reports: Bool[np.ndarray, " pair"], seed: int
 ) -> pd.DataFrame:
-    (metric, values), before = *sweep.values.items(), sweep.clean if sweep.direction == "noise" else sweep.corrupt
-    changed = ((values > 0) != (before[metric] > 0)).flatten(0, -2).cpu().numpy()  # head prompt
+    (metric, values), unpatched_values = (
+        *sweep.values.items(),
+        sweep.clean if sweep.direction == "noise" else sweep.corrupt,
+    )
+    changed = ((values > 0) != (unpatched_values[metric] > 0)).flatten(0, -2).cpu().numpy()  # head prompt
     effect = sweep.effect().double().flatten(0, -2).cpu().numpy().T
     whole = sweep.difference().double().cpu().numpy()
 
@@ -205,7 +208,7 @@ def _effect_rows(
     chose, reported = of_half(~reports), of_half(reports)
     bound = np.where(chose.value > 0, chose.low, chose.high)
     clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
-    where, _ = Heads.of(model).columns(1)
+    head_columns, _ = Heads.of(model).columns(1)
     columns = {
         "effect": reported.value,
         "ci_low": reported.low,
@@ -214,4 +217,4 @@ def _effect_rows(
         "n": reported.n,
     }
     columns |= {"flips": changed[:, reports].sum(1), "choosing_bound": np.where(clear, bound, np.nan)}
-    return pd.DataFrame({**where, "intervention": sweep.direction, **columns})
+    return pd.DataFrame({**head_columns, "intervention": sweep.direction, **columns})

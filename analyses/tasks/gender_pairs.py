@@ -77,11 +77,11 @@ def _task(
         raise InputError("this model has no tokenizer")
     rng = random.Random(seed)
     lengths = {name: len(tokenizer.pieces(name).ids) for name in (*MASCULINE_NAMES, *FEMININE_NAMES)}
-    both = [(m, f) for m in MASCULINE_NAMES for f in FEMININE_NAMES if lengths[m] == lengths[f]]
-    if not both:
+    name_pairs = [(m, f) for m in MASCULINE_NAMES for f in FEMININE_NAMES if lengths[m] == lengths[f]]
+    if not name_pairs:
         raise InputError("no masculine and feminine name have the same number of tokens")
-    rng.shuffle(both)
-    prompts = [prompt(number, both[number % len(both)], rng) for number in range(count)]
+    rng.shuffle(name_pairs)
+    prompts = [prompt(number, name_pairs[number % len(name_pairs)], rng) for number in range(count)]
     prompts[1::2] = [
         each._replace(clean=each.corrupt, corrupt=each.clean, right=each.wrong, wrong=each.right)
         for each in prompts[1::2]
@@ -96,5 +96,5 @@ def _task(
     shared = dict(zip(("masculine name", "feminine name"), zip(*names, strict=True), strict=True)) | {"frame": frames}
     clusters = {way: [values[place] for place in pairs.kept] for way, values in shared.items()}
     answers = [right[place].strip().lower() for place in pairs.kept]
-    beside = TokenBatch.from_rows(rows) if rows else None
-    return Task(name, question, pairs, beside, pairs.left_out, clusters=clusters, answers=answers)
+    neutral_prompts = TokenBatch.from_rows(rows) if rows else None
+    return Task(name, question, pairs, neutral_prompts, pairs.left_out, clusters=clusters, answers=answers)

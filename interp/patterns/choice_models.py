@@ -51,10 +51,10 @@ def fit(
     """
     n_rows, attention, parts = len(visible.group), visible.attention, _rows(visible)
     start = attention.new_zeros(visible.marks.shape[1], attention.shape[1]) if start is None else start
-    wanted = sum((rows.marked.sums(rows.keys.attention) for rows in parts), 0 * start)
+    targets = sum((rows.marked.sums(rows.keys.attention) for rows in parts), 0 * start)
 
     def objective(point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-        weights, target = point[active].T.contiguous(), wanted[:, active]
+        weights, target = point[active].T.contiguous(), targets[:, active]
         value, expected = torch.zeros_like(weights[0], dtype=torch.float64), torch.zeros_like(weights)
         for rows in parts:
             _, risen, total = rows.scored(weights)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.patterns import nulls
-from interp.patterns.rows import REAL, Pattern, Rows, Sink
+from interp.patterns.rows import REAL, SINKS, Pattern, Rows, Sink
 
 Scores = Float[Tensor, "prompt head measure"]
 PerRow = Float[Tensor, "prompt head query"]
@@ -34,9 +34,26 @@ class Sums:
         return Sums(*(torch.cat(column, -1)[..., [*order]] for column in columns))
 
 
+class Exchange:
+    """The keys that change places: all visible ones, or some of them."""
+
+    def __init__(self, rows: Rows, keys: Bool[Tensor, "prompt query key"]):
+        self.first = keys[:, None, :, 0]
+        unexchanged = (rows.visible & ~keys)[..., 1:] & rows.scored[..., None]
+        self.behind = keys[:, None, :, 1:] if bool(unexchanged.any()) else None  # None: all that rows see
+
+    def moments(self, sink: Sink) -> list[tuple[PerRow, PerRow]]:
+        """Each row's mass and squares over these keys: as it is, and of what is left without the first position."""
+        first, mass, squares = sink.first * self.first, sink.rest, sink.squares
+        if self.behind is not None:
+            rest = sink.behind * self.behind
+            mass, squares = rest.sum(-1), torch.linalg.vector_norm(rest, dim=-1).square_()
+        return [(mass + first, squares + first.square()), (mass * sink.scale, squares * sink.scale.square())]
+
+
 @dataclass(frozen=True)
-class Asked:
-    """What the rows of a batch are asked in one reading.
+class Eligible:
+    """Which rows of a batch count in one reading, and what permuted keys take of them.
 
     eligible        prompt query measure   1 where a row counts
     mean, variance  prompt query measure   what permuted keys take of the row's mass and of its spread
@@ -48,17 +65,12 @@ class Asked:
     variance: Float[Tensor, "prompt query measure"]
     n: Float[Tensor, "prompt query"]
 
-    def counts(self, sink: Sink | None, like: Tensor) -> Scores:
-        """Rows of each head: all that are eligible, or (`sink`) those that are left without the first position."""
-        eligible = self.eligible.to(like)
-        if sink is None:
-            return eligible.sum(1)[:, None].expand(-1, like.shape[1], -1)
-        return sink.kept.to(like) @ eligible
-
-    def permuted(self, mass: PerRow, squares: PerRow) -> tuple[Scores, Scores]:
-        """Mean and variance of the sums over rows, from each row's mass and squares over the keys."""
+    def sums(self, scores: Scores, moments: tuple[PerRow, PerRow], sink: Sink | None = None) -> Sums:
+        """Scores with the rows that count (`sink`: of each head, those left without the first position) and null."""
+        (mass, squares), eligible = moments, self.eligible.to(scores)
+        counts = eligible.sum(1)[:, None].expand_as(scores) if sink is None else sink.kept.to(scores) @ eligible
         spread = nulls.spread(mass, squares, self.n[:, None].to(mass))
-        return mass @ self.mean.to(mass), spread @ self.variance.to(mass)
+        return Sums(scores, counts, mass @ self.mean.to(mass), spread @ self.variance.to(mass))
 
 
 class Claimed:
@@ -78,65 +90,45 @@ class Claimed:
         claimed = torch.stack([*keys], 1) & (rows.visible & rows.scored[..., None])[:, None]  # prompt measure query key
         self.prompt, self.query, self.key = claimed.any(1).nonzero(as_tuple=True)
         self.claims = claimed[self.prompt, :, self.query, self.key].to(REAL)  # pair measure
-        among = rows.visible & rows.content[:, None] if content else rows.visible
-        self.among, self.ends = Among.of(rows, among), torch.bincount(self.prompt, minlength=len(rows.ids)).tolist()
-        k, n = claimed.sum(-1).transpose(1, 2), among.sum(-1)
-        self.kept = self._asked(k, n)
-        self.removed = self._asked(k - claimed[..., 0].long().transpose(1, 2), n - among[..., 0].long())
-
-    @staticmethod
-    def _asked(k: Tensor, n: Tensor) -> Asked:
-        return Asked((k > 0).to(REAL), *nulls.on_set(k.to(REAL), n[..., None].to(REAL)), n.to(REAL))
+        exchanged = rows.visible & rows.content[:, None] if content else rows.visible
+        self.exchange, self.ends = (
+            Exchange(rows, exchanged),
+            torch.bincount(self.prompt, minlength=len(rows.ids)).tolist(),
+        )
+        self.eligible = []
+        n_prompts, n_measures, n_queries, _ = claimed.shape
+        for first in (0, 1):  # with the first position, and without
+            counted = self.claims * (self.key >= first)[:, None]
+            k = torch.zeros(n_prompts * n_queries, n_measures, device=self.key.device)
+            k = k.index_add_(0, self.prompt * n_queries + self.query, counted).unflatten(0, (n_prompts, n_queries))
+            n = exchanged[..., first:].sum(-1).to(REAL)
+            self.eligible.append(Eligible((k > 0).to(REAL), *nulls.on_set(k, n[..., None]), n))
 
     def read(self, pattern: Pattern, sink: Sink | None = None) -> dict[str, Sums]:
         """The sums of both readings; `sink` is the pattern's own, where it is known."""
         sink = Sink.of(pattern) if sink is None else sink
-        whole, rest = self.among.moments(pattern, sink)
-        kept, removed = self._scores(pattern, sink)
-        return {
-            "kept": Sums(kept, self.kept.counts(None, kept), *self.kept.permuted(*whole)),
-            "removed": Sums(removed, self.removed.counts(sink, kept), *self.removed.permuted(*rest)),
-        }
+        parts = zip(self.eligible, self._scores(pattern, sink), self.exchange.moments(sink), (None, sink), strict=True)
+        return {name: rows.sums(*part) for name, (rows, *part) in zip(SINKS, parts, strict=True)}
 
     def read_rule(self, pattern: Pattern) -> dict[str, Sums]:
         """The same of a rule: every row counts, one that looks at nothing but the first position too."""
         sink = Sink.of(pattern)
-        found = self.read(pattern, replace(sink, scale=torch.where(sink.rest > 0, 1 / sink.rest, 0)))
-        readings = {"kept": self.kept, "removed": self.removed}
-        return {name: replace(sums, counts=readings[name].counts(None, sums.scores)) for name, sums in found.items()}
+        readings = self.read(pattern, replace(sink, scale=torch.where(sink.rest > 0, 1 / sink.rest, 0)))
+        counts = [rows.eligible.to(pattern).sum(1)[:, None] for rows in self.eligible]
+        return {
+            name: replace(sums, counts=count.expand_as(sums.scores))
+            for (name, sums), count in zip(readings.items(), counts, strict=True)
+        }
 
     def _scores(self, pattern: Pattern, sink: Sink) -> tuple[Scores, Scores]:
         """Attention to claimed keys, over rows: as it is, and of what is left without the first position."""
-        _, n_heads, n_queries, n_keys = pattern.shape
-        row = (self.prompt[:, None] * n_heads + torch.arange(n_heads, device=pattern.device)) * n_queries
-        row = row + self.query[:, None]  # pair head
-        kept = pattern.flatten().index_select(0, (row * n_keys + self.key[:, None]).flatten()).view(row.shape)
-        removed = kept * sink.scale.flatten().index_select(0, row.flatten()).view(row.shape) * (self.key > 0)[:, None]
-        of_prompt = zip(
-            torch.cat([kept, removed], 1).split(self.ends), self.claims.to(kept).split(self.ends), strict=True
-        )
-        kept, removed = torch.stack([values.T @ claims for values, claims in of_prompt]).split(n_heads, 1)
+        n_keys, claims, sums = pattern.shape[-1], self.claims.to(pattern), []
+        places = (self.query * n_keys + self.key, self.query, self.key > 0, claims)
+        for at, (place, query, behind, measures) in enumerate(
+            zip(*(each.split(self.ends) for each in places), strict=True)
+        ):
+            kept = pattern[at].flatten(1).index_select(1, place)  # head pair
+            removed = kept * sink.scale[at].index_select(1, query) * behind
+            sums.append(torch.stack([kept, removed]) @ measures)
+        kept, removed = torch.stack(sums, 1)
         return kept, removed
-
-
-@dataclass(frozen=True)
-class Among:
-    """The keys that change places: all visible ones, or some of them."""
-
-    keys: Bool[Tensor, "prompt query key"]
-    all_behind: bool  # the first position
-
-    @staticmethod
-    def of(rows: Rows, keys: Bool[Tensor, "prompt query key"]) -> "Among":
-        """With what a row that is scored sees."""
-        others = (rows.visible & ~keys)[..., 1:] & rows.scored[..., None]
-        return Among(keys, not bool(others.any()))
-
-    def moments(self, pattern: Pattern, sink: Sink) -> list[tuple[PerRow, PerRow]]:
-        """Each row's mass and squares over these keys: as it is, and of what is left without the first position."""
-        first, rest, mass = sink.first * self.keys[:, None, :, 0], pattern[..., 1:], sink.rest
-        if not self.all_behind:
-            rest = rest * self.keys[:, None, :, 1:]
-            mass = rest.sum(-1)
-        squares = torch.linalg.vector_norm(rest, dim=-1).square_()
-        return [(mass + first, squares + first.square()), (mass * sink.scale, squares * sink.scale.square())]

@@ -81,18 +81,18 @@ def _rank_correlation(
     """
     key = argmax(pattern)
     query = torch.arange(key.shape[-1], device=key.device).expand_as(key)
-    one, other = _ranks(key, rows), _ranks(query, rows)
+    first, second = _ranks(key, rows), _ranks(query, rows)
     n = rows.sum(-1)
-    spread = (one.square().sum(-1) * other.square().sum(-1)).sqrt()
+    spread = (first.square().sum(-1) * second.square().sum(-1)).sqrt()
     defined = (n >= _FEWEST) & (spread > 0)
-    return torch.where(defined, (one * other).sum(-1) / spread.clamp(min=1e-12), 0.0).to(pattern), defined
+    return torch.where(defined, (first * second).sum(-1) / spread.clamp(min=1e-12), 0.0).to(pattern), defined
 
 
 def _ranks(value: Tensor, rows: Bool[Tensor, "prompt head query"]) -> Float[Tensor, "prompt head query"]:
     """Ranks among the rows that count, equal values sharing theirs, less their mean; 0 elsewhere."""
-    among = rows[..., None, :]
-    below = ((value[..., None, :] < value[..., None]) & among).sum(-1)
-    level = ((value[..., None, :] == value[..., None]) & among).sum(-1)
+    candidates = rows[..., None, :]
+    below = ((value[..., None, :] < value[..., None]) & candidates).sum(-1)
+    level = ((value[..., None, :] == value[..., None]) & candidates).sum(-1)
     rank = below + (level + 1) / 2
     mean = (rank * rows).sum(-1, keepdim=True) / rows.sum(-1, keepdim=True).clamp(min=1)
     return (rank - mean) * rows

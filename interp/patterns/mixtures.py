@@ -45,18 +45,18 @@ def fit(visible: VisibleKeys, *, tolerance: float = TOLERANCE, steps: int = STEP
     n_parts, n_heads = visible.marks.shape[1] + 1, visible.attention.shape[1]
     fitted = visible.attention.new_full((n_parts, n_heads), 1 / n_parts)
     rows, going = [*_parts(visible)], torch.arange(n_heads, device=fitted.device)
-    before = torch.full_like(fitted, torch.inf)
+    previous = torch.full_like(fitted, torch.inf)
     for _ in range(0, steps, 3):
         weights = fitted[:, going]
         once, share = _step(rows, weights)
-        moving = (share - before).abs().amax(0) > tolerance
+        moving = (share - previous).abs().amax(0) > tolerance
         fitted[:, going] = once
         if not moving.all():
             going, weights, once, share = going[moving], weights[:, moving], once[:, moving], share[:, moving]
             rows = [some._replace(attention=some.attention[:, moving]) for some in rows]
         if not len(going):
             break
-        before = share
+        previous = share
         twice, _ = _step(rows, once)
         fitted[:, going], _ = _step(rows, _farther(weights, once, twice))
     return fitted

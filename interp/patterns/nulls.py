@@ -101,13 +101,13 @@ def share(
     bins: Int[Tensor, "item word"],
 ) -> tuple[Float[Tensor, "item head"], Float[Tensor, "item head"]]:
     """Mean and variance of `selection.share` when scores are permuted among the candidates of each bin."""
-    among = (scores * candidates[:, None]).sum(-1).clamp(min=1e-30)
+    total = (scores * candidates[:, None]).sum(-1).clamp(min=1e-30)
     inside, n, k = _within_bins(candidates, correct, bins, scores.dtype)
     mass = scores @ inside
     of_mass, of_spread = on_set(k, n)
     mean = (of_mass * mass).sum(-1)
     variance = (of_spread * spread(mass, scores.square() @ inside, n)).sum(-1)
-    return mean / among, variance / among**2
+    return mean / total, variance / total**2
 
 
 def _within_bins(

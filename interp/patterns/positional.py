@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from interp.patterns import nulls
-from interp.patterns.claimed import Among, Asked, Claimed, Scores, Sums
+from interp.patterns.claimed import Claimed, Eligible, Exchange, Scores, Sums
 from interp.patterns.rows import REAL, SINKS, TINY, Pattern, Rows, Sink, argmax, entropies
 from interp.patterns.totals import Totals
 
@@ -33,12 +33,9 @@ def offsets(causal: bool) -> tuple[int, ...]:
     return tuple(offset for offset in OFFSETS if offset < 0 or not causal)
 
 
-_OTHERS = ("first-token", "self", "duplicate-token", "distance", "entropy")  # behind the offsets
-
-
 def measures(causal: bool) -> list[str]:
     """Names of the measures in the order in which `Questions.read` returns them."""
-    return [*map(offset_name, offsets(causal)), *_OTHERS]
+    return [*map(offset_name, offsets(causal)), "first-token", "self", "duplicate-token", "distance", "entropy"]
 
 
 # Which keys satisfy a measure (`prompt query key`), whether a row sees them or not.
@@ -53,9 +50,9 @@ def near(rows: Rows, offset: int) -> Claims:
 
 def first_token(rows: Rows) -> Claims:
     """The first position, of every other row."""
-    found = torch.zeros_like(rows.visible)
-    found[:, 1:, 0] = True
-    return found
+    claims = torch.zeros_like(rows.visible)
+    claims[:, 1:, 0] = True
+    return claims
 
 
 def earlier_copies(rows: Rows) -> Claims:
@@ -96,15 +93,15 @@ class _Spread:
 
     def __init__(self, rows: Rows):
         key, query = (torch.arange(n, device=rows.ids.device) for n in rows.visible.shape[:0:-1])
-        self.distance, self.among = (query[:, None] - key).abs().to(REAL), Among.of(rows, rows.visible)
-        self.asked, self.logarithms = [], []
+        self.distance, self.exchange = (query[:, None] - key).abs().to(REAL), Exchange(rows, rows.visible)
+        self.eligible, self.logarithms = [], []
         for visible in (rows.visible, rows.visible & (key > 0)):
-            n, seen = visible.sum(-1), visible.to(REAL)
-            far, square = ((seen * power).sum(-1) for power in (self.distance, self.distance.square()))
+            n, visible_keys = visible.sum(-1), visible.to(REAL)
+            far, square = ((visible_keys * power).sum(-1) for power in (self.distance, self.distance.square()))
             eligible = torch.stack([rows.scored & (n >= least) for least in (1, 2)], -1).to(REAL)
             mean, variance = (torch.stack([part * eligible[..., 0], torch.full_like(part, torch.nan)], -1)
                        for part in nulls.weighted(far, square, n.to(REAL)))  # fmt: skip
-            self.asked.append(Asked(eligible, mean, variance, n.to(REAL)))
+            self.eligible.append(Eligible(eligible, mean, variance, n.to(REAL)))
             self.logarithms.append(n.clamp(min=2).log())
 
     def read(self, pattern: Pattern, sink: Sink) -> dict[str, Sums]:
@@ -117,14 +114,12 @@ class _Spread:
         # -sum (A/m) log (A/m) = (-sum A log A) / m + log m, where m = 1 / scale
         rest = rest - torch.where(sink.kept, sink.scale, 1).log()
         values = (far + sink.first * self.distance[:, 0], entropy), (far * sink.scale, rest)
-        moments, found = self.among.moments(pattern, sink), {}
-        for name, (distance, evenness), asked, logarithm, own, lost in zip(
-            SINKS, values, self.asked, self.logarithms, moments, (None, sink), strict=True
-        ):
-            both = torch.stack([distance, evenness / logarithm[:, None]], -1)
-            scores = (both * asked.eligible[:, None]).sum(2)
-            found[name] = Sums(scores, asked.counts(lost, scores), *asked.permuted(*own))
-        return found
+        parts = zip(self.eligible, values, self.logarithms, self.exchange.moments(sink), (None, sink), strict=True)
+        sums = []
+        for rows, (distance, evenness), logarithm, *moments in parts:
+            values_of_rows = torch.stack([distance, evenness / logarithm[:, None]], -1)
+            sums.append(rows.sums((values_of_rows * rows.eligible[:, None]).sum(2), *moments))
+        return dict(zip(SINKS, sums, strict=True))
 
 
 class Modes(Totals):
@@ -141,9 +136,9 @@ class Modes(Totals):
 def argmax_offsets(pattern: Pattern, rows: Rows) -> tuple[Scores, Scores]:
     """How many rows look hardest at each offset in -16..16, and how many rows there are (Voita 2019)."""
     offset = argmax(pattern) - torch.arange(pattern.shape[-2], device=pattern.device)
-    near = (offset.abs() <= MODE_RANGE) & rows.scored[:, None]
+    counted = (offset.abs() <= MODE_RANGE) & rows.scored[:, None]
     bins = (offset + MODE_RANGE).clamp(0, N_MODES - 1)
     counts = pattern.new_zeros(*pattern.shape[:2], N_MODES)
-    counts.scatter_add_(-1, bins, near.to(pattern.dtype))
+    counts.scatter_add_(-1, bins, counted.to(pattern.dtype))
     n_rows = rows.scored.sum(-1).to(pattern.dtype)[:, None, None].expand_as(counts)
     return counts, n_rows

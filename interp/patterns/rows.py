@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -46,11 +47,13 @@ class Rows:
 class Sink:
     """The first position's attention, and what is left of each row without it.
 
+    behind  prompt head query key   the pattern without the first position
     first   prompt head query   attention to the first position
     rest    prompt head query   attention to all others
     scale   prompt head query   what the rest is multiplied by to add up to 1; 0 in rows that do not keep enough
     """
 
+    behind: Float[Tensor, "prompt head query key"]
     first: Float[Tensor, "prompt head query"]
     rest: Float[Tensor, "prompt head query"]
     scale: Float[Tensor, "prompt head query"]
@@ -58,8 +61,14 @@ class Sink:
     @staticmethod
     def of(pattern: Pattern) -> "Sink":
         """Read off a batch of patterns."""
-        rest = pattern[..., 1:].sum(-1)
-        return Sink(pattern[..., 0], rest, torch.where(rest >= SINK_FLOOR, 1 / rest, 0))
+        behind = pattern[..., 1:]
+        rest = behind.sum(-1)
+        return Sink(behind, pattern[..., 0], rest, torch.where(rest >= SINK_FLOOR, 1 / rest, 0))
+
+    @cached_property
+    def squares(self) -> Float[Tensor, "prompt head query"]:
+        """Each row's squares, added up behind the first position."""
+        return torch.linalg.vector_norm(self.behind, dim=-1).square_()
 
     @property
     def kept(self) -> Bool[Tensor, "prompt head query"]:
@@ -91,13 +100,10 @@ def argmax(pattern: Float[Tensor, "*row key"]) -> Int[Tensor, "*row"]:
 
 def membership(word_of: Sequence[Sequence[int]], n_words: int, n_tokens: int) -> Float[Tensor, "prompt word token"]:
     """1 where a token is a piece of a word. `word_of` gives each token's word, from 0; negative for none."""
-    belongs = torch.zeros(len(word_of), n_words, n_tokens, dtype=REAL)
-    for prompt, words in enumerate(word_of):
-        pairs = [(word, token) for token, word in enumerate(words) if word >= 0]
-        if pairs:
-            index = torch.tensor(pairs).T
-            belongs[prompt, index[0], index[1]] = 1
-    return belongs
+    words = torch.full((len(word_of), n_tokens), -1)
+    for row, numbers in zip(words, word_of, strict=True):
+        row[: len(numbers)] = torch.tensor(numbers)
+    return (words[:, None] == torch.arange(n_words)[:, None]).to(REAL)
 
 
 def pool(

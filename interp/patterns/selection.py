@@ -29,9 +29,9 @@ def share(
     scores: Scores, candidates: Bool[Tensor, "item word"], correct: Bool[Tensor, "item word"]
 ) -> tuple[PerHead, PerHead]:
     """Of the attention that falls on candidates, the part that falls on correct ones; and 1 where any falls, else 0."""
-    among = (scores * candidates[:, None]).sum(-1)
-    counted = (among > 0).to(scores.dtype)
-    return (scores * correct[:, None]).sum(-1) / among.clamp(min=1e-30), counted
+    total = (scores * candidates[:, None]).sum(-1)
+    counted = (total > 0).to(scores.dtype)
+    return (scores * correct[:, None]).sum(-1) / total.clamp(min=1e-30), counted
 
 
 class Highest(NamedTuple):

@@ -61,10 +61,10 @@ class Shuffled(OneAttention):
         """Pass every copy's pattern through `tap`."""
         attentions = sublayers(self.model, self.stack, self.attention)
         layers = zip(attentions, self.weights, self.streams.of(batch, target), strict=True)
-        for layer, ((_, attn), weights, read) in enumerate(layers):
-            visibility = read.visibility
-            scores = _content(attn, weights, read.x, read.keys, visibility)
-            by = read.spread / _spread(scores, _counted(attn, visibility)[:, None]).clamp(min=1e-12)
+        for layer, ((_, attn), weights, site) in enumerate(layers):
+            visibility = site.visibility
+            scores = _content(attn, weights, site.x, site.keys, visibility)
+            by = site.spread / _spread(scores, _counted(attn, visibility)[:, None]).clamp(min=1e-12)
             scores = scores * by[None, ..., None, None]
             bias = None if attn.bias is None else attn.bias(visibility)
             patterns = attn.pattern(attn.entering(scores, bias, visibility.near(attn.reach).mask()[:, None]))
@@ -121,20 +121,20 @@ class Streams:
     def of(self, batch: TokenBatch, target: TokenBatch | None = None) -> list[_Read]:
         """What is read of some texts, and of their targets where there are any."""
         texts = [each for each in (batch, target) if each is not None]
-        about = b"".join(part.cpu().numpy().tobytes() for each in texts for part in (each.ids, each.mask))
-        if (known := self._known.get(about)) is not None:
-            return known
+        key = b"".join(part.cpu().numpy().tobytes() for each in texts for part in (each.ids, each.mask))
+        if (layers_kept := self._known.get(key)) is not None:
+            return layers_kept
         layers = [*self._read(batch, target)]
         size = sum(each.x.nbytes + (0 if each.keys is each.x else each.keys.nbytes) for each in layers)
         if size <= self.room:
             self.room -= size
-            self._known[about] = layers
+            self._known[key] = layers
         return layers
 
     def _read(self, batch: TokenBatch, target: TokenBatch | None) -> Iterator[_Read]:
-        within, stream = f"{self.stack}.*.resid_", "pre" if self.attention == "self" else "mid"
-        read, final = within + stream, [] if self.attention == "self" else ["encoder.resid_final"]
-        out = run(self.model, batch, target=target, capture=final, until=read)
+        prefix, stream = f"{self.stack}.*.resid_", "pre" if self.attention == "self" else "mid"
+        site, final = prefix + stream, [] if self.attention == "self" else ["encoder.resid_final"]
+        out = run(self.model, batch, target=target, capture=final, until=site)
         queries = batch if target is None or self.stack == "encoder" else target
         visibility = Visibility.of(queries, causal=self.model.config.stacks[self.stack].causal)
         for layer, (sublayer, attn) in enumerate(sublayers(self.model, self.stack, self.attention)):

@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -42,11 +43,11 @@ def stratum_of(visible: Bool[Tensor, "prompt query key"], *, causal: bool) -> In
     n_seen = visible.sum(-1)
     edges = torch.tensor(_COARSE if causal else _COARSE_BOTH, device=visible.device)
     stratum = torch.bucketize(n_seen, edges) + (_EDGE if causal else 2 * _EDGE)
-    before = n_seen
+    n_before = n_seen
     if not causal:
-        after, before = visible.triu().sum(-1), visible.tril().sum(-1)
-        stratum = torch.where(after <= _EDGE, after.clamp(min=1) + _EDGE - 1, stratum)
-    return torch.where(before <= _EDGE, before.clamp(min=1) - 1, stratum)
+        n_after, n_before = visible.triu().sum(-1), visible.tril().sum(-1)
+        stratum = torch.where(n_after <= _EDGE, n_after.clamp(min=1) + _EDGE - 1, stratum)
+    return torch.where(n_before <= _EDGE, n_before.clamp(min=1) - 1, stratum)
 
 
 def _n_strata(causal: bool) -> int:
@@ -193,13 +194,13 @@ class TagTotals:
         self.pairs, self.n_tags = list(pairs), 1 + max(tag for pair in pairs for tag in pair)
         self.causal, self.bins = causal, Bins(causal=causal)
         self.sources = sorted({x for x, _ in pairs})
-        self.n_strata = _n_strata(causal)
-        n_bins, n_rows = self.bins.lift.shape[1], N_GROUPS * len(self.sources) * self.n_strata
+        n_bins, rows = self.bins.lift.shape[1], (N_GROUPS, len(self.sources), _n_strata(causal))
         self.given = torch.zeros(N_GROUPS, n_heads, len(self.sources), self.n_tags, dtype=torch.float64)
         self.rows = torch.zeros(N_GROUPS, 1, len(pairs), dtype=torch.float64)
         # rows: a group's words of one tag that see about as many keys; the largest of all sums, so in half the bytes
-        self.mass = torch.zeros(n_rows, n_heads, n_bins, dtype=REAL)
-        self.keys = torch.zeros(n_rows, self.n_tags + 1, n_bins, dtype=torch.float64)
+        # numpy's zeros take memory once something is added to them
+        self.mass = torch.from_numpy(np.zeros((*rows, n_heads, n_bins), dtype=np.float32))
+        self.keys = torch.from_numpy(np.zeros((*rows, self.n_tags + 1, n_bins)))
         self.null = Null.empty(n_heads, len(pairs))
 
     @property
@@ -232,10 +233,10 @@ class TagTotals:
         mean, variance = sides.permuted
         sees = (sides.keys[:, None, :-1].sum(-1) > 0).to(weight)  # words that see a key of the tag at all
         values = (sides.to_tag, weight), (mean, weight), (variance, weight.square()), (sees, asking.weight[:, None])
-        observed, *others = (self._by_prompt(*each, asking, len(groups)) for each in values)
-        mean, variance, shown = map(self._of_pairs, others)
+        observed, *sums = (self._by_prompt(*each, asking, len(groups)) for each in values)
+        mean, variance, rows = map(self._of_pairs, sums)
         self.given.index_add_(0, groups, observed.to("cpu", torch.float64))
-        self.rows.index_add_(0, groups, shown.to("cpu", torch.float64))
+        self.rows.index_add_(0, groups, rows.to("cpu", torch.float64))
         self.null.add(groups, mean, variance)
         self._add_shares(groups, sides, asking, weight, seen)
 
@@ -251,19 +252,18 @@ class TagTotals:
             each[asking.prompt, asking.query] for each in (stratum_of(visible, causal=self.causal), visible.sum(-1))
         )
         source = groups.to(stratum)[asking.prompt] * len(self.sources) + asking.source
-        into, lift = (source * self.n_strata + stratum).cpu(), self.bins.lift.to(sides.in_bin)
+        row, lift = (source * self.mass.shape[2] + stratum).cpu(), self.bins.lift.to(sides.in_bin)
         by_row = (sides.in_bin @ lift) * weight[..., None]  # row head bin
-        self.mass.index_add_(0, into, by_row.to("cpu", self.mass.dtype))
         even = (sides.keys @ lift) * (asking.weight.to(lift) / n_seen.clamp(min=1))[:, None, None]  # row tag bin
-        self.keys.index_add_(0, into, even.to("cpu", torch.float64))
+        for total, part in ((self.mass, by_row), (self.keys, even)):
+            total.flatten(0, 2).index_add_(0, row, part.to("cpu", total.dtype))
 
     def of(self, groups: Bool[Tensor, " group"]) -> "TagTotals":
         """The sums of some groups, with the shares of these groups."""
         subset = copy(self)
         for name in ("given", "rows", "mass", "keys"):
             part = getattr(self, name)
-            chosen = groups.repeat_interleave(len(part) // N_GROUPS)
-            setattr(subset, name, part * chosen.reshape(-1, *[1] * (part.dim() - 1)))
+            setattr(subset, name, part * groups.view(-1, *[1] * (part.dim() - 1)))
         subset.null = self.null.of(groups)
         return subset
 
@@ -275,8 +275,8 @@ class TagTotals:
         """
         expected = torch.stack([self._expected(x, y) for x, y in self.pairs], -1)
         # a head that never looks where such words are has rounding on both sides: no lift, rather than any
-        there = expected.sum(0) > _NOTHING * self.rows.sum(0)
-        return Totals(self.observed * there, expected * there, self.rows.expand_as(expected))
+        has_mass = expected.sum(0) > _NOTHING * self.rows.sum(0)
+        return Totals(self.observed * has_mass, expected * has_mass, self.rows.expand_as(expected))
 
     def of_other_queries(self) -> Totals:
         """For each pair the two sides of the lift that words of the *other* sources would have in its place.
@@ -310,20 +310,17 @@ class TagTotals:
 
     def _even(self, x: int, y: int) -> tuple[Float[Tensor, "stratum head bin"], Float[Tensor, "stratum bin"]]:
         """The mass of the words of one tag, and the share of the keys in each bin that are of another."""
-        mass, counts = (each.sum(0) for each in self._by_source(x))
+        mass, counts = (each.sum(0) for each in self._from(x))
         return mass, counts[..., y, :] / counts[..., -1, :].clamp(min=1e-30)
 
-    def _by_source(
-        self, x: int
-    ) -> tuple[Float[Tensor, "group stratum head bin"], Float[Tensor, "group stratum any bin"]]:
+    def _from(self, x: int) -> tuple[Float[Tensor, "group stratum head bin"], Float[Tensor, "group stratum any bin"]]:
         """Mass and keys of the words of one tag."""
-        shape, source = (N_GROUPS, len(self.sources), self.n_strata), self.sources.index(x)
-        mass, counts = (each.unflatten(0, shape)[:, source] for each in (self.mass, self.keys))
-        return mass.double(), counts
+        source = self.sources.index(x)
+        return self.mass[:, source].double(), self.keys[:, source]
 
     def _expected(self, x: int, y: int) -> Float[Tensor, "group head"]:
         """The mass that would go from one tag to another if attention fell on the pieces of a bin alike."""
-        mass, counts = self._by_source(x)
+        mass, counts = self._from(x)
         keys, of_tag = counts[..., -1, :], counts[..., y, :]  # group stratum bin
         all_keys = keys.sum(0).clamp(min=1e-30)
         share = of_tag.sum(0) / all_keys

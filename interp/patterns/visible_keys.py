@@ -65,14 +65,16 @@ class VisibleKeys:
         place, order = (group[row] * len(group) + row).sort(stable=True)
         present, row = place.unique_consecutive(return_inverse=True)
         parts = (uniform[order][:, None], attention[order])
-        one, every = (part / _summed(part, row, len(present)).clamp(min=TINY)[row] for part in parts)
-        return VisibleKeys(row, present // max(len(group), 1), one[:, 0], every, marks[order])
+        uniform_share, attention_shares = (
+            part / _summed(part, row, len(present)).clamp(min=TINY)[row] for part in parts
+        )
+        return VisibleKeys(row, present // max(len(group), 1), uniform_share[:, 0], attention_shares, marks[order])
 
     def half(self, which: int) -> "VisibleKeys":
         """The rows of even (0) or odd (1) groups."""
-        chosen = (self.group % 2 == which)[self.row]
+        in_half = (self.group % 2 == which)[self.row]
         parts = (self.uniform, self.attention, self.marks)
-        return VisibleKeys.of(self.row[chosen], self.group, *(part[chosen] for part in parts))
+        return VisibleKeys.of(self.row[in_half], self.group, *(part[in_half] for part in parts))
 
     def having(self, marks: Sequence[int]) -> "VisibleKeys":
         """With some of the marks."""

@@ -1,4 +1,4 @@
-"""Previous-token scores against an outside implementation, on real sentences and on a tiny random model."""
+"""Position: previous tokens against an outside implementation; the same seed, byte for byte; batches and windows."""
 
 import random
 from pathlib import Path
@@ -6,14 +6,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from worded import WORDS, worded
 
 from analyses import position
 from analyses.corpora import read
+from analyses.reading import windows
 from analyses.scoring.collectors import measured
 from interp import AnnotatedText
-from models import load, planted
-
-SENTENCES = 100
+from models import load
+from models.planted import Planted, offset, uniform
 
 
 def eager_previous_token(directory: Path, texts: list[AnnotatedText]) -> torch.Tensor:
@@ -38,7 +39,7 @@ def eager_previous_token(directory: Path, texts: list[AnnotatedText]) -> torch.T
 @pytest.mark.parametrize("name", ["stories", pytest.param("minilm", marks=pytest.mark.slow)])
 def test_previous_token_scores_equal_those_from_eager_attentions(name, request, shared_file):
     model = load(request.getfixturevalue(name))
-    corpus = list(read(shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu"), limit=SENTENCES))
+    corpus = list(read(shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu"), limit=100))
     table = position.measure(model, corpus)
     ours = table[(table.measure == "previous-token") & (table.sink == "kept")].sort_values(["layer", "head"]).value
     assert model.source is not None
@@ -47,8 +48,6 @@ def test_previous_token_scores_equal_those_from_eager_attentions(name, request, 
 
 
 def test_windows_score_every_word_of_a_long_text_once():
-    from models.planted import Planted, offset
-
     words = [f"w{number % 50}" for number in range(300)]
     model = Planted(sorted(set(words)), [[offset(-1)]], n_ctx=40, start="<s>").build()
     found = measured(position.Collector(model), model, [AnnotatedText(tuple(words), (True,) * 300, "long")])
@@ -61,7 +60,7 @@ def test_windows_score_every_word_of_a_long_text_once():
 def test_the_bar_of_a_favourite_offset_does_not_depend_on_the_order_of_documents():
     """More texts than untrained models read: the same ones are drawn whichever comes first."""
     words = [f"w{number}" for number in range(30)]
-    model = planted.Planted(words, [[planted.offset(-1), planted.uniform]], n_ctx=32, start="<s>").build()
+    model = Planted(words, [[offset(-1), uniform]], n_ctx=32, start="<s>").build()
     texts = []
     for number in range(90):
         rng = random.Random(number)
@@ -71,3 +70,26 @@ def test_the_bar_of_a_favourite_offset_does_not_depend_on_the_order_of_documents
     bar = one.loc[one["measure"] == "positional-head", "baseline"]
     assert bar.between(0.05, 0.95).all()
     pd.testing.assert_frame_equal(one, other, rtol=1e-5, atol=1e-7)
+
+
+def texts(n: int = 24) -> list[AnnotatedText]:
+    generator = torch.Generator().manual_seed(3)
+    drawn = [torch.randint(len(WORDS), (7 + at % 9,), generator=generator).tolist() for at in range(n)]
+    return [AnnotatedText.plain(" ".join(WORDS[id] for id in ids), f"text-{at}") for at, ids in enumerate(drawn)]
+
+
+def table(seed: int = 0) -> pd.DataFrame:
+    return position.measure(worded(), texts(), seed=seed)
+
+
+def test_the_same_seed_gives_the_same_bytes():
+    first = table().to_csv(index=False)
+    assert table().to_csv(index=False) == first
+    assert table(seed=1).to_csv(index=False) != first
+
+
+def test_small_batches_give_the_numbers_of_large_ones(monkeypatch):
+    together = table()
+    for name, size in (("_PATTERN_ELEMENTS", 300), ("_POOL", 3)):
+        monkeypatch.setattr(windows, name, size)
+        pd.testing.assert_frame_equal(table(), together, rtol=0, atol=1e-5)  # sums in another order round otherwise

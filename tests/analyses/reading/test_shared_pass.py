@@ -11,7 +11,7 @@ from analyses.reading import attended
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, collected, read
 from interp import AnnotatedText, InputError, Mention
-from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.one_attention import NormWeighted
 from interp.patterns.rows import SINKS
 
 ROWS = [[5, 7, 5, 2, 9, 11], [3, 1, 4], [8, 2]]

@@ -342,16 +342,3 @@ def test_chains_of_one_mention_are_counted_and_no_item():
     assert reference.scorers[0].totals["kept"].rows[:, 0, 0].sum() == 1
     with pytest.raises(InputError, match="no pronoun with both a right and a wrong mention"):
         coreference.measure(worded(), [annotated(mentions=alone)])
-
-
-def test_documents_of_one_sentence_add_up_to_one_of_several():
-    """Each is read alone, so only the groups that their sums go to differ."""
-    apart = collectors(*(annotated(f"document {at}") for at in range(3)))
-    together = collectors(*(annotated("same") for _ in range(3)))
-    sums = (
-        (syntax.chosen.totals["kept"], reference.scorers[0].totals["kept"]) for syntax, reference in (apart, together)
-    )
-    for one, other in zip(*sums, strict=True):
-        assert (one.rows.sum((1, 2)) > 0).sum() > 1
-        assert (other.rows.sum((1, 2)) > 0).sum() == 1
-        torch.testing.assert_close((one.scores.sum(0), one.rows.sum(0)), (other.scores.sum(0), other.rows.sum(0)))

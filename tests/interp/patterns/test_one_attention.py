@@ -1,14 +1,15 @@
-"""Attention weighted by the norm of what is written: against the vectors themselves, one by one."""
+"""Attention weighted by what is written, against the vectors one by one; and single rows, against whole patterns."""
 
 from itertools import product
 
 import pytest
 import torch
+from tiny import TWO_STACKS, VARIANTS, rows, two_stacks, variant
+from tiny import model as tiny_model
 
 from interp import TokenBatch, run
-from interp.patterns.norm_weighted import NormWeighted
-from tests.tiny import TWO_STACKS, two_stacks, variant
-from tests.tiny import model as tiny_model
+from interp.patterns.one_attention import FewRows, NormWeighted, read_patterns
+from interp.patterns.rows import rows_at
 
 ROWS = [[5, 7, 5, 2, 9, 11], [3, 1, 4]]
 
@@ -57,3 +58,32 @@ def test_a_key_that_says_nothing_gets_nothing():
     found = run(NormWeighted(model), texts, capture="decoder.0.attn.pattern")["decoder.0.attn.pattern"]
     assert found[0, 0].abs().max() == 0
     torch.testing.assert_close(found[0, 1].sum(-1), torch.ones(6, dtype=found.dtype))
+
+
+LENGTHS = (6, 3, 5)
+PROMPT = torch.tensor([0, 0, 0, 1, 2, 2, 2])
+QUERY = torch.tensor([0, 5, 3, 2, 4, 4, 1])  # in no order, a row twice
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_rows_are_those_of_whole_patterns(name, causal):
+    model, tokens = variant(name, causal=causal), rows(LENGTHS)
+    (stack,) = model.config.stacks
+    few = FewRows.of(model, tokens, stack, norms=True)
+    whole = read_patterns(model, tokens, f"{stack}.*.attn.pattern")
+    _, weighted = NormWeighted(model).beside(tokens)
+    for pattern, found in ((whole, few.rows(PROMPT, QUERY)), (weighted, few.rows(PROMPT, QUERY, by_norm=True))):
+        torch.testing.assert_close(found, rows_at(pattern, PROMPT, QUERY), rtol=0, atol=1e-6)
+    assert (whole - weighted).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_rows_of_either_of_two_stacks(stack):
+    model = two_stacks(next(iter(TWO_STACKS)))
+    source, target = (rows(LENGTHS, d_vocab=19, seed=seed) for seed in (0, 1))
+    found = FewRows.of(model, source, stack, target).rows(PROMPT, QUERY)
+    whole = read_patterns(model, source, f"{stack}.*.attn.pattern", target)
+    torch.testing.assert_close(found, rows_at(whole, PROMPT, QUERY), rtol=0, atol=1e-6)
+    none = torch.zeros(0, dtype=torch.long)
+    assert len(FewRows.of(model, source, stack, target).rows(none, none)) == 0
