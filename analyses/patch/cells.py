@@ -21,9 +21,8 @@ from interp.patching import (
     rank,
     sweep,
 )
-from interp.patching.cell_tables import ESTIMATED, POSITIONAL, long_table
 from interp.patching.patch_sites import IN_ATTENTION, PatchSite
-from interp.patching.results import ANSWERS, Direction, refusal
+from interp.patching.results import ANSWERS, ESTIMATED, POSITIONAL, Direction, long_table, refusal
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "logit_difference": logit_difference,
@@ -129,7 +128,7 @@ def sweeps(
         raise InputError(NO_OUTPUT)
     if unknown := [name for name in metrics if name not in METRICS]:
         raise InputError(f"no metric {', '.join(dict.fromkeys(unknown))}: expected some of {', '.join(METRICS)}")
-    axes = PatchSite.of(model, site, ("layer",), stack, attention).axes
+    axes = PatchSite.from_name(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
     readers, where = [METRICS[name]() for name in dict.fromkeys(metrics)], {"stack": stack, "attention": attention}
     return [sweep(model, pairs, readers, site, by, direction, **where) for direction in directions]
@@ -158,7 +157,7 @@ def cells_of(model: Model, found: Sequence[Sweep], *, seed: int = 0) -> Cells:
     """The cells of some sweeps of one site."""
     first = found[0]
     where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
-    patch_site = PatchSite.of(model, first.site, ("layer",), *where_in)
+    patch_site = PatchSite.from_name(model, first.site, ("layer",), *where_in)
     reasons = {name: first.no_share(name) for name in first.values}
     rows = [each.rows(name, seed=seed, shared=reasons[name] is None) for each in found for name in each.values]
     place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
@@ -174,7 +173,7 @@ def cells_of(model: Model, found: Sequence[Sweep], *, seed: int = 0) -> Cells:
         table[name] = table[name] if name in table else pd.Series([None] * len(table), dtype=object)
     plain = {"clean": first.clean, "corrupt": first.corrupt}
     prompts = {f"{which}_{name}": values[name].tolist() for which, values in plain.items() for name in first.values}
-    attending = f"{patch_site.attention}-attention " if patch_site.in_attention else ""
+    attending = f"{patch_site.attention}-attention " if patch_site.site in IN_ATTENTION else ""
     named = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
     refused = {name: reason for name, reason in reasons.items() if reason}
     order = [*place, "layer", "head", *where, *beside, "direction", "metric", *ESTIMATED]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from interp import InputError, Model, Tokenizer
 from interp.patching import Pairs
-from interp.patching.pair_files import BESIDE, COLUMNS, place, read_columns
+from interp.patching.pair_files import COLUMNS, FIXED, place, read_columns
 from interp.patching.pairs import answers_in
 
 
@@ -47,7 +47,7 @@ def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataF
             "expected --clean, --corrupt, --answer and --wrong, or --pairs FILE.csv; "
             f"--{', --'.join(missing)} {'is' if len(missing) == 1 else 'are'} not given"
         )
-    return pd.DataFrame([given], columns=[*COLUMNS, *(name for name in BESIDE if name in given)])
+    return pd.DataFrame([given], columns=[*COLUMNS, *(name for name in FIXED if name in given)])
 
 
 def read_places(typed: Sequence[str]) -> dict[str, int | str]:

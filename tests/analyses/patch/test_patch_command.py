@@ -23,8 +23,8 @@ from analyses.patch.cells import cells_of, sweeps
 from interp import Transformer, TransformerConfig
 from interp.errors import InputWarning
 from interp.patching import Pairs, logit_difference, sweep
-from interp.patching.cell_tables import estimates
 from interp.patching.pair_files import with_space
+from interp.patching.results import estimates
 
 ONE = "--clean", "Tim saw", "--corrupt", "Sue saw", "--answer", "He", "--wrong", "She"
 HOSTILE, IMAGE = "<script>alert(1)</script>", "<img/src=x>"
