@@ -32,10 +32,9 @@ from interp.patching import (
     edge_attribution,
     path_patch,
 )
-from interp.patching.cell_tables import POSITIONAL, named_places
+from interp.patching.by_forward import Part, Sender
 from interp.patching.patch_sites import IN_ATTENTION
-from interp.patching.paths import Part, Sender
-from interp.patching.results import Direction
+from interp.patching.results import POSITIONAL, Direction, named_places
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
 MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effects

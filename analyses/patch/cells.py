@@ -21,9 +21,8 @@ from interp.patching import (
     rank,
     sweep,
 )
-from interp.patching.cell_tables import ESTIMATED, POSITIONAL, long_table
 from interp.patching.patch_sites import IN_ATTENTION, PatchSite
-from interp.patching.results import ANSWERS, Direction, refusal
+from interp.patching.results import ANSWERS, ESTIMATED, POSITIONAL, Direction, long_table, refusal
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "logit_difference": logit_difference,
@@ -124,7 +123,7 @@ def sweeps(
         raise InputError(NO_OUTPUT)
     if unknown := [name for name in metrics if name not in METRICS]:
         raise InputError(f"no metric {', '.join(dict.fromkeys(unknown))}: expected some of {', '.join(METRICS)}")
-    axes = PatchSite.of(model, site, ("layer",), stack, attention).axes
+    axes = PatchSite.from_name(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
     readers = [METRICS[name]() for name in dict.fromkeys(metrics)]
     how = {"stack": stack, "attention": attention}
@@ -153,7 +152,7 @@ def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
     """The cells of some sweeps of one site."""
     first = sweeps[0]
     attention = "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
-    patch_site = PatchSite.of(model, first.site, ("layer",), first.stack, attention)
+    patch_site = PatchSite.from_name(model, first.site, ("layer",), first.stack, attention)
     reasons = {name: first.no_share(name) for name in first.values}
     rows = [each.rows(name, seed=seed, shared=reasons[name] is None) for each in sweeps for name in each.values]
     place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
@@ -169,7 +168,7 @@ def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
         table[name] = table[name] if name in table else pd.Series([None] * len(table), dtype=object)
     sides = {"clean": first.clean, "corrupt": first.corrupt}
     prompts = {f"{side}_{name}": values[name].tolist() for side, values in sides.items() for name in first.values}
-    attending = f"{patch_site.attention}-attention " if patch_site.in_attention else ""
+    attending = f"{patch_site.attention}-attention " if patch_site.site in IN_ATTENTION else ""
     name = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
     refused = {name: reason for name, reason in reasons.items() if reason}
     order = [*place, "layer", "head", *positional, *tokens, "direction", "metric", *ESTIMATED]

@@ -12,7 +12,7 @@ from analyses.patch.cell_estimates import Estimates, check_metrics, correlations
 from analyses.patch.cells import NO_OUTPUT, Cells, cells_of, sweeps
 from interp import InputError, Model, Tokenizer
 from interp.patching import Pairs
-from interp.patching.pair_files import BESIDE, COLUMNS, place, read_columns
+from interp.patching.pair_files import COLUMNS, FIXED, place, read_columns
 from interp.patching.pairs import answers_in
 
 Progress = Callable[[str, int], object]  # what is being done, and how often it was
@@ -131,7 +131,7 @@ def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataF
             "expected --clean, --corrupt, --answer and --wrong, or --pairs FILE.csv; "
             f"--{', --'.join(missing)} {'is' if len(missing) == 1 else 'are'} not given"
         )
-    return pd.DataFrame([texts], columns=[*COLUMNS, *(name for name in BESIDE if name in texts)])
+    return pd.DataFrame([texts], columns=[*COLUMNS, *(name for name in FIXED if name in texts)])
 
 
 def read_places(typed: Sequence[str]) -> dict[str, int | str]:

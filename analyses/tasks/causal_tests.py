@@ -166,7 +166,7 @@ def _right_answers(model: Transformer, pairs: Pairs, needed: float) -> int:
     readout, right = logit_difference().prepare(model, pairs), 0
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE):
         text, target = pairs.take(prompts).inputs[0]
-        right += int((readout.take(prompts).of_logits(run(model, text, target=target).logits) > 0).sum())
+        right += int((readout.take(prompts).from_logits(run(model, text, target=target).logits) > 0).sum())
         if right + len(pairs) - 1 - int(prompts[-1]) < needed:
             break
     return right

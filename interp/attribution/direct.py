@@ -15,10 +15,9 @@ from interp.errors import InputError, one_of
 from interp.indices import is_number
 from interp.model import Model
 from interp.parts import RootMeanSquare
-from interp.patching.cell_tables import cell_rows, dust, long_table
 from interp.patching.pairs import Answer, answer_ids
 from interp.patching.patch_sites import Attending, last_stack, only_stack
-from interp.patching.results import Drawing, unreliable
+from interp.patching.results import Drawing, cell_rows, dust, long_table, unreliable
 from interp.running import Run, Tokens, as_batches, run
 from interp.tokens import Positions
 from interp.transformer import Block, Transformer, with_parts
@@ -79,7 +78,7 @@ class DirectAttribution(Shown):
         """One row a term: `effect`, what it adds on average, with interval, p and q, and its `share` of the total.
 
         Columns are `stack, term` (its name here), `part` (`head`, `cross_head`, `mlp`, `embed`, a bias), `layer, head`
-        (missing where the term has none), and those of `cell_tables.cell_rows`; shares are missing where the total may
+        (missing where the term has none), and those of `results.cell_rows`; shares are missing where the total may
         as well be nothing. `seed` is of the intervals' resampling.
         """
         whole = None if unreliable(self.total) else self.total

@@ -11,9 +11,9 @@ from torch import Tensor
 from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.cell_tables import cell_rows, long_table
 from interp.patching.pairs import Answer, answer_ids, answers_in
 from interp.patching.patch_sites import last_stack
+from interp.patching.results import cell_rows, long_table
 from interp.running import Tokens, as_batches, run
 from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer, with_parts

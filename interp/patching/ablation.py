@@ -1,38 +1,36 @@
 """What does a model lose without a part of it? Heads, layers, neurons or positions replaced by what says nothing.
 
-What stands in their place is a value typed by its meaning: what the part did for another prompt (as a rule), the mean
-over a corpus, or zero. A part that a prompt needs lowers the metric; other parts may compensate, so the drop is a lower
-bound.
-
-`ablate` knocks out every cell of a grid, each alone; `ablate_cells` takes a list of cells, each alone, and
-`ablate_in_order` one after the other, each with all before it.
+What stands in their place is what the part did for another prompt (as a rule), the mean over a corpus, or zero. A part
+that a prompt needs lowers the metric; other parts may compensate, so the drop is a lower bound.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 from warnings import warn
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError, InputWarning
+from interp.errors import InputError, InputWarning, one_of, whole_number
 from interp.indices import is_number
 from interp.model import Model
-from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric
-from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import Attending, StackName
-from interp.patching.plain import PlainRun
-from interp.patching.preparation import Plan, Values, read_values
-from interp.patching.replacements import Alone, Kind, replacements
+from interp.patching.pairs import Pairs, check_padding, text_read
+from interp.patching.patch_sites import OF_ROWS, Attending, PatchSite, StackName
+from interp.patching.patches import Cell, measure_sets
+from interp.patching.plain import PlainRun, plain_run
+from interp.patching.preparation import BUDGET, Plan, Values, read_values
 from interp.patching.results import Cells
-from interp.patching.resumption import Cell, measure_sets
 from interp.patching.sweeps import swept
-from interp.running import Tokens
-from interp.transformer import with_parts
+from interp.running import Tokens, as_batches, run
+from interp.tokens import TokenBatch
+from interp.transformer import Transformer, with_parts
 
+Kind = Literal["resample", "mean", "zero"]
 _ONE_ANSWER = (
     "the model gives all prompts the same answer, so they take little of it from each other: give pairs, whose "
     "corrupted prompts are drawn from, or prompts of another answer as donors="
@@ -46,8 +44,7 @@ class Options(TypedDict, total=False):
     stack, attention: as in `sweep`.
     mean: for `mean`, what `mean_activation` gave for this site; by default the mean over all tokens of the prompts.
     donors: for `resample`, prompts to draw from (sources and targets where there is an encoder); by default the
-        corrupted prompts of pairs, a prompt's own among them; else the other prompts. Where all have the same answer
-        these take nothing of it from each other, and an `InputWarning` says so.
+        corrupted prompts of pairs, else the other prompts, with an `InputWarning` if all have the same answer.
     seed: of the draw.
     budget: bytes of activations that one pass may hold.
     """
@@ -78,25 +75,21 @@ def ablate(
         prompts: what is run, padded on the right; of `Pairs` the clean prompts, with their answers.
         metrics: what to read, one or several, with their answers (`logit_difference(" he", " she")`).
         site, by: as in `sweep`. Keys that a query does not see stay unseen where `scores` are ablated.
-        kind: `resample`, another prompt's activation at the same position, one other prompt drawn for each (Chan 2022,
-            "Causal scrubbing"); `mean`, over real positions of a corpus; `zero`, which no prompt may ever have there,
-            so that what is lost is also the cost of a strange input. Of `scores` and `pattern`, whose keys are their
-            own prompt's, `zero` alone.
+        kind: `resample`, the activation at the same position of one other prompt, drawn for each (Chan 2022, "Causal
+            scrubbing"); `mean`, over real positions of a corpus; `zero`, a strange input, whose cost counts too. Of
+            `scores` and `pattern` `zero` alone.
         options: those of `Options`.
 
-    Returns:
-        Cells: values `*by prompt`.
-
     Raises:
-        InputError: no such site, axis, kind or option; a mean of the wrong shape; no other prompt to draw from.
+        InputError: as `sweep`; a mean of the wrong shape; no other prompt to draw from.
     """
     ablation = _Ablation(model, prompts, metrics, site, by, kind, options)
     plan = ablation.plan
     if site == "z" or (plan.patch_site.in_engine(plan.by) and not plan.patch_site.units):  # the plain run has these
         values = swept(plan, (ablation.run, ablation.replaced()), ablation.values, ablation.budget)
     else:
-        sets = ablation.measure(plan.by, [[cell] for cell in product(*map(range, plan.shape))])
-        values = {name: value.view(*plan.shape, -1) for name, value in sets.items()}
+        values = ablation.measure(plan.by, [[cell] for cell in product(*map(range, plan.shape))])
+        values = {name: value.view(*plan.shape, -1) for name, value in values.items()}
     values = {name: plan.by_name(value) for name, value in values.items()}
     return plan.cells(values, ablation.values, {}, kind=kind)
 
@@ -110,15 +103,9 @@ def ablate_cells(
     kind: Kind = "resample",
     **options: Unpack[Options],
 ) -> Cells:
-    """Ablate each of some cells alone: `(layer, head)` of `z`, `(layer, neuron)` of `mlp.post`, `(layer,)` of streams.
+    """Ablate listed cells, each alone: `(layer, head)` of `z`, `(layer, neuron)` of `mlp.post`, `(layer,)` of streams.
 
-    The other arguments are those of `ablate`.
-
-    Returns:
-        Cells: values `cell prompt`, in the order given.
-
-    Raises:
-        InputError: as `ablate`, or a cell that the model lacks.
+    The other arguments are those of `ablate`. The `Cells` have the axis `cell`, in the order given.
     """
     return _Ablation(model, prompts, metrics, site, ("layer",), kind, options).listed(cells, "cell")
 
@@ -132,15 +119,9 @@ def ablate_in_order(
     kind: Kind = "resample",
     **options: Unpack[Options],
 ) -> Cells:
-    """Ablate cells one after the other, each with all before it: how fast the metric falls, and what it falls to.
+    """Ablate cells, each with all before it: how fast the metric falls, and what it falls to.
 
-    Cells and arguments are those of `ablate_cells`.
-
-    Returns:
-        Cells: values `step prompt`; at step i, cells 0 to i of `order` are ablated together.
-
-    Raises:
-        InputError: as `ablate_cells`, or a cell named twice.
+    Arguments are those of `ablate_cells`. At step i of the axis `step`, cells 0 to i of `order` are ablated together.
     """
     return _Ablation(model, prompts, metrics, site, ("layer",), kind, options).listed(order, "step")
 
@@ -150,63 +131,167 @@ class _Ablation:
 
     @torch.no_grad()
     def __init__(
-        self,
-        model: Model,
-        prompts: Tokens | Pairs,
-        metrics: Metric | Sequence[Metric],
-        site: str,
-        by: Sequence[str],
-        kind: Kind,
-        options: Options,
+        self, model: Model, prompts: Any, metrics: Any, site: str, by: Sequence[str], kind: Kind, options: Options
     ):
         if unknown := options.keys() - Options.__annotations__.keys():
             raise InputError(f"no option {', '.join(unknown)} here: expected {', '.join(Options.__annotations__)}")
         model, self.kind, self.budget = with_parts(model, "an ablation"), kind, options.get("budget", BUDGET)
-        alone = Alone.of(model, prompts, options.get("target"))
-        where = options.get("stack"), options.get("attention", "self")
-        self.plan = Plan.of(model, alone, metrics, site, by, "noise", *where)
+        alone = _Alone.from_prompts(model, prompts, options.get("target"))
+        place = options.get("stack"), options.get("attention", "self")
+        self.plan = Plan.from_arguments(model, alone, metrics, site, by, "noise", *place)
         donors = options.get("donors")
         if donors is None and kind == "resample" and isinstance(prompts, Pairs):
             first, second = prompts.to(model.device).inputs[1]
-            if prompts.reaches(self.plan.patch_site.stack):
+            if prompts.source is None or self.plan.patch_site.stack == "decoder":  # else the two do not differ there
                 donors = first if second is None else (first, second)
-        drawn = options.get("mean"), donors, options.get("seed", 0)
-        self.instead = replacements(model, self.plan.patch_site, alone, kind, *drawn)
-        self.run = PlainRun.of(model, *alone.inputs[0])
+        drawing = options.get("mean"), donors, options.get("seed", 0)
+        self.instead = _replacements(model, self.plan.patch_site, alone, kind, *drawing)
+        self.run = plain_run(model, alone.inputs[0])
         self.values = read_values(model, self.run, self.plan.plain)
-        if donors is None and kind == "resample":
-            both = [(each.tokens, self.values[each.name] < 0) for each in self.plan.readouts if each.tokens is not None]
-            if any(len(answers.gather(1, wrong.long()[:, None]).unique()) == 1 for answers, wrong in both):
+        for readout in self.plan.readouts if donors is None and kind == "resample" else ():
+            wrong = (self.values[readout.name] < 0).long()[:, None]
+            if readout.tokens is not None and len(readout.tokens.gather(1, wrong).unique()) == 1:
                 warn(_ONE_ANSWER, InputWarning, stacklevel=4)
 
     def replaced(self) -> PlainRun:
-        """A run that has the replacements at the site, to patch from."""
         site = self.plan.patch_site
-        run = self.run.of_stack(site.stack)
+        run = self.run.in_stack(site.stack)
         layers = zip(self.instead, run[site.local], strict=True)
-        run = run.putting(site.local, [theirs.to(plain.dtype).expand_as(plain) for theirs, plain in layers])
+        theirs = [value.to(plain.dtype).expand_as(plain) for value, plain in layers]
+        run = replace(run, activations=run.activations | {site.local: theirs})
         return run if run.stack == self.run.stack else replace(self.run, source=run)
 
     def measure(self, by: Sequence[str], sets: Sequence[Sequence[Cell]]) -> Values:
-        """Each metric, `set prompt`, with each set of cells ablated together."""
-        tables = measure_sets(self.plan, self.run, by, sets, self.instead.__getitem__, self.budget)
-        return dict(zip((readout.name for readout in self.plan.readouts), tables, strict=True))
+        return measure_sets(self.plan, self.run, by, sets, self.instead.__getitem__, self.budget)
 
     def listed(self, cells: Sequence[Cell], axis: str) -> Cells:
-        """The metrics with each cell ablated (`cell`), or each with all before it (`step`)."""
         site, units = self.plan.patch_site, ("layer", *self.plan.patch_site.units)
-        sizes = {axis: site.size(axis) or 0 for axis in units}
+        sizes = {unit: site.size(unit) or 0 for unit in units}
         if not len(cells):
             raise InputError(f"expected at least one cell ({', '.join(sizes)}) to ablate, got none")
-        places = [(*cell,) if isinstance(cell, Iterable) and not is_number(cell) else (cell,) for cell in cells]
-        for place in places:
-            exist = [is_number(at) and -size <= at < size for at, size in zip(place, sizes.values(), strict=False)]
-            if len(place) != len(sizes) or not all(exist):
+        tuples = [(*cell,) if isinstance(cell, Iterable) and not is_number(cell) else (cell,) for cell in cells]
+        for cell in tuples:
+            exist = [is_number(at) and -size <= at < size for at, size in zip(cell, sizes.values(), strict=False)]
+            if len(cell) != len(sizes) or not all(exist):
                 limits = ", ".join(f"{name} 0-{size - 1}" for name, size in sizes.items())
-                raise InputError(f"no cell {place} of {site.site}: expected ({limits})")
-        places = [tuple(int(at) % sizes[unit] for at, unit in zip(place, units, strict=True)) for place in places]
-        if axis == "step" and len({*places}) != len(places):
-            raise InputError(f"an order names each cell once: expected {len({*places})} cells, got {len(places)}")
-        sets = [places[: at + 1] if axis == "step" else [places[at]] for at in range(len(places))]
-        more = {"kind": self.kind, "cells": (*places,), "units": units}
-        return replace(self.plan, by=(axis,)).cells(self.measure(units, sets), self.values, {}, **more)
+                raise InputError(f"no cell {cell} of {site.site}: expected ({limits})")
+        cells = [tuple(int(at) % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in tuples]
+        if axis == "step" and len({*cells}) != len(cells):
+            raise InputError(f"an order names each cell once: expected {len({*cells})} cells, got {len(cells)}")
+        sets = [cells[: step + 1] if axis == "step" else [cells[step]] for step in range(len(cells))]
+        fields = {"kind": self.kind, "cells": (*cells,), "units": units}
+        return replace(self.plan, by=(axis,)).cells(self.measure(units, sets), self.values, {}, **fields)
+
+
+class _Alone(Pairs):
+    """Prompts without a corrupted twin, for metrics that ask pairs where to read: any position may change."""
+
+    def __post_init__(self) -> None:
+        check_padding("prompts to ablate", self.clean)
+        self.check_fixed()
+
+    @property
+    def first_changed(self) -> Int[Tensor, " prompt"]:
+        return torch.zeros_like(self.last)
+
+    @staticmethod
+    def from_prompts(model: Transformer, prompts: Tokens | Pairs, target: Tokens | None = None) -> "_Alone":
+        if not isinstance(prompts, Pairs):
+            batch, decoded = as_batches(model, prompts, target)
+            return _Alone(batch, batch, target=decoded)
+        if target is not None:
+            raise InputError("pairs bring their targets: expected no other")
+        pairs = prompts.to(model.device)
+        batch, decoded = pairs.inputs[0]
+        return _Alone(batch, batch, pairs.right, pairs.wrong, target=decoded, positions=pairs.positions)
+
+
+@torch.no_grad()
+def mean_activation(
+    model: Model,
+    texts: Tokens | Iterable[Tokens | tuple[Tokens, Tokens]],
+    site: str = "z",
+    *,
+    stack: StackName | None = None,
+    attention: Attending = "self",
+) -> Float[Tensor, "layer ..."]:
+    """The mean of a site over all real positions of texts, one of them in memory at a time.
+
+    `texts` are a text, or any number of them, of which each may be a batch (`TokenBatch`, or ids); of a model with an
+    encoder and a decoder (sources, targets). The other arguments are those of `ablate`.
+
+    It is `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for a place in the stream.
+    """
+    patch_site = PatchSite.from_name(model, site, stack=stack, attention=attention)
+    _check_rows(patch_site.site, "mean")
+    return _mean(model, patch_site, [texts] if isinstance(texts, str | Tensor | TokenBatch) else texts)
+
+
+def _check_rows(site: str, kind: str) -> None:
+    if kind != "zero" and site in OF_ROWS:
+        raise InputError(f"cannot ablate {site!r} by kind={kind!r}: prompts differ in their keys; expected 'zero'")
+
+
+def _mean(model: Model, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Tensor, "layer ..."]:
+    two, total, count = len(model.config.stacks) > 1, torch.zeros((), dtype=torch.float64), 0
+    for text in texts:
+        if two and (not isinstance(text, tuple) or len(text) != 2):
+            raise InputError("this model reads two texts: expected (sources, targets), one such pair or more")
+        first, second = text if two else (text, None)
+        out = run(model, first, capture=patch_site.names, target=second)
+        mask = text_read((out.tokens, out.target), patch_site.counted("position")).mask
+        # in double precision: a long corpus must not lose its last batches to rounding
+        sums = torch.stack([out[name][mask].double().sum(0) for name in patch_site.names])
+        total = sums + total.to(model.device)
+        count += int(mask.sum())
+    if not count:
+        raise InputError("a mean needs at least one text: got none")
+    return (total / count).to(model.dtype)
+
+
+def _replacements(
+    model: Transformer, patch_site: PatchSite, prompts: Pairs, kind: Kind, mean: Tensor | None, donors: Any, seed: int
+) -> list[Tensor]:
+    """What is put in the place of a site's activations, as `ablate` says: broadcast to each layer's `prompt ...`."""
+    one_of("kind", kind, Kind)
+    for name, value, user in [("mean", mean, "mean"), ("donors", donors, "resample")]:
+        if value is not None and kind != user:
+            raise InputError(f"{name}= is not used by kind={kind!r}: leave it out")
+    _check_rows(patch_site.site, kind)
+    if kind == "zero":
+        return [torch.zeros((), device=model.device)] * patch_site.n_layers
+    if kind == "resample":
+        return _resampled(model, patch_site, prompts, donors, seed)
+    first, second = prompts.inputs[0]
+    mean = _mean(model, patch_site, [first if second is None else (first, second)]) if mean is None else mean
+    expected = (patch_site.n_layers, *patch_site.sizes[1:])
+    if mean.shape != expected:
+        raise InputError(f"the mean of {patch_site.site} must have shape {expected}, got {tuple(mean.shape)}")
+    return list(mean.to(model.device))
+
+
+def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors: Any, seed: int) -> list[Tensor]:
+    """What other prompts have there: the donors, or each other."""
+    two = len(model.config.stacks) > 1
+    if donors is not None and two and not isinstance(donors, tuple):
+        raise InputError("this model reads two texts: expected donors=(sources, targets)")
+    texts: Any = donors if two else (donors, None)
+    inputs = prompts.inputs[0] if donors is None else as_batches(model, *texts)
+    stack = patch_site.counted("position")
+    donor_batch, batch = text_read(inputs, stack), prompts.read_by(stack)
+    check_padding("donors", donor_batch)
+    fits = (donor_batch.lengths[None] >= batch.lengths[:, None]).cpu()  # a donor is at least as long
+    if donors is None:
+        fits.fill_diagonal_(False)
+    if not bool(fits.any(1).all()):
+        prompt = int((~fits.any(1)).nonzero()[0])
+        raise InputError(
+            f"prompt {prompt} has {int(batch.lengths[prompt])} tokens and no other prompt has as many to resample "
+            "from: give longer ones as donors=, or ablate by kind='mean'"
+        )
+    generator = torch.Generator().manual_seed(whole_number("seed", seed))
+    draw = torch.multinomial(fits.float(), 1, generator=generator)[:, 0].to(batch.lengths.device)
+    width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
+    activations = run(model, inputs[0], capture=patch_site.names, target=inputs[1])
+    values = [activations[name][draw] for name in patch_site.names]  # padded with less than nothing is cut off
+    return [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]

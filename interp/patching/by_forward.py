@@ -1,34 +1,136 @@
 """The plain way to intervene: one whole forward pass a cell. Slow, obvious, and what every fast path is compared with.
 
-An intervention is the edits of all sites that a cell changes. A sweep's cell is as in the other prompt's run. A path
-leads from one sender to receivers and takes two passes: the first lets the sender alone be as in the other prompt and
-records what the receivers get; the second gives them that, and nothing else.
+A sweep's cell is as in the other prompt's run. A path leads from one sender, what a head or a feed-forward writes, to
+receivers, what others read, and takes two passes: the first lets the sender alone be as in the other prompt and records
+what the receivers get; the second gives them that.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
+from interp.config import StackConfig
 from interp.edits import SelectiveEdit, patch
+from interp.errors import InputError, inside, one_of
+from interp.indices import Index, is_number
 from interp.model import Model
-from interp.patching.cell_tables import POSITIONAL
+from interp.patching.changed_rows import AFTER_CROSS, INTO, moment_after
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Inputs, Pairs
-from interp.patching.patch_sites import Attending, StackName, site_name
-from interp.patching.paths import THROUGH, Receiver, Sender, Through, check_paths, path_name
+from interp.patching.patch_sites import SITE_AXES, Attending, StackName, last_stack, site_name
 from interp.patching.preparation import Plan
-from interp.patching.results import Cells, Direction
+from interp.patching.results import POSITIONAL, Cells, Direction
 from interp.running import Run, run
 from interp.tap import Edit
 from interp.transformer import Transformer, with_parts
 
+# what is recomputed between sender and receivers, and the sites that are therefore kept as they were
+_ATTENTION = ("attn_out", "cross_attn_out")
+Through = Literal["nothing", "mlps", "everything"]
+THROUGH: dict[str, tuple[str, ...]] = {"nothing": (*_ATTENTION, "mlp_out"), "mlps": _ATTENTION, "everything": ()}
+Sender = Literal["z", "mlp_out"]
+Part = Literal["q", "k", "v", "mlp", "logits"]
+Moment = tuple[int, int]  # a layer, and where in it: before it (`INTO`), or after its attentions
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """What a path ends at, everywhere or at one position of each prompt's own tokens.
+
+    `position` is a number (negative: from its end), a name that the pairs have, or an array with one a prompt.
+    `part` is `q`, `k` or `v` of one head (for `k` and `v` a key/value head) or of all heads of a layer, `mlp`: what the
+    feed-forward of a layer reads, or `logits`: the stream that the output layer reads through the last norm.
+    """
+
+    part: Part
+    layer: int | None = None
+    head: int | None = None
+    position: Index | str | None = None
+
+    def __str__(self) -> str:
+        name = ".".join(str(part) for part in (self.layer, self.head, self.part) if part is not None)
+        return name if self.position is None else f"{name}@{self.position}"
+
+    def columns(self, pairs: Pairs, stack: str) -> Int[Tensor, " prompt"] | None:
+        """Its position in each prompt, of what `stack` reads; None where it is everywhere."""
+        if self.position is None or isinstance(self.position, str):
+            return None if self.position is None else pairs.positions[self.position]
+        columns = pairs.read_by(stack).columns(self.position)
+        if columns.shape[1] > 1:
+            raise InputError(f"expected one position of each prompt, got {self.position!r}")
+        return columns[:, 0]
+
+    def n_heads(self, config: StackConfig) -> int:
+        """How many heads read such a part for themselves; feed-forwards and the output layer read as one."""
+        return {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(self.part, 1)
+
+    def moment(self, config: StackConfig) -> Moment:
+        """When it reads; in parallel blocks feed-forwards read what attention reads."""
+        if self.layer is None:
+            return config.n_layers, INTO
+        return self.layer, AFTER_CROSS if self.part == "mlp" and not config.parallel else INTO
+
+
+def moment_written(config: StackConfig, sender: str, layer: int, attention: str = "self") -> Moment:
+    """The first moment at which the stream has what a sender wrote."""
+    return moment_after(config, layer, attention) if sender == "z" else (layer + 1, INTO)
+
+
+def check_paths(plan: Plan, receivers: Sequence[Receiver], through: Through) -> str:
+    """Refuse paths that do not exist, from the plan's site to the receivers; their name, `z -> 9.6.q, 9.9.q`."""
+    site, model = plan.patch_site, plan.transformer
+    sender, config = one_of("sender", site.site, Sender), model.config.stacks[site.stack]
+    one_of("through", through, Through)
+    if not receivers:
+        raise InputError('expected at least one receiver, such as Receiver("q", layer=9, head=6); got none')
+    for receiver in receivers:
+        _check_receiver(model, site.stack, plan.pairs, receiver)
+    names = ", ".join(map(str, receivers))
+    if max(receiver.moment(config) for receiver in receivers) < moment_written(config, sender, 0, site.attention):
+        raise InputError(f"no {sender} is written before {names} read: expected a receiver in a later layer")
+    return f"{sender} -> {names}"
+
+
+def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Receiver) -> None:
+    config, part = model.config.stacks[stack], receiver.part
+    lacking = {"mlp": model.stack(stack).blocks[0].mlp is None, "logits": stack != last_stack(model)}
+    parts = [part for part in get_args(Part) if not lacking.get(part)]
+    if part not in parts:
+        owner = "this model" if len(model.config.stacks) == 1 else f"the {stack}"
+        raise InputError(f"no receiver {part!r} in {owner}: expected one of {', '.join(parts)}")
+    if part == "logits":
+        if receiver.layer is not None:
+            raise InputError(f"the logits are read after all layers: expected no layer, got layer {receiver.layer}")
+    elif not is_number(receiver.layer) or not 0 <= receiver.layer < config.n_layers:
+        raise InputError(f"no layer {receiver.layer} to receive {part}: expected 0-{config.n_layers - 1}")
+    if config.qk_norm == "all" and part in {"q", "k"}:
+        raise InputError(
+            f"this model normalises {'queries' if part == 'q' else 'keys'} over all heads at once, so that none reads "
+            "by itself: expected a receiver v, mlp or logits"
+        )
+    heads = receiver.n_heads(config) if part in {"q", "k", "v"} else 0
+    if receiver.head is not None and not (is_number(receiver.head) and 0 <= receiver.head < heads):
+        expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
+        raise InputError(f"no head {receiver.head} of receiver {part}: {expected}")
+    if isinstance(receiver.position, str):
+        if receiver.position not in pairs.positions:
+            named = ", ".join(pairs.positions) or "no position"
+            raise InputError(f"no position {receiver.position!r} for receiver {receiver}: the pairs name {named}")
+        if stack != (differing := pairs.differing(stack)):
+            raise InputError(f"{receiver.position} is a position of what the {differing} reads: expected a number")
+    with inside(f"receiver {receiver}"):
+        receiver.columns(pairs, stack)
+
+
 Edits = dict[str, Edit | SelectiveEdit]  # by site
-Place = Mapping[str, int | Tensor]  # by axis of a site, its entry or, of positions, one a prompt
+Entry = Mapping[str, int | Tensor]  # by axis of a site, its entry or, of positions, one a prompt
 
 
 def sweep_by_forward(
@@ -42,18 +144,10 @@ def sweep_by_forward(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> Cells:
-    """Patch every cell of `site` in turn, each with one plain forward pass over all prompts.
-
-    Arguments and result are those of `interp.patching.sweep`.
-    """
-    plan = Plan.of(model, pairs, metrics, site, by, direction, stack, attention)
-    theirs = run_inputs(model, plan.inputs[1], capture=plan.patch_site.names)
-
-    def edits(layer: int, place: Place) -> Edits:
-        name = plan.patch_site.name(layer)
-        return {name: patch(theirs[name], **place)}
-
-    return cells_by_forward(plan, edits)
+    """`sweep` with one plain forward pass a cell over all prompts; arguments and result are the same."""
+    plan = Plan.from_arguments(model, pairs, metrics, site, by, direction, stack, attention)
+    source, names = run_inputs(model, plan.inputs[1], capture=plan.patch_site.names), plan.patch_site.names
+    return cells_by_forward(plan, lambda layer, entry: {names[layer]: patch(source[names[layer]], **entry)})
 
 
 def path_patch_by_forward(
@@ -69,31 +163,26 @@ def path_patch_by_forward(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> Cells:
-    """Patch the paths from every sender in turn, each with two plain forward passes over all prompts.
-
-    Arguments and result are those of `interp.patching.path_patch`.
-    """
+    """`path_patch` with two plain forward passes a cell over all prompts; arguments and result are the same."""
     model = with_parts(model, "path patching")
-    plan = Plan.of(model, pairs, metrics, sender, by, direction, stack, attention)
-    check_paths(plan, receivers, through)
-    patch_site, inputs = plan.patch_site, plan.inputs[0]
-    base, other = (run_inputs(model, each, capture="*") for each in plan.inputs)
-    read = {_site_read(model, patch_site.stack, receiver) for receiver in receivers}
+    plan = Plan.from_arguments(model, pairs, metrics, sender, by, direction, stack, attention)
+    paths, site, inputs = check_paths(plan, receivers, through), plan.patch_site, plan.inputs[0]
+    base, source = (run_inputs(model, each, capture="*") for each in plan.inputs)
+    capture = {_site_read(model, site.stack, receiver) for receiver in receivers}
 
-    def edits(layer: int, place: Place) -> Edits:
-        name, writes = patch_site.name(layer), {"self": "attn_out", "cross": "cross_attn_out"}[patch_site.attention]
-        own = site_name(patch_site.stack, layer, writes if sender == "z" else sender)  # which may write as it will
-        layers = range(patch_site.n_layers)
-        sites = [site_name(patch_site.stack, each, kind) for each in layers for kind in THROUGH[through]]
-        kept: Edits = {site: patch(base[site]) for site in sites if site != own and site in base.activations}
-        first = run_inputs(model, inputs, edit=kept | {name: patch(other[name], **place)}, capture=read)
-        return _received(model, patch_site.stack, first, receivers, pairs)
+    def edits(layer: int, entry: Entry) -> Edits:
+        name, writes = site.name(layer), {"self": "attn_out", "cross": "cross_attn_out"}[site.attention]
+        free = site_name(site.stack, layer, writes if sender == "z" else sender)  # what the sender may write to
+        frozen = {site_name(site.stack, at, kind) for at in range(site.n_layers) for kind in THROUGH[through]}
+        first_edits: Edits = {name: patch(base[name]) for name in frozen & {*base.activations} if name != free}
+        first = run_inputs(model, inputs, edit=first_edits | {name: patch(source[name], **entry)}, capture=capture)
+        return _received(model, site.stack, first, receivers, pairs)
 
-    return cells_by_forward(plan, edits, site=path_name(sender, receivers))
+    return cells_by_forward(plan, edits, site=paths)
 
 
-def cells_by_forward(plan: Plan, edits: Callable[[int, Place], Edits], **more: Any) -> Cells:
-    """The metrics with each cell's `edits`, which are those of a layer and a place on the site's axes."""
+def cells_by_forward(plan: Plan, edits: Callable[[int, Entry], Edits], **fields: Any) -> Cells:
+    """The metrics with each cell's `edits`, which are those of a layer and an entry on the site's axes."""
     pairs, site = plan.pairs, plan.patch_site
     clean, corrupt = unpatched_by_forward(plan.model, pairs, plan.plain)
     # where a prompt is too short any position will do: that is left out afterwards
@@ -102,13 +191,13 @@ def cells_by_forward(plan: Plan, edits: Callable[[int, Place], Edits], **more: A
     sizes = [len(columns[axis]) if axis in columns else site.size(axis) or 0 for axis in plan.by]
     values = {each.name: clean[each.name].new_empty(*sizes, len(pairs)) for each in plan.readouts}
     for cell in product(*map(range, sizes)):
-        entries = zip(plan.by[1:], cell[1:], strict=True)
-        place = {site.own_axis(axis): columns[axis][at] if axis in columns else at for axis, at in entries}
-        logits = run_inputs(plan.model, plan.inputs[0], edit=edits(cell[0], place)).logits
+        indices = zip(plan.by[1:], cell[1:], strict=True)
+        entry = {SITE_AXES.get(axis, axis): columns[axis][at] if axis in columns else at for axis, at in indices}
+        logits = run_inputs(plan.model, plan.inputs[0], edit=edits(cell[0], entry)).logits
         for readout in plan.readouts:
-            values[readout.name][cell] = readout.of_logits(logits).cpu()
+            values[readout.name][cell] = readout.from_logits(logits)
     ends = (clean, corrupt) if plan.direction == "noise" else (corrupt, clean)
-    return plan.cells(values, *ends, **more)
+    return plan.cells(values, *ends, **fields)
 
 
 def unpatched_by_forward(
@@ -116,19 +205,19 @@ def unpatched_by_forward(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The metrics of the clean and of the corrupted prompts as they are, by name, one number a prompt."""
     runs = [run_inputs(model, inputs).logits for inputs in pairs.inputs]
-    clean, corrupt = ({each.name: each.of_logits(logits).cpu() for each in readouts} for logits in runs)
+    clean, corrupt = ({each.name: each.from_logits(logits).cpu() for each in readouts} for logits in runs)
     return clean, corrupt
 
 
-def run_inputs(model: Model, inputs: Inputs, **how: Any) -> Run:
+def run_inputs(model: Model, inputs: Inputs, **options: Any) -> Run:
     """Run a model on what it reads, of one or two texts."""
-    return run(model, inputs[0], target=inputs[1], **how)
+    return run(model, inputs[0], target=inputs[1], **options)
 
 
 def _received(model: Transformer, stack: str, first: Run, receivers: Sequence[Receiver], pairs: Pairs) -> Edits:
     """Edits that give all receivers what they got in the first pass."""
     values: dict[str, Tensor] = {}
-    places: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    regions: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for receiver in receivers:
         site, columns = _site_read(model, stack, receiver), receiver.columns(pairs, stack)
         value = first[site]
@@ -137,16 +226,16 @@ def _received(model: Transformer, stack: str, first: Run, receivers: Sequence[Re
             value = model.stack(stack).blocks[receiver.layer].feed_forward.out(value)
             site = site_name(stack, receiver.layer, "mlp_out")
         values[site] = value
-        region = (slice(None), slice(None)) if columns is None else (torch.arange(len(pairs)), columns)
-        places[site].append((*region, slice(None) if receiver.head is None else receiver.head))
+        rows = (slice(None), slice(None)) if columns is None else (torch.arange(len(pairs)), columns)
+        regions[site].append((*rows, slice(None) if receiver.head is None else receiver.head))
 
     def edit(plain: Tensor, site: str) -> Tensor:
         changed = plain.clone()
-        for place in places[site]:
-            changed[place] = values[site][place]
+        for region in regions[site]:
+            changed[region] = values[site][region]
         return changed
 
-    return {site: partial(edit, site=site) for site in places}
+    return {site: partial(edit, site=site) for site in regions}
 
 
 def _site_read(model: Transformer, stack: str, receiver: Receiver) -> str:

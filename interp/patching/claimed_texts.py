@@ -19,6 +19,7 @@ from interp.patching.patch_sites import PatchSite, last_stack
 from interp.running import Tokens, as_batches
 
 Heads = Collection[tuple[int, int]]  # layer and head
+How = Literal["hide", "exchange", "remove"]
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,11 @@ class Read:
 def _tensor(name: str, value: Any, expected: str) -> Tensor:
     """A tensor of what may be a list or an array: whole numbers, or True and False, on as many axes as are expected."""
     with suppress(TypeError, ValueError, RuntimeError):
-        found = torch.as_tensor(value)
-        fits = (found.dtype == torch.bool) == ("True" in expected) and not found.is_floating_point()
-        if fits and found.ndim == 1 + (" x " in expected):
-            return found
+        tensor = torch.as_tensor(value)
+        fits = (tensor.dtype == torch.bool) == ("True" in expected) and not tensor.is_floating_point()
+        if fits and tensor.ndim == 1 + (" x " in expected):
+            return tensor
     raise InputError(f"expected {name} as {expected}; got {value!r}")
-
-
-How = Literal["hide", "exchange", "remove"]
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,6 @@ class Claim:
     `read` None is the log-probability of the text's own next tokens at the rows, summed, in nats. `how` is what happens
     to the keys: "hide" masks them, "exchange" gives each its weight times the value of the key that `others` names for
     it, "remove" takes its weight times its value out. Lists and arrays are taken for tensors.
-
-    Raises:
-        InputError: no row, a row without a key, or a row claimed twice; an exchange without other keys; numbers of
-            another shape or kind.
     """
 
     prompt: int
@@ -73,33 +67,30 @@ class Claim:
         rows = self.queries.tolist()
         if not rows or len(rows) != len(self.keys):
             raise InputError(f"a claim has rows, and keys for each: got {len(rows)} rows and keys for {len(self.keys)}")
-        where, empty = f"a claim on text {self.prompt}", (~self.keys.any(1)).tolist()
+        name, empty = f"a claim on text {self.prompt}", (~self.keys.any(1)).tolist()
         if any(empty):
-            raise InputError(f"row {rows[empty.index(True)]} of {where} claims no key")
+            raise InputError(f"row {rows[empty.index(True)]} of {name} claims no key")
         if len({*rows}) != len(rows):
-            raise InputError(f"{where} names a row twice: {rows}")
+            raise InputError(f"{name} names a row twice: {rows}")
         if (self.how == "exchange") != (self.others is not None):
-            raise InputError(f"{where}: expected `others` where keys are exchanged, and only there")
+            raise InputError(f"{name}: expected `others` where keys are exchanged, and only there")
         if self.others is not None and not bool(self.others[self.keys].ge(0).all()):
-            raise InputError(f"{where}: expected another key for each that is exchanged")
+            raise InputError(f"{name}: expected another key for each that is exchanged")
 
 
 class ClaimedTexts:
-    """The texts of a call, and which attention of the model claims are on.
-
-    Claims are on `rows` of some texts, their keys are those of `keys`, and `read` are the texts read at the end.
-    """
+    """The texts of a call: claims are on `rows`, their keys are those of `keys`, and `ends` are read at the end."""
 
     def __init__(self, model: Model, inputs: Inputs, patch_site: PatchSite):
         self.model, self.inputs, self.patch_site = model, inputs, patch_site
         stacks = patch_site.stack, patch_site.counted("key"), last_stack(model)
-        self.rows, self.keys, self.read = (text_read(inputs, stack) for stack in stacks)
+        self.rows, self.keys, self.ends = (text_read(inputs, stack) for stack in stacks)
 
     def read_of(self, claim: Claim) -> Read:
         """What a claim reads: by default its own next tokens."""
         if claim.read is not None:
             return claim.read
-        ids = self.read.ids
+        ids = self.ends.ids
         return Read(claim.queries, log_probabilities(ids[claim.prompt, claim.queries.to(ids.device) + 1]))
 
 
@@ -109,21 +100,21 @@ def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tenso
 
     def value(logits: Float[Tensor, "*cells read output"]) -> Float[Tensor, "*cells"]:
         picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
-        most = logits.amax(-1, keepdim=True)
-        rest = (logits - most).exp_().sum(-1, keepdim=True).log_()  # one sum, where log_softmax writes every token's
-        return (picked - most - rest)[..., 0].sum(-1)
+        top = logits.amax(-1, keepdim=True)
+        rest = (logits - top).exp_().sum(-1, keepdim=True).log_()  # one sum, where log_softmax writes every token's
+        return (picked - top - rest)[..., 0].sum(-1)
 
     return value
 
 
 def edits_of(patch_site: PatchSite, changes: Sequence[tuple[int, Claim, Heads]]) -> dict[str, Edit]:
     """The edits that hide, exchange or remove claimed keys: rows of the batch, each with a claim and its heads."""
-    edited: dict[str, list[tuple[int, Claim, list[int]]]] = defaultdict(list)
+    by_site: dict[str, list[tuple[int, Claim, list[int]]]] = defaultdict(list)
     for prompt, claim, heads in changes:
         for layer in {layer for layer, _ in heads}:
             site = patch_site.name(layer).removesuffix("scores") + ("scores" if claim.how == "hide" else "pattern")
-            edited[site].append((prompt, claim, [head for other, head in heads if other == layer]))
-    return {site: partial(_with_changed_keys, changes=own) for site, own in edited.items()}
+            by_site[site].append((prompt, claim, [head for head_layer, head in heads if head_layer == layer]))
+    return {site: partial(_with_changed_keys, changes=site_changes) for site, site_changes in by_site.items()}
 
 
 def _with_changed_keys(
@@ -134,25 +125,22 @@ def _with_changed_keys(
     for prompt, claim, heads in changes:
         inside = claim.queries < rows.shape[-2]
         keys = claim.keys[inside, : rows.shape[-1]].to(rows.device)
-        where = prompt, torch.tensor([*heads])[:, None], claim.queries[inside], slice(keys.shape[1])
+        index = prompt, torch.tensor([*heads])[:, None], claim.queries[inside], slice(keys.shape[1])
         if claim.how == "hide":
-            rows[where] = rows[where].masked_fill(keys, -torch.inf)
+            rows[index] = rows[index].masked_fill(keys, -torch.inf)
         else:
-            others = torch.full_like(keys, -1, dtype=torch.long)
-            if claim.others is not None:
-                others = claim.others[inside, : keys.shape[1]].to(rows.device)
-            rows[where] = moved(rows[where], keys, others)
+            substitutes = torch.full_like(claim.keys, -1, dtype=torch.long) if claim.others is None else claim.others
+            rows[index] = moved(rows[index], keys, substitutes[inside, : keys.shape[1]].to(rows.device))
     return rows
 
 
 def moved(
-    pattern: Float[Tensor, "*head row key"], taken: Bool[Tensor, "row key"], others: Int[Tensor, "row key"]
+    pattern: Float[Tensor, "*head row key"], keys: Bool[Tensor, "row key"], substitutes: Int[Tensor, "row key"]
 ) -> Float[Tensor, "*head row key"]:
-    """The weights of values where keys are taken out, or stand aside for `others` (-1: for none)."""
-    weights = pattern * taken
-    return (pattern - weights).scatter_add(
-        -1, others.clamp(min=0).expand_as(pattern), (weights * (others >= 0)).to(pattern)
-    )
+    """The weights of values where keys are removed, or replaced by `substitutes` (-1: by none)."""
+    weights = pattern * keys
+    index = substitutes.clamp(min=0).expand_as(pattern)
+    return (pattern - weights).scatter_add(-1, index, (weights * (substitutes >= 0)).to(pattern))
 
 
 def checked(
@@ -165,19 +153,17 @@ def checked(
     attention: str = "self",
 ) -> ClaimedTexts:
     """The texts, every claim inside its own."""
-    patch_site = PatchSite.of(model, "scores", stack=stack, attention=attention)
-    own = output is None or output is getattr(model, "output", None)
+    patch_site = PatchSite.from_name(model, "scores", stack=stack, attention=attention)
+    models_own = output is None or output is getattr(model, "output", None)
     if output is None and model.config.output == "none":
         raise InputError("this model has no output layer: give a probe of its final stream as `output`")
     texts = ClaimedTexts(model, as_batches(model, tokens, target), patch_site)
-    for batch in (texts.rows, texts.keys, texts.read):
+    for batch in (texts.rows, texts.keys, texts.ends):
         check_padding("texts", batch)
-    says_next = own and patch_site.stack == last_stack(model) and model.config.last.causal
+    says_next = models_own and patch_site.stack == last_stack(model) and model.config.last.causal
     for claim in claims:
         if claim.read is None and not says_next:
-            raise InputError(
-                "only a causal model with an output layer says the next token: name what else a claim reads (`read`)"
-            )
+            raise InputError("only a causal model's output layer says the next token: name what else a claim reads")
         if not 0 <= claim.prompt < len(texts.rows.ids):
             raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
         if fault := _fault(texts, claim):
@@ -187,25 +173,27 @@ def checked(
 
 def _fault(texts: ClaimedTexts, claim: Claim) -> str | None:
     """Why a claim does not lie inside its texts, or leaves a row no key in the layers that see least."""
-    length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.read))
+    length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.ends))
     rows, last = claim.queries.tolist(), length - 1 - (claim.read is None)
     if min(rows) < 0 or max(rows) > last:
-        that = ", rows that a token follows" * (claim.read is None)
-        return f"names rows {rows}: expected 0-{last}{that}"
-    read = rows if claim.read is None else claim.read.positions.tolist()
-    if not read or min(read) < 0 or max(read) >= n_read:
-        return f"reads positions {read}: expected some of 0-{n_read - 1}"
+        followed = ", rows that a token follows" * (claim.read is None)
+        return f"names rows {rows}: expected 0-{last}{followed}"
+    positions = rows if claim.read is None else claim.read.positions.tolist()
+    if not positions or min(positions) < 0 or max(positions) >= n_read:
+        return f"reads positions {positions}: expected some of 0-{n_read - 1}"
     key, query = torch.arange(claim.keys.shape[1], device=claim.keys.device), claim.queries[:, None]
-    within = texts.patch_site.attention == "self"
-    seen = near = key <= query if texts.patch_site.causal and within else (key < n_keys).expand_as(claim.keys)
+    self_attention = texts.patch_site.attention == "self"
+    causal = texts.patch_site.causal and self_attention
+    visible = near = key <= query if causal else (key < n_keys).expand_as(claim.keys)
     config = texts.model.config.stacks[texts.patch_site.stack]
-    if within and (reaches := [at for at in map(config.reach, range(config.n_layers)) if at is not None]):
-        near = seen & ((key - query).abs() <= min(reaches))
-    if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~near).all(1).any()):
+    reaches = [reach for reach in map(config.reach, range(config.n_layers)) if reach is not None]
+    if self_attention and reaches:
+        near = visible & ((key - query).abs() <= min(reaches))
+    if bool((claim.keys & ~visible).any()) or bool((claim.keys | ~near).all(1).any()):
         return "must name keys that its rows see, and leave each row another one"
     if claim.others is not None:
         row, key = claim.keys.nonzero(as_tuple=True)
-        other = claim.others[row, key]
-        if int(other.max()) >= claim.keys.shape[1] or not bool(seen[row, other].all()):
+        substitute = claim.others[row, key]
+        if int(substitute.max()) >= claim.keys.shape[1] or not bool(visible[row, substitute].all()):
             return "must exchange keys for others that their rows see"
     return None

@@ -1,11 +1,9 @@
 """Does what a head attends to matter to what is read of the model? Claimed keys are hidden from single heads.
 
-At the rows of a claim (a pronoun and its antecedent, a verb and its subject) a head's claimed keys are masked and the
-row's softmax taken over the rest, which is to take their mass off and renormalise. That moves mass to other keys, and
-where the claimed ones had most of it, many times what these had. So a claim may also leave the pattern as it is, and
-exchange the claimed keys' values for those of others, or take what they contribute out of the head's sum. What is
-measured is the drop in what is read at the end, all rows of a claim changed at once: in the log-probability of the
-text's own next tokens, or in anything else that an output layer, the model's or a probe, says of some positions.
+At the rows of a claim a head's claimed keys are masked and the row's softmax taken over the rest. That moves mass to
+other keys. So a claim may also leave the pattern as it is, and exchange the claimed keys' values for those of others,
+or take what they contribute out of the head's sum. We measure the drop in what is read at the end: the log-probability
+of the text's own next tokens, or what an output layer, the model's or a probe, says of some positions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,22 +16,24 @@ from interp.attention import Attention
 from interp.errors import InputError
 from interp.indices import is_number
 from interp.model import Model
-from interp.patching.changed_rows import ChangedRows, Place, Suffix, after
+from interp.patching.changed_rows import ChangedRows, Place, Suffix, moment_after
 from interp.patching.claimed_texts import Claim, ClaimedTexts, Heads, Read, checked, edits_of, moved
 from interp.patching.engine import resume
-from interp.patching.memory import fitting, rows_at_once
 from interp.patching.pairs import text_read
 from interp.patching.patch_sites import Attending, StackName, last_stack
-from interp.patching.plain import PlainRun, after_attention, visibility_of
-from interp.patching.resumption import resumed
+from interp.patching.patches import resumed
+from interp.patching.plain import PlainRun, after_attention, plain_run, visibility_of
+from interp.patching.preparation import fitting, rows_at_once
 from interp.running import Tokens, run
 from interp.tap import Tap
-from interp.transformer import Block, Sublayer, Transformer
+from interp.transformer import Transformer
 
 _LOGITS = 1 << 22  # numbers that the output layer says at a time: 16 MB
-# Claims on a text that share a pass, the layers whose heads their keys are hidden from, and which heads: None are all,
-# else those of one layer, each with the claim (of the first list) that it is measured for.
-_Party = tuple[list[int], range, list[tuple[int, int]] | None]
+# claims on a text that share a pass, the layers whose heads their keys are hidden from, and which heads: None are all,
+# else those of one layer, each with the place of its claim in the first list
+_Heads = list[tuple[int, int]] | None
+_Party = tuple[list[int], range, _Heads]
+_Cells = Bool[Tensor, "claim layer head"]
 
 
 @torch.no_grad()
@@ -46,13 +46,12 @@ def knock_out(
     target: Tokens | None = None,
     stack: StackName | None = None,
     attention: Attending = "self",
-    cells: Bool[Tensor, "claim layer head"] | None = None,
+    cells: _Cells | None = None,
 ) -> Float[Tensor, "claim layer head"]:
     """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
 
     (Or exchanged, or removed: `Claim.how`.) Above 0: the head needs the claimed keys. All rows of a claim change at
-    once; `keys` count columns of the batch. The claims of a text go through the model together, and of each only the
-    rows that can have changed and are needed.
+    once; `keys` count columns of the batch.
 
     Args:
         model: a transformer, causal or not, or an encoder and a decoder.
@@ -65,29 +64,28 @@ def knock_out(
         cells: which heads each claim is asked of; the others are NaN. By default all.
 
     Raises:
-        InputError: neither `output` nor an output layer; a claim without `read` where there is no next token; a claim
-            outside its text, or that leaves a row nothing else to attend to; no such stack or attention; `cells` of
-            another shape.
+        InputError: neither `output` nor an output layer; a claim outside its text, without `read` where there is no
+            next token, or that leaves a row nothing else to attend to; no such stack or attention.
     """
     if not isinstance(model, Transformer):
-        where = {"target": target, "stack": stack, "attention": attention, "cells": cells}
-        return knock_out_by_forward(model, tokens, claims, output, **where)
+        options = {"target": target, "stack": stack, "attention": attention, "cells": cells}
+        return knock_out_by_forward(model, tokens, claims, output, **options)
     texts = checked(model, tokens, claims, output, target, stack, attention)
     output = output or model.output
     assert output is not None
-    base = PlainRun.of(model, *texts.inputs)
+    base = plain_run(model, texts.inputs)
     drops = base.final.new_full(_shape(texts, claims, cells), 0.0 if cells is None else torch.nan)
-    every_read = [*map(texts.read_of, claims)]
-    plain, stretches = _plain_values(claims, every_read, base, output), [_stretch(texts, claim) for claim in claims]
-    for some, layers, heads in _parties(texts, claims, stretches, cells):
-        reads = [every_read[at] for at in some]
-        last = max(1 + int(read.positions.max()) for read in reads)
+    reads, spans = [*map(texts.read_of, claims)], [_span(texts, claim) for claim in claims]
+    plain = _plain_values(claims, reads, base, output)
+    for party, layers, heads in _parties(texts, claims, spans, cells):
+        last = max(1 + int(reads[index].positions.max()) for index in party)
         if texts.patch_site.stack == last_stack(model):
-            last = max(stretches[at].stop for at in some)
-        changed = ChangedKeys(texts, base, [claims[at] for at in some], last)
-        measured = [(at, slice(None)) for at in some] if heads is None else [(some[at], head) for at, head in heads]
-        for (at, head), value in zip(measured, _hidden_values(changed, reads, layers, heads, output), strict=True):
-            drops[at, layers.start : layers.stop, head] = plain[at] - value
+            last = max(spans[index].stop for index in party)
+        changed = ChangedKeys(texts, base, [claims[index] for index in party], last)
+        values = _hidden_values(changed, [reads[index] for index in party], layers, heads, output)
+        measured = [(index, slice(None)) for index in party] if heads is None else [(party[at], h) for at, h in heads]
+        for (index, head), value in zip(measured, values, strict=True):
+            drops[index, layers.start : layers.stop, head] = plain[index] - value
     return drops
 
 
@@ -95,45 +93,35 @@ def knock_out(
 def knock_out_together(
     model: Model, tokens: Tokens, claims: Sequence[Claim], heads: Sequence[Heads], output: nn.Linear | None = None
 ) -> Float[Tensor, " claim"]:
-    """Drop in what each claim reads, with its keys hidden from several heads at once, in the read's unit.
+    """Drop in what each claim reads, with its keys changed in several heads at once, in the read's unit.
 
-    (Or exchanged, or removed: `Claim.how`.) Heads that do the same stand in for each other, so the drop without any of
-    them may be larger than all drops without one added up.
-
-    Args:
-        model: a model of one stack.
-        tokens: the texts, padded on the right.
-        claims: on any of them.
-        heads: for each claim, the (layer, head) pairs whose keys are hidden, exchanged or removed.
-        output: as for `knock_out`.
-
-    Raises:
-        InputError: as for `knock_out`; a head that the model does not have.
+    `heads` are, for each claim, (layer, head) pairs of a model of one stack; the other arguments are those of
+    `knock_out`. Heads that do the same stand in for each other: the drop may be larger than all single ones added up.
     """
     texts, config = checked(model, tokens, claims, output), model.config.last
     if len(heads) != len(claims) or not all(heads):
         raise InputError(f"expected heads for each of {len(claims)} claims, and at least one")
-    for layer, head in (each for named in heads for each in named):
+    for layer, head in (pair for pairs in heads for pair in pairs):
         if not (is_number(layer) and is_number(head) and 0 <= layer < config.n_layers and 0 <= head < config.n_heads):
-            expected = f"expected layers 0-{config.n_layers - 1}, heads 0-{config.n_heads - 1}"
-            raise InputError(f"no head {layer}.{head}: {expected}")
+            limits = f"layers 0-{config.n_layers - 1}, heads 0-{config.n_heads - 1}"
+            raise InputError(f"no head {layer}.{head}: expected {limits}")
     if not isinstance(model, Transformer):
         return _by_forward(texts, output, zip(claims, heads, strict=True))
     output = output or model.output
     assert output is not None
-    base, stack, reads = PlainRun.of(model, *texts.inputs), texts.patch_site.stack, [*map(texts.read_of, claims)]
-    whole = [*enumerate(texts.rows.lengths[[claim.prompt for claim in claims]].tolist())]
-    widths = [1 + int(reads[at].positions.max()) if texts.patch_site.causal else length for at, length in whole]
-    first = [min(layer for layer, _ in named) for named in heads]
+    base, site, reads = plain_run(model, texts.inputs), texts.patch_site, [*map(texts.read_of, claims)]
+    lengths = texts.rows.lengths[[claim.prompt for claim in claims]].tolist()
+    widths = [1 + int(read.positions.max()) if site.causal else n for read, n in zip(reads, lengths, strict=True)]
+    lowest = [min(layer for layer, _ in pairs) for pairs in heads]
     drops, plain = base.final.new_empty(len(claims)), _plain_values(claims, reads, base, output)
-    order = sorted(range(len(claims)), key=lambda at: (first[at], widths[at]))
-    for some in fitting(order, widths.__getitem__, rows_at_once(model, 3), first.__getitem__):
-        prompts = torch.tensor([claims[at].prompt for at in some], device=model.device)
-        own = base.take(prompts, {stack: max(widths[at] for at in some)})
-        edits = edits_of(texts.patch_site, [(row, claims[at], heads[at]) for row, at in enumerate(some)])
-        after = resumed(model, own, texts.patch_site, edits, first[some[0]])
-        for row, at in enumerate(some):
-            drops[at] = plain[at] - reads[at].value(output(after[row, reads[at].positions]))
+    order = sorted(range(len(claims)), key=lambda index: (lowest[index], widths[index]))
+    for party in fitting(order, widths.__getitem__, rows_at_once(model, 3), lowest.__getitem__):
+        prompts = torch.tensor([claims[index].prompt for index in party], device=model.device)
+        part_run = base.take(prompts, {site.stack: max(widths[index] for index in party)})
+        edits = edits_of(site, [(row, claims[index], heads[index]) for row, index in enumerate(party)])
+        final = resumed(model, part_run, site, edits, lowest[party[0]])
+        for row, index in enumerate(party):
+            drops[index] = plain[index] - reads[index].value(output(final[row, reads[index].positions]))
     return drops
 
 
@@ -147,36 +135,35 @@ def knock_out_by_forward(
     target: Tokens | None = None,
     stack: StackName | None = None,
     attention: Attending = "self",
-    cells: Bool[Tensor, "claim layer head"] | None = None,
+    cells: _Cells | None = None,
 ) -> Float[Tensor, "claim layer head"]:
-    """The plain way: one whole forward pass for each claim and head. As `knock_out` otherwise."""
+    """`knock_out` with one whole forward pass for each claim and head."""
     texts = checked(model, tokens, claims, output, target, stack, attention)
     shape = _shape(texts, claims, cells)
     cells = torch.ones(shape, dtype=torch.bool) if cells is None else cells
-    drops = _by_forward(texts, output, ((claims[at], [(layer, head)]) for at, layer, head in cells.nonzero().tolist()))
+    single = ((claims[index], [(layer, head)]) for index, layer, head in cells.nonzero().tolist())
+    drops = _by_forward(texts, output, single)
     table = drops.new_full(shape, torch.nan)
     table[cells.to(table.device)] = drops
     return table
 
 
-def _by_forward(texts: ClaimedTexts, output: nn.Linear | None, asked: Iterable[tuple[Claim, Heads]]) -> Tensor:
+def _by_forward(texts: ClaimedTexts, output: nn.Linear | None, changes: Iterable[tuple[Claim, Heads]]) -> Tensor:
     """The drop of each claim with its keys changed in some heads."""
     model, (inputs, target) = texts.model, texts.inputs
-    final = "logits" if output is None else f"{last_stack(model)}.resid_final"
-    before = run(model, inputs, capture=final, target=target)[final]
-    drops = [before.new_empty(0)]
-    for claim, heads in asked:
-        edit, read = edits_of(texts.patch_site, [(claim.prompt, claim, heads)]), texts.read_of(claim)
-        after = run(model, inputs, capture=final, edit=edit, target=target)[final]
-        finals = (each[claim.prompt, read.positions] for each in (before, after))
-        plain, hidden = (read.value(each if output is None else output(each)) for each in finals)
-        drops.append((plain - hidden)[None])
+    site = "logits" if output is None else f"{last_stack(model)}.resid_final"
+    plain = run(model, inputs, capture=site, target=target)[site]
+    drops = [plain.new_empty(0)]
+    for claim, heads in changes:
+        edit, reading = edits_of(texts.patch_site, [(claim.prompt, claim, heads)]), texts.read_of(claim)
+        changed = run(model, inputs, capture=site, edit=edit, target=target)[site]
+        ends = (each[claim.prompt, reading.positions] for each in (plain, changed))
+        values = [reading.value(end if output is None else output(end)) for end in ends]
+        drops.append((values[0] - values[1])[None])
     return torch.cat(drops)
 
 
-def _shape(
-    texts: ClaimedTexts, claims: Sequence[Claim], cells: Bool[Tensor, "claim layer head"] | None
-) -> tuple[int, int, int]:
+def _shape(texts: ClaimedTexts, claims: Sequence[Claim], cells: _Cells | None) -> tuple[int, int, int]:
     config = texts.model.config.stacks[texts.patch_site.stack]
     shape = len(claims), config.n_layers, config.n_heads
     if cells is not None and cells.shape != shape:
@@ -188,68 +175,62 @@ def _plain_values(
     claims: Sequence[Claim], reads: Sequence[Read], base: PlainRun, output: nn.Linear
 ) -> list[Float[Tensor, ""]]:
     """What each claim reads where nothing changes; claims that share a `Read` share the output layer's work."""
-    values: dict[tuple[int, int], Tensor] = {}
     names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
-    for name, read in zip(names, reads, strict=True):
-        if name not in values:
-            values[name] = read.value(output(base.final[name[0], read.positions]))
+    unique = dict(zip(names, reads, strict=True))
+    values = {name: read.value(output(base.final[name[0], read.positions])) for name, read in unique.items()}
     return [values[name] for name in names]
 
 
-def _stretch(texts: ClaimedTexts, claim: Claim) -> range:
-    """The positions of its text that a claim can change and that matter to what it reads.
-
-    In a causal stack nothing before the first row changes, and nothing after the last one that is claimed or read is
-    seen by any that is.
-    """
+def _span(texts: ClaimedTexts, claim: Claim) -> range:
+    """The positions of its text that a claim can change and that matter to what it reads."""
     if not texts.patch_site.causal:
         return range(int(texts.rows.lengths[claim.prompt]))
-    read = claim.queries if claim.read is None else claim.read.positions
-    return range(int(claim.queries.min()), 1 + max(int(claim.queries.max()), int(read.max())))
+    positions = claim.queries if claim.read is None else claim.read.positions
+    return range(int(claim.queries.min()), 1 + max(int(claim.queries.max()), int(positions.max())))
 
 
 def _parties(
-    texts: ClaimedTexts,
-    claims: Sequence[Claim],
-    stretches: Sequence[range],
-    cells: Bool[Tensor, "claim layer head"] | None,
+    texts: ClaimedTexts, claims: Sequence[Claim], spans: Sequence[range], cells: _Cells | None
 ) -> Iterator[_Party]:
     """All heads of all claims, as many layers at once as fit; or some heads of each, a layer at a time.
 
-    Claims of about the same stretch go together: a pass carries every row that any of its claims can change.
+    Claims of about the same span go together: a pass carries every row that any of its claims can change.
     """
-    config, most = texts.model.config.stacks[texts.patch_site.stack], rows_at_once(texts.model, 3)
-    onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.read.ids.shape[1]
-    prompts, lengths = [claim.prompt for claim in claims], [*map(len, stretches)]
-    order = sorted(range(len(claims)), key=lambda at: (prompts[at], stretches[at].start, stretches[at].stop))
+    config, limit = texts.model.config.stacks[texts.patch_site.stack], rows_at_once(texts.model, 3)
+    onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.ends.ids.shape[1]
+    prompts, lengths = [claim.prompt for claim in claims], [*map(len, spans)]
+    order = sorted(range(len(claims)), key=lambda index: (prompts[index], spans[index].start, spans[index].stop))
     if cells is None:  # the last layers' cells are not carried at all their rows
         carried = [max(0, config.n_layers - 2) * length + config.n_layers * onward for length in lengths]
         rows = [config.n_heads * (2 * len(claim.queries) + n) for claim, n in zip(claims, carried, strict=True)]
-        for party in fitting(order, rows.__getitem__, most, prompts.__getitem__):
-            together = max(1, int(config.n_layers / max(1.0, sum(rows[at] for at in party) / most)))
-            for start in range(0, config.n_layers, together):
-                yield party, range(start, min(config.n_layers, start + together)), None
+        for party in fitting(order, rows.__getitem__, limit, prompts.__getitem__):
+            n_layers = max(1, int(config.n_layers / max(1.0, sum(rows[index] for index in party) / limit)))
+            for start in range(0, config.n_layers, n_layers):
+                yield party, range(start, min(config.n_layers, start + n_layers)), None
         return
     for layer in range(config.n_layers):
         heads = [claim.nonzero()[:, 0].tolist() for claim in cells[:, layer]]
-        rows = [len(heads[at]) * (len(claims[at].queries) + lengths[at] + onward) for at in range(len(claims))]
-        for party in fitting([at for at in order if heads[at]], rows.__getitem__, most, prompts.__getitem__):
-            measured = [(number, head) for number, at in enumerate(party) for head in heads[at]]
+        sizes = zip(heads, claims, lengths, strict=True)
+        rows = [len(each) * (len(claim.queries) + length + onward) for each, claim, length in sizes]
+        for party in fitting([index for index in order if heads[index]], rows.__getitem__, limit, prompts.__getitem__):
+            measured = [(number, head) for number, index in enumerate(party) for head in heads[index]]
             yield party, range(layer, layer + 1), measured
 
 
 class ChangedKeys:
-    """Claims on one text, and how they change the mix of values of every head at their rows, each head by itself."""
+    """Claims on one text, and how they change the mix of values of every head at their rows, each head by itself.
+
+    `base` is the run of all texts; of a causal stack that is read only `last` positions matter, None: all.
+    """
 
     def __init__(self, texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], last: int | None = None):
-        """`base` is the run of all texts; of a causal stack that is read only `last` positions matter, None: all."""
         model, patch_site, prompt = texts.model, texts.patch_site, claims[0].prompt
         assert isinstance(model, Transformer)
         lengths = {name: int(text_read(texts.inputs, name).lengths[prompt]) for name in model.config.stacks}
         if last is not None and model.config.last.causal:
             lengths[last_stack(model)] = last
-        whole = base.take(torch.tensor([prompt], device=base.batch.ids.device), lengths)
-        self.patch_site, self.whole, self.base = patch_site, whole, whole.of_stack(patch_site.stack)
+        self.whole = base.take(torch.tensor([prompt], device=base.batch.ids.device), lengths)
+        self.patch_site, self.base = patch_site, self.whole.in_stack(patch_site.stack)
         self.model, self.blocks = model, model.stack(patch_site.stack).blocks
         device, sizes = model.device, torch.tensor([len(claim.queries) for claim in claims])
         self.rows = torch.cat([claim.queries for claim in claims]).to(device)
@@ -257,72 +238,62 @@ class ChangedKeys:
         self.visibility = visibility_of(model, self.base, patch_site.attention, self.rows)
         length = self.visibility.n_keys
         claimed = torch.cat([claim.keys[:, :length] for claim in claims]).to(device)
-        hides = torch.tensor([claim.how == "hide" for claim in claims])
-        hidden = hides.repeat_interleave(sizes).to(device)[:, None]
-        self.keys, self.taken = claimed & hidden, claimed & ~hidden
-        others = [torch.full(claim.keys.shape, -1) if claim.others is None else claim.others for claim in claims]
-        self.others = torch.cat([each[:, :length] for each in others]).to(device)
+        hides = torch.tensor([claim.how == "hide" for claim in claims]).repeat_interleave(sizes).to(device)[:, None]
+        self.masked, self.moved = claimed & hides, claimed & ~hides
+        keys = [torch.full(claim.keys.shape, -1) if claim.others is None else claim.others for claim in claims]
+        self.substitutes = torch.cat([each[:, :length] for each in keys]).to(device)
+
+    def attn(self, layer: int) -> Attention:
+        """The attention of a layer whose keys change."""
+        attn = self.blocks[layer].attn if self.patch_site.attention == "self" else self.blocks[layer].cross_attn
+        assert attn is not None
+        return attn
 
     def dz(self, layer: int) -> Float[Tensor, "head row d_head"]:
         """How much each head's mix changes at the claimed rows of a layer, with its own claimed keys changed."""
-        _, sublayer, attn = self.attention(layer)
-        kept = {part: self.base[f"{sublayer.name}.{part}"][layer] for part in "qkvz"}
+        name = self.patch_site.local.removesuffix("scores")
+        plain = {part: self.base[f"{name}{part}"][layer] for part in "qkvz"}
         edits = {
-            "scores": lambda scores: scores.masked_fill(self.keys, -torch.inf),
-            "pattern": lambda pattern: moved(pattern, self.taken, self.others),
+            "scores": lambda scores: scores.masked_fill(self.masked, -torch.inf),
+            "pattern": lambda pattern: moved(pattern, self.moved, self.substitutes),
         }
-        z = attn.mix(kept["q"][:, self.rows], kept["k"], kept["v"], self.visibility, Tap(edit=edits))
-        return (z - kept["z"][:, self.rows])[0].transpose(0, 1)
-
-    def attention(self, layer: int) -> tuple[Block, Sublayer, Attention]:
-        """The block of a layer, and in it the attention whose keys change."""
-        block = self.blocks[layer]
-        sublayer = block.attention if self.patch_site.attention == "self" else block.cross
-        assert isinstance(sublayer.layer, Attention)
-        return block, sublayer, sublayer.layer
+        q, k, v = plain["q"][:, self.rows], plain["k"], plain["v"]
+        z = self.attn(layer).mix(q, k, v, self.visibility, Tap(edit=edits))
+        return (z - plain["z"][:, self.rows])[0].transpose(0, 1)
 
 
 def _hidden_values(
-    changed: ChangedKeys,
-    reads: Sequence[Read],
-    layers: range,
-    cells: Sequence[tuple[int, int]] | None,
-    output: nn.Linear,
+    changed: ChangedKeys, reads: Sequence[Read], layers: range, cells: _Heads, output: nn.Linear
 ) -> Iterator[Float[Tensor, "layer cell"]]:
-    """What is read with keys hidden from each head of some layers, claim by claim; or from `cells`, one by one.
-
-    `reads` are those of the claims, `cells` claims and heads. All go through the model together.
-    """
+    """What is read with keys hidden from each head of some layers, claim by claim; or from `cells` (claim, head)."""
     model, base, rows, claim, device = changed.model, changed.base, changed.rows, changed.claim, changed.model.device
-    kind, looking = changed.patch_site.attention, [read.positions[None].to(device) for read in reads]
-    n_heads, first, picked = model.config.stacks[base.stack].n_heads, int(rows.min()), None
+    attention, n_heads, first = changed.patch_site.attention, model.config.stacks[base.stack].n_heads, int(rows.min())
     if cells is None:
+        picked, lead = None, (n_heads, 1, len(rows))
         cell = claim * n_heads + torch.arange(n_heads, device=device)[:, None]  # head row
-        lead, n_cells = (n_heads, 1, len(rows)), len(reads) * n_heads
     else:
-        own = [(claim == at).nonzero()[:, 0] for at in range(len(reads))]
-        picked = torch.cat([head * len(rows) + own[at] for at, head in cells])  # of head x row
-        cell = torch.arange(len(cells)).repeat_interleave(torch.tensor([len(own[at]) for at, _ in cells])).to(device)
-        rows, looking, reads = (
-            rows[picked % len(rows)],
-            [looking[at] for at, _ in cells],
-            [reads[at] for at, _ in cells],
-        )
-        lead, n_cells = (1, 1, len(rows)), len(cells)
-    suffix = Suffix.of(model, changed.whole, base.stack, first, looking)
-    at = (cell * suffix.shape[1] + rows - suffix.first).flatten()
-    place, entering = Place(suffix, n_cells, at, lead, base.batch.positions[:, rows]), []
+        rows_of = [(claim == index).nonzero()[:, 0] for index in range(len(reads))]
+        picked = torch.cat([head * len(rows) + rows_of[index] for index, head in cells])  # of head x row
+        sizes = torch.tensor([len(rows_of[index]) for index, _ in cells])
+        cell = torch.arange(len(cells)).repeat_interleave(sizes).to(device)
+        rows, reads = rows[picked % len(rows)], [reads[index] for index, _ in cells]
+        lead = (1, 1, len(rows))
+    positions = [read.positions[None].to(device) for read in reads]
+    suffix = Suffix.in_stack(model, changed.whole, base.stack, first, positions)
+    index = (cell * suffix.shape[1] + rows - suffix.first).flatten()
+    n_cells = len(reads) * (n_heads if cells is None else 1)
+    place, entering = Place(suffix, n_cells, index, lead, base.batch.positions[:, rows]), []
     for layer in layers:
-        block, _, attn = changed.attention(layer)
-        written = changed.dz(layer) @ attn.W_O  # head row d_model
+        block, written = changed.blocks[layer], changed.dz(layer) @ changed.attn(layer).W_O  # head row d_model
         written = written if picked is None else written.flatten(0, 1)[picked]
-        stream = after_attention(block, base, layer, (0, rows), written, kind)
-        entering.append(ChangedRows(*after(block.config, layer, kind), place, stream.view(-1, stream.shape[-1])))
-    last = suffix.onward or suffix
-    arrived = resume(model, entering)[last][:, 0]  # cell read d_model
+        stream = after_attention(block, base, layer, (0, rows), written, attention)
+        moment = moment_after(block.config, layer, attention)
+        entering.append(ChangedRows(*moment, place, stream.view(-1, stream.shape[-1])))
+    end = suffix.onward or suffix
+    arrived = resume(model, entering)[end][:, 0]  # cell read d_model
     parts: list[list[Tensor]] = [[] for _ in reads]
-    for some in arrived.split(max(1, _LOGITS // (last.wanted.shape[1] * output.out_features))):
-        logits = output(model.last.norm(some))
-        for part, read, reader in zip(parts, reads, last.readers, strict=True):
-            part.append(read.value(logits[:, reader]))
+    for streams in arrived.split(max(1, _LOGITS // (end.read_positions.shape[1] * output.out_features))):
+        logits = output(model.last.norm(streams))
+        for part, reading, reader in zip(parts, reads, end.readers, strict=True):
+            part.append(reading.value(logits[:, reader]))
     yield from (torch.cat(part).view(len(layers), -1) for part in parts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +15,7 @@ from interp.patching.patch_sites import last_stack
 from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer
 
+ANSWERS = "logit_difference"  # the metric that says whether the model does the task
 _NO_TOKEN = -1  # in the place of padding
 
 
@@ -21,13 +23,12 @@ _NO_TOKEN = -1  # in the place of padding
 class Readout:
     """A metric made ready for some pairs.
 
-    `positions` and `tokens` say which logits it reads (`tokens` None: the whole vocabulary). `value` turns them,
-    `... prompt read token`, and `reference`, which has one entry a prompt, into one number a prompt, `... prompt`.
+    `value` turns logits, `... prompt read token`, and `reference`, one entry a prompt, into one number a prompt.
     """
 
     name: str
     positions: Int[Tensor, "prompt read"]
-    tokens: Int[Tensor, "prompt token"] | None
+    tokens: Int[Tensor, "prompt token"] | None  # None: the whole vocabulary
     value: Callable[..., Tensor]
     reference: Tensor | None = None
 
@@ -36,24 +37,22 @@ class Readout:
         tokens, reference = (None if part is None else part[prompts] for part in (self.tokens, self.reference))
         return Readout(self.name, self.positions[prompts], tokens, self.value, reference)
 
-    def of(self, model: Transformer, final: Float[Tensor, "*cells prompt read d_model"]) -> Tensor:
+    def from_final(self, model: Transformer, final: Float[Tensor, "*cells prompt read d_model"]) -> Tensor:
         """The metric, `*cells prompt`, from the final residual stream at `positions`."""
         assert model.output is not None
         logits = model.read(final) if self.tokens is None else model.output.of_tokens(final, self.tokens)
         return self.value(logits, self.reference)
 
-    def at_reads(
-        self, whole: Float[Tensor, "*cells prompt position width"]
-    ) -> Float[Tensor, "*cells prompt read width"]:
+    def at_reads(self, x: Float[Tensor, "*cells prompt position width"]) -> Float[Tensor, "*cells prompt read width"]:
         """Of all positions those that it reads."""
-        return whole[..., torch.arange(whole.shape[-3], device=whole.device)[:, None], self.positions, :]
+        return x[..., torch.arange(x.shape[-3], device=x.device)[:, None], self.positions, :]
 
-    def of_logits(self, logits: Float[Tensor, "*cells prompt position d_vocab"]) -> Tensor:
+    def from_logits(self, logits: Float[Tensor, "*cells prompt position d_vocab"]) -> Tensor:
         """The metric, `*cells prompt`, from whole logits."""
-        at = self.at_reads(logits)
+        logits = self.at_reads(logits)
         if self.tokens is not None:
-            at = at.gather(-1, self.tokens[:, None].expand(*at.shape[:-1], -1))
-        return self.value(at, self.reference)
+            logits = logits.gather(-1, self.tokens[:, None].expand(*logits.shape[:-1], -1))
+        return self.value(logits, self.reference)
 
 
 @dataclass(frozen=True)
@@ -66,13 +65,13 @@ class Metric:
 
 def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
     """One or several metrics made ready for some pairs, if the model has logits and the pairs fit it."""
-    several = list(metrics) if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
-    if strange := [each for each in several if not isinstance(each, Metric)]:
+    listed: list[Any] = list(metrics) if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
+    if strange := [each for each in listed if not isinstance(each, Metric)]:
         raise InputError(f"expected a metric, as logit_difference() gives it; got {strange[0]!r}")
     if model.config.output == "none":
         raise InputError("this model has no output layer, so it has no logits for a metric to read")
     differing(model, pairs.target, pairs.source)
-    return [metric.prepare(model, pairs) for metric in several if isinstance(metric, Metric)]
+    return [metric.prepare(model, pairs) for metric in listed]
 
 
 def checked_values(values: dict[str, Tensor], n_prompts: int) -> dict[str, Tensor]:
@@ -84,44 +83,37 @@ def checked_values(values: dict[str, Tensor], n_prompts: int) -> dict[str, Tenso
                 f"got shape {tuple(value.shape)}"
             )
         if not bool(value.isfinite().all()):
-            where = int((~value.isfinite()).nonzero()[0])
-            raise InputError(f"metric {name} is {float(value[where])} for prompt {where}: expected a finite number")
+            prompt = int((~value.isfinite()).nonzero()[0])
+            raise InputError(f"metric {name} is {float(value[prompt])} for prompt {prompt}: expected a finite number")
     return values
 
 
-def with_answers(model: Model, pairs: Pairs, readouts: list[Readout]) -> list[Readout]:
-    """Metrics, and beside them the logit difference of the pairs' own answers where these bring some."""
-    bare = pairs.right is None or pairs.wrong is None or any(each.name == "logit_difference" for each in readouts)
-    return readouts if bare else [*readouts, logit_difference().prepare(model, pairs)]
-
-
 def logit_difference(right: Answer | None = None, wrong: Answer | None = None) -> Metric:
-    """Logit of the right answer minus that of the wrong one, at the last position: in units of logits.
+    """Logit of the right answer minus that of the wrong one, at the last position.
 
     Answers are one token for all prompts (`" he"`) or one a prompt (texts or ids); by default the pairs' own.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
         tokens = torch.stack([_ids(model, pairs, right, "right"), _ids(model, pairs, wrong, "wrong")], 1)
-        name = "logit_difference"
-        return Readout(name, pairs.last[:, None], tokens, lambda logits, _: logits[..., 0, 0] - logits[..., 0, 1])
+        return Readout(ANSWERS, pairs.last[:, None], tokens, lambda logits, _: logits[..., 0, 0] - logits[..., 0, 1])
 
-    return Metric("logit_difference", prepare)
+    return Metric(ANSWERS, prepare)
 
 
 def log_probability(answer: Answer | None = None) -> Metric:
     """Log-probability of the answer at the last position, in nats; by default the pairs' right one."""
-    return _of_answer("log_probability", answer, lambda logits, at: logits.log_softmax(-1).gather(-1, at)[..., 0])
+    return _of_answer("log_probability", answer, lambda logits, ids: logits.log_softmax(-1).gather(-1, ids)[..., 0])
 
 
 def probability(answer: Answer | None = None) -> Metric:
     """Probability of the answer at the last position; by default the pairs' right one."""
-    return _of_answer("probability", answer, lambda logits, at: logits.softmax(-1).gather(-1, at)[..., 0])
+    return _of_answer("probability", answer, lambda logits, ids: logits.softmax(-1).gather(-1, ids)[..., 0])
 
 
 def rank(answer: Answer | None = None) -> Metric:
     """How many tokens are likelier than the answer at the last position: 0 where it is the likeliest."""
-    return _of_answer("rank", answer, lambda logits, at: (logits > logits.gather(-1, at)).sum(-1).to(logits.dtype))
+    return _of_answer("rank", answer, lambda logits, ids: (logits > logits.gather(-1, ids)).sum(-1).to(logits.dtype))
 
 
 def _of_answer(name: str, answer: Answer | None, value: Callable[[Tensor, Tensor], Tensor]) -> Metric:
@@ -140,12 +132,12 @@ def _of_answer(name: str, answer: Answer | None, value: Callable[[Tensor, Tensor
 def kl_divergence() -> Metric:
     """KL(clean || patched) of the next-token distributions at the last position, in nats."""
 
-    def prepare(model: Model, pairs: Pairs) -> Readout:
-        def read(logits: Tensor, clean: Tensor) -> Tensor:
-            return (clean.exp() * (clean - logits[..., 0, :].log_softmax(-1))).sum(-1)
+    def value(logits: Tensor, clean: Tensor) -> Tensor:
+        return (clean.exp() * (clean - logits[..., 0, :].log_softmax(-1))).sum(-1)
 
-        reference = last_logits(model, *pairs.inputs[0]).log_softmax(-1)
-        return Readout("kl_divergence", pairs.last[:, None], None, read, reference)
+    def prepare(model: Model, pairs: Pairs) -> Readout:
+        clean = last_logits(model, *pairs.inputs[0]).log_softmax(-1)
+        return Readout("kl_divergence", pairs.last[:, None], None, value, clean)
 
     return Metric("kl_divergence", prepare)
 
@@ -153,11 +145,8 @@ def kl_divergence() -> Metric:
 def next_token_loss() -> Metric:
     """Mean loss of the clean prompt's own next tokens, in nats a token: cross-entropy at all positions but the last.
 
-    Corrupted and patched prompts are read against the same tokens, so that their losses can be compared. Tables and the
-    command line call it `loss`. `interp.loss(model, text)` is the same of a text of any length.
-
-    Raises:
-        InputError: a prompt of one token, which has no next one.
+    Corrupted and patched prompts are read against the same tokens. Tables and the command line call it `loss`.
+    `interp.loss(model, text)` is the same of a text of any length.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
@@ -169,10 +158,10 @@ def next_token_loss() -> Metric:
         following = text.ids[:, 1:].masked_fill(~text.mask[:, 1:], _NO_TOKEN)
 
         def read(logits: Tensor, following: Tensor) -> Tensor:
-            at = following.clamp(min=0).expand(logits.shape[:-1])[..., None]
-            found = -logits.log_softmax(-1).gather(-1, at)[..., 0]
+            ids = following.clamp(min=0).expand(logits.shape[:-1])[..., None]
+            losses = -logits.log_softmax(-1).gather(-1, ids)[..., 0]
             real = following != _NO_TOKEN
-            return found.masked_fill(~real, 0).sum(-1) / real.sum(-1)
+            return losses.masked_fill(~real, 0).sum(-1) / real.sum(-1)
 
         return Readout("loss", positions, None, read, following)
 
@@ -187,16 +176,14 @@ def function(
 ) -> Metric:
     """Any function of the logits (`... prompt read d_vocab`) at some positions of each prompt, by default its last.
 
-    `positions` are those of `logit_lens`; a tensor `prompt read` gives each prompt its own.
-
-    It is called with some of the prompts at a time and must treat each alone. What it needs to know of each prompt
-    comes as `reference`, one entry a prompt, handed to it as its second argument.
+    `positions` are those of `logit_lens`; a tensor `prompt read` gives each prompt its own. The function gets some of
+    the prompts at a time and must treat each alone. `reference`, one entry a prompt, is its second argument.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
-        read = pairs.read_by(last_stack(model)).columns(positions).to(model.device)
-        given = (lambda logits, _: value(logits)) if reference is None else value
-        return Readout(name, read, None, given, reference)
+        columns = pairs.read_by(last_stack(model)).columns(positions).to(model.device)
+        of_logits = (lambda logits, _: value(logits)) if reference is None else value
+        return Readout(name, columns, None, of_logits, reference)
 
     return Metric(name, prepare)
 
@@ -213,7 +200,7 @@ def _ids(model: Model, pairs: Pairs, answer: Answer | None, kind: str) -> Int[Te
     """One answer id a prompt: by default the pairs' own."""
     if answer is not None:
         return answer_ids(model, answer, len(pairs), f"{kind} answer")
-    own = pairs.right if kind == "right" else pairs.wrong
-    if own is None:
+    ids = pairs.right if kind == "right" else pairs.wrong
+    if ids is None:
         raise InputError(f"the pairs bring no {kind} answer: name it in the metric, logit_difference(' he', ' she')")
-    return own
+    return ids

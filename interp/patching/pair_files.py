@@ -17,14 +17,14 @@ from interp.indices import is_number
 from interp.tokens import Span, Tokenizer
 
 COLUMNS = ("clean", "corrupt", "answer", "wrong")
-BESIDE = ("target", "source")  # what the decoder, or else the encoder, reads for both prompts of a pair
+FIXED = ("target", "source")  # what the decoder, or else the encoder, reads for both prompts of a pair
 POSITION = "position:"  # begins the name of a column of named positions
 _MARK = re.compile(r"\{([A-Za-z][\w+-]*):([^{}]*)\}")
 _LARGEST = 1 << 26  # bytes of a file of pairs
 Place = int | str | Span | Callable[[str], int | str | Span]
 """A token of a prompt: its position (negative from the end), a word or words that occur once, (first character, the one
 after the last), or a function of the prompt's text that gives one of these. Several tokens stand for their last."""
-Places = Mapping[str, Place | list[Place] | Sequence[Place] | Int[Tensor, " prompt"]]
+NamedPlaces = Mapping[str, Place | list[Place] | Sequence[Place] | Int[Tensor, " prompt"]]
 """By name, one place for all prompts, or a list or tensor with one a prompt."""
 Columns = Mapping[str, Sequence[Any]]  # texts, and positions as numbers
 
@@ -48,17 +48,15 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
     if missing := [name for name in COLUMNS if name not in header]:
         columns = "the column" if len(missing) == 1 else "the columns"
         raise InputError(f"{file} lacks {columns} {', '.join(missing)}: it has {', '.join(header)}")
-    if long := [at for at, row in enumerate(rows, 1) if len(row) > len(header)]:
-        raise InputError(
-            f"row {long[0]} of {file} has more fields than the CSV's header: put quotes around texts with commas"
-        )
+    if long := [number for number, row in enumerate(rows, 1) if len(row) > len(header)]:
+        raise InputError(f"row {long[0]} of {file} has more fields than the header: put quotes round texts with commas")
     if not rows:
         raise InputError(f"{file} has a header and no rows: expected one pair a row")
-    known = [name for name in header if name in (*COLUMNS, *BESIDE) or name.removeprefix(POSITION) not in ("", name)]
-    if twice := [name for at, name in enumerate(known) if name in known[:at]]:
+    names = [name for name in header if name in (*COLUMNS, *FIXED) or name.removeprefix(POSITION) not in ("", name)]
+    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise InputError(f"{file} has the column {twice[0]} twice: expected one, so leave the other out or rename it")
     full = [row + [""] * (len(header) - len(row)) for row in rows]
-    return {name: [row[header.index(name)] for row in full] for name in known}
+    return {name: [row[header.index(name)] for row in full] for name in names}
 
 
 def with_space(prompt: str, answer: str) -> str:
@@ -70,8 +68,8 @@ def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequen
     """Warn where an answer without a space before it follows a word, and would be another token with one."""
     glued = [
         (prompt, answer)
-        for each in answers
-        for prompt, answer in zip(prompts, each, strict=True)
+        for column in answers
+        for prompt, answer in zip(prompts, column, strict=True)
         if answer[:1].isalnum()
         and prompt[-1:].isalnum()
         and tokenizer.continuation(answer) != tokenizer.continuation(f" {answer}")
@@ -79,9 +77,9 @@ def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequen
     if glued:
         prompt, answer = glued[0]
         word = prompt.split()[-1]
-        more = f" (and {len(glued) - 1} more)" if len(glued) > 1 else ""
+        rest = f" (and {len(glued) - 1} more)" if len(glued) > 1 else ""
         warnings.warn(
-            f"the answer {answer!r} follows {word!r} without a space, as {word + answer!r}{more}: if it is a word of "
+            f"the answer {answer!r} follows {word!r} without a space, as {word + answer!r}{rest}: if it is a word of "
             f"its own, write {' ' + answer!r}",
             InputWarning,
             stacklevel=4,
@@ -90,18 +88,16 @@ def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequen
 
 def unmarked(text: str) -> tuple[str, dict[str, Span]]:
     """A text without its braces, and the characters that each `{NAME:words}` marked."""
-    found: dict[str, Span] = {}
-    parts, end, length = [], 0, 0
+    spans: dict[str, Span] = {}
+    plain, end = "", 0
     for mark in _MARK.finditer(text):
         name, words = mark.groups()
-        if name in found:
+        if name in spans:
             raise InputError(f"{text!r} marks {name} twice: expected one place a name")
-        before = text[end : mark.start()]
-        start = length + len(before)
-        found[name] = (start, start + len(words))
-        parts += [before, words]
-        end, length = mark.end(), start + len(words)
-    return "".join([*parts, text[end:]]), found
+        plain += text[end : mark.start()]
+        spans[name] = (len(plain), len(plain) + len(words))
+        plain, end = plain + words, mark.end()
+    return plain + text[end:], spans
 
 
 def place(cell: Any) -> int | str:
@@ -113,33 +109,33 @@ def place(cell: Any) -> int | str:
         return text
 
 
-def each_place(places: Places, n_prompts: int) -> dict[str, list[Place | None]]:
+def each_place(named: NamedPlaces, n_prompts: int) -> dict[str, list[Place | None]]:
     """The places of each prompt."""
-    found: dict[str, list[Place | None]] = {}
-    for name, place in places.items():
+    columns: dict[str, list[Place | None]] = {}
+    for name, place in named.items():
         if isinstance(place, int | str | tuple) or is_number(place) or callable(place):
-            found[name] = [cast(Place, place)] * n_prompts
+            columns[name] = [cast(Place, place)] * n_prompts
         else:
-            found[name] = [*(place.tolist() if isinstance(place, Tensor) else place)]
-        if len(found[name]) != n_prompts:
-            raise InputError(f"expected one position {name} for each of {n_prompts} prompts, got {len(found[name])}")
-    return found
+            columns[name] = [*(place.tolist() if isinstance(place, Tensor) else place)]
+        if len(columns[name]) != n_prompts:
+            raise InputError(f"expected one position {name} for each of {n_prompts} prompts, got {len(columns[name])}")
+    return columns
 
 
-def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span], before: int, length: int) -> int:
-    """The position of a place in a prompt of `length` tokens: `before` special ones, then the text's, its `spans`."""
+def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span], n_special: int, length: int) -> int:
+    """The position of a place in a prompt of `length` tokens: special ones, then the text's, with their `spans`."""
     if place is None:
         raise InputError(f"no {name} is marked in {text!r}: expected {{{name}:words}}")
     if callable(place):
         place = place(text)
     if isinstance(place, str):
-        place = _words(name, place, text)
+        place = _words(name, place.strip(), text)
     if isinstance(place, tuple):
         start, end = place
-        pieces = [at for at, (first, last) in enumerate(spans) if first < end and last > start]
+        pieces = [index for index, (first, last) in enumerate(spans) if first < end and last > start]
         if not pieces:
             raise InputError(f"no token of {text!r} lies in characters {start} to {end}, the place of {name}")
-        return before + pieces[-1]
+        return n_special + pieces[-1]
     if not is_number(place) or not -length <= place < length:
         raise InputError(f"no position {place} for {name} in {text!r}, which has {length} tokens")
     return place % length
@@ -147,13 +143,12 @@ def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span]
 
 def _words(name: str, words: str, text: str) -> Span:
     """The characters of words that occur once."""
-    words = words.strip()
     alone = rf"(?<![^\W_])(?={re.escape(words)}(?![^\W_]))"
-    whole = [found.start() for found in re.finditer(alone, text)] if words else []
-    if len(whole) != 1:
-        how = f"occurs {len(whole)} times in" if whole else "is no word of"
+    starts = [match.start() for match in re.finditer(alone, text)] if words else []
+    if len(starts) != 1:
+        fault = f"occurs {len(starts)} times in" if starts else "is no word of"
         raise InputError(
-            f"{words!r}, the place of {name}, {how} {text!r}: give its (first character, end), or in a table of pairs "
-            f"mark it as {{{name}:{words}}}"
+            f"{words!r}, the place of {name}, {fault} {text!r}: give its (first character, end), or in a table of "
+            f"pairs mark it as {{{name}:{words}}}"
         )
-    return whole[0], whole[0] + len(words)
+    return starts[0], starts[0] + len(words)

@@ -6,7 +6,6 @@ from typing import Literal, cast
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.pairs import Pairs
 
 Attending = Literal["self", "cross"]
 StackName = Literal["encoder", "decoder"]
@@ -15,21 +14,18 @@ IN_ATTENTION = (*_HEADS, "normalized", "rot_q", "rot_k")
 _IN_CROSS = ("resid_cross", "cross_attn_out")  # of the stream, around cross-attention
 OUTSIDE = ("embed", "resid_final", "logits")  # of no layer: they count as a single one
 OF_ROWS = ("scores", "pattern")  # what a query gives each key
-# a sweep's engine knows what a patch of these does to the stream; other cells resume with an edit
+# the engine knows what a patch of these does to the stream; other cells resume with an edit
 _ENGINE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "mlp.post", *_IN_CROSS, *_HEADS)
-_AXES = {"d_mlp": "neuron"}  # as cells are counted
-_COUNTED = ("head", "position", "query", "key", "neuron", "expert")  # axes by which cells may be told apart
+SITE_AXES = {"neuron": "d_mlp"}  # what an axis of cells is called at a site
+_COUNTED = ("head", "position", "query", "key", "neuron", "expert")  # axes that may tell cells apart
 
 
 def site_name(stack: str, layer: int, site: str, attention: Attending = "self") -> str:
     """The full name of a patchable site (`z`, `resid_pre`, `mlp.post`) in one layer, or of one outside the layers."""
     if site in OUTSIDE:
         return site if site == "logits" else f"{stack}.{site}"
-    return f"{stack}.{layer}.{_local(site, attention)}"
-
-
-def _local(site: str, attention: Attending) -> str:
-    return f"{'attn' if attention == 'self' else 'cross_attn'}.{site}" if site in IN_ATTENTION else site
+    prefix = {"self": "attn.", "cross": "cross_attn."}[attention] if site in IN_ATTENTION else ""
+    return f"{stack}.{layer}.{prefix}{site}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class PatchSite:
     coupled: bool  # queries and keys are normalised over all heads at once
 
     @staticmethod
-    def of(
+    def from_name(
         model: Model,
         site: str,
         by: Sequence[str] = ("layer",),
@@ -68,16 +64,15 @@ class PatchSite:
             raise InputError(f"no attention {attention!r} in this model's {stack}: expected {' or '.join(kinds)}")
         patchable = _patchable(model, stack, attention)
         if site not in patchable:
-            where = "cross-attention" if attention == "cross" else "this model" if len(stacks) == 1 else f"the {stack}"
-            raise InputError(f"no patchable site {site!r} in {where}: expected one of {', '.join(patchable)}")
+            owner = "cross-attention" if attention == "cross" else "this model" if len(stacks) == 1 else f"the {stack}"
+            raise InputError(f"no patchable site {site!r} in {owner}: expected one of {', '.join(patchable)}")
         activations = model.sites[site_name(stack, 0, site, kind)]
-        axes = tuple(_AXES.get(axis, axis) for axis in activations.axes)
+        axes = tuple("neuron" if axis == "d_mlp" else axis for axis in activations.axes)
         parts = 1 if site in OUTSIDE else config.n_layers, config.causal, config.qk_norm == "all"
         patch_site = PatchSite(cast(StackName, stack), kind, site, axes, activations.sizes, *parts)
         if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*patch_site.counting}:
-            raise InputError(
-                f"{site} can be swept by layer first, then any of {', '.join(patch_site.counting)}; got {', '.join(by)}"
-            )
+            axes = ", ".join(patch_site.counting)
+            raise InputError(f"{site} can be swept by layer first, then any of {axes}; got {', '.join(by)}")
         return patch_site
 
     @property
@@ -93,7 +88,7 @@ class PatchSite:
     @property
     def local(self) -> str:
         """The site's name inside a block."""
-        return _local(self.site, self.attention)
+        return self.name(0).removeprefix(f"{self.stack}.0.")
 
     def name(self, layer: int) -> str:
         """The site's full name in one layer."""
@@ -104,13 +99,8 @@ class PatchSite:
         """The site's full name in each layer."""
         return [self.name(layer) for layer in range(self.n_layers)]
 
-    @property
-    def in_attention(self) -> bool:
-        """Whether it lies inside attention, not in the stream."""
-        return self.site in IN_ATTENTION
-
     def in_engine(self, by: Sequence[str]) -> bool:
-        """Whether the engine of sweeps has a shorter way for cells on these axes than to resume with an edit."""
+        """Whether the engine has a shorter way for cells on these axes than to resume with an edit."""
         return self.site in _ENGINE and not (self.coupled and self.site in {"q", "k"} and "head" in by)
 
     @property
@@ -126,15 +116,6 @@ class PatchSite:
     def size(self, axis: str) -> int | None:
         """How many entries an axis has; None where the text decides."""
         return self.n_layers if axis == "layer" else self.sizes[self.axes.index(axis)]
-
-    @staticmethod
-    def own_axis(axis: str) -> str:
-        """What an axis of cells is called at the site."""
-        return next((own for own, counted in _AXES.items() if counted == axis), axis)
-
-    def shape(self, pairs: Pairs, by: Sequence[str]) -> list[int]:
-        """The table of all cells: one size an axis."""
-        return [self.size(axis) or pairs.read_by(self.counted(axis)).ids.shape[1] for axis in by]
 
 
 def _patchable(model: Model, stack: str, attention: str) -> list[str]:
@@ -155,8 +136,8 @@ def last_stack(model: Model) -> str:
     return next(reversed(model.config.stacks))
 
 
-def only_stack(model: Model, what: str) -> str:
+def only_stack(model: Model, call: str) -> str:
     """The name of the only stack of a model, or a refusal."""
     if len(model.config.stacks) > 1:
-        raise InputError(f"{what} is for models of one stack, and this one has an encoder and a decoder: use `sweep`")
+        raise InputError(f"{call} is for models of one stack, and this one has an encoder and a decoder: use `sweep`")
     return next(iter(model.config.stacks))

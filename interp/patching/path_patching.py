@@ -1,40 +1,41 @@
 """Along which path does a part of the model act? What one sender writes, as chosen receivers read it, and no further.
 
-Every cell is taken twice away from the base run: from its sender to the receivers (`_received`), where rows are
-independent, as attention is kept; and from the first of these that it reaches to the metric (`_given`), by the engine.
+Every cell is taken twice away from the base run: from its sender to the receivers (`_receive`), where rows are
+independent, as attention is kept; and from the first of these that it reaches to the metric (`_give`), by the engine.
 `path_patch_by_forward` is the plain way; both give the same numbers.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
-import numpy as np
 import torch
 from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.model import Model
-from interp.patching.by_forward import path_patch_by_forward
-from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, AtReads, ChangedRows, Suffix, after, attend
-from interp.patching.chunks import Chunk, GroupSweep, group_sweeps, passes, put
+from interp.patching.by_forward import Receiver, Sender, Through, check_paths, moment_written, path_patch_by_forward
+from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix, attend, moment_after
 from interp.patching.engine import resume
-from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, StackName, last_stack
-from interp.patching.paths import Moment, Receiver, Sender, Through, check_paths, n_heads, path_name, written
-from interp.patching.plain import after_attention
-from interp.patching.preparation import Plan, read_values
+from interp.patching.patches import Region, SitePatches, Stream, stream_with
+from interp.patching.plain import PlainRun, after_attention
+from interp.patching.preparation import BUDGET, Plan, Values, fitting, read_values, row_limit
 from interp.patching.results import Cells, Direction
-from interp.patching.site_patches import SitePatches, Stream, Where, stream_with
-from interp.tap import Edit, Tap
+from interp.patching.sweeps import Chunk, PromptGroup, Selection, prompt_groups, put
+from interp.tap import Tap
 from interp.transformer import Transformer, with_parts
 
 Positions = Int[Tensor, " row"]  # of the prompts, in order
+Moment = tuple[int, int]  # a layer, and where in it
+Value = Float[Tensor, "_ prompt _ _ _"]  # cell prompt position head width
+Ends = Sequence[tuple[Receiver, int | None]]  # receivers, and their position in all of some prompts
+_QKV = {"q", "k", "v"}
 _SITE = {"q": "attn.q", "k": "attn.k", "v": "attn.v", "mlp": "mlp_out", "logits": "resid_post"}
 
 
@@ -55,125 +56,95 @@ def path_patch(
 ) -> Cells:
     """Patch the paths from every sender to the receivers, exactly.
 
-    Wang 2022 (section 3.1, appendix B) keeps every other head as it was and lets feed-forwards follow: `mlps`.
-    Goldowsky-Dill 2023 patches any set of paths; one edge from sender to receiver, with no other part on it, is
-    `nothing`. What `everything` gives is neither: all that the sender changes on its way, as the receivers see it.
-
     The base prompt is run with one sender as in the other prompt, and what the receivers get is recorded; then the base
     prompt is run with all receivers given that, everything else recomputed, and the metric is read.
 
     Args:
-        model: a transformer with an output layer.
-        pairs: clean and corrupted prompts, token for token alike in length; lengths may differ between pairs.
-        metrics: what to read, one or several.
+        model, pairs, metrics, direction: as in `sweep`.
         receivers: where the paths end, all patched together.
         sender: where they begin: `z` (heads) or `mlp_out` (feed-forwards).
         by: the cells' axes: `layer`, then any of `head` (for `z`) and `position`, of the sender.
-        through: what is recomputed between sender and receivers: `nothing` (one edge; every other attention and
-            feed-forward writes what it writes in the base run), `mlps` (attention alone is kept) or `everything`, for
-            which every cell takes two plain forward passes.
-        direction: `denoise` sends clean activations into the corrupted prompt, `noise` corrupted ones into the clean.
-        stack: `encoder` or `decoder`, in which the paths begin and end; by default that which the output layer reads.
-            Receivers are in its self-attention and feed-forwards, where each reads that stack's own stream alone.
+        through: what is recomputed between sender and receivers: `nothing` (one edge, with no other part on it, as in
+            Goldowsky-Dill 2023), `mlps` (every other head is kept as it was, as in Wang 2022, section 3.1), or
+            `everything`, for which every cell takes two plain forward passes.
+        stack: in which the paths begin and end. Receivers are in its self-attention and feed-forwards.
         attention: `self` or `cross`: whose heads send. On the way cross-attention is kept wherever self-attention is.
         budget: bytes of activations that one pass may hold.
 
     Returns:
         Cells: values `*by prompt`; a sender that comes after all receivers keeps the base prompt's value.
-
-    Raises:
-        InputError: no such stack, sender, axis, direction, receiver or `through`, no receiver, none that a sender could
-            reach, a metric that returns no number a prompt, a budget too small for one cell.
     """
     model = with_parts(model, "path patching")
     if through == "everything":
-        where = {"stack": stack, "attention": attention}
-        return path_patch_by_forward(model, pairs, metrics, receivers, sender, by, through, direction, **where)
-    plan = Plan.of(model, pairs, metrics, sender, by, direction, stack, attention)
-    check_paths(plan, receivers, through)
-    site, runs = plan.patch_site, plan.runs()
-    own, other = (read_values(model, run, plan.plain) for run in runs)
-    values, config = plan.unchanged(own), model.config.stacks[site.stack]
-    widths = [config.d_model if each.part in {"mlp", "logits"} else config.d_head for each in receivers]
-    heads = [n_heads(config, each.part) if each.head is None else 1 for each in receivers]
-    recorded = sum(width * n for width, n in zip(widths, heads, strict=True))  # numbers of each row
-    most = most_rows(model, pairs, budget, site, recorded=recorded)
+        place = {"stack": stack, "attention": attention}
+        return path_patch_by_forward(model, pairs, metrics, receivers, sender, by, through, direction, **place)
+    plan = Plan.from_arguments(model, pairs, metrics, sender, by, direction, stack, attention)
+    paths, site, runs = check_paths(plan, receivers, through), plan.patch_site, PlainRun.from_both(model, *plan.inputs)
+    base, source = (read_values(model, run, plan.plain) for run in runs)
+    values, config = plan.unchanged(base), model.config.stacks[site.stack]
+    widths = {"mlp": config.d_model, "logits": config.d_model}
+    heads = [each.n_heads(config) if each.head is None else 1 for each in receivers]
+    recorded = sum(n * widths.get(each.part, config.d_head) for n, each in zip(heads, receivers, strict=True))  # a row
+    limit = row_limit(model, pairs, budget, site, recorded=recorded)
     lengths = pairs.read_by(site.stack).lengths
-    at = [receiver.columns(pairs, site.stack) for receiver in receivers]
-    together = torch.stack([torch.full_like(lengths, -1) if each is None else each for each in at], 1)
-    for group in group_sweeps(plan, runs, most, alike=together):
-        places = [None if each is None else int(each[group.prompts[0]]) for each in at]
-        wanted = plan.wanted(group.prompts)
-        for where in group.wheres():
-            if wanted[group.entry(0, where)].any():
-                _fill(values, group, where, [*zip(receivers, places, strict=True)], through == "mlps", most)
+    columns = [receiver.columns(pairs, site.stack) for receiver in receivers]
+    alike = torch.stack([torch.full_like(lengths, -1) if each is None else each for each in columns], 1)
+    for group in prompt_groups(plan, runs, limit, alike=alike):
+        positions = [None if each is None else int(each[group.prompts[0]]) for each in columns]
+        selected, ends = plan.selected(group.prompts), [*zip(receivers, positions, strict=True)]
+        for region in group.regions():
+            _fill(values, group, region, selected, ends, through == "mlps", limit)
     values = {name: plan.by_name(table) for name, table in values.items()}
-    return plan.cells(values, own, other, site=path_name(sender, receivers))
+    return plan.cells(values, base, source, site=paths)
 
 
 def _fill(
-    values: dict[str, Tensor],
-    sweep: GroupSweep,
-    where: Where,
-    receivers: Sequence[tuple[Receiver, int | None]],
-    again: bool,
-    most: int,
+    values: Values, group: PromptGroup, region: Region, selected: Selection, ends: Ends, mlps: bool, limit: int
 ) -> None:
-    """Take all senders of one place in a group of prompts to the receivers and on to the metrics, into the tables.
-
-    With each receiver comes its position in these prompts; `again` says whether feed-forwards are recomputed.
-    """
-    site, config = sweep.patch_site, sweep.patches.model.config
-    reads = _reads_from(sweep, receivers, sweep.first_reached(where))
-    if not reads:
+    """Take the selected senders of a region in a group of prompts to the receivers (`ends`) and on to the metrics."""
+    site, config = group.patch_site, group.patches.model.config.stacks[group.patch_site.stack]
+    reads = _reads_from(group, ends, group.first_reached(region))
+    if not reads or not selected[group.entry(0, region)].any():
         return
     rows = torch.cat([read.rows for parts in reads.values() for read in parts]).unique()
     first = int(rows[0]) if site.causal else 0
-    if where.position is not None:  # attention alone moves anything to another position
-        rows = rows[rows == where.position]
-    if not len(rows) or first > sweep.last_read:
+    if region.position is not None:  # attention alone moves anything to another position
+        rows = rows[rows == region.position]
+    if not len(rows) or first > group.last_read:
         return
-    every = np.ones(next(iter(values.values())).shape[:-1], dtype=bool)
-    chunks = [
-        chunk
-        for chunk in sweep.chunks_of(where, first, most, every)
-        if written(config.stacks[site.stack], site.site, chunk.layer, site.attention) <= max(reads)
-    ]
-    for party in passes(chunks, most):
-        received = _received(sweep.patches, reads, rows, party, again)
-        put(party, values, _given(sweep.patches, sweep.suffix(first), received))
-    sweep.patches.forget()
+    chunks, last = group.chunks_of(region, first, limit, selected), max(reads)
+    chunks = [each for each in chunks if moment_written(config, site.site, each.layer, site.attention) <= last]
+    for party in fitting(chunks, lambda chunk: chunk.rows, limit):
+        received = _receive(group.patches, reads, rows, party, mlps)
+        put(party, values, _give(group.patches, group.suffix(first), received))
+    group.patches.forget()
 
 
-def _reads_from(
-    sweep: GroupSweep, receivers: Sequence[tuple[Receiver, int | None]], start: int
-) -> "dict[Moment, list[_Read]]":
+def _reads_from(group: PromptGroup, ends: Ends, start: int) -> "dict[Moment, list[_PartRead]]":
     """What receivers read from `start` on; what nothing moves to another position, only where metrics read."""
-    base, model = sweep.patches.base, sweep.patches.model
+    base, model = group.patches.base, group.patches.model
     config, length = model.config.stacks[base.stack], base.batch.ids.shape[1]
     changed = torch.arange(length, device=base.batch.ids.device) >= start
     measured = torch.zeros_like(changed)
-    measured[torch.cat([readout.positions.flatten() for readout in sweep.readouts])] = True
+    measured[torch.cat([readout.positions.flatten() for readout in group.readouts])] = True
     masks: dict[tuple[Moment, str], Tensor] = {}
-    for receiver, place in receivers:
+    for receiver, position in ends:
         moment, part = receiver.moment(config), receiver.part
-        mask = torch.zeros(length, n_heads(config, part), dtype=torch.bool, device=changed.device)
-        mask[slice(None) if place is None else place, slice(None) if receiver.head is None else receiver.head] = True
+        mask = torch.zeros(length, receiver.n_heads(config), dtype=torch.bool, device=changed.device)
+        rows, heads = (slice(None) if index is None else index for index in (position, receiver.head))
+        mask[rows, heads] = True
         moved_on = moment[0] < _read_layer(model, base.stack) or part in {"k", "v"}
         mask &= (changed if moved_on else changed & measured)[:, None]
         if bool(mask.any()):
             masks[moment, part] = mask | masks.get((moment, part), mask)
-    reads: dict[Moment, list[_Read]] = defaultdict(list)
+    reads: dict[Moment, list[_PartRead]] = defaultdict(list)
     for (moment, part), mask in sorted(masks.items(), key=lambda item: item[0][0]):
-        reads[moment].append(_Read(part, moment[0], mask))
+        reads[moment].append(_PartRead(part, moment[0], mask))
     return reads
 
 
-# From the senders to what receivers get.
-
-
 @dataclass(frozen=True, eq=False)
-class _Read:
+class _PartRead:
     """Where receivers read one `part` of a layer; of feed-forwards and the last stream there is one head."""
 
     part: str
@@ -182,108 +153,87 @@ class _Read:
 
     @cached_property
     def rows(self) -> Positions:
-        """The positions at which any head reads."""
         return self.mask.any(1).nonzero()[:, 0]
 
     @cached_property
     def heads(self) -> Int[Tensor, " head"]:
-        """The heads that read anywhere."""
         return self.mask.any(0).nonzero()[:, 0]
 
-    @property
-    def site(self) -> str:
-        """Where a pass makes what they get."""
-        return f"{self.layer}.{_SITE[self.part]}"
-
-    @property
-    def in_attention(self) -> bool:
-        """Whether heads read it."""
-        return self.part in {"q", "k", "v"}
-
-    def query_heads(self, shared: int) -> Int[Tensor, " head"]:
-        """The heads whose queries meet it: so many share a key and a value."""
-        together = torch.arange(shared, device=self.heads.device)
-        return self.heads if self.part == "q" else (self.heads[:, None] * shared + together).flatten()
-
-    def received(self, patches: SitePatches, x: Stream, carried: Positions) -> "_Received":
+    def receive(self, patches: SitePatches, x: Stream, carried: Positions) -> Value:
         """What they get where cells have the stream `x` at positions `carried`; elsewhere what the base run has."""
         changed = torch.isin(self.rows, carried)
         rows = self.rows[changed]
-        x = x[:, :, torch.searchsorted(carried, rows)]
-        positions = patches.base.batch.positions[:, rows]
-        value = x[..., None, :] if self.part == "logits" else self._made(patches, x, positions)
+        value = self._value(patches, x[:, :, torch.searchsorted(carried, rows)], rows)
         if len(rows) == len(self.rows):
-            return _Received(self, value)
+            return value
         plain = patches.base[_SITE[self.part]][self.layer - (self.part == "logits")][:, self.rows]
-        plain = plain[:, :, self.heads] if self.in_attention else plain[:, :, None]
-        every = plain.expand(len(x), *plain.shape).clone()
-        every[:, :, changed] = value
-        return _Received(self, every)
+        plain = plain[:, :, self.heads] if self.part in _QKV else plain[:, :, None]
+        wide = plain.expand(len(x), *plain.shape).clone()
+        wide[:, :, changed] = value
+        return wide
 
-    def _made(self, patches: SitePatches, x: Stream, positions: Int[Tensor, "prompt row"]) -> Tensor:
+    def _value(self, patches: SitePatches, x: Stream, rows: Positions) -> Value:
+        if self.part == "logits":
+            return x[..., None, :]
         block = patches.blocks[self.layer]
         if self.part == "mlp":
             return block.feed_forward.out(x)[..., None, :]
         projected = block.attn.project_heads(block.attention.read(x), self.part, self.heads)
         enter = {"q": block.attn.queries, "k": block.attn.keys}.get(self.part)
-        return projected if enter is None else enter(projected, positions)
+        return projected if enter is None else enter(projected, patches.base.batch.positions[:, rows])
 
+    def edit(self, value: Value, columns: Int[Tensor, "_ place"], x: Tensor) -> Tensor:
+        """What all cells have at `columns`, with the value in its place."""
+        cells = x if self.part in _QKV else x.view(-1, value.shape[1], columns.shape[1], 1, x.shape[-1])
+        self.put(value, cells, columns)
+        return x
 
-@dataclass(frozen=True, eq=False)
-class _Received:
-    """What they get, cell by cell, in the order in which cells arrive: those that do later get nothing of it."""
-
-    read: _Read
-    value: Float[Tensor, "cell prompt row head width"]
-
-    def give(
-        self, own: Float[Tensor, "some prompt place all width"], at: Int[Tensor, "_ place"], start: int = 0
-    ) -> None:
-        """Put it into what the cells from `start` on have at positions `at` of all prompts, or of each."""
-        read, (n_cells, n_prompts) = self.read, own.shape[:2]
-        row_of = at.new_full((len(read.mask),), -1)
-        row_of[read.rows] = torch.arange(len(read.rows), device=at.device)
-        row = row_of[at].expand(n_prompts, -1)
+    def put(self, value: Value, x: Value, columns: Int[Tensor, "_ place"], start: int = 0) -> None:
+        """Write the value into what the cells from `start` on have at `columns` of all prompts, or of each."""
+        n_cells, n_prompts = x.shape[:2]
+        row_of = columns.new_full((len(self.mask),), -1)
+        row_of[self.rows] = torch.arange(len(self.rows), device=columns.device)
+        row = row_of[columns].expand(n_prompts, -1)
         prompt, place = (row >= 0).nonzero(as_tuple=True)
         row = row[prompt, place]
-        where = (slice(None), prompt[:, None], place[:, None], read.heads)
-        mask = read.mask[read.rows[row]][:, read.heads, None]
-        own[where] = torch.where(mask, self.value[start : start + n_cells][:, prompt, row], own[where])
+        index = (slice(None), prompt[:, None], place[:, None], self.heads)
+        mask = self.mask[self.rows[row]][:, self.heads, None]
+        x[index] = torch.where(mask, value[start : start + n_cells][:, prompt, row], x[index])
 
 
-def _received(
-    patches: SitePatches, reads: dict[Moment, list[_Read]], rows: Positions, chunks: Sequence[Chunk], again: bool
-) -> dict[Moment, list[_Received]]:
-    """What receivers get of cells whose attention writes what it does in the base run: row by row, where they read."""
-    sent = [patches.left(chunk.layer, chunk.where, chunk.heads, rows) for chunk in chunks]
+_Part = tuple[_PartRead, Value]
+
+
+def _receive(
+    patches: SitePatches, reads: dict[Moment, list[_PartRead]], rows: Positions, chunks: Sequence[Chunk], mlps: bool
+) -> dict[Moment, list[_Part]]:
+    """What receivers get of cells, in the order in which these arrive, row by row: attention is the base run's."""
+    entering = [patches.stream(chunk.layer, chunk.region, chunk.heads, rows) for chunk in chunks]
     last, received = max(reads), {}
-    x = sent[0][2][:0]
-    for layer, stage in product(range(sent[0][0], last[0] + 1), (INTO, AFTER_SELF, AFTER_CROSS)):
-        x = _kept(patches, rows, x, layer, stage, again) if len(x) else x
-        if writing := [stream for *at, stream in sent if at == [layer, stage]]:
-            x = torch.cat([x, *writing])
+    x = entering[0][2][:0]
+    for layer, stage in product(range(entering[0][0], last[0] + 1), (INTO, AFTER_SELF, AFTER_CROSS)):
+        x = _carry(patches, rows, x, layer, stage, mlps) if len(x) else x
+        if streams := [stream for *moment, stream in entering if moment == [layer, stage]]:
+            x = torch.cat([x, *streams])
         if parts := reads.get((layer, stage), ()) if len(x) else ():
-            received[layer, stage] = [each.received(patches, x, rows) for each in parts]
+            received[layer, stage] = [(read, read.receive(patches, x, rows)) for read in parts]
         if (layer, stage) == last:
             break
     return received
 
 
-def _kept(patches: SitePatches, rows: Positions, x: Stream, layer: int, stage: int, again: bool) -> Stream:
+def _carry(patches: SitePatches, rows: Positions, x: Stream, layer: int, stage: int, mlps: bool) -> Stream:
     """The stream there from that before it: what is not recomputed writes what it does in the base run."""
     base, block = patches.base, patches.blocks[layer - (stage == INTO)]
     if stage == AFTER_SELF:
         out = base["attn_out"][layer][:, rows]
         # a parallel block's attention would compute the feed-forward beside it
-        return x + out if block.config.parallel and not again else block.attention.add(x, out)
+        return x + out if block.config.parallel and not mlps else block.attention.add(x, out)
     if stage == AFTER_CROSS:
         return x if block.cross_attn is None else block.cross.add(x, base["cross_attn_out"][layer][:, rows])
-    if again or block.mlp is None:
+    if mlps or block.mlp is None:
         return block.feed_forward(x)
     return block.feed_forward.add(x, base["mlp_out"][layer - 1][:, rows])
-
-
-# From what receivers got to the metrics.
 
 
 def _read_layer(model: Transformer, stack: str) -> int:
@@ -291,76 +241,65 @@ def _read_layer(model: Transformer, stack: str) -> int:
     return model.config.stacks[stack].n_layers - (stack == last_stack(model))
 
 
-def _given(patches: SitePatches, on: Suffix, received: dict[Moment, list[_Received]]) -> AtReads:
+def _give(patches: SitePatches, suffix: Suffix, received: dict[Moment, list[_Part]]) -> Tensor:
     """The stream out of the last block where metrics read, with everything given that was received."""
-    entering, n_cells = [], 0
+    entering, edits, n_cells = [], {}, 0
     for (layer, _), parts in received.items():
-        if len(parts[0].value) > n_cells:
-            entering.append(_first_given(patches, on, layer, parts, n_cells))
-            n_cells = len(parts[0].value)
-    every = [each for parts in received.values() for each in parts]
-    ends = [each for each in every if each.read.part == "logits"]
-    edits = {each.read.site: _giving(patches.model, on, each) for each in every if each not in ends}
-    final = resume(patches.model, entering, Tap(edit=edits))[on.onward or on]
-    for each in ends:
-        each.give(final[..., None, :], on.wanted)
+        if len(parts[0][1]) > n_cells:
+            entering.append(_enter(patches, suffix, layer, parts, n_cells))
+            n_cells = len(parts[0][1])
+        for end, value in parts:
+            if end.part != "logits":
+                at_reads = layer == _read_layer(patches.model, patches.base.stack) and end.part in {"q", "mlp"}
+                columns = suffix.reads if at_reads else suffix.visibility.columns
+                edits[f"{layer}.{_SITE[end.part]}"] = partial(end.edit, value, columns)
+    final = resume(patches.model, entering, Tap(edit=edits))[suffix.onward or suffix]
+    for end, value in [part for parts in received.values() for part in parts]:
+        if end.part == "logits":
+            end.put(value, final[..., None, :], suffix.read_positions)
     return final
 
 
-def _giving(model: Transformer, on: Suffix, received: _Received) -> Edit:
-    """The edit that gives it to cells, some at a time."""
-    read, done = received.read, 0
-    at_reads = read.layer == _read_layer(model, on.base.stack) and read.part in {"q", "mlp"}
-    at = on.reads if at_reads else on.visibility.columns
-
-    def edit(own: Tensor) -> Tensor:
-        nonlocal done
-        some = own if read.in_attention else own.view(-1, on.shape[0], at.shape[1], 1, own.shape[-1])
-        received.give(some, at, done)
-        done += len(some)
-        return own
-
-    return edit
-
-
-def _first_given(patches: SitePatches, on: Suffix, layer: int, parts: Sequence[_Received], start: int) -> ChangedRows:
+def _enter(patches: SitePatches, suffix: Suffix, layer: int, parts: Sequence[_Part], start: int) -> ChangedRows:
     """The cells from `start` on, which only now are given something: with what it changes they enter a pass."""
-    base, span = patches.base, slice(on.first, on.first + on.shape[1])
+    base, span = patches.base, slice(suffix.first, suffix.first + suffix.shape[1])
     if layer >= _read_layer(patches.model, base.stack):
-        span = slice(int(on.reads.min()), int(on.reads.max()) + 1)
-    at, rows, changed = torch.arange(span.start, span.stop, device=base.final.device)[None], (slice(None), span), []
-    if inside := [each for each in parts if each.read.in_attention]:
-        block = patches.blocks[layer]
-        stream = after_attention(block, base, layer, rows, _written(patches, on, layer, inside, at, start))
-        changed.append((*after(block.config, layer), stream))
-    for each in parts:
-        if not each.read.in_attention:
-            site, within = _SITE[each.read.part], layer - (each.read.part == "logits")
-            plain = base[site][within][rows]
-            theirs = plain.expand(len(each.value) - start, *plain.shape).clone()
-            each.give(theirs[..., None, :], at, start)
-            changed.append(stream_with(patches.blocks[within], base, within, rows, site, theirs))
-    (layer, stage, stream), *beside = changed
-    for *_, other in beside:  # attention and feed-forward of a parallel block
-        stream = stream + (other - base.resid[layer][rows])
-    return ChangedRows.of_span(on, layer, stage, stream, span.start)
+        span = slice(int(suffix.reads.min()), int(suffix.reads.max()) + 1)
+    columns, rows = torch.arange(span.start, span.stop, device=base.final.device)[None], (slice(None), span)
+    changed = []
+    if in_attention := [(end, value) for end, value in parts if end.part in _QKV]:
+        block, change = patches.blocks[layer], _written(patches, suffix, layer, in_attention, columns, start)
+        changed.append((*moment_after(block.config, layer), after_attention(block, base, layer, rows, change)))
+    for end, value in parts:
+        if end.part not in _QKV:
+            site, block_layer = _SITE[end.part], layer - (end.part == "logits")
+            plain = base[site][block_layer][rows]
+            theirs = plain.expand(len(value) - start, *plain.shape).clone()
+            end.put(value, theirs[..., None, :], columns, start)
+            changed.append(stream_with(patches.blocks[block_layer], base, block_layer, rows, site, theirs))
+    (layer, stage, stream), *parallel = changed
+    for *_, theirs in parallel:  # attention and feed-forward of a parallel block
+        stream = stream + (theirs - base.resid[layer][rows])
+    return ChangedRows.from_span(suffix, layer, stage, stream, span.start)
 
 
 def _written(
-    patches: SitePatches, on: Suffix, layer: int, inside: Sequence[_Received], at: Int[Tensor, "1 row"], start: int
+    patches: SitePatches, suffix: Suffix, layer: int, received: Sequence[_Part], columns: Tensor, start: int
 ) -> Stream:
-    """How much more heads write at `at` that are given something: no other head does, as all else is the base run's."""
-    attn, kept = patches.blocks[layer].attn, {part: patches.base[f"attn.{part}"][layer] for part in "qkvz"}
-    parts = {"q": kept["q"][:, at[0]], "k": kept["k"][:, on.first :], "v": kept["v"][:, on.first :]}
-    parts = {part: plain.expand(len(inside[0].value) - start, *plain.shape) for part, plain in parts.items()}
-    for each in inside:
-        own = parts[each.read.part] = parts[each.read.part].clone()
-        each.give(own, at if each.read.part == "q" else on.visibility.columns, start)
-    shared = attn.config.n_heads // attn.config.kv_heads
-    heads = torch.cat([each.read.query_heads(shared) for each in inside]).unique()
-    past = [kept[part][:, : on.first] for part in "kv"]
-    k, v, past_k, past_v = (part[..., heads // shared, :] for part in (parts["k"], parts["v"], *past))
-    visibility = on.visibility.at(at.expand(on.shape[0], -1))
-    z = attend(attn, parts["q"][..., heads, :], k, v, past_k, past_v, visibility, heads)
-    dz = z - kept["z"][:, at[0]][:, :, heads]
+    """How much more heads write at `columns` that are given something: no other head does."""
+    attn, base = patches.blocks[layer].attn, {part: patches.base[f"attn.{part}"][layer] for part in "qkvz"}
+    parts = {"q": base["q"][:, columns[0]], "k": base["k"][:, suffix.first :], "v": base["v"][:, suffix.first :]}
+    parts = {part: plain.expand(len(received[0][1]) - start, *plain.shape) for part, plain in parts.items()}
+    shared, heads = attn.config.n_heads // attn.config.kv_heads, []
+    for end, value in received:
+        parts[end.part] = parts[end.part].clone()
+        end.put(value, parts[end.part], columns if end.part == "q" else suffix.visibility.columns, start)
+        members = torch.arange(shared, device=end.heads.device)  # so many heads share a key and a value
+        heads.append(end.heads if end.part == "q" else (end.heads[:, None] * shared + members).flatten())
+    heads = torch.cat(heads).unique()
+    past = [base[part][:, : suffix.first] for part in "kv"]
+    k, v, *past = (part[..., heads // shared, :] for part in (parts["k"], parts["v"], *past))
+    visibility = suffix.visibility.at(columns.expand(suffix.shape[0], -1))
+    z = attend(attn, parts["q"][..., heads, :], k, v, past, visibility, heads)
+    dz = z - base["z"][:, columns[0]][:, :, heads]
     return einsum(dz, attn.W_O[heads], "cell prompt row head d_head, head d_head d_model -> cell prompt row d_model")

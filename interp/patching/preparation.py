@@ -1,38 +1,36 @@
-"""What a call changes and what it reads, checked once; and the one way from its tables to `Cells`.
-
-Prompts of unequal length align where they say the same: where pairs name positions, cells go by these names.
-"""
+"""What does a call change and read, and how much of it goes through at a time? Checked once; its tables as `Cells`."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.config import NoMLP
+from interp.errors import InputError, one_of
 from interp.model import Model
-from interp.patching.cell_tables import POSITIONAL
-from interp.patching.metrics import Metric, Readout, checked_values, prepared, with_answers
-from interp.patching.pairs import Inputs, Pairs, answers_in
-from interp.patching.patch_sites import PatchSite
+from interp.patching.metrics import ANSWERS, Metric, Readout, checked_values, logit_difference, prepared
+from interp.patching.pairs import Inputs, Pairs, answers_in, text_read
+from interp.patching.patch_sites import PatchSite, last_stack
 from interp.patching.plain import PlainRun
-from interp.patching.results import Cells, Direction, checked_direction
+from interp.patching.results import POSITIONAL, Cells, Direction
 from interp.transformer import Transformer
 
 Values = dict[str, Tensor]  # by metric, `*cells prompt`
+Item = TypeVar("Item")
+BUDGET = 2 << 30  # bytes that a sweep may take, by default
+# entries of the stream that a pass carries (rows x d_model): enough to fill the machine, few enough for its caches
+PASS_ENTRIES = 2048 * 768
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells of `patch_site` on the axes `by`, and what `readouts` read of some pairs when one is changed.
-
-    `plain` are the metrics of unchanged prompts: those, and the logit difference of the pairs' own answers.
-    """
+    """Cells of `patch_site` on the axes `by`, and what `readouts` read of some pairs when one is changed."""
 
     model: Model
     pairs: Pairs
@@ -40,10 +38,10 @@ class Plan:
     by: tuple[str, ...]
     direction: Direction
     readouts: list[Readout]
-    plain: list[Readout]
+    plain: list[Readout]  # of unchanged prompts: those, and the logit difference of the pairs' own answers
 
     @staticmethod
-    def of(
+    def from_arguments(
         model: Model,
         pairs: Pairs,
         metrics: Metric | Sequence[Metric],
@@ -54,26 +52,22 @@ class Plan:
         attention: str = "self",
     ) -> "Plan":
         """The arguments of a call, as `sweep` explains them."""
-        patch_site = PatchSite.of(model, site, by, stack, attention)
-        plan = Plan(model, pairs, patch_site, tuple(by), checked_direction(direction), [], [])
-        plan.check()
-        readouts = prepared(model, pairs, metrics)
-        return replace(plan, readouts=readouts, plain=with_answers(model, pairs, readouts))
-
-    def check(self) -> None:
-        """Refuse a site at which pairs cannot differ, and axes of the text whose positions have no names."""
-        site, pairs = self.patch_site, self.pairs
-        if pairs.source is not None and (site.stack == "encoder" or (site.attention == "cross" and site.of_keys)):
-            raise InputError(
-                f"{site.name(0)} is made of the source, which these pairs share: they differ in their targets alone"
-            )
-        stack = pairs.differing(site.stack)
-        for axis in {*POSITIONAL} & {*self.by} if pairs.positions else ():
-            if site.counted(axis) != stack:
+        patch_site = PatchSite.from_name(model, site, by, stack, attention)
+        direction = "denoise" if one_of("direction", direction, Direction).startswith("denois") else "noise"
+        name = patch_site.name(0)
+        if pairs.source is not None and "encoder" in {patch_site.stack, patch_site.counted("position")}:
+            raise InputError(f"{name} is made of the source, which these pairs share: their targets alone differ")
+        differing = pairs.differing(patch_site.stack)
+        for axis in {*POSITIONAL} & {*by} if pairs.positions else ():
+            if patch_site.counted(axis) != differing:
                 raise InputError(
-                    f"{', '.join(pairs.positions)} are positions of what the {stack} reads, and {axis} of "
-                    f"{site.name(0)} counts the other text: leave positions out"
+                    f"{', '.join(pairs.positions)} are positions of what the {differing} reads, and {axis} of {name} "
+                    "counts the other text: leave positions out"
                 )
+        readouts = prepared(model, pairs, metrics)
+        bare = pairs.right is None or pairs.wrong is None or any(each.name == ANSWERS for each in readouts)
+        plain = readouts if bare else [*readouts, logit_difference().prepare(model, pairs)]
+        return Plan(model, pairs, patch_site, tuple(by), direction, readouts, plain)
 
     def take(self, prompts: Int[Tensor, " some"]) -> "Plan":
         """The same of some of the prompts."""
@@ -92,45 +86,38 @@ class Plan:
         clean, corrupt = self.pairs.inputs
         return (corrupt, clean) if self.direction == "denoise" else (clean, corrupt)
 
-    def runs(self) -> tuple[PlainRun, PlainRun]:
-        """Of both, everything that a cell may leave as it was, or is changed to."""
-        return PlainRun.of_both(self.transformer, *self.inputs)
-
     @property
     def shape(self) -> list[int]:
         """Of a table of all cells, by position where axes count positions."""
-        return self.patch_site.shape(self.pairs, self.by)
+        site = self.patch_site
+        return [site.size(axis) or self.pairs.read_by(site.counted(axis)).ids.shape[1] for axis in self.by]
 
     def unchanged(self, values: Values) -> Values:
         """Tables in which no cell changes anything."""
         return {each.name: values[each.name].expand(*self.shape, -1).clone() for each in self.readouts}
 
-    def cells(self, values: Values, own: Values, other: Values, **more: Any) -> Cells:
-        """Tables by `columns` as cells, missing beyond a prompt's text; `own` are the metrics of unchanged prompts,
-        `other` of those that the change comes from."""
-        site, clean, corrupt = self.patch_site, *((other, own) if self.direction == "denoise" else (own, other))
-        for at, axis in enumerate(self.by):
+    def cells(self, values: Values, base: Values, source: Values, **fields: Any) -> Cells:
+        """Tables by `columns` as cells, missing beyond a prompt's text; metrics of `base` and `source` prompts."""
+        site, (clean, corrupt) = self.patch_site, (source, base) if self.direction == "denoise" else (base, source)
+        for index, axis in enumerate(self.by):
             if axis in POSITIONAL:
                 beyond = self.columns(axis) >= self.pairs.read_by(site.counted(axis)).lengths  # entry prompt
                 for name, table in values.items():
-                    missing = table.movedim(at, -2).masked_fill(beyond.to(table.device), torch.nan)
-                    values = values | {name: missing.movedim(-2, at)}
-        if more.get("kind", "sweep") == "sweep":
-            more["labels"] = self.labels
+                    missing = table.movedim(index, -2).masked_fill(beyond.to(table.device), torch.nan)
+                    values = values | {name: missing.movedim(-2, index)}
+        if fields.get("kind", "sweep") == "sweep":
+            fields["labels"] = self.labels
         place = {"site": site.site, "stack": site.stack, "attention": site.attention, "positions": (*self.names,)}
-        return Cells(
-            direction=self.direction, axes=self.by, values=values, clean=clean, corrupt=corrupt, **(place | more)
-        )
-
-    # Positions.
+        place |= {"direction": self.direction, "axes": self.by, "clean": clean, "corrupt": corrupt}
+        return Cells(values=values, **(place | fields))
 
     @cached_property
     def names(self) -> dict[str, Int[Tensor, " prompt"]]:
         """The named positions that axes count, where they do; names of one token in all prompts are one, `S2=END`."""
         names: dict[tuple[int, ...], list[str]] = defaultdict(list)
-        for name, at in self.pairs.positions.items() if {*POSITIONAL} & {*self.by} else ():
-            names[(*at.tolist(),)].append(name)
-        return {"=".join(same): self.pairs.positions[same[0]] for same in names.values()}
+        for name, columns in self.pairs.positions.items() if {*POSITIONAL} & {*self.by} else ():
+            names[(*columns.tolist(),)].append(name)
+        return {"=".join(equal): self.pairs.positions[equal[0]] for equal in names.values()}
 
     def columns(self, axis: str) -> Int[Tensor, "entry prompt"]:
         """The position in each prompt that each entry of an axis stands for: that of a name, or the same in all."""
@@ -141,56 +128,122 @@ class Plan:
 
     @property
     def labels(self) -> dict[str, tuple[str | None, ...]]:
-        """What stands at each entry of the axes that count positions, where all prompts have the same token there.
-
-        Columns are `token` and `corrupt_token`, of keys `key_token` and `key_corrupt_token`.
-        """
-        found: dict[str, tuple[str | None, ...]] = {}
+        """What stands at each entry of the axes that count positions, where all prompts have the same token there."""
+        labels: dict[str, tuple[str | None, ...]] = {}
         for prefix, axis in [("key_" * (axis == "key"), axis) for axis in self.by if axis in POSITIONAL]:
-            for name, (batch, target) in zip(("token", "corrupt_token"), self.pairs.inputs, strict=True):
-                decoded = target is not None and self.patch_site.counted(axis) == "decoder"
-                tokenizer, read = (
-                    (answers_in(self.model), target) if decoded and target else (self.model.tokenizer, batch)
-                )
+            for name, inputs in zip(("token", "corrupt_token"), self.pairs.inputs, strict=True):
+                batch = text_read(inputs, self.patch_site.counted(axis))
+                tokenizer = self.model.tokenizer if batch is inputs[0] else answers_in(self.model)
                 columns = self.columns(axis)
-                ids = read.ids.gather(1, columns.T).T
-                unique = [{*own[at < read.lengths].tolist()} for own, at in zip(ids, columns, strict=True)]
-                found[prefix + name] = tuple(
-                    tokenizer.label(*ids) if tokenizer is not None and len(ids) == 1 else None for ids in unique
-                )
-        return found
+                ids = batch.ids.gather(1, columns.T).T
+                unique = [{*row[at < batch.lengths].tolist()} for row, at in zip(ids, columns, strict=True)]
+                name_of = (lambda *_: None) if tokenizer is None else tokenizer.label
+                labels[prefix + name] = tuple(name_of(*ids) if len(ids) == 1 else None for ids in unique)
+        return labels
 
     def by_name(self, table: Float[Tensor, "*cells prompt"] | Bool[Tensor, "*cells prompt"]) -> Tensor:
         """A table of all positions by `columns`: each prompt's own position of every name."""
-        for at, axis in enumerate(self.by if self.names else ()):
+        for index, axis in enumerate(self.by if self.names else ()):
             if axis in POSITIONAL:
-                moved = table.movedim(at, -2)
+                moved = table.movedim(index, -2)
                 columns = self.columns(axis).to(table.device)
-                table = moved.gather(-2, columns.expand(*moved.shape[:-2], -1, -1)).movedim(-2, at)
+                table = moved.gather(-2, columns.expand(*moved.shape[:-2], -1, -1)).movedim(-2, index)
         return table
 
     def of_names(self, table: Bool[np.ndarray, "*cells prompt"]) -> Bool[np.ndarray, "*all prompt"]:
-        """The inverse for what is wanted: of the table of all positions those that a prompt's names point to."""
+        """The inverse, for a selection: of the table of all positions those that a prompt's names point to."""
         if not self.names:
             return table
         columns = self.columns("position").cpu().numpy()
-        found, (*places, prompt) = np.zeros((*self.shape, len(self.pairs)), dtype=bool), np.nonzero(table)
-        named = [columns[at, prompt] if axis in POSITIONAL else at for axis, at in zip(self.by, places, strict=True)]
-        found[(*named, prompt)] = True
-        return found
+        selected, (*cells, prompt) = np.zeros((*self.shape, len(self.pairs)), dtype=bool), np.nonzero(table)
+        named = [columns[at, prompt] if axis in POSITIONAL else at for axis, at in zip(self.by, cells, strict=True)]
+        selected[(*named, prompt)] = True
+        return selected
 
-    def wanted(self, prompts: Int[Tensor, " some"]) -> Bool[np.ndarray, "*all"]:
+    def selected(self, prompts: Int[Tensor, " some"]) -> Bool[np.ndarray, "*all"]:
         """Of a table of all positions the cells that some of the prompts name; all where there are no names."""
         sizes = zip(self.by, self.shape, strict=True)
-        table = np.zeros(
-            [*(len(self.names) if self.names and axis in POSITIONAL else n for axis, n in sizes), len(self.pairs)],
-            dtype=bool,
-        )
+        shape = [len(self.names) if self.names and axis in POSITIONAL else size for axis, size in sizes]
+        table = np.zeros([*shape, len(self.pairs)], dtype=bool)
         table[..., prompts.cpu().numpy()] = True
         return np.asarray(self.of_names(table).any(-1))
 
 
 def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]) -> Values:
     """The metrics of an unpatched run, checked: every metric must give one finite number a prompt."""
-    values = {readout.name: readout.of(model, readout.at_reads(plain.final)) for readout in readouts}
+    values = {readout.name: readout.from_final(model, readout.at_reads(plain.final)) for readout in readouts}
     return checked_values(values, len(plain.final))
+
+
+def shares(model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite | None = None) -> tuple[int, int]:
+    """How many prompts' two plain runs are held at a time, and how much of the budget is left for passes."""
+    numbers = 0
+    for name, config in model.config.stacks.items():
+        attentions = 2 if config.cross_attention else 1
+        heads = 2 * attentions * (config.n_heads + config.kv_heads) * config.d_head
+        numbers += config.n_layers * pairs.read_by(name).ids.shape[1] * ((3 + 2 * attentions) * config.d_model + heads)
+    alone = 2 * numbers * model.last.embed.token.weight.element_size()
+    one_cell = positions_changed(model, pairs, patch_site) * _row_bytes(model, pairs)
+    check_budget(budget, alone + one_cell, pairs)
+    grouped = 2 * alone  # groups of several prompts are copied out of their run
+    count = min(budget // 2, budget - one_cell) // grouped
+    return (1, budget - alone) if count < 2 else (count, budget - min(count, len(pairs)) * grouped)
+
+
+def _row_bytes(model: Transformer, pairs: Pairs, recorded: int = 0) -> int:
+    """What a row (of a cell, prompt and position) takes on its way, at the widest."""
+    widest = 0
+    for name, config in model.config.stacks.items():
+        mlp = 0 if isinstance(config.mlp, NoMLP) else 4 * config.d_mlp
+        width = 6 * config.d_model + mlp + 2 * (config.n_heads + 2 * config.kv_heads) * config.d_head
+        stacks = {name, "encoder"} if config.cross_attention else {name}
+        longest = max(int(pairs.read_by(each).lengths.max()) for each in stacks)
+        widest = max(widest, width + 3 * config.n_heads * longest)
+    return (widest + recorded) * model.last.embed.token.weight.element_size()
+
+
+def rows_at_once(model: Model, share: int = 1) -> int:
+    """How many rows (cells x prompts x positions) fill a pass; `share` of them where much else is made of each."""
+    return PASS_ENTRIES // (share * model.config.d_model)
+
+
+def fitting(
+    items: Iterable[Item], size: Callable[[Item], int], limit: int, key: Callable[[Item], object] = lambda _: None
+) -> Iterator[list[Item]]:
+    """Neighbours with the same `key`, as many at a time as add up to no more than `limit`, but at least one."""
+    party: list[Item] = []
+    total = 0
+    for item in items:
+        if party and (key(item) != key(party[0]) or total + size(item) > limit):
+            yield party
+            party, total = [], 0
+        party.append(item)
+        total += size(item)
+    if party:
+        yield party
+
+
+def positions_changed(model: Transformer, pairs: Pairs, patch_site: PatchSite | None = None) -> int:
+    """The most that one cell can change in any prompt; an encoder's cells change all of both texts."""
+    stack = last_stack(model) if patch_site is None else patch_site.stack
+    lengths = pairs.read_by(stack).lengths
+    changed = lengths - pairs.first_reached(stack) if model.config.stacks[stack].causal else lengths
+    onward = 0 if stack == last_stack(model) else pairs.read_by(last_stack(model)).lengths
+    return int((changed + onward).max())
+
+
+def row_limit(
+    model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite | None = None, recorded: int = 0
+) -> int:
+    """How many rows a pass carries: at least one cell's of one prompt, which must fit where numbers are `recorded`."""
+    one_cell, row = positions_changed(model, pairs, patch_site), _row_bytes(model, pairs, recorded)
+    if recorded:
+        check_budget(budget, one_cell * row, pairs)
+    return max(one_cell, min(rows_at_once(model), budget // row))
+
+
+def check_budget(budget: int, least: int, pairs: Pairs, part: str = "cell of a prompt") -> None:
+    """Refuse a budget that one such part exceeds."""
+    if budget < least:
+        size = f"one {part} of {pairs.clean.ids.shape[1]} positions"
+        raise InputError(f"a budget of {budget} bytes is too small for {size}: expected at least {least}")

@@ -1,7 +1,7 @@
-"""What cells do: one value a cell, prompt and metric; their effects, and their shares of the whole effect."""
+"""What cells do: one value a cell, prompt and metric; their effects, their shares of the whole effect, their table."""
 
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from warnings import warn
@@ -13,22 +13,23 @@ from torch import Tensor
 
 from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many, viewed
 from interp.errors import InputError, InputWarning, one_of
-from interp.patching.cell_tables import POSITIONAL, cell_label, cell_rows, dust, long_table
-from interp.statistics import FEWEST_CLUSTERS, share, shares
+from interp.patching.metrics import ANSWERS
+from interp.statistics import FEWEST_CLUSTERS, benjamini_hochberg, estimate, share, shares
 
 Direction = Literal["denoise", "noise", "denoising", "noising"]
 Drawing = Literal["map", "top"]
-Labels = Mapping[str, tuple[str | None, ...]]  # by column of a table, the token at each place of an axis
+Labels = Mapping[str, Sequence[str | None]]  # by column of a table, the token at each place of an axis
 Values = Mapping[str, Float[Tensor, " prompt"]]  # by metric
-ANSWERS = "logit_difference"  # the metric that says whether the model does the task
+PerPrompt = Float[np.ndarray, " prompt"]
+POSITIONAL = ("position", "query", "key")
+ESTIMATED = ("effect", "share", "ci_low", "ci_high", "p", "q", "n", "share_low", "share_high")
+"""The columns of every table of effects, after those that say where the cell lies."""
+_LETTERS = {"layer": "L", "head": "H", "neuron": "N", "expert": "E"}
+_PREPOSITIONS = {"position": "at", "query": "from", "key": "to"}
+_ROUNDING = 16  # an effect of fewer units in the last place of the metric is no effect
 _FEWEST = 5  # clean prompts, no more than half of which right are too few; for an interval it takes more
 _LOWER = ("rank", "kl_divergence", "loss")  # what is lower where the model does better
-_FROM_ZERO = ("logit_difference", "probability")  # metrics of which all can be lost: at 0 there is no more
-
-
-def checked_direction(direction: Direction) -> Direction:
-    """`denoise` or `noise`, which `denoising` and `noising` mean."""
-    return "denoise" if one_of("direction", direction, Direction).startswith("denois") else "noise"
+_FROM_ZERO = (ANSWERS, "probability")  # metrics of which all can be lost: at 0 there is no more
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,41 +37,30 @@ class Cells(Shown):
     """Values of each metric, one a cell and prompt: of a sweep, paths, an ablation, estimates, edges or a search.
 
     Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` of
-    edges. Or they are a list (`cell`), or an order (`step`, which has all cells up to it); then `cells` are their
-    places on `units`. Positions beyond a prompt's text and edges that do not exist are NaN.
-
-    Attributes:
-        site: what was changed; its place is `stack` and `attention` (self, cross). Edges have none.
-        direction: `denoise` or `noise`, as which an ablation counts.
-        values: by metric, with the cell changed. Of magnitudes, edges and searches the effects themselves.
-        clean: the metrics of the unchanged prompts, and the logit difference of the pairs' own answers, which says
-            whether the model does the task.
-        corrupt: the same of the corrupted prompts, where a cell is changed towards or from these.
-        positions: the names that position axes count, where the pairs have some.
-        labels: by column of the table, what stands at each place of an axis: tokens that are the same in all prompts,
-            the names of senders and receivers.
-        kind: `sweep` (paths and estimates too), `magnitudes`, `edges`, `search`, or what replaces an ablated part.
+    edges. Or they are a list (`cell`), or an order (`step`, which has all cells up to it). Positions beyond a prompt's
+    text and edges that do not exist are NaN.
     """
 
-    site: str
-    direction: Direction
+    site: str  # what was changed; edges have none
+    direction: Direction  # `denoise` or `noise`, as which an ablation counts
     axes: tuple[str, ...]
+    # by metric, with the cell changed; of magnitudes, edges and searches the effects themselves
     values: dict[str, Float[Tensor, "*cells prompt"]]
+    # the metrics of the unchanged prompts, and the logit difference of the pairs' own answers
     clean: dict[str, Float[Tensor, " prompt"]] = field(default_factory=dict)
-    corrupt: dict[str, Float[Tensor, " prompt"]] = field(default_factory=dict)
+    corrupt: dict[str, Float[Tensor, " prompt"]] = field(default_factory=dict)  # an ablation has none
     stack: str = "decoder"
     attention: str = "self"
-    positions: tuple[str, ...] = ()
+    positions: tuple[str, ...] = ()  # the names that position axes count, where the pairs have some
     labels: Labels = field(default_factory=dict)
-    kind: str = "sweep"
-    cells: tuple[tuple[int, ...], ...] = ()
+    kind: str = "sweep"  # paths and estimates too; `magnitudes`, `edges`, `search`, or what replaces an ablated part
+    cells: tuple[tuple[int, ...], ...] = ()  # of a list or an order, on `units`
     units: tuple[str, ...] = ()
 
     def effect(self, metric: str | None = None) -> Float[Tensor, "*cells prompt"]:
-        """How far a cell moves the metric, by default the first, in the metric's unit.
+        """How far a cell moves the metric, by default the first: value - corrupt, if noised or ablated clean - value.
 
-        Denoising: value - corrupt. Noising and ablating: clean - value, what is lost. A cell that carries all has the
-        whole difference. Edges are counted as the metric's change in both directions; magnitudes have no sign.
+        A cell that carries all has the whole difference. Edges have the metric's change in both directions.
         """
         name = self._name(metric)
         if not self.clean:
@@ -88,10 +78,7 @@ class Cells(Shown):
         return self._counted(metric).nanmean(-1)
 
     def recovered(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
-        """Share of the whole effect that each cell carries, over the prompts that have it: 1 is all of it, 0 none.
-
-        Where nothing is a share (`no_share` says why), all are missing (NaN), with an `InputWarning`.
-        """
+        """Share of the whole effect that each cell carries; NaN, with a warning, where nothing is one (`no_share`)."""
         effect, reason = self.effect(metric), self.no_share(metric)
         if warn_of(reason) or not self._has_whole(metric):
             return torch.full_like(effect[..., 0], torch.nan)
@@ -103,30 +90,17 @@ class Cells(Shown):
         """Why nothing is a share of a metric's whole difference; None where shares mean something, or have no whole."""
         return refusal(self._name(metric), self.clean, self.corrupt or None) if self._has_whole(metric) else None
 
-    def rounding(self, metric: str) -> Float[Tensor, " prompt"]:
-        """What may be rounding: the size of an effect on each prompt up to which it is none."""
-        sizes = [values[metric] for values in (self.clean, self.corrupt) if values]
-        if not sizes:
-            return torch.zeros_like(self.values[metric].flatten(0, -2)[0])
-        changed = self.values[metric].nan_to_num().flatten(0, -2).abs().amax(0)
-        return dust(*sizes) if self.corrupt else dust(*sizes, changed)
-
     def table(self, *, seed: int = 0) -> DataFrame:
         """One row a cell and metric: `effect` with its interval, p and q over prompts, and its `share` of the whole.
 
-        Columns are `stack, attention, site` (of edges none), of an ablation `kind`, the axes (positions by their names,
-        where they have some; of a list the cell's own), for positions `token` and `corrupt_token` (of keys `key_...`),
-        `direction, metric`, and those of `cell_tables.cell_rows`; `q` is over all rows. Where nothing is a share
-        (`no_share` says why), shares are missing, with an `InputWarning`. Magnitudes are never negative, so that no p
-        says anything of 0. The cells of a search were chosen for being large: `q` is no test of it.
+        `q` is over all rows. Shares that mean nothing are missing, with an `InputWarning` (`no_share` says why).
+        Magnitudes have no p. The cells of a search were chosen for being large: `q` is no test.
 
         Args:
             seed: of the intervals' resampling.
         """
-        rows = [
-            self.rows(name, seed=seed, shared=self._has_whole(name) and not warn_of(self.no_share(name)))
-            for name in self.values
-        ]
+        shared = {name: self._has_whole(name) and not warn_of(self.no_share(name)) for name in self.values}
+        rows = [self.rows(name, seed=seed, shared=each) for name, each in shared.items()]
         place = {"stack": self.stack, "attention": self.attention, "site": self.site} if self.site else {}
         place |= {"kind": self.kind} if self._ablated else {}
         axes = [axis for axis in self.axes if axis != "cell"]
@@ -136,8 +110,8 @@ class Cells(Shown):
         """The rows of one metric, without q; `shared`: with shares."""
         whole = self.difference(metric) if shared else None
         rows = cell_rows(self.axes, self._counted(metric), self.rounding(metric), whole, seed=seed)
-        for at, unit in enumerate(self.units):
-            rows[unit] = [self.cells[cell][at] for cell in rows[self.axes[0]].tolist()]
+        for index, unit in enumerate(self.units):
+            rows[unit] = [self.cells[cell][index] for cell in rows[self.axes[0]].tolist()]
         if self.kind == "magnitudes":
             rows["p"] = torch.nan
         if not self._ablated:
@@ -145,16 +119,12 @@ class Cells(Shown):
         return rows.drop(columns="cell", errors="ignore").assign(metric=metric)
 
     def top(self, k: int = 5, metric: str | None = None) -> list[Any]:
-        """The `k` cells with the largest mean effects either way, largest first; all, if there are fewer.
-
-        Returns:
-            list: named tuples, a cell's place on each axis (`sender` and `receiver` by name) and its `effect`.
-        """
+        """The `k` cells with the largest mean effects either way: named tuples, a place on each axis and `effect`."""
         axes = self.units or self.axes
-        listed = namedtuple("Cell", [*axes, "effect"])
+        cell = namedtuple("Cell", [*axes, "effect"])
         names = [self.labels.get(axis) or (self.positions if axis in POSITIONAL else ()) for axis in axes]
         return [
-            listed(*(name[at] if name else at for name, at in zip(names, place, strict=True)), mean)
+            cell(*(name[index] if name else index for name, index in zip(names, place, strict=True)), mean)
             for place, mean in self._largest(k, metric)
         ]
 
@@ -163,24 +133,22 @@ class Cells(Shown):
         return ", ".join(f"{self.label(place)} {signed(mean)}" for place, mean in self._largest(k, metric))
 
     def label(self, place: Sequence[int]) -> str:
-        """`L3.H2 at 4`, `up to L0.H1`, `embed -> 1.4.q`: a cell in short."""
+        """A cell in short: `L3.H2 at 4`, `L0 at S2`, `L2.H1 from 5 to 2`, `up to L0.H1`, `embed -> 1.4.q`."""
         if self.kind == "edges":
-            return " -> ".join(str(self.labels[axis][at]) for axis, at in zip(self.axes, place, strict=True))
-        return "up to " * (self.axes == ("step",)) + cell_label(self.units or self.axes, place, self.positions)
+            return " -> ".join(str(self.labels[axis][index]) for axis, index in zip(self.axes, place, strict=True))
+        index = dict(zip(self.units or self.axes, place, strict=True))
+        name = ".".join(f"{letter}{index[axis]}" for axis, letter in _LETTERS.items() if axis in index)
+        names = self.positions or range(1 + max(place, default=0))
+        parts = [f"{word} {names[index[axis]]}" for axis, word in _PREPOSITIONS.items() if axis in index]
+        return "up to " * (self.axes == ("step",)) + " ".join([name, *parts] if name else parts)
 
-    def figure(self, metric: str | None = None, kind: Drawing = "map", **how: Any) -> Figure:
-        """A map of the cells, or the largest effects with their intervals; of an order the metric step by step.
-
-        There is a map of cells that have a head, a position or an entry.
+    def figure(self, metric: str | None = None, kind: Drawing = "map", **options: Any) -> Figure:
+        """A map of cells that have a head or a position, or the largest effects; of an order the metric step by step.
 
         Args:
             metric: which to draw, by default the first.
             kind: `map` or `top`.
-            how: of `analyses.figures.cell_map` (`entry_maps`, `top_cells`, `steps`): `title`, `width`, `font_size`,
-                `ax`, ...
-
-        Raises:
-            InputError: there is no such metric or kind.
+            options: of `analyses.figures.cell_map` (`entry_maps`, `top_cells`, `steps`): `title`, `width`, `ax`, ...
         """
         name = self._name(metric)
         one_of("kind", kind, Drawing)
@@ -188,13 +156,14 @@ class Cells(Shown):
         if self._ablated:
             table = table.assign(direction=f"ablated by {self.kind}")
             if self.axes == ("step",):
-                return drawn("steps", table, name, plain=float(self.clean[name].mean()), **how)
-            how = {"asks": f"What does the {name.replace('_', ' ')} owe to each cell of {self.site}?", **how}
+                return drawn("steps", table, name, plain=float(self.clean[name].mean()), **options)
+            options = {"asks": f"What does the {name.replace('_', ' ')} owe to each cell of {self.site}?", **options}
         if self.kind == "search":
-            how = {"top": len(self.cells), **how}
-        if kind == "top" or not {"head", "position", "query"} & {*self.axes} or {"neuron", "expert"} & {*self.axes}:
-            return drawn("top_cells", table, name, **how)
-        return drawn("entry_maps" if "query" in self.axes else "cell_map", table, name, **how)
+            options = {"top": len(self.cells), **options}
+        axes = {*self.axes}
+        if kind == "top" or not {"head", "position", "query"} & axes or {"neuron", "expert"} & axes:
+            return drawn("top_cells", table, name, **options)
+        return drawn("entry_maps" if "query" in axes else "cell_map", table, name, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was changed, each metric of the plain prompts, and the largest effects."""
@@ -202,37 +171,28 @@ class Cells(Shown):
         for name in self.values:
             means = [signed(float(values[name].mean())) for values in (self.clean, self.corrupt) if values]
             if means:
-                facts[name] = (
-                    "clean {}, corrupt {}".format(*means) if self.corrupt else f"{means[0]} with nothing ablated"
-                )
-            less = " (with - without)" * self._ablated
-            facts[f"largest effects on {name}{less}"] = self.largest(name)
+                plain = "clean {}, corrupt {}" if self.corrupt else "{} with nothing ablated"
+                facts[name] = plain.format(*means)
+            facts[f"largest effects on {name}{' (with - without)' * self._ablated}"] = self.largest(name)
             if self.corrupt and (reason := self.no_share(name)):
                 facts[f"no shares of {name}"] = reason
-        way = f" by {self.kind}" if self._ablated else f", {self.direction}"
         sizes = next(iter(self.values.values())).shape
         cells = " x ".join(so_many(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
-        return f"{self._title()}{way}: {cells}, over {so_many(sizes[-1], 'prompt')}", facts
-
-    @property
-    def _ablated(self) -> bool:
-        return bool(self.clean) and not self.corrupt
-
-    def _title(self) -> str:
-        what = "Ablation" if self._ablated else self.kind.capitalize()
-        cross = "cross-attention " if self.attention == "cross" else ""
-        return f"{what} of {self.stack} {cross}{self.site}" if self.site else what
+        title = "Ablation" if self._ablated else self.kind.capitalize()
+        if self.site:
+            title += f" of {self.stack} {'cross-attention ' * (self.attention == 'cross')}{self.site}"
+        title += f" by {self.kind}" if self._ablated else f", {self.direction}"
+        return f"{title}: {cells}, over {so_many(sizes[-1], 'prompt')}", facts
 
     def _repr_html_(self) -> str:
         """Its lines, and a map of a sweep's cells that lie on a layer and one other axis."""
         return super()._repr_html_() + (viewed(self) if self.corrupt else "")
 
-    def _name(self, metric: str | None) -> str:
-        """The metric that is asked for, by default the first.
+    @property
+    def _ablated(self) -> bool:
+        return bool(self.clean) and not self.corrupt
 
-        Raises:
-            InputError: there is no such metric.
-        """
+    def _name(self, metric: str | None) -> str:
         if metric is not None and metric not in self.values:
             raise InputError(f"there is no metric {metric!r} here: expected {' or '.join(self.values)}")
         return next(iter(self.values)) if metric is None else metric
@@ -245,27 +205,34 @@ class Cells(Shown):
         effect = self.effect(metric)
         return effect.nan_to_num() if self.kind == "search" else effect
 
+    def rounding(self, metric: str) -> Float[Tensor, " prompt"]:
+        """What may be rounding: the size of an effect on each prompt up to which it is none."""
+        sizes = [values[metric] for values in (self.clean, self.corrupt) if values]
+        if not sizes:
+            return torch.zeros_like(self.values[metric].flatten(0, -2)[0])
+        changed = self.values[metric].nan_to_num().flatten(0, -2).abs().amax(0)
+        return dust(*sizes) if self.corrupt else dust(*sizes, changed)
+
     def _largest(self, k: int, metric: str | None) -> list[tuple[tuple[int, ...], float]]:
-        """The places of the largest mean effects, and these."""
+        """The cells with the largest mean effects, and these."""
         mean = self._counted(metric).detach().double().nanmean(-1)
         size = mean.abs().nan_to_num(-1).flatten()
         order = size.argsort(descending=True, stable=True)[: min(k, int((size >= 0).sum()))]
-        places = [tuple(int(at) for at in np.unravel_index(cell, mean.shape)) for cell in order.tolist()]
-        return [(self.cells[place[0]] if self.cells else place, float(mean[place])) for place in places]
+        cells = [tuple(int(index) for index in np.unravel_index(cell, mean.shape)) for cell in order.tolist()]
+        return [(self.cells[cell[0]] if self.cells else cell, float(mean[cell])) for cell in cells]
 
 
 def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | None:
     """Why nothing is a share of a metric's whole: clean less corrupt, or clean alone; None where shares mean something.
 
-    The whole is small against its spread or has the wrong sign, of the metric or of the answers' logit difference where
-    the values have one; or the model answers clean prompts no more rightly than
-    a coin would; of five to seven, no more than half.
+    The whole, or that of the answers' logit difference, is small against its spread or has the wrong sign; or the model
+    answers clean prompts no more rightly than a coin would; of five to seven, no more than half.
     """
     for name in [name for name in dict.fromkeys((ANSWERS, metric)) if name in clean]:
         whole = clean[name] if corrupt is None else clean[name] - corrupt[name]
         mean, n, right = float(whole.mean()), len(whole), int((clean[name] > 0).sum())
-        asked = name == ANSWERS and n >= (_FEWEST if right <= n / 2 else FEWEST_CLUSTERS)
-        if reason := unreliable(whole) or (guessed(clean[name]) if asked else None):
+        tests_answers = name == ANSWERS and n >= (_FEWEST if right <= n / 2 else FEWEST_CLUSTERS)
+        if reason := unreliable(whole) or (guessed(clean[name]) if tests_answers else None):
             return reason
         if mean > 0 if name in _LOWER else mean < 0:
             return f"the sign is wrong: the whole effect on {name} is {mean:+.3g}"
@@ -275,18 +242,18 @@ def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | 
 def guessed(
     clean: Float[Tensor, " prompt"], answers: Sequence[str] = (), clusters: Sequence[Sequence[str]] = ()
 ) -> str | None:
-    """Why the model cannot do a task: by logit differences, it gives some answer no more rightly than a coin would.
+    """Why the model cannot do a task: it gives an answer no more rightly than a coin would, by logit differences.
 
     The 95% interval of how often it is right reaches down to one half, over prompts or what they share (`clusters`).
     """
-    right, named = (clean > 0).double().cpu().numpy(), np.array([*answers] or [""] * len(clean))
-    for answer in dict.fromkeys(named):
-        own = np.where(named == answer, right, np.nan)
-        found = shares(own[:, None], np.ones(len(own)), clusters=clusters)
-        if not found.low[0] > 0.5:  # of few prompts there is no interval
-            where = f" where that is “{answer}”" * bool(answer)
-            said = f"{int(np.nansum(own))} of {int(found.n[0])} prompts{where}"
-            return f"the model puts the right answer first in {said}, which a coin would do as well"
+    right, names = (clean > 0).double().cpu().numpy(), np.array([*answers] or [""] * len(clean))
+    for answer in dict.fromkeys(names):
+        rights = np.where(names == answer, right, np.nan)
+        accuracy = shares(rights[:, None], np.ones(len(rights)), clusters=clusters)
+        if not accuracy.low[0] > 0.5:  # of few prompts there is no interval
+            prompts = f"{int(accuracy.n[0])} prompts" + f" where that is “{answer}”" * bool(answer)
+            count = int(np.nansum(rights))
+            return f"the model puts the right answer first in {count} of {prompts}, which a coin would do as well"
     return None
 
 
@@ -298,16 +265,103 @@ def warn_of(reason: str | None) -> bool:
 
 
 def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | None:
-    """Why shares of `whole` (clean minus corrupt, a prompt) mean nothing; None where they mean something.
-
-    The mean must be at least `least` standard errors from 0, or, of a single prompt, not 0.
-    """
+    """Why shares of `whole` mean nothing: its mean lies within `least` standard errors of 0; None where they do."""
     mean = float(whole.mean())
     error = float(whole.std() / len(whole) ** 0.5) if len(whole) > 1 else 0.0
     if mean == 0 or abs(mean) < least * error:
-        shown = f"{mean:.3g}".replace("-", "−")
+        number = f"{mean:.3g}".replace("-", "−")
         return (
-            f"the whole effect is {shown} ± {error:.2g} (mean and standard error over {len(whole)} prompts): "
+            f"the whole effect is {number} ± {error:.2g} (mean and standard error over {len(whole)} prompts): "
             "too little for a share of it to mean anything"
         )
     return None
+
+
+def dust(*metrics: Float[Tensor, " prompt"]) -> Float[Tensor, " prompt"]:
+    """What may be rounding: the size of an effect on each prompt up to which it is none."""
+    size = torch.stack([each.abs() for each in metrics]).amax(0)
+    return _ROUNDING * torch.finfo(size.dtype).eps * size
+
+
+def cell_rows(
+    axes: Sequence[str],
+    effect: Float[Tensor, "*cells prompt"],
+    least: Float[Tensor, " prompt"],
+    whole: Float[Tensor, " prompt"] | None = None,
+    *,
+    seed: int = 0,
+) -> DataFrame:
+    """One row a cell: its place on each axis, then `effect`, its interval, p, share, and over how many prompts.
+
+    Missing are shares without a `whole`, intervals of fewer than three prompts, p of a single one, and p of cells that
+    move nothing by more than `least`. Cells that lie in no prompt (NaN) are left out.
+    """
+    import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+    values = effect.detach().double().cpu().flatten(0, -2).T.numpy()  # prompt cell
+    small = least.double().cpu().numpy()
+    total = None if whole is None else whole.double().cpu().numpy()
+    columns = {name: np.full(values.shape[1], np.nan) for name in ESTIMATED if name not in {"q", "n"}}
+    exists = ~np.isnan(values)
+    for prompts in np.unique(exists, axis=1).T:  # of unequal length: cells that the same prompts reach
+        if not prompts.any():
+            continue
+        cells = (exists == prompts[:, None]).all(0)
+        part = estimates(values[prompts][:, cells], small[prompts], None if total is None else total[prompts], seed)
+        for name, value in part.items():
+            columns[name][cells] = value
+    indices = np.unravel_index(np.arange(values.shape[1]), effect.shape[:-1])
+    rows = pd.DataFrame({**dict(zip(axes, indices, strict=True)), **columns, "n": exists.sum(0)})
+    return rows.loc[exists.any(0)].reset_index(drop=True)
+
+
+def estimates(
+    values: Float[np.ndarray, "prompt cell"], least: PerPrompt, whole: PerPrompt | None, seed: int
+) -> dict[str, np.ndarray]:
+    """Mean effect and share of each cell with their intervals; `whole` None where shares mean nothing."""
+    mean = estimate(values, np.ones_like(values), seed=seed)
+    idle = (np.abs(values) <= least[:, None]).all(0)
+    p = np.where(idle, np.nan, mean.two_sided)
+    columns = {"effect": mean.value, "ci_low": mean.low, "ci_high": mean.high, "p": p}
+    if whole is None or whole.sum() == 0:
+        return columns
+    part = shares(values, whole, seed=seed)
+    return columns | {"share": part.value, "share_low": part.low, "share_high": part.high}
+
+
+def long_table(
+    constants: Mapping[str, Any],
+    rows: Sequence[DataFrame],
+    axes: Sequence[str],
+    positions: Sequence[str] = (),
+    labels: Labels | None = None,
+) -> DataFrame:
+    """Rows of several metrics (`cell_rows`, and more columns) as one table: `constants`, axes, tokens, numbers.
+
+    Position axes hold the names in `positions`, where there are some. `labels` are, by column (`token`,
+    `corrupt_token`, of keys with `key_` before it), the token at each place; by axis (`sender`, `receiver`) its names.
+    """
+    import pandas as pd  # noqa: PLC0415 (as above)
+
+    table, labels = pd.concat(rows, ignore_index=True), labels or {}
+    tokens: dict[str, np.ndarray] = {}
+    for axis in {*axes} & {*labels}:
+        table[axis] = named_places(table[axis], labels[axis])
+    for prefix, axis in [("key_" * (axis == "key"), axis) for axis in axes if axis in POSITIONAL]:
+        indices = table[axis]
+        if positions:
+            table[axis] = named_places(indices, positions)
+        columns = [name for name in labels if name.startswith("key_") == bool(prefix)]
+        tokens |= {name: named_places(indices, labels[name]) for name in columns}
+    for name, column in tokens.items():
+        table[name] = pd.Series(column, index=table.index, dtype=object)
+    for name, value in constants.items():
+        table[name] = value
+    table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
+    extra = [name for name in table.columns if name not in {*constants, *axes, *tokens, *ESTIMATED}]
+    return table.loc[:, [*constants, *axes, *tokens, *extra, *(name for name in ESTIMATED if name in table)]]
+
+
+def named_places(indices: Iterable[int], names: Sequence[str | None]) -> np.ndarray:
+    """A column with the name of each place."""
+    return np.array([names[int(index)] for index in indices], dtype=object)

@@ -1,33 +1,30 @@
 """Which few of many cells matter most? Estimated all, measured exactly only where that could change the answer.
 
-Gradients at both prompts estimate every cell (attribution patching); how far the two disagree says how far to doubt
-an estimate. The most promising cells are then measured, each prompt by prompt, the most doubtful prompts first, until
-no other cell can be among the first k. What is measured calibrates what is not: the error of an estimate, in units of
-its doubt, is taken to follow a Student t distribution with few degrees of freedom, whose scale all measured cells share
-and each cell's own prompts refine (a moderated t, as in Smyth 2004, "Linear Models and Empirical Bayes Methods").
+Gradients at both prompts estimate every cell; how far the two disagree says how far to doubt an estimate. The most
+promising cells are then measured, the most doubtful prompts first, until no other cell can be among the first k. The
+error of an estimate, in units of its doubt, is taken to follow a Student t distribution with few degrees of freedom,
+whose scale all measured cells share and each cell's own prompts refine (a moderated t, as in Smyth 2004).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
 from scipy import special
 from torch import Tensor
 
 from interp.display import signed, so_many
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.chunks import fill, group_sweeps
 from interp.patching.gradients.estimates import attribution_patching
-from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, StackName
-from interp.patching.preparation import Plan, read_values
+from interp.patching.plain import PlainRun
+from interp.patching.preparation import BUDGET, Plan, read_values, row_limit
 from interp.patching.results import Cells, Direction
+from interp.patching.sweeps import fill, prompt_groups
 from interp.transformer import with_parts
 
 Array = np.ndarray
@@ -40,12 +37,9 @@ _SAMPLE = 20  # cells of all sizes measured at the start, at least; otherwise on
 class TopCells(Cells):
     """The k cells with the largest mean effect, in either direction, measured exactly on all prompts.
 
-    `cells` are their places on `units`, the strongest first; of named positions, the name's place in `positions`.
-
-    Attributes:
-        limit: with the confidence asked for, no other cell's mean effect is larger than this, in either direction.
-        paid: how many (cell, prompt) were measured exactly.
-        total: how many there are that a patch can change.
+    `cells` are their places on `units`, the strongest first; of named positions, the name's place in `positions`. With
+    the confidence asked for, no other cell's mean effect is larger than `limit`, in either direction. `paid` (cell,
+    prompt) were measured exactly, of `total` that a patch can change.
     """
 
     limit: float = 0.0
@@ -79,65 +73,56 @@ def top_cells(
 ) -> TopCells:
     """The k cells of a sweep whose mean effect over prompts is largest, without measuring them all.
 
-    The mean is over all prompts: one that is too short for a cell's position adds nothing to it, so that no cell wins
-    by being rare. The confidence is that of the model of errors above, with a Bonferroni correction over cells; it is
-    no guarantee for a cell whose effect neither prompt's gradient shows and that no measured cell resembles.
+    A prompt that is too short for a cell's position adds nothing to the mean, so that no cell wins by being rare. The
+    confidence has a Bonferroni correction over cells; it is no guarantee for a cell whose effect neither prompt's
+    gradient shows and that no measured cell resembles.
 
     Args:
-        model: a transformer with an output layer.
-        pairs: clean and corrupted prompts.
         metric: what to read; it must have a gradient.
-        site, by, direction, stack, attention, budget: as in `sweep`.
+        model, pairs, site, by, direction, stack, attention, budget: as in `sweep`.
         k: how many cells.
         confidence: that no cell left out belongs among them, ties aside.
         tie: cells whose effect is within this share of the k-th count as equal to it.
-
-    Raises:
-        InputError: as `sweep`; k less than 1 or more than there are cells, confidence not between 0 and 1, tie below 0,
-            a metric without a gradient.
     """
     model = with_parts(model, "the screened search")
     if not 0 < confidence < 1:
         raise InputError(f"confidence lies between 0 and 1, got {confidence}")
     if tie < 0:
         raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
-    plan = Plan.of(model, pairs, metric, site, by, direction, stack, attention)
+    plan = Plan.from_arguments(model, pairs, metric, site, by, direction, stack, attention)
     if not plan.patch_site.in_engine(plan.by):
         raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
-    most, runs = most_rows(model, pairs, budget, plan.patch_site), plan.runs()
-    prompts = [*group_sweeps(plan, runs, most, alone=True)]
+    limit, runs = row_limit(model, pairs, budget, plan.patch_site), PlainRun.from_both(model, *plan.inputs)
+    groups = [*prompt_groups(plan, runs, limit, alone=True)]
     plain = read_values(model, runs[0], plan.readouts)
     reached = torch.zeros(*plan.shape, len(pairs))  # 1 where a patch can change a cell of a prompt
-    for chunk in (each for prompt in prompts for each in prompt.chunks(most, np.ones(plan.shape, dtype=bool))):
+    for chunk in (each for group in groups for each in group.chunks(limit, np.ones(plan.shape, dtype=bool))):
         chunk.put({metric.name: reached}, [reached.new_ones(1, 1)])
-    how = {"qk_fix": site in {"q", "k"}, "budget": budget, "stack": stack, "attention": attention}
-    own, other = (
-        attribution_patching(model, pairs, metric, {site: by}, way, **how)[site]
-        for way in (plan.direction, "noise" if plan.direction == "denoise" else "denoise")
-    )
-    estimate, second = (_flat(cells.effect()) for cells in (own, other))
-    exists, live = ~np.isnan(estimate), _flat(plan.by_name(reached))
-    shape = own.values[metric.name].shape
+    options = {"qk_fix": site in {"q", "k"}, "budget": budget, "stack": stack, "attention": attention}
+    ways = plan.direction, "noise" if plan.direction == "denoise" else "denoise"
+    first, second = (attribution_patching(model, pairs, metric, {site: by}, way, **options)[site] for way in ways)
+    estimate, live = _flat(first.effect()), _flat(plan.by_name(reached))
+    shape = first.values[metric.name].shape
     if not 1 <= k <= len(estimate):
         raise InputError(f"k must lie between 1 and the number of cells, {len(estimate)}; got {k}")
 
     @torch.no_grad()
-    def measure(wanted: Array) -> Array:
-        """Exact effects of the wanted (cell, prompt)."""
-        cells, values = plan.of_names(wanted.reshape(shape)), plan.unchanged(plain)
-        chunks = [each for prompt in prompts for each in prompt.chunks(most, cells[..., int(prompt.prompts[0])])]
-        fill(model, values, chunks, most)
+    def measure(selected: Array) -> Array:
+        """Exact effects of the selected (cell, prompt)."""
+        cells, values = plan.of_names(selected.reshape(shape)), plan.unchanged(plain)
+        chunks = [each for group in groups for each in group.chunks(limit, cells[..., int(group.prompts[0])])]
+        fill(model, values, chunks, limit)
         change = values[metric.name] - plain[metric.name]
         return _flat(plan.by_name(change if plan.direction == "denoise" else -change))
 
-    race = _Race(np.nan_to_num(estimate), np.nan_to_num(second), live.astype(bool), measure)
-    top, limit = race.run(k, confidence, tie)
-    effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
-    places = tuple(tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top)
-    kept = {name: getattr(own, name) for name in ("site", "direction", "stack", "attention", "positions", "labels")}
-    more: dict[str, Any] = {"kind": "search", "cells": places, "units": plan.by}
-    more |= {"limit": limit, "paid": race.paid, "total": int(live.sum())}
-    return TopCells(axes=("cell",), values={metric.name: effect}, **kept, **more)
+    race = _Race(np.nan_to_num(estimate), np.nan_to_num(_flat(second.effect())), live.astype(bool), measure)
+    top, bound = race.run(k, confidence, tie)
+    effect = torch.from_numpy(np.where(np.isnan(estimate), np.nan, race.values)[top])
+    cells = tuple(tuple(int(index) for index in np.unravel_index(cell, shape[:-1])) for cell in top)
+    fields = {name: getattr(first, name) for name in ("site", "direction", "stack", "attention", "positions", "labels")}
+    fields |= {"kind": "search", "cells": cells, "units": plan.by}
+    fields |= {"limit": bound, "paid": race.paid, "total": int(live.sum())}
+    return TopCells(axes=("cell",), values={metric.name: effect}, **fields)
 
 
 class _Race:
@@ -149,10 +134,16 @@ class _Race:
         self.doubt = np.where(live, np.abs(estimate) + np.abs(estimate - second), 0.0)
         self.open = live.copy()
         self.live, self.paid = live, 0
+        self.step = max(1, live.shape[1] // 32)  # prompts of a cell that are measured at a time
 
     def run(self, k: int, confidence: float, tie: float) -> tuple[Array, float]:
         """The first k cells, strongest first, and what no other cell exceeds."""
-        self._take(self._sample(), self._step)
+        # cells of all sizes, evenly spaced in order of doubt: what they show calibrates the rest
+        size = self.doubt.mean(1)
+        order = np.argsort(-size)[: int((size > 0).sum())]
+        count = min(len(order), max(_SAMPLE, len(order) // _SAMPLE))
+        sample = order[np.linspace(0, len(order) - 1, count).round().astype(int)] if count else []
+        self._take(np.isin(np.arange(len(size)), sample), self.step)
         while True:
             strength = np.abs(self.values.mean(1))
             order = np.argsort(-strength, kind="stable")
@@ -167,47 +158,32 @@ class _Race:
             if not len(rivals):
                 return order[:k], float(highest[~first].max(initial=0.0))
             promising = rivals[np.argsort(-highest[rivals])][: max(k, len(rivals) // 4)]
-            self._take(np.isin(np.arange(len(strength)), promising), self._step)
-
-    @property
-    def _step(self) -> int:
-        """Prompts of a cell that are measured at a time."""
-        return max(1, self.open.shape[1] // 32)
-
-    def _sample(self) -> Array:
-        """Cells of all sizes, evenly spaced in order of doubt: what they show calibrates the rest."""
-        size = self.doubt.mean(1)
-        order = np.argsort(-size)[: int((size > 0).sum())]
-        count = min(len(order), max(_SAMPLE, len(order) // _SAMPLE))
-        chosen = np.zeros(len(size), dtype=bool)
-        if count:
-            chosen[order[np.linspace(0, len(order) - 1, count).round().astype(int)]] = True
-        return chosen
+            self._take(np.isin(np.arange(len(strength)), promising), self.step)
 
     def _take(self, cells: Array, n_prompts: int) -> None:
         """Measure the next prompts of some cells, the most doubtful first."""
         doubt = np.where(self.open, self.doubt, -1.0)
         place = np.argsort(np.argsort(-doubt, axis=1, kind="stable"), axis=1)
-        wanted = self.open & cells[:, None] & (place < n_prompts)
-        self.values = np.where(wanted, self.measure(wanted), self.values)
-        self.open &= ~wanted
-        self.paid += int(wanted.sum())
+        selected = self.open & cells[:, None] & (place < n_prompts)
+        self.values = np.where(selected, self.measure(selected), self.values)
+        self.open &= ~selected
+        self.paid += int(selected.sum())
 
     def _error(self, confidence: float) -> Array:
         """How far a cell's mean may be from what is known of it, for all cells at once with this confidence."""
-        known = self.live & ~self.open & (self.doubt > 0)
+        closed = self.live & ~self.open & (self.doubt > 0)
         errors = self.values - self.estimate
-        measured = known.any(1)
+        measured = closed.any(1)
         if not measured.any():
             return np.where(self.open, self.doubt, 0.0).mean(1)
-        ratios = np.where(known, errors, 0.0).sum(1)[measured] / np.where(known, self.doubt, 0.0).sum(1)[measured]
+        ratios = np.where(closed, errors, 0.0).sum(1)[measured] / np.where(closed, self.doubt, 0.0).sum(1)[measured]
         variance = np.square(ratios).mean() * (_DF - 2) / _DF  # of a t with scale 1, the mean square is df / (df - 2)
-        own = np.square(np.divide(errors, self.doubt, where=known, out=np.zeros_like(errors))).sum(1)
-        count = known.sum(1)
-        scale = np.sqrt((_PRIOR * _DF * variance + own) / (_PRIOR * _DF + count))
+        squares = np.square(np.divide(errors, self.doubt, where=closed, out=np.zeros_like(errors))).sum(1)
+        count = closed.sum(1)
+        scale = np.sqrt((_PRIOR * _DF * variance + squares) / (_PRIOR * _DF + count))
         tail = -special.stdtrit(_DF + count, (1 - confidence) / (2 * len(errors)))
         return tail * scale * np.where(self.open, self.doubt, 0.0).mean(1)
 
 
-def _flat(table: Float[Tensor, "*cells prompt"] | Bool[Tensor, "*cells prompt"]) -> Array:
+def _flat(table: Tensor) -> Array:
     return table.flatten(0, -2).double().cpu().numpy()

@@ -1,28 +1,34 @@
 """Exact sweeps: every cell of a site patched, at a fraction of one forward pass a cell.
 
-A cell at layer l and position p leaves everything below l, and in a causal stack before p, as it was. So a cell starts
-from the stream at its own layer, with the rows that it changes, cells of all layers go through in one pass as long as
-they fill it, and the last block is computed only where the metrics read. `sweep_by_forward` is the
-plain way; both give the same numbers.
+A cell at layer l and position p leaves everything below l, and in a causal stack before p, as it was. So it starts from
+the stream at its own layer, with the rows that it changes. Prompts go through in groups, their cells in chunks, as many
+in one pass as fill it. `sweep_by_forward` is the plain way; both give the same numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
 
+import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.model import Model
 from interp.patching.by_forward import sweep_by_forward, unpatched_by_forward
-from interp.patching.chunks import fill, group_sweeps
-from interp.patching.memory import BUDGET, most_rows, shares
-from interp.patching.metrics import Metric, prepared
+from interp.patching.changed_rows import AtReads, Suffix
+from interp.patching.engine import resume
+from interp.patching.metrics import Metric, Readout, prepared
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import Attending, StackName
+from interp.patching.patch_sites import Attending, PatchSite, StackName, last_stack
+from interp.patching.patches import Region, SitePatches, sweep_by_resuming
 from interp.patching.plain import PlainRun
-from interp.patching.preparation import Plan, Values, read_values
+from interp.patching.preparation import BUDGET, Plan, Values, fitting, read_values, row_limit, shares
 from interp.patching.results import Cells, Direction
-from interp.patching.resumption import sweep_by_resuming
 from interp.transformer import Transformer
+
+Selection = Bool[np.ndarray, "*cells"]
 
 
 @torch.no_grad()
@@ -56,24 +62,21 @@ def sweep(
         attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
         budget: bytes that the sweep may take: prompts, and cells of them, go through in as many parts as that needs.
 
-    Returns:
-        Cells: values `*by prompt`, and the metrics of the unpatched prompts.
-
     Raises:
-        InputError: no such site, axis or direction, a site that is the same in both prompts whatever they are, a
-            metric that returns no number a prompt, a budget too small for one cell.
+        InputError: no such site, axis or direction, a site that is the same in both prompts, a metric that returns no
+            number a prompt, a budget too small for one cell.
     """
     if not isinstance(model, Transformer):
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
-    plan = Plan.of(model, pairs, metrics, site, by, direction, stack, attention)
+    plan = Plan.from_arguments(model, pairs, metrics, site, by, direction, stack, attention)
     tables, ends = [], []
-    at_once, left = shares(model, pairs, budget, plan.patch_site)
-    for prompts in torch.arange(len(pairs), device=pairs.last.device).split(at_once):
+    n_prompts, rest = shares(model, pairs, budget, plan.patch_site)
+    for prompts in torch.arange(len(pairs), device=pairs.last.device).split(n_prompts):
         part = plan.take(prompts)
-        runs = part.runs()
-        own, other = (read_values(model, run, part.plain) for run in runs)
-        tables.append(swept(part, runs, own, left))
-        ends.append((own, other))
+        runs = PlainRun.from_both(model, *part.inputs)
+        base, source = (read_values(model, run, part.plain) for run in runs)
+        tables.append(swept(part, runs, base, rest))
+        ends.append((base, source))
     values = {name: plan.by_name(table) for name, table in _joined(tables).items()}
     return plan.cells(values, *(_joined(parts) for parts in zip(*ends, strict=True)))
 
@@ -84,44 +87,167 @@ def unpatched(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The metrics of the clean and of the corrupted prompts as they are: is there a difference that patching can move?
 
-    What `Cells` have as `clean` and `corrupt`, for two forwards instead of all its cells.
-
-    Args:
-        model, pairs, metrics, budget: as of `sweep`.
-
-    Returns:
-        by name of the metric, one number a prompt: of the clean prompts, and of the corrupted ones.
-
-    Raises:
-        InputError: a metric that returns no finite number a prompt, a budget too small for one prompt.
+    What `Cells` have as `clean` and `corrupt`, by metric, for two forwards. Arguments are those of `sweep`.
     """
     readouts, parts = prepared(model, pairs, metrics), []
     if not isinstance(model, Transformer):
         return unpatched_by_forward(model, pairs, readouts)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(shares(model, pairs, budget)[0]):
-        read = [readout.take(prompts) for readout in readouts]
-        parts.append([read_values(model, run, read) for run in PlainRun.of_both(model, *pairs.take(prompts).inputs)])
-    clean, corrupt = (_joined(each) for each in zip(*parts, strict=True))
+        part = [readout.take(prompts) for readout in readouts]
+        parts.append([read_values(model, run, part) for run in PlainRun.from_both(model, *pairs.take(prompts).inputs)])
+    clean, corrupt = (_joined(values) for values in zip(*parts, strict=True))
     return clean, corrupt
 
 
-def swept(plan: Plan, runs: tuple[PlainRun, PlainRun], own: Values, budget: int) -> Values:
+def swept(plan: Plan, runs: Sequence[PlainRun], base: Values, budget: int) -> Values:
     """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
 
-    The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
-    plain run's value (`own`). Position axes count columns, also where these have names.
+    Cells that no change can reach keep the plain run's value (`base`). Position axes count columns.
     """
-    values = plan.unchanged(own)
+    values = plan.unchanged(base)
     if plan.patch_site.in_engine(plan.by):
-        most = most_rows(plan.transformer, plan.pairs, budget, plan.patch_site)
-        groups = [(group, plan.wanted(group.prompts)) for group in group_sweeps(plan, runs, most)]
-        chunks = [chunk for group, wanted in groups for chunk in group.chunks(most, wanted)]
-        fill(plan.transformer, values, chunks, most)
+        limit = row_limit(plan.transformer, plan.pairs, budget, plan.patch_site)
+        groups = [(group, plan.selected(group.prompts)) for group in prompt_groups(plan, runs, limit)]
+        chunks = [chunk for group, selected in groups for chunk in group.chunks(limit, selected)]
+        fill(plan.transformer, values, chunks, limit)
     else:
         sweep_by_resuming(plan, runs, values, budget)
     return values
 
 
 def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Tables of some prompts each, as one."""
     return {name: torch.cat([part[name] for part in parts], -1) for name in parts[0]}
+
+
+@dataclass(frozen=True, eq=False)
+class PromptGroup:
+    """The cells of prompts that are swept together: those with the same first changed position and the same length."""
+
+    by: tuple[str, ...]
+    prompts: Int[Tensor, " prompt"]
+    first: int
+    lengths: dict[str, int]  # of each stack's texts, the longest where they differ: only in the stack not swept
+    base: PlainRun
+    patch_site: PatchSite
+    patches: SitePatches
+    readouts: list[Readout]
+    suffixes: dict[int, Suffix] = field(default_factory=dict)
+
+    def regions(self) -> Iterator[Region]:
+        """The cells of a layer that can have an effect, an axis of heads or neurons aside."""
+        site, rows, by_unit = self.patch_site, [None], bool({*self.patch_site.units} & {*self.by})
+        if axis := next((axis for axis in ("position", "query") if axis in self.by), None):
+            rows = range(self.first if site.counted(axis) == site.stack else 0, self.lengths[site.counted(axis)])
+        # a changed query spreads its attention anew over all keys, also over those that are as they were
+        keys = range(self.lengths[site.counted("key")]) if "key" in self.by else [None]
+        for row, key in product(rows, keys):
+            if site.causal and site.attention == "self" and row is not None and key is not None and key > row:
+                continue
+            yield Region(by_unit, row, key)
+
+    def first_reached(self, region: Region) -> int:
+        """The first position whose stream the patch can change."""
+        if not self.patch_site.causal:
+            return 0
+        if self.patch_site.attention == "cross":
+            return self.first if region.position is None or self.patch_site.of_keys else region.position
+        return max(self.first, region.key or 0) if region.position is None else region.position
+
+    def chunks(self, limit: int, selected: Selection) -> "Iterator[Chunk]":
+        """All selected cells that can have an effect, at most so many rows of them at a time."""
+        for region in self.regions() if selected.any() else ():
+            first = self.first_reached(region)
+            if first <= self.last_read:
+                yield from self.chunks_of(region, first, limit, selected)
+
+    def chunks_of(self, region: Region, first: int, limit: int, selected: Selection) -> "Iterator[Chunk]":
+        """The selected cells of a region, layer by layer, that change positions from `first` on."""
+        for layer in range(self.patch_site.n_layers):
+            heads = np.flatnonzero(selected[self.entry(layer, region)]).tolist()  # [0] where cells are no heads
+            step = max(1, limit // self.suffix(first).rows) if heads else 1
+            for begin in range(0, len(heads), step):
+                yield Chunk(self, self.suffix(first), layer, region, heads[begin : begin + step])
+
+    @cached_property
+    def last_read(self) -> int:
+        """The last position that a metric reads."""
+        return int(max(readout.positions.max() for readout in self.readouts))
+
+    def suffix(self, first: int) -> Suffix:
+        """What the cells share that change positions from `first` on."""
+        if first not in self.suffixes:
+            reads = [torch.cat([readout.positions for readout in self.readouts], 1)]
+            self.suffixes[first] = Suffix.in_stack(self.patches.model, self.base, self.patch_site.stack, first, reads)
+        return self.suffixes[first]
+
+    def entry(self, layer: int, region: Region) -> tuple[int | slice | None, ...]:
+        """Where the cells lie in the table of all cells."""
+        indices = {"position": region.position, "query": region.position, "key": region.key}
+        return (layer, *(indices.get(axis, slice(None)) for axis in self.by[1:]))
+
+
+def prompt_groups(
+    plan: Plan, runs: Sequence[PlainRun], limit: int, *, alone: bool = False, alike: Tensor | None = None
+) -> Iterator[PromptGroup]:
+    """Prompts by length, in a causal stack by first changed position too, and by rows of `alike`; or each `alone`."""
+    pairs, site, model = plan.pairs, plan.patch_site, plan.transformer
+    texts = {name: pairs.read_by(name) for name in model.config.stacks}
+    stack_lengths = texts[site.stack].lengths
+    first = pairs.first_reached(site.stack) if site.causal else torch.zeros_like(stack_lengths)
+    onward = 0 if site.stack == last_stack(model) else texts[last_stack(model)].ids.shape[1]
+    keys = torch.cat([first[:, None], stack_lengths[:, None], *([] if alike is None else [alike])], 1)
+    for key in keys.unique(dim=0):
+        start, length = key.tolist()[:2]
+        members = (keys == key).all(1).nonzero()[:, 0]
+        for prompts in members.split(1 if alone else max(1, limit // (length - start + onward))):
+            lengths = {name: int(text.lengths[prompts].max()) for name, text in texts.items()}
+            base, source = (run.take(prompts, lengths) for run in runs)
+            readouts = [readout.take(prompts) for readout in plan.readouts]
+            patches = SitePatches(model, base, source, site)
+            yield PromptGroup(plan.by, prompts, start, lengths, base, site, patches, readouts)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Cells that enter together: those of a region in one layer, of some heads where each head is one."""
+
+    group: PromptGroup
+    suffix: Suffix
+    layer: int
+    region: Region
+    heads: list[int]
+
+    @property
+    def rows(self) -> int:
+        """Cells x prompts x positions that they add to a pass."""
+        return len(self.heads) * self.suffix.rows
+
+    def put(self, values: dict[str, Tensor], measured: Sequence[Float[Tensor, "cell prompt"]]) -> None:
+        """The cells' metrics into the tables of all cells."""
+        for readout, value in zip(self.group.readouts, measured, strict=True):
+            rows = values[readout.name][self.group.entry(self.layer, self.region)]
+            if self.region.by_head:
+                rows[torch.tensor(self.heads, device=rows.device)[:, None], self.group.prompts] = value
+            else:
+                rows[self.group.prompts] = value[0]
+
+
+def fill(model: Transformer, values: dict[str, Tensor], chunks: Sequence[Chunk], limit: int) -> None:
+    """Measure some cells and put their metrics into the tables."""
+    for party in fitting(sorted(chunks, key=lambda chunk: chunk.layer), lambda chunk: chunk.rows, limit):
+        entering = [each.group.patches.enter(each.suffix, each.layer, each.region, each.heads) for each in party]
+        arrived = resume(model, entering)
+        for suffix in dict.fromkeys(chunk.suffix for chunk in party):
+            put([chunk for chunk in party if chunk.suffix is suffix], values, arrived[suffix.onward or suffix])
+        for group in {chunk.group for chunk in party} - {party[-1].group}:
+            group.patches.forget()
+
+
+def put(chunks: Sequence[Chunk], values: dict[str, Tensor], arrived: AtReads) -> None:
+    """The metrics of chunks that arrived together, from the stream at the read positions, into the tables."""
+    group, sizes = chunks[0].group, [len(chunk.heads) for chunk in chunks]
+    model, widths = group.patches.model, [readout.positions.shape[1] for readout in group.readouts]
+    finals = zip(group.readouts, model.last.norm(arrived).split(widths, -2), strict=True)
+    measured = [readout.from_final(model, final).split(sizes) for readout, final in finals]
+    for chunk, *parts in zip(chunks, *measured, strict=True):
+        chunk.put(values, parts)

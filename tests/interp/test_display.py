@@ -24,7 +24,7 @@ from interp.patching import (
     logit_difference,
     top_cells,
 )
-from interp.patching.cell_tables import ESTIMATED
+from interp.patching.results import ESTIMATED
 from interp.statistics import benjamini_hochberg, mean_interval
 
 pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights

@@ -1,15 +1,14 @@
 """What would hiding a claim's keys cost, from gradients? All heads of a model from one backward pass a read-out.
 
-Changing keys in one head changes that head's mix of values z, at the claimed rows alone, by an amount that needs no
-gradient: it is computed. Only what follows is taken to first order, the change of z times the gradient of what is read:
-attribution patching (Nanda 2023) of z, with the attention pattern's own change exact as in the QK fix of AtP* (Kramár
-2024, arXiv:2403.00745, section 3.1). Claims that read the same, as a claim and its controls do, share a gradient. Where
-the model is sure of what is read, gradients vanish and the estimate is too small: `knock_out` measures.
+Changing keys in one head changes that head's mix of values z, at the claimed rows alone, which is computed. Only what
+follows is taken to first order: attribution patching (Nanda 2023) of z, with the pattern's own change exact as in the
+QK fix of AtP* (Kramár 2024, arXiv:2403.00745, section 3.1). Claims that read the same share a gradient. Where the model
+is sure of what is read, gradients vanish and the estimate is too small: `knock_out` measures.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from einops import einsum
@@ -18,12 +17,12 @@ from torch import Tensor, nn
 
 from interp.model import Model
 from interp.patching.claimed_texts import Claim, ClaimedTexts, checked
-from interp.patching.gradients.tape import bytes_a_prompt, passed
+from interp.patching.gradients.tape import bytes_a_prompt, final_stream
 from interp.patching.knockout import ChangedKeys
-from interp.patching.memory import fitting
 from interp.patching.pairs import text_read
 from interp.patching.patch_sites import Attending, PatchSite, StackName
-from interp.patching.plain import PlainRun
+from interp.patching.plain import plain_run
+from interp.patching.preparation import fitting
 from interp.running import Tokens
 from interp.tap import Tap
 from interp.tokens import TokenBatch
@@ -36,8 +35,7 @@ _WEIGHTS = 1 << 22  # attention weights of changed rows at a time
 class Estimated(NamedTuple):
     """What each head would lose, and what each claim reads with nothing changed, in the read's unit.
 
-    `sizes` are the same losses added up over a claim's rows without their signs: where much changes and cancels, little
-    is lost to first order, and the estimate says least of what is lost.
+    `sizes` are the same losses added up over a claim's rows without their signs.
     """
 
     drops: Float[Tensor, "claim layer head"]
@@ -58,36 +56,32 @@ def estimated_knock_out(
 ) -> Estimated:
     """Estimate what `knock_out` measures: -(change of z at the claimed rows) x (gradient of the claim's value there).
 
-    Args:
-        model, tokens, claims, output, target, stack, attention: as for `knock_out`. Claims on one text with the same
-            `Read` object, or with none on the same rows, share a backward pass.
-        budget: bytes of activations that one pass may hold, or those of one text where that is more.
-
-    Raises:
-        InputError: as for `knock_out`; a model that another library runs as a whole.
+    Arguments are those of `knock_out`; `budget` is the bytes of activations that one pass may hold, or those of one
+    text where that is more. Claims on one text with the same `Read` object, or with none on the same rows, share a
+    backward pass.
     """
     model = with_parts(model, "estimates of hidden keys")
     texts = checked(model, tokens, claims, output, target, stack, attention)
     output = output or model.output
     assert output is not None
-    config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
+    config, base = model.config.stacks[texts.patch_site.stack], plain_run(model, texts.inputs)
     drops = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
-    sizes, said = torch.zeros_like(drops), base.resid[0].new_zeros(len(claims))
-    most = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows whose weights are made at a time
+    sizes, values = torch.zeros_like(drops), base.resid[0].new_zeros(len(claims))
+    limit = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows whose weights are made at a time
     for lot in _lots(texts, claims, budget):
-        read, values, gradients = _differentiated(texts, claims, lot, output)
-        for some in fitting(read, lambda at: len(claims[at].queries), most, lambda at: claims[at].prompt):
-            rows = torch.tensor([read[at] for at in some], device=model.device)
+        row_of, row_values, gradients = _differentiated(texts, claims, lot, output)
+        for party in fitting(row_of, lambda at: len(claims[at].queries), limit, lambda at: claims[at].prompt):
+            rows = torch.tensor([row_of[index] for index in party], device=model.device)
             with torch.no_grad():
-                changed = ChangedKeys(texts, base, [claims[at] for at in some])
-                at_rows = [gradient[rows[changed.claim], changed.rows] for gradient in gradients]  # row head d_head
+                changed = ChangedKeys(texts, base, [claims[index] for index in party])
+                slopes = [gradient[rows[changed.claim], changed.rows] for gradient in gradients]  # row head d_head
                 pattern = "head row d_head, row head d_head -> row head"
-                by_layer = [-einsum(changed.dz(layer), slope, pattern) for layer, slope in enumerate(at_rows)]
+                by_layer = [-einsum(changed.dz(layer), slope, pattern) for layer, slope in enumerate(slopes)]
                 by_row = torch.stack(by_layer, 1)
             for total, part in ((drops, by_row), (sizes, by_row.abs())):
-                total[some] = torch.zeros_like(total[some]).index_add_(0, changed.claim, part)
-            said[some] = values[rows]
-    return Estimated(drops, sizes, said)
+                total[party] = torch.zeros_like(total[party]).index_add_(0, changed.claim, part)
+            values[party] = row_values[rows]
+    return Estimated(drops, sizes, values)
 
 
 @torch.enable_grad()
@@ -96,33 +90,31 @@ def _differentiated(
 ) -> tuple[dict[int, int], Float[Tensor, " row"], list[Float[Tensor, "row position head d_head"]]]:
     """Which row each claim has in what follows, what each reads, and the gradients at z, layer by layer.
 
-    `lot` has, text by text, the claims of every read-out. The texts go through the model once, and back once for the
-    first read-out of each, once for the second, and so on: they do not mix.
+    The texts go through the model once, and back once for the first read-out of each, once for the second, and so on.
     """
-    model, prompts = texts.model, torch.tensor([claims[own[0][0]].prompt for own in lot], device=texts.model.device)
+    model, prompts = texts.model, torch.tensor([claims[text[0][0]].prompt for text in lot], device=texts.model.device)
     assert isinstance(model, Transformer)
-    names = PatchSite.of(model, "z", stack=texts.patch_site.stack, attention=texts.patch_site.attention).names
+    names = PatchSite.from_name(model, "z", stack=texts.patch_site.stack, attention=texts.patch_site.attention).names
     tap = Tap(capture=frozenset(names))
-    own = [None if batch is None else batch.rows(prompts) for batch in texts.inputs]
-    parts = [(batch, int(batch.lengths.max())) for batch in own if batch is not None]  # no columns of longer ones
-    cut = [TokenBatch(*(each[:, :n] for each in (batch.ids, batch.mask, batch.positions))) for batch, n in parts]
-    final = passed(model, (cut[0], cut[1] if len(cut) > 1 else None), tap)
-    seen, turns = [tap.seen[name] for name in names], max(map(len, lot))
-    row, values, gradients = {}, final.new_zeros(turns * len(lot)), []
-    for turn in range(turns):
-        asked = [at for at, own in enumerate(lot) if turn < len(own)]
-        row |= {claim: turn * len(lot) + at for at in asked for claim in lot[at][turn]}
-        reads = [texts.read_of(claims[lot[at][turn][0]]) for at in asked]
+    batches = [batch.rows(prompts) for batch in texts.inputs if batch is not None]
+    parts = [(batch, int(batch.lengths.max())) for batch in batches]  # no columns of longer ones
+    cut = [TokenBatch(*(ids[:, :n] for ids in (batch.ids, batch.mask, batch.positions))) for batch, n in parts]
+    final = final_stream(model, (cut[0], cut[1] if len(cut) > 1 else None), tap)
+    activations, n_turns = [tap.seen[name] for name in names], max(map(len, lot))
+    row_of, values, gradients = {}, final.new_zeros(n_turns * len(lot)), []
+    for turn in range(n_turns):
+        members = [index for index, text in enumerate(lot) if turn < len(text)]
+        row_of |= {claim: turn * len(lot) + index for index in members for claim in lot[index][turn]}
+        reads = [texts.read_of(claims[lot[index][turn][0]]) for index in members]
         sizes = torch.tensor([len(read.positions) for read in reads])
-        of_text = torch.tensor(asked).repeat_interleave(sizes).to(final.device)
-        logits = output(final[of_text, torch.cat([read.positions for read in reads]).to(final.device)])
+        text_of = torch.tensor(members).repeat_interleave(sizes).to(final.device)
+        logits = output(final[text_of, torch.cat([read.positions for read in reads]).to(final.device)])
         parts = zip(reads, logits.split(sizes.tolist()), strict=True)
-        said = torch.stack([read.value(part) for read, part in parts])
-        again = turn + 1 < turns
-        found = torch.autograd.grad(said.sum(), seen, retain_graph=again, allow_unused=True, materialize_grads=True)
-        gradients.append(found)
-        values[[turn * len(lot) + at for at in asked]] = said.detach()
-    return row, values, [torch.cat(of_layer) for of_layer in zip(*gradients, strict=True)]
+        value = torch.stack([read.value(part) for read, part in parts])
+        options: Any = {"retain_graph": turn + 1 < n_turns, "allow_unused": True, "materialize_grads": True}
+        gradients.append(torch.autograd.grad(value.sum(), activations, **options))
+        values[[turn * len(lot) + index for index in members]] = value.detach()
+    return row_of, values, [torch.cat(of_layer) for of_layer in zip(*gradients, strict=True)]
 
 
 def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator[list[list[list[int]]]]:
@@ -130,16 +122,16 @@ def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator
     model = texts.model
     assert isinstance(model, Transformer)
     groups: dict[int, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for at, claim in enumerate(claims):
-        groups[claim.prompt][tuple(claim.queries.tolist()) if claim.read is None else id(claim.read)].append(at)
+    for index, claim in enumerate(claims):
+        groups[claim.prompt][tuple(claim.queries.tolist()) if claim.read is None else id(claim.read)].append(index)
     lot, longest = [], 0
     lengths = {name: text_read(texts.inputs, name).lengths.tolist() for name in model.config.stacks}
     for prompt in sorted(groups, key=lambda prompt: (lengths[texts.patch_site.stack][prompt], prompt)):
-        needed = bytes_a_prompt(model, {name: each[prompt] for name, each in lengths.items()})
-        longest = max(longest, needed)
+        n_bytes = bytes_a_prompt(model, {name: each[prompt] for name, each in lengths.items()})
+        longest = max(longest, n_bytes)
         if lot and longest * (len(lot) + 1) > budget:
             yield lot
-            lot, longest = [], needed
+            lot, longest = [], n_bytes
         lot.append([*groups[prompt].values()])
     if lot:
         yield lot

@@ -1,26 +1,26 @@
 """One pass that can be differentiated: which activations it passed, what the metrics gave, and their gradients.
 
-The graph starts at the embedding, so no gradient of a weight is ever computed. Prompts do not mix in a pass: the
-gradient of a metric's sum over prompts holds each prompt's own.
+The graph starts behind the embedding. Prompts do not mix: the gradient of a metric's sum holds each prompt's own.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.patching.memory import check_budget
 from interp.patching.metrics import Readout, checked_values
 from interp.patching.pairs import Inputs, Pairs
+from interp.patching.preparation import check_budget
 from interp.tap import Edit, Tap
-from interp.tokens import TokenBatch
-from interp.transformer import Stack, Transformer
+from interp.transformer import Transformer
 from interp.visibility import Source, Visibility
 
 BUDGET = 2 << 30  # bytes of activations that one differentiated pass may hold, by default
+Stream = Float[Tensor, "prompt position d_model"]
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,24 @@ class Tape:
     """One pass over some prompts: what it passed at each captured site, and the metrics, one value a prompt."""
 
     inputs: Inputs
-    seen: dict[str, Tensor]
+    activations: dict[str, Tensor]
     values: dict[str, Float[Tensor, " prompt"]]
 
     def gradients(self, metric: str, names: Sequence[str]) -> dict[str, Tensor]:
-        """The metric's gradient at each of `names`. Prompts do not mix, so the sum over them is differentiated."""
+        """The metric's gradient at each of `names`."""
         value = self.values[metric]
         if not value.requires_grad:
             raise InputError(
                 f"metric {metric} has no gradient, so its effects cannot be estimated: "
                 "measure them with `sweep`, or name another metric (logit_difference)"
             )
-        joined = [name for name in names if self.seen[name].requires_grad]
+        joined = [name for name in names if self.activations[name].requires_grad]
+        options: Any = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
         with torch.enable_grad():
             total = value.sum()
-        found = torch.autograd.grad(
-            total, [self.seen[name] for name in joined], retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        cut_off = {name: torch.zeros_like(self.seen[name]) for name in names if name not in joined}
-        return dict(zip(joined, found, strict=True)) | cut_off
+        gradients = torch.autograd.grad(total, [self.activations[name] for name in joined], **options)
+        cut_off = {name: torch.zeros_like(self.activations[name]) for name in names if name not in joined}
+        return dict(zip(joined, gradients, strict=True)) | cut_off
 
 
 def record(
@@ -55,66 +54,58 @@ def record(
     readouts: Sequence[Readout],
     names: Sequence[str],
     edits: Mapping[str, Edit] | None = None,
-    start: Float[Tensor, "prompt position d_model"] | None = None,
+    start: Stream | None = None,
 ) -> Tape:
-    """Run the model from its embeddings, capture `names` and read the metrics.
+    """Run the model from its embeddings, or from `start`, capture `names` and read the metrics.
 
-    Inside `torch.enable_grad()` the tape can be differentiated: the graph begins at what enters each stack's first
-    block. `start` enters the first stack in place of its embedding.
+    Inside `torch.enable_grad()` the tape can be differentiated.
     """
     tap = Tap(capture=frozenset(names), edit=edits or {})
-    final = passed(model, inputs, tap, start)
-    values = {readout.name: readout.of(model, readout.at_reads(final)) for readout in readouts}
+    final = final_stream(model, inputs, tap, start)
+    values = {readout.name: readout.from_final(model, readout.at_reads(final)) for readout in readouts}
     return Tape(inputs, tap.seen, checked_values(values, len(final)))
 
 
-def passed(
-    model: Transformer, inputs: Inputs, tap: Tap, start: Float[Tensor, "prompt position d_model"] | None = None
-) -> Float[Tensor, "prompt position d_model"]:
+def final_stream(model: Transformer, inputs: Inputs, tap: Tap, start: Stream | None = None) -> Stream:
     """The last stream of the last stack, whose graph begins at what enters each stack's first block; as `record`."""
-    read, final = None, None
+    source, final = None, None
     for name, batch in zip(model.config.stacks, inputs, strict=False):
         assert batch is not None
         stack = model.stack(name)
-        entering = embedded(stack, batch) if start is None or read is not None else start
+        entering = stack.embed(batch.ids, batch.positions) if start is None or source is not None else start
         entering = tap.at(name)("embed", entering.detach().requires_grad_(torch.is_grad_enabled()))
-        final = stack.resume(entering, Visibility.of(batch, causal=stack.config.causal), tap=tap.at(name), source=read)
-        read = Source.of(final, batch)
+        visibility = Visibility.of(batch, causal=stack.config.causal)
+        final = stack.resume(entering, visibility, tap=tap.at(name), source=source)
+        source = Source.of(final, batch)
     assert final is not None
     return final
 
 
-def embedded(stack: Stack, batch: TokenBatch) -> Float[Tensor, "prompt position d_model"]:
-    """What enters the first block."""
-    with torch.no_grad():
-        return stack.embed(batch.ids, batch.positions)
-
-
-def some(inputs: Inputs, prompts: Tensor) -> Inputs:
+def take(inputs: Inputs, prompts: Tensor) -> Inputs:
     """Some of the prompts."""
     batch, target = inputs
     return batch.rows(prompts), target and target.rows(prompts)
 
 
 def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows: bool = False) -> Sequence[Tensor]:
-    """Indices of prompts, in parts whose activations fit `budget` bytes.
+    """Indices of prompts, in parts whose activations fit `budget` bytes; the other arguments are `bytes_a_prompt`'s."""
+    widths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
+    n_bytes = bytes_a_prompt(model, widths, extra, rows)
+    check_budget(budget, n_bytes, pairs, "prompt")
+    return torch.arange(len(pairs), device=model.device).split(budget // n_bytes)
+
+
+def bytes_a_prompt(model: Transformer, widths: Mapping[str, int], extra: int = 0, rows: bool = False) -> int:
+    """What a differentiated pass holds of a prompt of so many positions a stack.
 
     A position of a layer keeps about a dozen vectors of the stream's width, those of its heads and of its feed-forward,
     and as many again in gradients; with `rows` also its attention to every key; `extra` counts what else it holds.
     """
-    widths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
-    needed = bytes_a_prompt(model, widths, extra, rows)
-    check_budget(budget, needed, pairs, "prompt")
-    return torch.arange(len(pairs), device=model.device).split(budget // needed)
-
-
-def bytes_a_prompt(model: Transformer, widths: Mapping[str, int], extra: int = 0, rows: bool = False) -> int:
-    """What a differentiated pass holds of a prompt of so many positions a stack; `extra` and `rows` as in `split`."""
     numbers = 4 * model.config.d_vocab
     for name, config in model.config.stacks.items():
-        own, attentions = widths[name], 2 if config.cross_attention else 1
-        keys = own + (widths["encoder"] if config.cross_attention else 0)
+        width, attentions = widths[name], 2 if config.cross_attention else 1
+        keys = width + (widths["encoder"] if config.cross_attention else 0)
         heads = attentions * (config.n_heads + 2 * config.kv_heads) * config.d_head
         layer = 14 * config.d_model + 8 * config.d_mlp + 6 * heads + (8 * config.n_heads * keys if rows else 0)
-        numbers += own * (config.n_layers * layer + extra)
+        numbers += width * (config.n_layers * layer + extra)
     return numbers * model.last.embed.token.weight.element_size()

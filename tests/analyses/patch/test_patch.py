@@ -36,8 +36,8 @@ from interp.patching import (
     path_patch,
     sweep,
 )
-from interp.patching.cell_tables import estimates
 from interp.patching.pair_files import with_space
+from interp.patching.results import estimates
 
 ONE = "--clean", "Tim saw", "--corrupt", "Sue saw", "--answer", "He", "--wrong", "She"
 HOSTILE, IMAGE = "<script>alert(1)</script>", "<img/src=x>"

@@ -22,15 +22,15 @@ from interp.patching import (
     knock_out_by_forward,
     logit_difference,
     mean_activation,
-    memory,
     path_patch,
     path_patch_by_forward,
+    preparation,
     sweep,
     sweep_by_forward,
     unpatched,
 )
-from interp.patching.by_forward import cells_by_forward
-from interp.patching.paths import check_paths
+from interp.patching.by_forward import cells_by_forward, check_paths
+from interp.patching.patch_sites import SITE_AXES
 from interp.patching.preparation import Plan
 from tests.interp.patching.settings import (
     ATTENTIONS,
@@ -69,7 +69,7 @@ def site_there(name, attention, differing, site, by) -> bool:
         return False
     model, pairs, where = setting(name, attention, differing)
     try:
-        Plan.of(model, pairs, [], site, by, **where)
+        Plan.from_arguments(model, pairs, [], site, by, **where)
     except InputError:
         return False
     return True
@@ -142,7 +142,7 @@ def path_there(name, attention, differing, ends, sender) -> bool:
         return False
     (model, pairs, where), asked = setting(name, attention, differing), receivers(name, attention, differing, ends)
     try:
-        check_paths(Plan.of(model, pairs, [], *sender, **where), asked, "nothing")
+        check_paths(Plan.from_arguments(model, pairs, [], *sender, **where), asked, "nothing")
     except InputError:
         return False
     return True
@@ -210,12 +210,12 @@ ABLATIONS = pairwise(*WHERE, ABLATED, AXES, ("zero", "mean"), possible=ablation_
 def test_every_ablated_cell_equals_one_plain_edited_forward_pass(name):
     for attention, differing, site, by, kind in (case for each, *case in ABLATIONS if each == name):
         model, pairs, where = setting(name, attention, differing)
-        plan, (batch, target) = Plan.of(model, pairs, METRICS, site, by, "noise", **where), pairs.inputs[0]
+        plan, (batch, target) = Plan.from_arguments(model, pairs, METRICS, site, by, "noise", **where), pairs.inputs[0]
         texts = batch if target is None else [(batch, target)]
         mean = mean_activation(model, texts, site, **where) if kind == "mean" else None
 
         def edits(layer, place, mean=mean, at=plan.patch_site, kind=kind):
-            units = [place[unit] for unit in map(at.own_axis, at.units) if unit in place]
+            units = [place[unit] for unit in (SITE_AXES.get(unit, unit) for unit in at.units) if unit in place]
             return {at.name(layer): zero(**place) if kind == "zero" else put(mean[(layer, *units)], **place)}
 
         plain = cells_by_forward(plan, edits)
@@ -248,7 +248,7 @@ def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name
         assert_close(listed.effect(), torch.stack([grid.effect()[cell] for cell in own]), **CLOSE)
         assert_close(listed.clean, grid.clean, **CLOSE)
     order = ablate_in_order(model, pairs, METRICS, cells[:3], kind=kind, **where)
-    monkeypatch.setattr("interp.patching.resumption.most_rows", lambda *_: 15)  # two prompts, one step
+    monkeypatch.setattr("interp.patching.patches.row_limit", lambda *_: 15)  # two prompts, one step
     assert_close(ablate_in_order(model, pairs, METRICS, cells[:3], kind=kind, **where).values, order.values, **CLOSE)
     if kind == "zero":
         (batch, target), readout = pairs.inputs[0], logit_difference().prepare(model, pairs)
@@ -256,7 +256,7 @@ def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name
             gone = cells[: step + 1]
             edits = {f"decoder.{at}.attn.z": zero(head=[head for own, head in gone if own == at]) for at, _ in gone}
             logits = run(model, batch, target=target, edit=edits).logits
-            assert_close(order.values["logit_difference"][step], readout.of_logits(logits), **CLOSE)
+            assert_close(order.values["logit_difference"][step], readout.from_logits(logits), **CLOSE)
 
 
 # Knock-outs.
@@ -275,7 +275,7 @@ def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, mo
         claims = random_claims(asking, seen, read, causal=kind == "self", seed=3)
         plain = knock_out_by_forward(model, texts, claims, target=target, **where)
         for entries in (1 << 21, 3000, 900):
-            monkeypatch.setattr(memory, "MOST", entries)
+            monkeypatch.setattr(preparation, "PASS_ENTRIES", entries)
             assert_close(knock_out(model, texts, claims, target=target, **where), plain, **CLOSE)
         for how in {claim.how for claim in claims}:
             assert plain[[claim.how == how for claim in claims]].abs().max() > 1e-5

@@ -18,7 +18,7 @@ from tests.tiny import model as tiny_model
 
 def plain(model, texts, claims: list[Claim], output, target=None, **where) -> torch.Tensor:
     """One whole backward pass a claim, times the change of z in one whole forward pass a head."""
-    site, scores = (PatchSite.of(model, name, **where) for name in ("z", "scores"))
+    site, scores = (PatchSite.from_name(model, name, **where) for name in ("z", "scores"))
     final, found = f"{[*model.config.stacks][-1]}.resid_final", []
     for claim in claims:
         here = run(model, texts, capture=[*site.names, final], target=target, grad=True)

@@ -63,7 +63,7 @@ def direct_slopes(model: Transformer, pairs: Pairs, metric, out: Run, receiver: 
     for by in (step, -step):
         site, value = put(lambda name, layer, by=by: out[f"{stack}.{layer}.{name}"] + by * change)
         logits = run(model, pairs.corrupt, edit={site: lambda _, value=value: value}).logits
-        values.append(torch.stack([readout.of_logits(each) for each in logits]))
+        values.append(torch.stack([readout.from_logits(each) for each in logits]))
     return (values[0] - values[1]) / (2 * step)
 
 
@@ -130,7 +130,7 @@ def test_gradients_are_averaged_from_the_own_prompt_on_and_without_the_other():
         start = corrupt["embed"] + share * (clean["embed"] - corrupt["embed"])
         last = "decoder.2.resid_post"
         out = run(model, pairs.corrupt, last, {"decoder.embed": lambda _, start=start: start}, grad=True)
-        gradient = torch.autograd.grad(readout.of_logits(out.logits).sum(), out[last])[0]
+        gradient = torch.autograd.grad(readout.from_logits(out.logits).sum(), out[last])[0]
         expected = expected + ((clean["1.2"] - corrupt["1.2"]) * gradient).sum((-1, -2)) / 3
     score = found.effect()[found.labels["sender"].index("1.2"), found.labels["receiver"].index("logits")]
     torch.testing.assert_close(score, expected, rtol=1e-9, atol=1e-10)

@@ -27,7 +27,7 @@ ROWS = ("pattern", "scores")
 def derivative(model, inputs, readout, name: str, change: torch.Tensor, step=1e-4) -> torch.Tensor:
     """The metric's slope, one a prompt, as a run moves by `change` at a site."""
     up, down = (
-        readout.of_logits(run_inputs(model, inputs, edit={name: lambda value, by=by: value + by * change}).logits)
+        readout.from_logits(run_inputs(model, inputs, edit={name: lambda value, by=by: value + by * change}).logits)
         for by in (step, -step)
     )
     return (up - down) / (2 * step)
@@ -51,7 +51,7 @@ def test_every_site_has_the_slope_of_small_patches(name, attention, differing, e
     others, inputs = pairs.inputs
     rounding = 1e-3 if name == "experts" else 1e-7  # routers weigh in float32 at every precision
     for site, by in sites.items():
-        at = PatchSite.of(model, site, by, **where).names[-1]
+        at = PatchSite.from_name(model, site, by, **where).names[-1]
         theirs, own = (run_inputs(model, each, capture=at)[at] for each in (others, inputs))
         change, cells = (theirs - own).nan_to_num(), found[site].effect()[-1].nan_to_num()
         whole = derivative(model, inputs, readout, at, change)
@@ -201,7 +201,7 @@ def test_magnitudes_are_means_over_runs_with_one_layer_cut_off(kind):
             cut = {f"{stack}.{dropped}.{out}": torch.Tensor.detach for out in outs}
             here = run(model, pairs.corrupt, capture=names, edit=cut, grad=True)
             joined = [name for name in names if here[name].requires_grad]
-            value = readout.of_logits(here.logits).sum()
+            value = readout.from_logits(here.logits).sum()
             slopes = torch.autograd.grad(value, [here[name] for name in joined], materialize_grads=True)
             slope = dict(zip(joined, slopes, strict=True))
             parts = [(clean[name] - here[name].detach()) * slope.get(name, 0) for name in names]

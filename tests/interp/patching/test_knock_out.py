@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from interp import InputError, TokenBatch, Transformer, run
-from interp.patching import engine, knockout, memory
+from interp.patching import engine, knockout, preparation
 from interp.patching.claimed_texts import Claim, How, Read, log_probabilities
 from interp.patching.knockout import knock_out, knock_out_by_forward, knock_out_together
 from tests.interp.patching.settings import random_claims
@@ -63,7 +63,7 @@ def test_some_cells_are_what_they_are_among_all(kind, entries, monkeypatch):
     whole = knock_out(model, texts, claims, probe)
     cells = torch.rand(whole.shape, generator=torch.Generator().manual_seed(0)) < 0.3
     cells[0], cells[:, 0, 1] = False, True
-    monkeypatch.setattr(memory, "MOST", 3 * entries)
+    monkeypatch.setattr(preparation, "PASS_ENTRIES", 3 * entries)
     monkeypatch.setattr(knockout, "_LOGITS", entries)
     for way in (knock_out, knock_out_by_forward):
         some = way(model, texts, claims, probe, cells=cells)
@@ -167,7 +167,7 @@ def test_an_encoder_sees_later_keys_and_no_padding_and_says_nothing_next():
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
 def test_keys_changed_in_several_heads_at_once(kind, entries, monkeypatch):
     """In one head it is what `knock_out` says; in several, one pass a claim with each of them changed by hand."""
-    monkeypatch.setattr(memory, "MOST", 3 * entries)
+    monkeypatch.setattr(preparation, "PASS_ENTRIES", 3 * entries)
     model, probe = probed(kind)
     texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, 2)
     (stack,) = model.config.stacks
