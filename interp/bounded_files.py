@@ -50,14 +50,14 @@ def lines(path: Path) -> Iterator[str]:
             yield line
 
 
-def whole(path: Path, most: int = LARGEST_WHOLE) -> str:
+def whole(path: Path, limit: int = LARGEST_WHOLE) -> str:
     """All of a text file of at most so many bytes, plain or gzipped; raises as `lines`."""
     content = bytearray()
     with _opened(path) as file:
-        while len(content) <= most and (piece := file.read1(_PIECE)):  # `read(most)` would reserve as much memory
+        while len(content) <= limit and (piece := file.read1(_PIECE)):  # `read(limit)` would reserve as much memory
             content += piece
-    if len(content) > most:
-        raise InputError(f"{path} is longer than {most:,} bytes, the most that is read as a whole: split it")
+    if len(content) > limit:
+        raise InputError(f"{path} is longer than {limit:,} bytes, the most that is read as a whole: split it")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -137,24 +137,24 @@ def _like(value: Tensor | float, part: Tensor) -> Tensor:
     return tensor.to(part)
 
 
-def zero(**where: Index) -> SelectiveEdit:
-    """Put zeros at `where` (`head=5`, `position=[3, -1]`); everywhere without it."""
-    return put(0.0, **where)
+def zero(**selection: Index) -> SelectiveEdit:
+    """Put zeros at `selection` (`head=5`, `position=[3, -1]`); everywhere without it."""
+    return put(0.0, **selection)
 
 
-def put(value: Tensor | float, **where: Index) -> SelectiveEdit:
-    """Put `value` at `where`; it broadcasts to the part that it replaces."""
-    return SelectiveEdit(partial(_like, value), where)
+def put(value: Tensor | float, **selection: Index) -> SelectiveEdit:
+    """Put `value` at `selection`; it broadcasts to the part that it replaces."""
+    return SelectiveEdit(partial(_like, value), selection)
 
 
-def scale(factor: Tensor | float, **where: Index) -> SelectiveEdit:
-    """Multiply what is at `where` by `factor`."""
-    return SelectiveEdit(partial(_product, factor), where)
+def scale(factor: Tensor | float, **selection: Index) -> SelectiveEdit:
+    """Multiply what is at `selection` by `factor`."""
+    return SelectiveEdit(partial(_product, factor), selection)
 
 
-def add(value: Tensor | float, **where: Index) -> SelectiveEdit:
-    """Add `value` at `where`, as steering does with a direction; it broadcasts to the part that it is added to."""
-    return SelectiveEdit(partial(_sum, value), where)
+def add(value: Tensor | float, **selection: Index) -> SelectiveEdit:
+    """Add `value` at `selection`, as steering does with a direction; it broadcasts to the part that it is added to."""
+    return SelectiveEdit(partial(_sum, value), selection)
 
 
 def _product(factor: Tensor | float, part: Tensor) -> Tensor:
@@ -165,11 +165,11 @@ def _sum(value: Tensor | float, part: Tensor) -> Tensor:
     return part + _like(value, part)
 
 
-def change(function: Change, **where: Index) -> SelectiveEdit:
-    """Put at `where` what a function of your own makes of what is there; where it returns None, that stays."""
-    return SelectiveEdit(on_a_copy(function), where)
+def change(function: Change, **selection: Index) -> SelectiveEdit:
+    """Put at `selection` what a function of your own makes of what is there; where it returns None, that stays."""
+    return SelectiveEdit(on_a_copy(function), selection)
 
 
-def patch(value: Tensor, **where: Index) -> SelectiveEdit:
-    """Put what another run had at `where`: `value` is that run's whole activation at the same site, padded alike."""
-    return SelectiveEdit(partial(_like, value), where, whole=True)
+def patch(value: Tensor, **selection: Index) -> SelectiveEdit:
+    """Put what another run had at `selection`: `value` is its whole activation at the same site, padded alike."""
+    return SelectiveEdit(partial(_like, value), selection, whole=True)

@@ -85,16 +85,16 @@ def _tested(full: Array, signs: Sequence[int], observed: Array, seed: int) -> tu
         t, k = value / error, (influence**3).sum(0) / (influence**2).sum(0) ** 1.5
         g = t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6  # Hall's transformation, less skewed than t
         sides = [special.stdtr(n_groups - 1, np.stack([-sign * t, -sign * g])) for sign in (1, -1)]
-        more, less = (np.maximum(*side) for side in sides)
+        above, below = (np.maximum(*side) for side in sides)
         agree = (error <= _ROUNDING * np.abs(value)) & (n_groups > 1)
         sign_test = 0.5 - np.sign(value) * (0.5 - 0.5**n_groups)
         untested = np.isnan(value) | (n_groups < 2)
-        more = np.where(untested, np.nan, np.where(agree, sign_test, more))
-        less = np.where(untested, np.nan, np.where(agree, 1 - sign_test, less))
+        above = np.where(untested, np.nan, np.where(agree, sign_test, above))
+        below = np.where(untested, np.nan, np.where(agree, 1 - sign_test, below))
         margin = special.stdtrit(np.maximum(n_groups, 1), 0.975) * np.abs(value) / (n_groups + 1)
         low, high = np.where(agree, value - margin, low), np.where(agree, value + margin, high)
         few = n_groups < _FEWEST
-        return ratios, value, np.where(few, np.nan, low), np.where(few, np.nan, high), more, less, n_groups
+        return ratios, value, np.where(few, np.nan, low), np.where(few, np.nan, high), above, below, n_groups
 
 
 def ratio(totals: Array, weights: Array) -> tuple[Array, Array, Array]:
@@ -199,8 +199,8 @@ def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int =
     full = np.stack(np.broadcast_arrays(totals, weights), 1).astype(float)  # ratio 2 group column
     full = full.reshape(-1, *full.shape[2:])
     observed = (full[1::2] != 0).any(0)
-    _, value, low, high, more, less, n_groups = _tested(full, signs, observed, seed)
-    return Contrast(value, low, high, np.minimum(2 * np.minimum(more, less), 1.0), n_groups)
+    _, value, low, high, above, below, n_groups = _tested(full, signs, observed, seed)
+    return Contrast(value, low, high, np.minimum(2 * np.minimum(above, below), 1.0), n_groups)
 
 
 def _pairs(count: int) -> list[tuple[int, int]]:

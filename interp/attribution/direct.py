@@ -162,7 +162,7 @@ def direct_logit_attribution(
     def values(site: str) -> Float[Tensor, "prompt ..."]:
         return wide(out[site][torch.arange(len(columns), device=columns.device), columns[:, 0]])
 
-    e = _before(stack.norm, values(last), direction)
+    e = _direction_before(stack.norm, values(last), direction)
     terms = {"embed": (values(embed) * e).sum(-1)}
     for layer, block in enumerate(stack.blocks):
         prefix = f"{name}.{layer}."
@@ -221,7 +221,7 @@ def _direction(
     return weight, bias
 
 
-def _before(
+def _direction_before(
     norm: nn.Module, x: Float[Tensor, "prompt d_model"], e: Float[Tensor, "prompt d_model"]
 ) -> Float[Tensor, "prompt d_model"]:
     """The direction `e` as it stands before a norm whose scale is that of `x`: what each term of `x` meets."""
@@ -255,7 +255,7 @@ def _toward(
     attn, norm = _attention(block, attention), sublayer.norm_after
     shifts = [shift for shift in [_shift(norm, e)] if shift is not None]
     if not isinstance(norm, nn.Identity):
-        e = _before(norm, wide(attn.out(z.flatten(-2).to(attn.out.weight.dtype))), e)
+        e = _direction_before(norm, wide(attn.out(z.flatten(-2).to(attn.out.weight.dtype))), e)
     if attn.out.bias is not None:
         shifts.append(e @ attn.out.bias.to(e.dtype))
     toward = einsum(attn.W_O.to(e.dtype), e, "head d_head d_model, prompt d_model -> prompt head d_head")
@@ -293,11 +293,11 @@ def composition_scores(
 def _factors(model: Transformer, layer: int) -> tuple[Float[Tensor, "head _ _"], ...]:
     """A layer's W_OV (rank x d_model), W_QK, W_QK^T and W_OV (d_model x rank): |A B| = |R B| where A = Q R."""
     block, config = model.last.blocks[layer], model.last.config
-    attn, norm, after = block.attn, block.attention.norm_before, block.attention.norm_after
+    attn, norm, norm_after = block.attn, block.attention.norm_before, block.attention.norm_after
     shared = config.n_heads // config.kv_heads
     w_q, w_k, w_v = (_folded(norm, wide(weight)) for weight in (attn.W_Q, attn.W_K, attn.W_V))
     w_k, w_v = w_k.repeat_interleave(shared, 0), w_v.repeat_interleave(shared, 0)
-    w_o = _folded(after, wide(attn.W_O).mT, writes=True).mT
+    w_o = _folded(norm_after, wide(attn.W_O).mT, writes=True).mT
     r_q, r_k, r_v, r_o = (torch.linalg.qr(side, "r").R for side in (w_q, w_k, w_v, w_o.mT))
     return r_v @ w_o, w_q @ r_k.mT, w_k @ r_q.mT, w_v @ r_o.mT
 

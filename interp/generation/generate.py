@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attention import Growing
@@ -140,7 +140,7 @@ class Writer:
         n_ctx = self.model.config.n_ctx
         if self.source is not None:
             self.ended |= self.begun.lengths >= n_ctx
-        logits = self._read()
+        logits = self._next_logits()
         for step in range(self.room):
             new = torch.where(self.ended, self.ids[:, -1], self._next(logits, ends_here=step + 1 == self.room))
             self._ends = self._ends + (~self.ended).long()
@@ -155,10 +155,10 @@ class Writer:
             yield new
             if step + 1 == self.room or bool(self.ended.all()):
                 return
-            logits = self._read()
+            logits = self._next_logits()
 
     @torch.no_grad()
-    def _read(self) -> Tensor:
+    def _next_logits(self) -> Tensor:
         """Logits after the last column; of a `Transformer` on the keys and values of what was read before."""
         model, stop = self.model, self.ids.shape[1]
         start = max(0, stop - model.config.n_ctx)
@@ -255,10 +255,7 @@ def check_sampling(
 
 
 def penalised(
-    logits: Float[Tensor, "prompt d_vocab"],
-    ids: Int[Tensor, "prompt position"],
-    mask: Bool[Tensor, "prompt position"],
-    penalty: float,
+    logits: Float[Tensor, "prompt d_vocab"], ids: Int[Tensor, "prompt position"], mask: Tensor, penalty: float
 ) -> Float[Tensor, "prompt d_vocab"]:
     """Logits of tokens that a text has already divided by `penalty`, or multiplied where below 0 (Keskar 2019)."""
     if penalty == 1:

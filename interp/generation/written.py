@@ -128,15 +128,17 @@ class Watch:
         if not isinstance(edit, SelectiveEdit):
             return on_a_copy(edit)
         site, texts = self._sites[name], self._texts[name]
-        bound, along = edit.bind(site, texts), read_along(site)
-        selected = {*edit.where} | ({along} if "step" in edit.where else set())
+        bound, text_axis = edit.bind(site, texts), read_along(site)
+        selected = {*edit.where} | ({text_axis} if "step" in edit.where else set())
         axes = [axis for axis in self._written_axes(name) if axis in selected]
         if not axes:
             return bound
-        columns = {column for row in edit.entries(site, texts)[along] for column in row} if along in axes else None
+        columns = (
+            {column for row in edit.entries(site, texts)[text_axis] for column in row} if text_axis in axes else None
+        )
 
         def in_a_pass(value: Tensor) -> Tensor:
-            if columns is not None and columns.isdisjoint(range(self.now[along].start, self.now[along].stop)):
+            if columns is not None and columns.isdisjoint(range(self.now[text_axis].start, self.now[text_axis].stop)):
                 return value
             shape, region = [*value.shape], [slice(None)] * value.ndim
             for axis in axes:

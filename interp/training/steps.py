@@ -30,7 +30,7 @@ def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Call
     Where it is for `learning`, with dropout and label smoothing, which spreads a share of the target's probability
     evenly over the whole vocabulary (Szegedy 2016, section 7). `calling` is called in place of the model.
     """
-    smoothing = plan.label_smoothing if learning else 0.0
+    settings = {"ignore_index": IGNORED, "label_smoothing": plan.label_smoothing if learning else 0.0}
     # of embeddings, and of what each layer adds (Vaswani 2017, section 5.4)
     dropped = matching(model, ["*.embed", "*attn_out", "*.mlp_out"]) if learning and plan.dropout else []
     tap = Tap(edit={name: partial(F.dropout, p=plan.dropout) for name in dropped}) if dropped else UNTAPPED
@@ -40,13 +40,7 @@ def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Call
         with torch.autocast(model.device.type, torch.bfloat16, enabled=plan.precision == "bfloat16"):
             logits = forward(examples.tokens, tap, examples.decoded)
         assert logits is not None
-        return F.cross_entropy(
-            logits.flatten(0, 1).float(),
-            examples.targets.flatten(),
-            ignore_index=IGNORED,
-            label_smoothing=smoothing,
-            reduction="sum",
-        )
+        return F.cross_entropy(logits.flatten(0, 1).float(), examples.targets.flatten(), reduction="sum", **settings)
 
     return loss
 

@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from interp import InputError, TokenBatch, Transformer, add, change, edited, generate, patch, put, run, scale, zero
-from interp.patching.claimed_texts import Claim
-from interp.patching.knockout import knock_out, knock_out_by_forward
 
 
 def half(value: Tensor) -> Tensor:
@@ -182,13 +180,3 @@ def test_what_is_written_sees_no_more(site, edit, make):
     for text, length in enumerate((4, 6)):
         alone = generate(built, prompts.ids[text : text + 1, :length], 4, edit=steering)
         assert torch.equal(found.ids[text][found.tokens.mask[text]], alone.ids[0])
-
-
-def test_values_are_exchanged_beyond_a_layers_reach_as_within_it():
-    """The weight stays where it is, so a key that the layer does not see may lend its value."""
-    built, keys = variant("local, capped"), torch.zeros(1, 7, dtype=torch.bool)
-    keys[0, 4] = True
-    claim = Claim(0, torch.tensor([5]), keys, how="exchange", others=torch.full((1, 7), 1))
-    found = knock_out(built, rows((7, 6)), [claim])
-    assert_close(found, knock_out_by_forward(built, rows((7, 6)), [claim]), **CLOSE)
-    assert found.abs().amax((0, 2)).min() > 1e-3
