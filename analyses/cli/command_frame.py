@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
+from analyses.cli import COLUMNS
+
 if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
 
-COLUMNS = 80  # of a terminal
 
 # What can be typed for an option: each value is its name in small letters.
 Metric = StrEnum("Metric", "LOGIT_DIFFERENCE LOG_PROBABILITY PROBABILITY RANK KL_DIVERGENCE LOSS")

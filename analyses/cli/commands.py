@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from analyses.cli import COLUMNS
 from analyses.cli import command_frame as frame
-from analyses.cli.command_frame import COLUMNS, Directions, Request
+from analyses.cli.command_frame import Directions, Request
 
 if TYPE_CHECKING:
     from models import catalogue
@@ -229,12 +230,9 @@ def train(recipe, *, out, resume, changes, device, cache, measures, parallel, qu
     if json:
         typer.echo(frame.as_json({"out": str(out)}, indent=None))
     elif not quiet:
-        typer.echo(
-            frame.folded(
-                f"wrote {out}: the model, metrics.jsonl, run.json and recipe.toml",
-                f"see what its heads do with interp report --model {shlex.quote(str(out))}",
-            )
-        )
+        written = f"wrote {out}: the model, metrics.jsonl, run.json and recipe.toml"
+        advice = f"see what its heads do with interp report --model {shlex.quote(str(out))}"
+        typer.echo(frame.folded(written, advice))
 
 
 def generate(
@@ -245,18 +243,18 @@ def generate(
     from interp import generate as continue_text
 
     cut = {"--top-k": top_k, "--top-p": top_p}
-    if temperature == 0 and (given := [name for name, value in cut.items() if value is not None]):
-        raise InputError(f"{' and '.join(given)} cut what is drawn from, and --temperature 0 draws none: raise it")
+    if temperature == 0 and (options := [name for name, value in cut.items() if value is not None]):
+        raise InputError(f"{' and '.join(options)} cut what is drawn from, and --temperature 0 draws none: raise it")
     loaded = frame.opened(model, device, dtype)
     if loaded.tokenizer is None:
         raise InputError(f"{model} has no tokenizer, so it cannot read a prompt: give its directory a tokenizer.json")
-    options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    options |= {"repetition_penalty": repetition_penalty, "stop": stop or None}
+    sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling |= {"repetition_penalty": repetition_penalty, "stop": stop or None}
     if loaded.target_tokenizer is None:
-        ids = continue_text(loaded, prompt, tokens, **options).ids[0].tolist()
+        ids = continue_text(loaded, prompt, tokens, **sampling).ids[0].tolist()
         frame.tell(lambda: [str(ids)], lambda: {"prompt": prompt, "ids": ids}, quiet=quiet, json=json)
         return
-    pieces = (piece for (piece,) in stream(loaded, prompt, tokens, **options))
+    pieces = (piece for (piece,) in stream(loaded, prompt, tokens, **sampling))
     if quiet or json:
         written = "".join(pieces)
         frame.tell(list, lambda: {"prompt": prompt, "written": written}, quiet=quiet, json=json)
@@ -291,13 +289,13 @@ def listing(
         yield from _entry(name, *(interp if parts is None else astuple(parts)))
     for heading, models in (("Shipped:", shipped), ("In the hub's cache:", cached)):
         yield from ("", heading if models else f"{heading} nothing; --model ORG/NAME downloads a model once")
-        for each in models:
-            size = f"{_size(each.n_bytes)}B on disk"
-            if each.parts is None:
-                yield from _entry(each.name, size, f"cannot be loaded: {each.about}")
+        for model in models:
+            size = f"{_size(model.n_bytes)}B on disk"
+            if model.parts is None:
+                yield from _entry(model.name, size, f"cannot be loaded: {model.about}")
             else:
-                about = each.about, each.parts.stacks, each.parts.attention, each.parts.positions
-                yield from _entry(each.name, each.family, f"{_size(each.n_parameters)} parameters", size, *about)
+                facts = model.about, model.parts.stacks, model.parts.attention, model.parts.positions
+                yield from _entry(model.name, model.family, f"{_size(model.n_parameters)} parameters", size, *facts)
     yield from ("", "Other architectures: --model lens:DIRECTORY_OR_NAME, what TransformerLens wraps")
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from analyses.behaviours import OURS, vocabulary
-from analyses.cli.command_frame import COLUMNS
+from analyses.cli import COLUMNS
 from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
@@ -102,7 +102,7 @@ def inspect(run: RunFolder, name: str) -> Inspected:
     tables = {each: run.table(each) for each in run.tables}
     by_head = {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
     columns = [*Place._fields]
-    whole = [table[columns] for table in by_head.values() if {*columns} <= {*table}]  # others: models of one kind
+    whole = [table.loc[:, columns] for table in by_head.values() if {*columns} <= {*table}]  # others: of one kind
     rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=columns)
     heads = places(rows.fillna({"stack": "", "attention": "self"}))
     if not heads:

@@ -45,7 +45,7 @@ _MIN_COLUMNS = 12  # CoNLL-2012 has at least 12 columns; LitBank writes 13
 
 
 @dataclass
-class OpenMention:
+class _OpenMention:
     """A mention whose end may still come, maybe in parts; words are counted in its document."""
 
     chain: str
@@ -57,15 +57,13 @@ class OpenMention:
 
     @property
     def words(self) -> list[int]:
-        """The words of all parts."""
         return [word for start, end in zip(self.starts, self.ends, strict=True) for word in range(start, end)]
 
 
-class Brackets(list[OpenMention]):
+class _Brackets(list[_OpenMention]):
     """The mentions of a document in the order in which they open."""
 
-    def open(self, mention: OpenMention, part: int = 1) -> None:
-        """Begin a mention, or the next part of one."""
+    def open(self, mention: _OpenMention, part: int = 1) -> None:
         if part == 1:
             self.append(mention)
             return
@@ -74,13 +72,12 @@ class Brackets(list[OpenMention]):
             raise InputError(f"part {part} of a mention of entity {mention.chain} has no part {part - 1} before it")
         waiting.starts += mention.starts
 
-    def close(self, chain: str, end: int, part: int = 1, parts: int = 1) -> OpenMention:
+    def close(self, chain: str, end: int, part: int = 1, parts: int = 1) -> None:
         """End the mention of a chain that opened last, or a part of it, before the word `end`."""
         mention = self._last(chain, parts, part, part - 1)
         if not mention:
             raise InputError(f'"{chain})" closes a mention of entity {chain} that no "({chain}" opened')
         mention.ends.append(end)
-        return mention
 
     def check_closed(self, document: str, lines: Lines) -> None:
         """Refuse a mention that has no end, at the line where it opens."""
@@ -90,16 +87,16 @@ class Brackets(list[OpenMention]):
                 problem = f"the mention of entity {mention.chain} that opens here"
                 raise InputError(f"{problem} is not closed before {document} ends")
 
-    def _last(self, *state: object) -> OpenMention | None:
+    def _last(self, *state: object) -> _OpenMention | None:
         """The last mention of a chain of which so many parts of so many have begun, and so many ended."""
-        matches = (
-            each for each in reversed(self) if (each.chain, each.parts, len(each.starts), len(each.ends)) == state
-        )
-        return next(matches, None)
+        for mention in reversed(self):
+            if (mention.chain, mention.parts, len(mention.starts), len(mention.ends)) == state:
+                return mention
+        return None
 
 
-def in_order(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
-    """Mentions by where they start, the longest first."""
+def _sorted(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
+    """By where they start, the longest first."""
     return tuple(sorted(mentions, key=lambda mention: (mention.start, -mention.end)))
 
 
@@ -110,11 +107,10 @@ class _GumDocument:
     name: str
     texts: list[AnnotatedText] = field(default_factory=list)
     surface: list[int] = field(default_factory=list)  # of each syntactic word, its place among the text's words
-    brackets: Brackets = field(default_factory=Brackets)
+    brackets: _Brackets = field(default_factory=_Brackets)
     length: int = 0  # words of the text so far
 
     def add(self, sentence: Sentence, order: _Order, lines: Lines) -> None:
-        """Take in one sentence; what is wrong is at the line of its word."""
         result = annotate(sentence, self.name)
         if result is None:
             return
@@ -147,12 +143,11 @@ class _GumDocument:
             if opens:
                 start = end - isinstance(row["id"], int)  # an empty node is no word
                 heads = values[order[1]] if order[1] is not None and order[1] < len(values) else None
-                self.brackets.open(OpenMention(match[1], lines.number, [start], parts=parts, heads=heads), part)
+                self.brackets.open(_OpenMention(match[1], lines.number, [start], parts=parts, heads=heads), part)
             if closes:
                 self.brackets.close(match[1], end, part, parts)
 
     def text(self, lines: Lines) -> AnnotatedText:
-        """The sentences as one text."""
         self.brackets.check_closed(self.name, lines)
         starts = list(accumulate((len(text.words) for text in self.texts), initial=0))
         heads = _joined(
@@ -166,13 +161,13 @@ class _GumDocument:
         return AnnotatedText(
             document=self.name,
             heads=heads,
-            mentions=in_order(mentions),
+            mentions=_sorted(mentions),
             sentence_starts=tuple(starts[:-1]),
             sentence_ids=ids if any(ids) else None,
             **columns,
         )
 
-    def _mention(self, mention: OpenMention, tree: Mapping[int, int], lines: Lines) -> Mention:
+    def _mention(self, mention: _OpenMention, tree: Mapping[int, int], lines: Lines) -> Mention:
         """The head is the highest in the tree of the words that the annotation names, else of all."""
         words = [self.surface[word] for word in mention.words]
         numbers = [] if mention.heads in UNSAID else str(mention.heads).split(",")
@@ -233,19 +228,17 @@ class _Novel:
     name: str
     words: list[str] = field(default_factory=list)
     sentence_starts: list[int] = field(default_factory=lambda: [0])
-    brackets: Brackets = field(default_factory=Brackets)
+    brackets: _Brackets = field(default_factory=_Brackets)
 
     def add(self, line: str, number: int) -> None:
-        """Take in a word with its brackets, or the end of a sentence."""
         if not line.strip():
             if self.sentence_starts[-1] != len(self.words):
                 self.sentence_starts.append(len(self.words))
             return
         columns = line.split("\t")
         if len(columns) < _MIN_COLUMNS or not columns[3]:
-            raise InputError(
-                f"expected {_MIN_COLUMNS} columns or more between tabs, the fourth a word, got {len(columns)}"
-            )
+            expected = f"expected {_MIN_COLUMNS} columns or more between tabs, the fourth a word"
+            raise InputError(f"{expected}, got {len(columns)}")
         self.words.append(columns[3])
         check_words(len(self.words), self.name)
         chains, end = columns[-1].strip(), len(self.words)
@@ -254,21 +247,22 @@ class _Novel:
             if not match or not (match[1] or match[3]):
                 raise InputError(f'expected chains like "(3", "3)" or "(3)|(5", got "{chains}"')
             if match[1]:
-                self.brackets.open(OpenMention(match[2], number, [end - 1]))
+                self.brackets.open(_OpenMention(match[2], number, [end - 1]))
             if match[3]:
                 self.brackets.close(match[2], end)
 
     def text(self, lines: Lines) -> AnnotatedText:
-        """The sentences as one text."""
         self.brackets.check_closed(self.name, lines)
-        spans = [(each.starts[0], each.ends[0], each.chain) for each in self.brackets]
+        mentions = [
+            Mention(start, end, head_word(self.words, start, end), mention.chain)
+            for mention in self.brackets
+            for start, end in zip(mention.starts, mention.ends, strict=True)
+        ]
         return AnnotatedText(
             words=tuple(self.words),
             space_after=spacing(self.words),
             document=self.name,
-            mentions=in_order(
-                Mention(start, end, head_word(self.words, start, end), chain) for start, end, chain in spans
-            ),
+            mentions=_sorted(mentions),
             sentence_starts=tuple(start for start in self.sentence_starts if start < len(self.words)),
         )
 

@@ -33,13 +33,13 @@ _SUFFIX, _DIGITS = ".shards", 64  # of the hash that a shard is called by
 class Counts:
     """How many shards this run found, and how many it made."""
 
-    found: int = 0
-    made: int = 0
+    n_read: int = 0
+    n_written: int = 0
 
     @property
-    def kept(self) -> int:
+    def n_kept(self) -> int:
         """How many lie in the folder for the next run."""
-        return self.found + self.made
+        return self.n_read + self.n_written
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Shards:
     counts: Counts = field(default_factory=Counts)
 
     @staticmethod
-    def beside(out: Path, content: Any) -> "Shards":
+    def for_output(out: Path, content: Any) -> "Shards":
         """Those of a run that writes `out`: beside it, so that `out` is whole or not there.
 
         An `InputError` where their folder is a link, or another user's.
@@ -72,12 +72,12 @@ class Shards:
         names = [f"{hash_of([self.content, *depends])}.safetensors" for depends, _ in lots] if self.folder else []
         paths = [self.folder / name for name in names] if self.folder else [None] * len(lots)
         shards = {lot: tensors for lot, path in enumerate(paths) if path and (tensors := _load(path)) is not None}
-        n_read, n_written = len(shards), self.counts.made
-        self.counts.found += n_read
+        n_read, n_written = len(shards), self.counts.n_written
+        self.counts.n_read += n_read
         missing = {lot: partial(_measure, lots[lot][1], paths[lot]) for lot in range(len(lots)) if lot not in shards}
 
         def report(count: int) -> None:
-            self.counts.made = n_written + sum(path.exists() for lot in missing if (path := paths[lot]))
+            self.counts.n_written = n_written + sum(path.exists() for lot in missing if (path := paths[lot]))
             if progress is not None:
                 progress(n_read + count)
 

@@ -123,7 +123,7 @@ def top_cells(
     )
     n = max(rows["n"].tolist())
     over = f"95% intervals over {n} prompts" if has_intervals else "one pair: no interval" if n == 1 else f"{n} prompts"
-    said = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
+    text = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
     site = f" of {place}" if place else ""
     words = {
         "asks": f"In which layer{site} is" if whole_layers else f"Which cells{site} carry most of",
@@ -141,7 +141,7 @@ def top_cells(
     over += ", some beyond the edge" * (ax.get_xlim() != ends)
     if is_ours(figure) and figure.get_suptitle():  # else the caption says it
         ax.set_xlabel(f"{ax.get_xlabel()} ({over})")
-    caption(figure, said, f"Lines are {over}." * has_intervals)
+    caption(figure, text, f"Lines are {over}." * has_intervals)
     return figure
 
 

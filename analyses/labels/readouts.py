@@ -64,11 +64,11 @@ def readouts(
     Probes are fitted to `training` where there is no output layer.
     """
     if model.output is not None:
-        readout = NextToken(model.output) if model.config.last.causal else _masked_word(model)
+        readout = _NextToken(model.output) if model.config.last.causal else _masked_word(model)
         return {behaviour.name: readout for behaviour in behaviours}
     windows = [window for text in training for window in windows_of(model, text)]
     read_by: dict[str, Readout] = {}
-    for probe in (TagProbe, AntecedentProbe):
+    for probe in (_TagProbe, AntecedentProbe):
         names = [behaviour.name for behaviour in behaviours if f"{behaviour.probe} probe" == probe.name]
         if (fitted := probe.fitted(model, windows) if names else None) is not None:
             read_by |= dict.fromkeys(names, fitted)
@@ -86,17 +86,15 @@ def windows_of(model: Transformer, text: AnnotatedText) -> Iterator[Window]:
     return windows_in(text, model.tokenizer, model.config.n_ctx, Counter())
 
 
-class NextToken(Readout):
+class _NextToken(Readout):
     """Log-probability of the token that follows each row, in nats."""
 
     name = "next token"
 
     def readable(self, window: Window) -> Collection[int]:
-        """Rows that a token of the text follows."""
         return {row for row in window.content if row + 1 in window.content}
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """Log-probabilities of what follows."""
         return Read(torch.tensor(rows), log_probabilities(torch.tensor([window.ids[row + 1] for row in rows])))
 
 
@@ -136,14 +134,14 @@ def _masked_word(model: Transformer) -> MaskedWord:
 
 
 @dataclass(frozen=True, eq=False)
-class TagProbe(Readout):
+class _TagProbe(Readout):
     """Log-odds of the tag of each row's own word, against all others, by a linear probe of its last stream."""
 
     classes: dict[str, int]
     name = "tag probe"
 
     @staticmethod
-    def fitted(model: Transformer, windows: Sequence[Window]) -> "TagProbe | None":
+    def fitted(model: Transformer, windows: Sequence[Window]) -> "_TagProbe | None":
         """A probe of pieces of tagged words; None where there are not two tags to tell apart."""
         tagged, rows, labels = [], [], []
         for window in windows:
@@ -157,14 +155,12 @@ class TagProbe(Readout):
             return None
         vectors = torch.cat([stream[pieces] for stream, pieces in zip(_streams(model, tagged), rows, strict=True)])
         probes = fit(vectors[None], torch.tensor([[classes[tag] for tag in labels]]).to(vectors.device), len(classes))
-        return TagProbe(_linear(model, *_affine(probes)), classes)
+        return _TagProbe(_linear(model, *_affine(probes)), classes)
 
     def readable(self, window: Window) -> Collection[int]:
-        """Pieces of words with a tag that the probe knows."""
         return {row for row in window.content if self._class(window, row) is not None}
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """Log-odds of the words' own tags."""
         tags = torch.tensor([self._class(window, row) for row in rows])
         is_tag = torch.arange(len(self.classes)) == tags[:, None]
 
@@ -281,7 +277,8 @@ def _affine(probes: Probes) -> tuple[Float[Tensor, "feature cls"], Float[Tensor,
 
 def _linear(model: Transformer, weight: Float[Tensor, "feature output"], bias: Float[Tensor, " output"]) -> nn.Linear:
     """An output layer of the model's precision."""
-    layer = nn.Linear(*weight.shape).to(model.device, model.last.embed.token.weight.dtype).requires_grad_(False)
+    layer = nn.Linear(weight.shape[0], weight.shape[1]).requires_grad_(False)
+    layer = layer.to(model.device, model.last.embed.token.weight.dtype)
     layer.weight.copy_(weight.T)
     layer.bias.copy_(bias)
     return layer

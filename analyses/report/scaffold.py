@@ -131,7 +131,7 @@ def write(
     shards = Shards()
     if all(model["fingerprint"] for model in described):
         which = [[model["name"], model["fingerprint"], model["device"]] for model in described]
-        shards = Shards.beside(Path(out).resolve(), [which, seed, versions([*PACKAGES, *RUNNERS])])
+        shards = Shards.for_output(Path(out).resolve(), [which, seed, versions([*PACKAGES, *RUNNERS])])
     with _going_on(shards), output.writing(out) as new:
 
         def put(page: Page) -> None:
@@ -143,8 +143,8 @@ def write(
             facts = _about(described, page) | recorded(
                 command=command, seed=seed, seconds=say.whole(), stages=say.seconds()
             )
-            if shards.counts.found:
-                facts["shards_found"] = shards.counts.found  # measured before: not in the seconds
+            if shards.counts.n_read:
+                facts["shards_found"] = shards.counts.n_read  # measured before: not in the seconds
             sections = [Section("In short", page.summary), *page.sections, *_made(page, described, facts)]
             shapes = [] if page.overview else _lead(described)  # where heads are seen first, models come with `made`
             to_come = [caveat(TEXTS["to come"].format(page.unfinished))] if page.unfinished else []
@@ -170,7 +170,7 @@ def _going_on(shards: Shards) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, InputError) as error:
-        if not shards.counts.kept:
+        if not shards.counts.n_kept:
             raise
         why = str(error) or "nothing was written"
         kind = InputError if isinstance(error, InputError) else KeyboardInterrupt

@@ -32,9 +32,9 @@ def interval(low: Any, high: Any, *, sign: bool = False) -> str:
     return "–" if "–" in bounds else " to ".join(bounds)
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """`1 pair`, `2 pairs`."""
-    return f"{number(count)} {what}{'s' if count != 1 else ''}"
+    return f"{number(count)} {noun}{'s' if count != 1 else ''}"
 
 
 def false_discovery_rate(q: float | None) -> str:

@@ -86,22 +86,23 @@ class Label(NamedTuple):
 
     def words(self, title: str = "") -> Words:
         """How it is worded; by its `title` or name where it is somebody's own."""
-        kind, this, that, where = self.kind, tag(self.source), tag(self.target), ""
+        kind, ends, place = self.kind, (tag(self.source), tag(self.target)), ""
         match self:
             case Label("relation", name, source, target) if target and name in RELATIONS:
-                this, that = RELATIONS[name] if source == "dependent" else RELATIONS[name][::-1]
+                ends = tuple(RELATIONS[name] if source == "dependent" else RELATIONS[name][::-1])
             case Label("relation", target=target) if target:
                 kind = "unknown relation"
             case Label("rule", name):
-                where = rule(name)
+                place = rule(name)
             case Label("offset", name) if re.fullmatch(r"-?\d+", name):
-                where = f"the token {offset(int(name))}"
+                place = f"the token {offset(int(name))}"
             case Label("tag" | "any", target=target) if target:
                 pass
             case _:
                 kind = "own"
-        words = {"this": this, "these": plural(this), "that": that, "those": plural(that)}
-        words |= {"a_this": an(this), "a_that": an(that), "where": where, "there": where.removeprefix("the ")}
+        words = dict(zip(("this", "that"), ends, strict=True)) | {"where": place, "there": place.removeprefix("the ")}
+        words |= dict(zip(("these", "those"), map(plural, ends), strict=True))
+        words |= dict(zip(("a_this", "a_that"), map(an, ends), strict=True))
         words |= {"title": title or str(self), **self._asdict()}
         return Words(*(template.format(**words) for template in WORDS["labels"][kind]))
 
@@ -143,14 +144,14 @@ def offset(by: int) -> str:
     return f"{abs(by)} {'back' if by < 0 else 'ahead'}"
 
 
-def rule(name: str, of: str = "word") -> str:
+def rule(name: str, noun: str = "word") -> str:
     """A simple rule as the thing that it looks at: `last VERB/AUX` is the last verb or auxiliary."""
     if name in WORDS["rules"]:
         return WORDS["rules"][name]
     match name.split(" ", 2):
         case ["offset", by] if by[1:].isdigit():
-            beside = f"the {of} {'before' if int(by) < 0 else 'after'}"
-            return beside if abs(int(by)) == 1 else f"the {of} {offset(int(by))}"
+            neighbour = f"the {noun} {'before' if int(by) < 0 else 'after'}"
+            return neighbour if abs(int(by)) == 1 else f"the {noun} {offset(int(by))}"
         case [("last" | "next") as which, classes, *end] if end in ([], ["(end of its run)"]):
             return " ".join([f"the {which} {listed([*map(tag, classes.split('/'))], 'or')}", *end])
     return f"“{name}”"
@@ -158,8 +159,8 @@ def rule(name: str, of: str = "word") -> str:
 
 def taking(name: str) -> str:
     """A simple rule as what one would do who follows it: `taking the last verb`; uniform attention is no choice."""
-    said = rule(name)
-    return f"taking {said}" if said.startswith(("the last", "the next", "the first", "the nearest", "any")) else said
+    words = rule(name)
+    return f"taking {words}" if words.startswith(("the last", "the next", "the first", "the nearest", "any")) else words
 
 
 def readout(name: str) -> str:
@@ -170,8 +171,8 @@ def readout(name: str) -> str:
 def carried(name: str) -> str:
     """What minimal pairs decide: `he or she` where it is one between two words."""
     words = name.removeprefix("adjacent ")
-    where = " right after its noun" if words != name else ""
-    return words.replace("/", " or ") + where if "/" in words else name
+    place = " right after its noun" if words != name else ""
+    return words.replace("/", " or ") + place if "/" in words else name
 
 
 def answer(name: str) -> str:
@@ -181,8 +182,8 @@ def answer(name: str) -> str:
 
 def needed_alone(words: Words) -> Words:
     """What is told where a head's keys have an effect, and its attention there is little beyond chance."""
-    said = f"{words.short}: the model needs what it sees there, but its attention there does not stand out"
-    return words._replace(said=said)
+    sentence = f"{words.short}: the model needs what it sees there, but its attention there does not stand out"
+    return words._replace(said=sentence)
 
 
 class Asked(NamedTuple):

@@ -255,18 +255,6 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, t
         report.build(model, [plain], tmp_path / "none", behaviours=["part-of-speech"], labels=False, probes=False)
 
 
-def test_few_labelled_heads_are_named_and_many_counted():
-    many = [{"head": head, "behaviour": "part-of-speech", "label": "tag:A->B"} for head in range(5)]
-    labels = pd.DataFrame([{"head": 3, "behaviour": "coreference", "label": "antecedent"}, *many])
-    labels = labels.assign(stack="encoder", attention="self", layer=1, evidence="attention", task=None, n=9)
-    numbers = ("gain", "gain_low", "gain_high", "effect", "effect_low", "effect_high", "q")
-    labels = labels.assign(readout="tag probe", **dict.fromkeys(numbers, 0.5))
-    short = label_section.short(labels, {name: each.title for name, each in OURS.items()})
-    assert short.startswith("5 heads carry labels")
-    assert short.endswith("By behaviour: coreference 1 (L1.H3), part of speech and syntax 5.")
-    assert label_section.readouts(labels) == "a probe of the word’s tag"
-
-
 def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
     shared = {"stack": "decoder", "attention": "self", "layer": 1, "behaviour": "position", "label": "induction"}
     shared |= {"measure": "induction", "heads": 2, "all_low": 11.0, "all_high": 13.0, "others": 2}
@@ -406,16 +394,6 @@ def test_negative_effects_are_no_causes():
     assert causes(effects, "swap").empty
 
 
-# Examples.
-
-
-def test_word_patterns_of_a_text_add_up_and_miss_nothing(model):
-    from analyses.reading.examples import Head, word_patterns
-
-    (pattern,) = word_patterns(model, text("d"), [Head("decoder", 1, 2)])
-    np.testing.assert_allclose(pattern.sum(1), 1, atol=1e-6)
-
-
 # The command line.
 
 
@@ -467,12 +445,6 @@ def test_what_cannot_be_read_or_written_is_one_line_and_leaves_nothing(here, sto
     before = sorted(os.listdir(here))
     assert said in refusal(capsys, *arguments.replace("REAL", str(stories)).split())
     assert sorted(os.listdir(here)) == before
-
-
-def test_generate_continues_as_the_author_says(stories, capsys):
-    code, out, _ = command(capsys, "generate", "Once upon a time", "--model", str(stories), "--tokens", "20")
-    assert code == 0
-    assert out.startswith("Once upon a time, there was a little girl named Lily.")
 
 
 def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeypatch):

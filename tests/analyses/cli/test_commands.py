@@ -24,7 +24,8 @@ from analyses.cli.command_frame import filled, folded, one_line
 from analyses.execution import output
 from analyses.page.sections import Page
 from analyses.report.scaffold import write
-from models import recipes, save, sources
+from interp.errors import InputWarning
+from models import recipes, save
 
 # Commands that are stopped, or that nobody listens to.
 
@@ -150,20 +151,12 @@ def test_a_mistake_of_ours_keeps_its_traceback():
         raise KeyError("ours")
 
 
-def test_a_mistyped_folder_is_said_to_be_taken_for_a_hub_model(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
-
-    def asked(*_: object, **__: object) -> str:
-        assert 'no directory "my/modle": it is taken for a model' in capsys.readouterr().err
-        raise OSError("offline")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", asked)
+def test_what_is_probably_not_meant_is_a_line_too(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        with pytest.raises(typer.Exit), frame.one_line():
-            sources.directory_of("my/modle")
-    assert "the Hugging Face hub gave no such model: offline" in capsys.readouterr().err
+        with frame.one_line():
+            warnings.warn('no directory "my/modle"', InputWarning, stacklevel=1)
+    assert capsys.readouterr().err == 'interp: no directory "my/modle"\n'
 
 
 # `--quiet` and `--json`.
@@ -239,11 +232,8 @@ def test_examples_are_shown_and_read_by_their_command_which_is_quiet_or_tells_a_
         assert name != "patch" or "--pairs" in arguments or prompts <= {*arguments}
 
 
-def test_every_command_has_examples():
+def test_every_command_has_examples_and_a_suggestion_keeps_its_question_mark(capsys):
     assert DECLARED.keys() == COMMANDS.keys()
-
-
-def test_a_suggestion_keeps_its_question_mark_and_no_semicolon(capsys):
     assert refusal(capsys, "inspct").endswith("Did you mean 'inspect'? See interp --help")
 
 

@@ -30,20 +30,20 @@ def kept(at: Shards, *depends: object) -> tuple[dict, int]:
 
 
 def test_what_was_made_is_found_again_whole(tmp_path):
-    of = Shards.beside(tmp_path / "out", ["a model"])
+    of = Shards.for_output(tmp_path / "out", ["a model"])
     assert [kept(of, 1, torch.ones(3))[1] for _ in range(2)] == [1, 0]
     found, _ = kept(of, 1, torch.ones(3))
     assert {name: (each.dtype, each.tolist()) for name, each in found.items()} == {
         name: (each.dtype, each.tolist()) for name, each in KEPT.items()
     }
-    assert (of.counts.found, of.counts.made) == (2, 1)
+    assert (of.counts.n_read, of.counts.n_written) == (2, 1)
     of.clear()
     assert not list(tmp_path.iterdir())
 
 
 def test_another_work_model_text_or_version_of_our_code_finds_nothing(tmp_path, monkeypatch):
     def of(about: str = "a model") -> Shards:
-        return Shards.beside(tmp_path / "out", [about])
+        return Shards.for_output(tmp_path / "out", [about])
 
     assert [kept(each, 1)[1] for each in (of(), of("another"), of().narrow("a text"), of())] == [1, 1, 1, 0]
     assert kept(of(), 2)[1] == 1
@@ -53,7 +53,7 @@ def test_another_work_model_text_or_version_of_our_code_finds_nothing(tmp_path, 
 
 @pytest.mark.parametrize("damage", [lambda old: old[:-3], lambda old: b"", lambda old: old[:-1] + bytes([old[-1] ^ 1])])
 def test_a_damaged_shard_is_made_anew(tmp_path, damage):
-    of = Shards.beside(tmp_path / "out", [])
+    of = Shards.for_output(tmp_path / "out", [])
     kept(of, 1)
     (path,) = of.folder.iterdir()
     path.write_bytes(damage(path.read_bytes()))
@@ -68,9 +68,9 @@ def test_a_disk_that_is_full_keeps_nothing_and_stops_nothing(tmp_path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shards, "save_file", full)
-    of = Shards.beside(tmp_path / "out", [])
+    of = Shards.for_output(tmp_path / "out", [])
     assert [kept(of, 1)[1] for _ in range(2)] == [1, 1]
-    assert of.counts.kept == 0
+    assert of.counts.n_kept == 0
     assert not list(of.folder.iterdir())
 
 
@@ -78,11 +78,11 @@ def test_a_folder_that_is_a_link_is_refused_and_files_of_others_stay(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / ".out.shards").symlink_to("mine")
     with pytest.raises(InputError, match=r"out\.shards is a link"):
-        Shards.beside(tmp_path / "out", [])
+        Shards.for_output(tmp_path / "out", [])
     (tmp_path / ".out.shards").unlink()
     (tmp_path / "mine/thesis.tex").write_text("mine")
     (tmp_path / "mine").rename(tmp_path / ".out.shards")
-    of = Shards.beside(tmp_path / "out", [])
+    of = Shards.for_output(tmp_path / "out", [])
     kept(of, 1)
     of.clear()
     assert [path.name for path in of.folder.iterdir()] == ["thesis.tex"]
@@ -111,7 +111,7 @@ def labelled(of: Shards | None, exact: bool) -> Labelled:
 def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkeypatch, exact):
     whole, write, starts = labelled(None, exact), shards._write, 0
     while True:
-        of, made = Shards.beside(tmp_path / "out", []), []
+        of, made = Shards.for_output(tmp_path / "out", []), []
 
         def stopping(path, tensors, made=made, most=1 + starts % 4):
             write(path, tensors)
@@ -126,9 +126,9 @@ def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkey
                 found = labelled(of, exact)
                 break
             except Stop:
-                assert of.counts.found == before
+                assert of.counts.n_read == before
                 starts += 1
     assert starts > 2
-    assert of.counts.found == before
+    assert of.counts.n_read == before
     for name in ("labels", "evidence"):
         pd.testing.assert_frame_equal(getattr(found, name), getattr(whole, name), check_exact=True)

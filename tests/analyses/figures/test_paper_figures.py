@@ -86,7 +86,9 @@ def test_every_result_draws_itself_at_any_width_with_a_caption(drawing, width):
     for name, draw in drawing.items():
         figure = draw(width=width, font_size=8, title=None)
         assert figure.get_figwidth() == width, name
+        panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
         assert not figure.get_suptitle(), name
+        assert len(panels) > 1 or not above(figure), name
         assert figure.caption.endswith("."), name
         assert len(figure.caption) > 40, name
         figure.draw_without_rendering()
@@ -155,11 +157,7 @@ def above(figure: Figure) -> list[str]:
     return [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right") if ax.get_title(loc)]
 
 
-def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_told_apart(table, drawing, model, pairs):
-    for name, draw in drawing.items():
-        figure = draw(title=None)
-        panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
-        assert len(panels) > 1 or not above(figure), name
+def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_told_apart(table, model, pairs):
     assert figures.head_grid(table, "induction", title="Mine").get_suptitle() == "Mine"
     assert above(figures.head_grid(table, ["induction", "distance"], title=None)) == ["induction", "distance"]
     entry = sweep(model, pairs, logit_difference(), "pattern", by=("layer", "head", "query", "key")).table()
@@ -203,12 +201,8 @@ def test_a_pdf_holds_true_type_at_its_exact_width_and_a_picture_300_dots_an_inch
 def test_wrong_options_are_one_line(table, page, says):
     with pytest.raises((TypeError, ValueError), match=says):
         figures.head_grid(table, "induction", **page)
-
-
-def test_what_lays_out_its_own_panels_takes_no_axes(table):
-    curves = table.assign(step=1, run="a")
     with pytest.raises(ValueError, match="lays out its own panels"):
-        figures.forming(curves, {}, ax=Figure().subplots())
+        figures.forming(table.assign(step=1, run="a"), {}, ax=Figure().subplots())
 
 
 def test_a_captured_pattern_is_drawn_head_by_head(model):

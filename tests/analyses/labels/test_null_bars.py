@@ -33,9 +33,9 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
     monkeypatch.setattr(evidence, "_reached", lambda *_: {})
 
     def found(limit: int | None) -> int:
-        corpora, shards = {"position": read("tales:12", limit)}, Shards.beside(tmp_path / "out", [])
+        corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [])
         evidence.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected()])
-        return shards.counts.found
+        return shards.counts.n_read
 
     assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
 

@@ -150,7 +150,7 @@ def test_no_document_trains_the_probe_that_reads_it():
 
 
 def test_what_another_probe_read_is_measured_again(tmp_path):
-    model, shards = reader_of_tags(), Shards.beside(tmp_path / "out", [])
+    model, shards = reader_of_tags(), Shards.for_output(tmp_path / "out", [])
 
     def measured(start: int, shards: Shards | None) -> pd.DataFrame:
         texts, training = map(tagged, range(4)), map(tagged, range(start, start + 20))

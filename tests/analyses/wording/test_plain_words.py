@@ -1,3 +1,7 @@
+"""Numbers and labels as readers see them."""
+
+import math
+
 import pytest
 
 from analyses.behaviours import OURS, vocabulary
@@ -6,7 +10,18 @@ from analyses.scoring.antecedents import PREDICTING_RIVALS
 from analyses.scoring.antecedents import RIVALS as OF_ANTECEDENTS
 from analyses.scoring.relations import NEAREST, OFFSETS, RELATIONS
 from analyses.wording import plain_words
+from analyses.wording.formats import number, percent, whole
 from analyses.wording.plain_words import Label
+
+
+def test_counts_have_no_decimals_and_what_is_undefined_is_a_dash():
+    assert [*map(whole, (11, 1234.0, 0.0, math.nan, math.inf))] == ["11", "1\u202f234", "0", "–", "–"]
+    assert [*map(number, (-0.25, 1234, None))] == ["−0.250", "1\u202f234", "–"]
+
+
+def test_a_share_that_is_not_all_is_not_said_to_be():
+    shares = {0.0: "0%", 0.004: "under 1%", 0.44: "44%", 0.994: "99%", 0.998: "over 99%", 1.0: "100%", -0.2: "−20%"}
+    assert {share: percent(share) for share in shares} == shares
 
 
 @pytest.mark.parametrize(
