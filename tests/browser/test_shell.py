@@ -19,8 +19,7 @@ from analyses.page.sections import (
     link,
     remark,
 )
-from analyses.report.renderer import render
-from analyses.report.scaffold import write
+from analyses.report.scaffold import render, write
 
 HOSTILE = [
     "<script>document.title = 'taken'</script>",
