@@ -1,8 +1,6 @@
 """What does the comparison say? Turns its tables into sections."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 import pandas as pd
@@ -14,13 +12,14 @@ from analyses.figures import measure_name
 from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, Page, Section, Source, Text
+from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
 from analyses.wording.plain_words import listed, worded
 
 _NAMES = 4  # measures in a sentence
 _WORDS = vocabulary(OURS)
 _COLUMNS = "model head depth value baseline gain_estimate difference q value_difference n"
-_TEXTS: dict[str, Any] = tomllib.loads(files("analyses.compare").joinpath("words.toml").read_text("utf-8"))
+_TEXTS: Mapping[str, Any] = plain_words.WORDS["compare"]
 _SENTENCES: Mapping[str, str] = _TEXTS["sentences"]
 
 

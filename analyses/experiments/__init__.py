@@ -7,7 +7,7 @@ generated stories, which small models can read too. What a model cannot use is c
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from analyses.experiments import model_parts, swaps, words
+from analyses.experiments import model_parts, swaps
 from analyses.experiments.experiment import Experiment, Outcome, briefly, experiment_data, sentence_from
 from analyses.figures.kinds import plot_from
 from analyses.page.sections import Figure, Part, Section, caveat, link, soft
@@ -18,8 +18,8 @@ _MEASURES: dict[str, Callable[..., Any]] = {
     "profession": swaps.measure_profession,
     "knight": swaps.measure_knight,
     "adjectives": swaps.measure_adjectives,
-    "word-sense": words.measure_word_sense,
-    "companions": words.measure_companions,
+    "word-sense": swaps.measure_word_sense,
+    "companions": swaps.measure_companions,
     "distance": model_parts.measure_distance,
     "cost": model_parts.measure_cost,
     "shares": model_parts.measure_shares,

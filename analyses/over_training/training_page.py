@@ -1,8 +1,6 @@
 """How is the page about training runs read? Sections from what the runs left."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 import pandas as pd
@@ -11,12 +9,13 @@ from analyses import figures
 from analyses.over_training.observe import DRAWN
 from analyses.over_training.training_runs import CHANGING, COLUMNS, FEWEST, HELD_OUT, LEAST, Run, best_curve, formed
 from analyses.page.sections import SCHEMAS, Block, Definitions, Figure, Page, Section, Table, caveat, code
+from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import Place, head_name
 
 _FOLLOWED = ("copying", "in-context")  # of the whole model, beside held-out losses
 _COLUMNS = 3  # runs side by side in one figure
-_WORDS: dict[str, Any] = tomllib.loads(files("analyses.over_training").joinpath("words.toml").read_text("utf-8"))
+_WORDS: Mapping[str, Any] = plain_words.WORDS["over_training"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
 
 

@@ -1,9 +1,7 @@
 """What did patching find? Turns one run of `interp patch` into the sections of its page."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ FEW = 20  # pairs below which intervals are rough
 _PAIRS = 12  # on the page; the rest is in the table
 _BOUNDS = {True: ("share_low", "share_high"), False: ("ci_low", "ci_high")}  # by whether a share is said
 _VERBS = {"denoise": "restores", "noise": "removes"}
-_WORDS: dict[str, Any] = tomllib.loads(files("analyses.patch").joinpath("words.toml").read_text("utf-8"))
+_WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
 
 

@@ -4,12 +4,10 @@ Items are words with a tag or relation, and pronouns with two mentions. They are
 model runs, so that a model and its untrained copy answer the same ones.
 """
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from analyses.reading.windows import Window, windows
 from analyses.scoring.antecedents import RIVALS, AntecedentItem, items_and_unasked
+from analyses.wording import plain_words
 from interp import AnnotatedText, InputError, Model, StackConfig
 from interp.patterns import group_of
 from interp.probes import commonest_labels, control_labels
@@ -149,7 +148,7 @@ def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterat
 
 
 _AMBIGUOUS = ("NOUN", "VERB")
-WORDS: dict[str, Any] = tomllib.loads(files("analyses.probe").joinpath("words.toml").read_text("utf-8"))
+WORDS: dict[str, Any] = plain_words.WORDS["probe"]
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ def _caveats(result: Result, *, by_kind: bool) -> list[str]:
     unknown = result.counts.get("unknown tokens", 0)
     absent = ", ".join(measure_name(name) for name in headline if name in result.measured.absent)
     groups = _headline(result.measured.heads, headline).groupby("measure", sort=False)
-    items = {str(name): int(rows["n"].to_numpy().max()) for name, rows in groups}
+    items = {str(name): max(rows["n"].tolist()) for name, rows in groups}
     few = ", ".join(f"{measure_name(name)} {n}" for name, n in items.items() if n < FEW_ITEMS)
     untold = by_kind and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates
     caveats: dict[str, object] = {"no targets": untold, "on generated": result.generated}

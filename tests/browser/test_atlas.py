@@ -7,7 +7,7 @@ import pytest
 
 from analyses.headlines.head_cards import Atlas, Bar, Card, Cell, Overview
 from analyses.page.sections import Section, Table
-from analyses.report.renderer import render
+from analyses.report.scaffold import render
 
 FACTS: list[tuple[str, Literal["needed", "looks", "quiet"], str, str]] = [
     ("position", "needed", "token before", "was/\u200bwere"),

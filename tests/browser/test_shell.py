@@ -5,8 +5,7 @@ import pytest
 from matplotlib.figure import Figure as Drawing
 
 from analyses.page import sections
-from analyses.report.renderer import render
-from analyses.report.scaffold import write
+from analyses.report.scaffold import render, write
 
 HOSTILE = [
     "<script>document.title = 'taken'</script>",

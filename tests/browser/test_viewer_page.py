@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 
 from analyses.measures.head_tables import Heads
 from analyses.page.sections import Section
-from analyses.report.renderer import render
+from analyses.report.scaffold import render
 from analyses.viewer import Attention, Called, Passage, Viewer, frame, write
 
 HOSTILE = ["<script>document.title='taken'</script>", "\"'><img src=x onerror=alert(1)>", "שלום", "👩‍👧", "w" * 10_000]

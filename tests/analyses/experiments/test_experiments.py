@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pages import outside_addresses, page_of
 
-from analyses.experiments import EXPERIMENTS, model_parts, swaps, words
+from analyses.experiments import EXPERIMENTS, model_parts, swaps
 from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly, experiment_data
 from analyses.figures.kinds import rounded
 from analyses.report import builders
@@ -137,7 +137,7 @@ def sensed() -> Transformer:
 
 def test_identical_contexts_give_cosine_1_and_others_what_the_head_wrote(sensed):
     frames = ["Tim saw the", "Tim saw the", "Tim wanted to", "Tim wanted to"]
-    between, within = words.distances(sensed, "ring", frames, ["noun", "noun", "verb", "verb"])
+    between, within = swaps.distances(sensed, "ring", frames, ["noun", "noun", "verb", "verb"])
     assert within == pytest.approx(np.zeros_like(within), abs=1e-9)
     # token, position and previous token, each of length 1: two of three are shared
     assert between[1] == pytest.approx(np.full(4, 1 / 3), abs=1e-6)
@@ -145,7 +145,7 @@ def test_identical_contexts_give_cosine_1_and_others_what_the_head_wrote(sensed)
 
 
 def test_a_word_moves_no_more_than_an_unambiguous_one_where_only_the_context_is_read(sensed):
-    found = words.measure_word_sense(sensed)
+    found = swaps.measure_word_sense(sensed)
     table = found.table
     ring = table.loc[(table["word"] == "ring") & (table["layer"] == 1)].set_index("role")
     assert ring.loc["ambiguous", "gap"] > 0.05
@@ -155,14 +155,14 @@ def test_a_word_moves_no_more_than_an_unambiguous_one_where_only_the_context_is_
 
 
 def test_companions_differ_by_their_token_alone(sensed):
-    table = words.measure_companions(sensed).table.set_index("layer")
+    table = swaps.measure_companions(sensed).table.set_index("layer")
     assert set(table["far"]) == {"box"}
     # of the 2 (embedded) and 3 (after the head) parts of length 1 all but the token are shared
     for layer, cosine in ((0, 1 / 2), (1, 2 / 3)):
         assert table.loc[layer, "near_cosine"] == pytest.approx(cosine, abs=1e-6)
         assert table.loc[layer, "gap"] == pytest.approx(0.0, abs=1e-9)
     assert table["n"].eq(len(experiment_data("companions")["frames"])).all()
-    assert "0.50 against 0.50" in EXPERIMENTS["companions"].sentence(words.measure_companions(sensed))
+    assert "0.50 against 0.50" in EXPERIMENTS["companions"].sentence(swaps.measure_companions(sensed))
 
 
 def test_distance_of_planted_heads():
@@ -190,7 +190,7 @@ def test_in_an_encoder_distances_count_both_ways():
     assert 1.9 < back < 3  # the two words that have none there look elsewhere
     assert model_parts.distance_sentence(found).startswith("Attention looks")
     with pytest.raises(InputError, match="expected a causal model, got an encoder"):
-        words.measure_word_sense(model)
+        swaps.measure_word_sense(model)
 
 
 def test_operations_by_hand():

@@ -11,7 +11,7 @@ from analyses.behaviours import OURS
 from analyses.headlines.facts import Tables, facts, in_order, ranked, strongest
 from analyses.headlines.head_cards import Card, overview
 from analyses.page.sections import Section
-from analyses.report.renderer import render
+from analyses.report.scaffold import render
 from analyses.wording.head_names import Place, head_name
 from interp import AnnotatedText
 from models import planted

@@ -39,7 +39,7 @@ from analyses.over_training.training_runs import (
 from analyses.page.sections import Section
 from analyses.position import repeated
 from analyses.report.paper_figures import drawings
-from analyses.report.renderer import render
+from analyses.report.scaffold import render
 from interp import AnnotatedText, InputError, StackConfig, TokenBatch, Tokenizer, Transformer, TransformerConfig
 from interp.initialisation import initialise
 from interp.training import Examples

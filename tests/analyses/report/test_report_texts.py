@@ -16,7 +16,7 @@ from analyses.page.sections import Definitions, Section, Table, plain
 from analyses.report import illustrations as drawn
 from analyses.report.behaviour_sections import attention, cause
 from analyses.report.full_report import DEFINITIONS
-from analyses.report.renderer import render
+from analyses.report.scaffold import render
 from analyses.scoring.relations import NEAREST, OFFSETS
 from analyses.scoring.rules import ANTECEDENT, ANY, BEATS, FAILS, NO_RULE, OTHERS, UNTESTED, plain_name
 from analyses.tasks.causal_tests import Effects
