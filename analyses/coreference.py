@@ -28,7 +28,7 @@ from analyses.scoring.antecedents import (
     items_and_unasked,
 )
 from analyses.scoring.choices import Choices, Items, Selections
-from analyses.scoring.collectors import ReadsFewRows, Scoring, measured
+from analyses.scoring.collectors import Scoring, measured
 from analyses.scoring.rules import ANTECEDENT, Records, followed
 from analyses.tasks.gender_pairs import effects
 from interp import AnnotatedText, Model
@@ -98,8 +98,10 @@ MEASURES = (
 PREDICTING = (*_both("antecedent-predicting", PREDICTING_RIVALS, label="antecedent-predicting"),)
 
 
-class Collector(Scoring, ReadsFewRows):
+class Collector(Scoring):
     """Adds up antecedent selection and mass."""
+
+    few_rows = True
 
     def __init__(
         self,

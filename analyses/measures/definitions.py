@@ -239,7 +239,4 @@ class Behaviour:
 
     def __getitem__(self, name: str) -> Measure:
         """The measure of that name."""
-        for measure in self.measures:
-            if measure.name == name:
-                return measure
-        raise KeyError(name)
+        return {measure.name: measure for measure in self.measures}[name]

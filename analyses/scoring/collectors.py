@@ -61,8 +61,11 @@ class Readings:
 class Scoring:
     """What adds up one behaviour's measures, by `scorers` that `add` batches and say what they `scored`.
 
-    `nothing` says what was expected where no measure had an item.
+    `nothing` says what was expected where no measure had an item. A collector of `few_rows` asks for few of a text's
+    rows (`Batch.attention.rows`), and never for a pattern.
     """
+
+    few_rows = False
 
     def __init__(self, model: Model, behaviour: str, heads: Heads | None = None, *, nothing: str = ""):
         self.heads, self.behaviour, self.nothing = heads or Heads.of(model), behaviour, nothing
@@ -94,10 +97,6 @@ class Scoring:
         return Collected(self.heads, self.behaviour, scored=scored, counts=counts, rules=rules, **text_facts)
 
 
-class ReadsFewRows:
-    """A collector that asks for few of a text's rows (`Batch.attention.rows`), and never for a pattern."""
-
-
 def collect(reading: Reading, collectors: Sequence[Scoring]) -> list[Collected | InputError]:
     """What each collector adds up over one reading of a corpus, or why there was nothing for it.
 
@@ -114,7 +113,7 @@ def read(reading: Reading, collectors: Sequence[Scoring], by_norm: Sequence[Scor
     Raises:
         InputError: as `collect`.
     """
-    reading.few_rows = all(isinstance(collector, ReadsFewRows) for collector in (*collectors, *by_norm))
+    reading.few_rows = all(collector.few_rows for collector in (*collectors, *by_norm))
     for batch in reading:
         for collector in collectors:
             collector.add(batch)

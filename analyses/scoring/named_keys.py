@@ -106,14 +106,15 @@ class Pairs:
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
         """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
         prompt, _, key = self._at
-        form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
-        return torch.where(self.other, form[prompt, key], -1)
+        return torch.where(self.other, self._numbered(numbers)[prompt, key], -1)
+
+    def _numbered(self, numbers: dict[str, int]) -> Int[Tensor, "prompt word"]:
+        return self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
 
     def _same_form(self) -> list[Bool[Tensor, " pair"]]:
         """Other words of the query's form, and words behind one."""
         prompt, query, key = self._at
-        numbers: dict[str, int] = {}
-        form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
+        form = self._numbered({})
         query_form, previous = form[prompt, query], (key - 1).clamp(min=0)
         is_after = (form[prompt, previous] == query_form) & (key > 0) & (previous != query)
         return [self.other & (form[prompt, key] == query_form), self.other & is_after]

@@ -129,6 +129,6 @@ class Claimed:
         ):
             kept = pattern[at].flatten(1).index_select(1, place)  # head pair
             removed = kept * sink.scale[at].index_select(1, query) * behind
-            sums.append(torch.stack([kept, removed]) @ measures)
-        kept, removed = torch.stack(sums, 1)
+            sums.append(torch.cat([kept, removed]).mT.contiguous().mT @ measures)
+        kept, removed = torch.stack(sums).split(pattern.shape[1], 1)
         return kept, removed

@@ -1,4 +1,6 @@
-"""Minimal pairs: a model that guesses an answer is refused, and the pairs that choose a head do not report it."""
+"""Minimal pairs: the sentence decides, who guesses is refused, and the pairs that choose a head do not report it."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -6,13 +8,16 @@ import torch
 
 from analyses import part_of_speech
 from analyses.measures.findings import carriers, causes
-from analyses.tasks import gender_pairs
+from analyses.tasks import causal_tests, gender_pairs
 from analyses.tasks.causal_tests import _effect_rows, _reporting, _right_answers
 from interp import Transformer, TransformerConfig
+from interp.initialisation import initialise
 from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
 from interp.patterns.shuffled import shuffled_copy
+from interp.statistics import shares
 from models import load
+from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 from tests.tiny import GPT2
 
 WAS = ["was"] * 100 + ["were"] * 100
@@ -23,16 +28,16 @@ def model():
     return load("default")
 
 
-def right(*shares: float, each: int = 100) -> torch.Tensor:
+def right(*parts: float, each: int = 100) -> torch.Tensor:
     """Logit differences of which the given shares are right."""
-    return torch.cat([torch.where(torch.arange(each) < share * each, 1.0, -1.0) for share in shares])
+    return torch.cat([torch.where(torch.arange(each) < share * each, 1.0, -1.0) for share in parts])
 
 
 NOUNS = [str(noun) for noun in range(10) for _ in range(20)]
 
 
 @pytest.mark.parametrize(
-    ("shares", "prompts", "answers", "clusters", "said"),
+    ("parts", "prompts", "answers", "clusters", "said"),
     [
         ((0.84, 0.84), 100, WAS, [], None),
         ((0.52, 0.84), 100, [], [], None),  # 136 of 200: more than a coin gets, by saying "were"
@@ -44,8 +49,8 @@ NOUNS = [str(noun) for noun in range(10) for _ in range(20)]
         ((1.0,), 8, [], [], None),
     ],
 )
-def test_each_answer_must_be_given_more_often_than_by_guessing(shares, prompts, answers, clusters, said):
-    reason = guessed(right(*shares, each=prompts), answers, clusters)
+def test_each_answer_must_be_given_more_often_than_by_guessing(parts, prompts, answers, clusters, said):
+    reason = guessed(right(*parts, each=prompts), answers, clusters)
     assert reason is None if said is None else said in reason
 
 
@@ -128,3 +133,68 @@ def test_what_one_half_of_the_pairs_chooses_is_reported_on_the_other():
     first, second = causes(rows, "made").to_dict("records")  # the half that chooses says which carries most
     assert (first["layer"], first["head"], second["layer"], second["head"]) == (1, 0, 0, 0)
     assert (first["noise_flips"], first["n"]) == (7, 20)
+
+
+# Pairs about people.
+
+
+@pytest.fixture(scope="module")
+def two(model):
+    return gender_pairs._task(model, 40, 0, gender_pairs._two_people, "gender", "")
+
+
+def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model, two):
+    tokenizer = model.tokenizer
+    right = Counter()
+    for ids, answer in zip(two.pairs.clean.ids.tolist(), two.pairs.right.tolist(), strict=True):
+        names = [word for word in tokenizer.decode(ids).split() if word in (*MASCULINE_NAMES, *FEMININE_NAMES)]
+        assert len({name in MASCULINE_NAMES for name in names}) == 2
+        masculine = tokenizer.decode([answer]).strip() == "his"
+        right.update(place for place, name in enumerate(names) if (name in MASCULINE_NAMES) == masculine)
+    assert right == {0: 20, 1: 20}
+    both = zip(two.pairs.clean.ids.tolist(), two.pairs.corrupt.ids.tolist(), strict=True)
+    for clean, corrupt in ((tokenizer.decode(one).split(), tokenizer.decode(other).split()) for one, other in both):
+        assert sorted(clean) == sorted(corrupt)
+        assert clean != corrupt
+
+
+def test_every_pair_of_names_comes_before_any_comes_again(two):
+    names = zip(two.clusters["masculine name"], two.clusters["feminine name"], strict=True)
+    assert max(Counter(names).values()) == 1
+    assert len({*two.clusters["frame"]}) >= 8
+
+
+def test_the_default_is_right_about_one_person_and_of_two_in_some_sentences_alone(model):
+    found = gender_pairs.effects(model, pairs=120)
+    two_people, one = (next(task for task in found.tasks if task["task"] == name) for name in ("gender", "name-gender"))
+    assert one["refused"] is None
+    assert one["accuracy"] == 1.0
+    assert 0.6 < two_people["accuracy"] < 0.9  # of 120 independent prompts that would be more than a coin gets
+    assert "a coin would do as well" in two_people["refused"]
+    rows = found.table.loc[found.table["intervention"] == "noise"]
+    assert {*rows["task"]} == {"name-gender"}
+    assert {*rows["n"]} == {60}
+    assert [*map(tuple, causes(rows, "name-gender")[["layer", "head"]].to_numpy())] == [(3, 4), (2, 6)]
+
+
+def test_a_model_that_guesses_has_no_shares_and_is_not_swept(monkeypatch):
+    model = load("default")
+    initialise(model, 0)
+    monkeypatch.setattr(causal_tests, "sweep", lambda *args, **options: pytest.fail("minutes of a large model"))
+    found = gender_pairs.effects(model)
+    assert all("a coin would do as well" in task["refused"] for task in found.tasks)
+    assert found.table.empty
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pytest.param("crossed", marks=pytest.mark.smoke), "apart"])
+def test_intervals_of_pairs_that_share_names_and_frames_cover_the_truth(kind):
+    rng, n, covered = np.random.default_rng(0), 60, []
+    for _ in range(600):
+        names, frames = rng.integers(0, 20, n), rng.integers(0, 10, n)
+        own = rng.normal(0, 0.2, n)
+        if kind == "crossed":
+            own += rng.normal(0, 0.3, 20)[names] + rng.normal(0, 0.2, 10)[frames]
+        found = shares((0.4 + own)[:, None], np.ones(n), clusters=[names.tolist(), frames.tolist()])
+        covered.append(found.low[0] <= 0.4 <= found.high[0])
+    assert 0.92 <= np.mean(covered) <= 0.98
