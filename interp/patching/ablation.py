@@ -79,9 +79,6 @@ def ablate(
             scrubbing"); `mean`, over real positions of a corpus; `zero`, a strange input, whose cost counts too. Of
             `scores` and `pattern` `zero` alone.
         options: those of `Options`.
-
-    Raises:
-        InputError: as `sweep`; a mean of the wrong shape; no other prompt to draw from.
     """
     ablation = _Ablation(model, prompts, metrics, site, by, kind, options)
     plan = ablation.plan

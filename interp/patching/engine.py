@@ -40,7 +40,7 @@ def resume(model: Transformer, entering: Sequence[ChangedRows], tap: Tap = UNTAP
 class Pass:
     """Rows on their way, suffix after suffix; within one cell after cell, in the order in which they entered.
 
-    A `tap` gets each layer's `attn.q`, `attn.k` and `attn.v` as they meet, suffix by suffix, and its `mlp_out`, by row.
+    A `tap` gets each layer's `attn.q`, `attn.k` and `attn.v` as they meet, some cells at a time, and `mlp_out`, by row.
     """
 
     def __init__(self, stack: Stack, entering: Sequence[ChangedRows], tap: Tap = UNTAPPED):
@@ -134,24 +134,26 @@ class Pass:
         """The stream after the block's attention, at all rows of all that met one by now."""
         attn, tap = block.attn, self.tap.at(str(layer))
         entered = self._enter(attn, layer, fresh, attn.project(block.attention.read(self._with(fresh))))
-        z = [suffix.attend(attn, layer, q, k, v, suffix.visibility, tap).flatten(0, 2) for suffix, (q, k, v) in entered]
+        groups = [(suffix, *group) for suffix, suffix_groups in entered for group in suffix_groups]
+        z = [suffix.attend(attn, layer, q, k, v, suffix.visibility, tap).flatten(0, 2) for suffix, q, k, v in groups]
         self._meet(layer, fresh)
         return block.attention.add(self.rows, block.attention.write(attn.out(_cat(z).flatten(-2))), tap)
 
     def _enter(
         self, attn: Attention, layer: int, fresh: Fresh, parts: Sequence[Tensor]
-    ) -> list[tuple[Suffix, list[Tensor]]]:
+    ) -> list[tuple[Suffix, list[list[Tensor]]]]:
         """What was projected of `_with`, as it meets, at all rows, suffix by suffix: those that met, then fresh."""
         split = [part.split([len(self.rows), *(len(rows) for rows in fresh.values())]) for part in parts]
         met, entered = [self._by_suffix(part[0]) for part in split], []
         for number, suffix in enumerate(self.met):
             projected = [part[number] for part in met]
             groups = [attn.enter(projected, suffix.visibility.positions)] if len(projected[0]) else []
-            for index, entry in enumerate(fresh, 1):
-                if entry.suffix is suffix:
-                    groups.append(entry.enter(attn, layer, [part[index] for part in split]))
+            members = [(index, entry) for index, entry in enumerate(fresh, 1) if entry.suffix is suffix]
+            if members:
+                joining = [entry.enter(attn, layer, [part[index] for part in split]) for index, entry in members]
+                groups.append([_cat(pieces) for pieces in zip(*joining, strict=True)])
             if groups:
-                entered.append((suffix, [_cat(pieces) for pieces in zip(*groups, strict=True)]))
+                entered.append((suffix, groups))
         return entered
 
     def _attention_at_reads(self, block: Block, fresh: Fresh) -> list[Arriving]:
@@ -161,7 +163,8 @@ class Pass:
         parts = self._stream_at_reads(table, fresh)
         flat = _flat(parts)
         queries, z = _like(attn.project_queries(block.attention.read(flat)), parts), []
-        for (suffix, members, projected), (_, (k, v)) in zip(queries, entered, strict=True):
+        for (suffix, members, projected), (_, groups) in zip(queries, entered, strict=True):
+            k, v = (_cat(pieces) for pieces in zip(*groups, strict=True))
             q, mixed = attn.queries(projected, suffix.visibility.at(suffix.reads).positions), []
             for cells, columns in _by_reader(suffix, members):
                 visibility = suffix.visibility.at(suffix.reads[:, columns])

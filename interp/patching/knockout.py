@@ -63,9 +63,7 @@ def knock_out(
         attention: `self`, or `cross`: then the claims' keys are positions of the source.
         cells: which heads each claim is asked of; the others are NaN. By default all.
 
-    Raises:
-        InputError: neither `output` nor an output layer; a claim outside its text, without `read` where there is no
-            next token, or that leaves a row nothing else to attend to; no such stack or attention.
+    A claim outside its text, or that leaves a row nothing else to attend to, is an `InputError`.
     """
     if not isinstance(model, Transformer):
         options = {"target": target, "stack": stack, "attention": attention, "cells": cells}

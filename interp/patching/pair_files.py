@@ -30,11 +30,7 @@ Columns = Mapping[str, Sequence[Any]]  # texts, and positions as numbers
 
 
 def read_columns(file: str | Path) -> dict[str, list[str]]:
-    """The columns of a CSV file of pairs: clean, corrupt, answer, wrong, maybe target or source, and `position:NAME`.
-
-    Raises:
-        InputError: not a CSV file, a column missing or there twice, rows longer than the header, or no rows.
-    """
+    """The columns of a CSV file of pairs: clean, corrupt, answer, wrong, target or source, and `position:NAME`."""
     if not Path(file).is_file():
         raise InputError(f"no file {file}: expected a CSV file of prompts")
     try:

@@ -25,9 +25,9 @@ from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, StackName, last_stack
 from interp.patching.patches import Region, SitePatches, Stream, stream_with
 from interp.patching.plain import PlainRun, after_attention
-from interp.patching.preparation import BUDGET, Plan, Values, fitting, read_values, row_limit
+from interp.patching.preparation import BUDGET, Plan, Values, read_values, row_limit
 from interp.patching.results import Cells, Direction
-from interp.patching.sweeps import Chunk, PromptGroup, Selection, prompt_groups, put
+from interp.patching.sweeps import Chunk, PromptGroup, Selection, passes, prompt_groups, put
 from interp.tap import Tap
 from interp.transformer import Transformer, with_parts
 
@@ -71,8 +71,7 @@ def path_patch(
         attention: `self` or `cross`: whose heads send. On the way cross-attention is kept wherever self-attention is.
         budget: bytes of activations that one pass may hold.
 
-    Returns:
-        Cells: values `*by prompt`; a sender that comes after all receivers keeps the base prompt's value.
+    A sender that comes after all receivers keeps the base prompt's value.
     """
     model = with_parts(model, "path patching")
     if through == "everything":
@@ -114,7 +113,7 @@ def _fill(
         return
     chunks, last = group.chunks_of(region, first, limit, selected), max(reads)
     chunks = [each for each in chunks if moment_written(config, site.site, each.layer, site.attention) <= last]
-    for party in fitting(chunks, lambda chunk: chunk.rows, limit):
+    for party in passes(chunks, limit):
         received = _receive(group.patches, reads, rows, party, mlps)
         put(party, values, _give(group.patches, group.suffix(first), received))
     group.patches.forget()
@@ -182,10 +181,11 @@ class _PartRead:
         enter = {"q": block.attn.queries, "k": block.attn.keys}.get(self.part)
         return projected if enter is None else enter(projected, patches.base.batch.positions[:, rows])
 
-    def edit(self, value: Value, columns: Int[Tensor, "_ place"], x: Tensor) -> Tensor:
-        """What all cells have at `columns`, with the value in its place."""
+    def edit(self, value: Value, columns: Int[Tensor, "_ place"], start: list[int], x: Tensor) -> Tensor:
+        """What cells have at `columns`, some at a time (`start` counts them), with the value in its place."""
         cells = x if self.part in _QKV else x.view(-1, value.shape[1], columns.shape[1], 1, x.shape[-1])
-        self.put(value, cells, columns)
+        self.put(value, cells, columns, start[0])
+        start[0] += len(cells)
         return x
 
     def put(self, value: Value, x: Value, columns: Int[Tensor, "_ place"], start: int = 0) -> None:
@@ -252,7 +252,7 @@ def _give(patches: SitePatches, suffix: Suffix, received: dict[Moment, list[_Par
             if end.part != "logits":
                 at_reads = layer == _read_layer(patches.model, patches.base.stack) and end.part in {"q", "mlp"}
                 columns = suffix.reads if at_reads else suffix.visibility.columns
-                edits[f"{layer}.{_SITE[end.part]}"] = partial(end.edit, value, columns)
+                edits[f"{layer}.{_SITE[end.part]}"] = partial(end.edit, value, columns, [0])
     final = resume(patches.model, entering, Tap(edit=edits))[suffix.onward or suffix]
     for end, value in [part for parts in received.values() for part in parts]:
         if end.part == "logits":

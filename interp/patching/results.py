@@ -93,11 +93,8 @@ class Cells(Shown):
     def table(self, *, seed: int = 0) -> DataFrame:
         """One row a cell and metric: `effect` with its interval, p and q over prompts, and its `share` of the whole.
 
-        `q` is over all rows. Shares that mean nothing are missing, with an `InputWarning` (`no_share` says why).
-        Magnitudes have no p. The cells of a search were chosen for being large: `q` is no test.
-
-        Args:
-            seed: of the intervals' resampling.
+        `q` is over all rows, `seed` of the intervals' resampling. Shares that mean nothing are missing, with a warning
+        (`no_share` says why). Magnitudes have no p. A search chose its cells for being large: `q` is no test.
         """
         shared = {name: self._has_whole(name) and not warn_of(self.no_share(name)) for name in self.values}
         rows = [self.rows(name, seed=seed, shared=each) for name, each in shared.items()]
@@ -145,10 +142,7 @@ class Cells(Shown):
     def figure(self, metric: str | None = None, kind: Drawing = "map", **options: Any) -> Figure:
         """A map of cells that have a head or a position, or the largest effects; of an order the metric step by step.
 
-        Args:
-            metric: which to draw, by default the first.
-            kind: `map` or `top`.
-            options: of `analyses.figures.cell_map` (`entry_maps`, `top_cells`, `steps`): `title`, `width`, `ax`, ...
+        `options` are those of `analyses.figures.cell_map` (`entry_maps`, `top_cells`, `steps`): `title`, `ax`, ...
         """
         name = self._name(metric)
         one_of("kind", kind, Drawing)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from math import ceil
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName, last_stack
 from interp.patching.patches import Region, SitePatches, sweep_by_resuming
 from interp.patching.plain import PlainRun
-from interp.patching.preparation import BUDGET, Plan, Values, fitting, read_values, row_limit, shares
+from interp.patching.preparation import BUDGET, Plan, Values, read_values, row_limit, shares
 from interp.patching.results import Cells, Direction
 from interp.transformer import Transformer
 
@@ -62,9 +63,7 @@ def sweep(
         attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
         budget: bytes that the sweep may take: prompts, and cells of them, go through in as many parts as that needs.
 
-    Raises:
-        InputError: no such site, axis or direction, a site that is the same in both prompts, a metric that returns no
-            number a prompt, a budget too small for one cell.
+    A site that is the same in both prompts, and a budget too small for one cell, are an `InputError`.
     """
     if not isinstance(model, Transformer):
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
@@ -232,9 +231,24 @@ class Chunk:
                 rows[self.group.prompts] = value[0]
 
 
+def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
+    """Chunks that share a pass, in their order, about as many rows each time."""
+    total = sum(chunk.rows for chunk in chunks)
+    full = total / ceil(total / limit) if chunks else 0
+    party: list[Chunk] = []
+    for chunk in chunks:
+        rows = sum(member.rows for member in party)
+        if party and (rows >= full or rows + chunk.rows > limit):
+            yield party
+            party = []
+        party.append(chunk)
+    if party:
+        yield party
+
+
 def fill(model: Transformer, values: dict[str, Tensor], chunks: Sequence[Chunk], limit: int) -> None:
     """Measure some cells and put their metrics into the tables."""
-    for party in fitting(sorted(chunks, key=lambda chunk: chunk.layer), lambda chunk: chunk.rows, limit):
+    for party in passes(sorted(chunks, key=lambda chunk: chunk.layer), limit):
         entering = [each.group.patches.enter(each.suffix, each.layer, each.region, each.heads) for each in party]
         arrived = resume(model, entering)
         for suffix in dict.fromkeys(chunk.suffix for chunk in party):

@@ -98,8 +98,7 @@ def attribution_patching(
             gradient at the pattern, so that the softmax is not linearised (Kramár 2024, section 3.1).
         budget: bytes of activations that one pass may hold; prompts go through in as many parts as that takes.
 
-    Returns:
-        SiteEstimates: by site `Cells`, its values the unpatched prompt's value plus the estimate, as of an exact sweep.
+    Values are the unpatched prompt's value plus the estimate, as of an exact sweep.
     """
     model = with_parts(model, "attribution patching")
     call = _Estimates(model, pairs, metrics, sites, (direction, stack, attention), qk_fix=qk_fix)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
+from interp import TokenBatch, Transformer, TransformerConfig, run
 from interp.patching import Claim, knock_out
 from interp.patching.claimed_texts import edits_of
 from interp.patching.gradients import claimed_keys
@@ -34,14 +34,10 @@ def plain(model, texts, claims: list[Claim], output, target=None, **where) -> to
     return torch.stack(found).detach()
 
 
-@pytest.mark.parametrize(  # one read-out a pass; or all
-    ("kind", "budget"),
-    [
-        ("gpt2", 1),
-        ("grouped encoder", 1),
-        *((kind, claimed_keys.BUDGET) for kind in ("llama", "bert", "post-norm decoder")),
-    ],
-)
+ALL = [(kind, claimed_keys.BUDGET) for kind in ("llama", "bert", "post-norm decoder")]
+
+
+@pytest.mark.parametrize(("kind", "budget"), [("gpt2", 1), ("grouped encoder", 1), *ALL])  # one read-out a pass; or all
 def test_estimates_are_the_change_of_z_times_its_gradient(kind, budget, monkeypatch):
     monkeypatch.setattr(claimed_keys, "_WEIGHTS", 300 if budget == 1 else 1 << 20)
     stack = STACKS.get(kind, replace(STACKS["rotary encoder"], n_kv_heads=2))
@@ -79,5 +75,3 @@ def test_own_next_tokens_are_read_where_a_claim_says_nothing():
     found = estimated_knock_out(model, texts, CLAIMS).drops
     exact = knock_out(model, texts, CLAIMS)
     assert torch.corrcoef(torch.stack([found.flatten(), exact.flatten()]))[0, 1] > 0.7
-    with pytest.raises(InputError, match="expected 0-3, rows that a token follows"):
-        estimated_knock_out(model, texts, [replace(CLAIMS[1], queries=torch.tensor([4]))])

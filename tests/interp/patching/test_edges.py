@@ -6,14 +6,7 @@ from covering import pairwise
 from tiny import ragged_pairs
 
 from interp import Run, Transformer, run, sites
-from interp.patching import (
-    Cells,
-    Pairs,
-    attribution_patching,
-    edge_attribution,
-    log_probability,
-    logit_difference,
-)
+from interp.patching import Cells, Pairs, attribution_patching, edge_attribution, log_probability, logit_difference
 from interp.tap import UNTAPPED
 from tests.interp.patching.settings import build
 
@@ -36,11 +29,7 @@ def writes(model: Transformer, batch) -> dict[str, torch.Tensor]:
 
 
 def direct_slopes(model: Transformer, pairs: Pairs, metric, out: Run, receiver: str, change: torch.Tensor, step=1e-4):
-    """Slopes of the metric, sender x prompt, as a receiver alone reads a little of each sender's changed write.
-
-    `change` is sender prompt position d_model, `out` the corrupted run; everything else in the model stays as it was
-    until the receiver's output changes it.
-    """
+    """Slopes of the metric, sender x prompt, as a receiver alone reads a little of each sender's changed write."""
     (stack,) = model.config.stacks
     readout = metric.prepare(model, pairs)
 
@@ -104,8 +93,7 @@ def test_the_edges_out_of_a_component_add_up_to_its_own_estimate(kind, direction
     found = edge_attribution(model, pairs, log_probability(), direction, steps=1)
     table = dict(zip(found.labels["sender"], found.effect().nansum(1), strict=True))
     wanted = {"z": ("layer", "head"), "resid_pre": ("layer",)}
-    if model.last.blocks[0].mlp is not None:
-        wanted["mlp_out"] = ("layer",)
+    wanted |= {} if model.last.blocks[0].mlp is None else {"mlp_out": ("layer",)}
     nodes = attribution_patching(model, pairs, log_probability(), wanted, direction)
     sign = 1 if direction == "denoise" else -1  # an effect counts towards the other prompt, a score the metric's change
     expected = {"embed": nodes["resid_pre"].effect()[0]}

@@ -26,10 +26,8 @@ ROWS = ("pattern", "scores")
 
 def derivative(model, inputs, readout, name: str, change: torch.Tensor, step=1e-4) -> torch.Tensor:
     """The metric's slope, one a prompt, as a run moves by `change` at a site."""
-    up, down = (
-        readout.from_logits(run_inputs(model, inputs, edit={name: lambda value, by=by: value + by * change}).logits)
-        for by in (step, -step)
-    )
+    edits = ({name: lambda value, by=by: value + by * change} for by in (step, -step))
+    up, down = (readout.from_logits(run_inputs(model, inputs, edit=edit).logits) for edit in edits)
     return (up - down) / (2 * step)
 
 
@@ -104,10 +102,8 @@ def linear_tail(kind: str) -> Transformer:
 def test_the_qk_fix_makes_the_last_layers_queries_and_keys_exact(kind, site, by):
     model, pairs = linear_tail(kind), ragged_pairs()
     exact = sweep(model, pairs, logit_difference(), site, by).effect()[-1]
-    plain, fixed = (
-        attribution_patching(model, pairs, logit_difference(), {site: by}, qk_fix=fix)[site].effect()[-1]
-        for fix in (False, True)
-    )
+    asked = model, pairs, logit_difference(), {site: by}
+    plain, fixed = (attribution_patching(*asked, qk_fix=fix)[site].effect()[-1] for fix in (False, True))
     torch.testing.assert_close(fixed, exact, rtol=1e-9, atol=1e-9, equal_nan=True)
     assert (plain - exact).nan_to_num().abs().max() > 0.1  # the softmax is far from linear here
 
@@ -126,17 +122,12 @@ def induction() -> tuple[Transformer, Pairs]:
     return model, Pairs.from_texts(model, ["u a w b c u"] * 2, ["w a u b c u"] * 2, ["a"] * 2, ["b"] * 2)
 
 
-# Planted truth 7: a certain head has no slope in its queries and keys; the QK fix sees what they do.
-
-
 @pytest.mark.parametrize(("site", "circuit", "layer"), [("q", reference, 0), ("k", induction, 1)])
-def test_the_estimate_is_nothing_where_the_truth_is_one_and_the_fix_finds_it(site, circuit, layer):
+def test_the_estimate_is_nothing_where_the_truth_is_one_and_the_fix_finds_it(site, circuit, layer):  # planted truth 7
     asked = *circuit(), logit_difference()
     exact = sweep(*asked, site)
-    plain, fixed = (
-        attribution_patching(*asked, {site: ("layer", "head")}, qk_fix=fix)[site].recovered()[layer, 0]
-        for fix in (False, True)
-    )
+    estimates = (attribution_patching(*asked, {site: ("layer", "head")}, qk_fix=fix)[site] for fix in (False, True))
+    plain, fixed = (found.recovered()[layer, 0] for found in estimates)
     assert [float(each) for each in (exact.recovered()[layer, 0], fixed, plain)] == pytest.approx([1, 1, 0], abs=1e-3)
     if layer:  # with one layer there is none to drop
         magnitude = atp_star(*asked, {site: ("layer", "head")})[site].mean()[layer, 0]
@@ -187,6 +178,10 @@ def test_a_head_whose_paths_cancel_is_missed_without_dropping_gradients_and_foun
     assert found["resid_pre"].mean()[0] == (START - TURNED) / 2
 
 
+HEAD = "prompt position head d"
+AXES = {"z": HEAD, "v": HEAD, "pattern": "prompt head query key"}
+
+
 @pytest.mark.parametrize("kind", ["pre", "gated", "post encoder", "attention only"])
 def test_magnitudes_are_means_over_runs_with_one_layer_cut_off(kind):
     model, pairs = build(kind), ragged_pairs()
@@ -205,20 +200,11 @@ def test_magnitudes_are_means_over_runs_with_one_layer_cut_off(kind):
             slopes = torch.autograd.grad(value, [here[name] for name in joined], materialize_grads=True)
             slope = dict(zip(joined, slopes, strict=True))
             parts = [(clean[name] - here[name].detach()) * slope.get(name, 0) for name in names]
-            total = total + torch.stack([reduced(site, by, part) for part in parts]).abs()
+            pattern = f"{AXES.get(site, 'prompt position d')} -> {' '.join(by[1:])} prompt"
+            total = total + torch.stack([einops.reduce(part, pattern, "sum") for part in parts]).abs()
         value = found[site].values["logit_difference"].nan_to_num()
         torch.testing.assert_close(value, total / (3 if site == "resid_mid" else 2), rtol=1e-9, atol=1e-10)
         assert value.max() > 1e-3
-
-
-def reduced(site: str, by: tuple[str, ...], products: torch.Tensor) -> torch.Tensor:
-    """`prompt ...` to `*cells prompt`, for the axes used above."""
-    if site == "pattern":
-        return products.sum((-1, -2)).T
-    products = products.sum(-1)
-    if by == ("layer", "head", "position"):
-        return products.permute(2, 1, 0)
-    return products.T if by == ("layer", "position") else products.sum(-1)
 
 
 @pytest.mark.parametrize("kind", ["pre", "gated"])
@@ -227,17 +213,16 @@ def test_a_pass_keeps_no_more_than_its_budget(kind):
     with pytest.raises(InputError) as refused:
         attribution_patching(model, pairs, logit_difference(), FINEST, budget=1)
     least = int(str(refused.value).split()[-1])
-    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     kept: dict[int, int] = {}
 
     def keep(value: torch.Tensor) -> torch.Tensor:
-        if value.untyped_storage().data_ptr() not in weights:
-            kept[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        kept[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         attribution_patching(model, pairs, logit_difference(), FINEST)
-    assert 0.2 * least * len(pairs) < sum(kept.values()) < least * len(pairs)
+    held = sum(kept[name] for name in {*kept} - {each.untyped_storage().data_ptr() for each in model.parameters()})
+    assert 0.2 * least * len(pairs) < held < least * len(pairs)
 
 
 def test_no_weight_is_given_a_gradient_and_nothing_found_carries_a_graph():
@@ -245,5 +230,4 @@ def test_no_weight_is_given_a_gradient_and_nothing_found_carries_a_graph():
     with torch.no_grad():  # as in a notebook that switched gradients off
         found = attribution_patching(model, pairs, logit_difference(), {"z": ("layer", "head")}, qk_fix=True)["z"]
     assert all(weight.grad is None for weight in model.parameters())
-    for table in (found.values, found.clean, found.corrupt):
-        assert not table["logit_difference"].requires_grad
+    assert not any(table["logit_difference"].requires_grad for table in (found.values, found.clean, found.corrupt))

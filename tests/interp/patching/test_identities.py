@@ -12,21 +12,7 @@ from tiny import pairs_of_two, ragged_pairs, two_stacks
 from torch.testing import assert_close
 
 from interp import InputError, TokenBatch
-from interp.patching import (
-    Cells,
-    Pairs,
-    Receiver,
-    atp_star,
-    attribution_patching,
-    edge_attribution,
-    function,
-    log_probability,
-    path_patch,
-    probability,
-    rank,
-    sweep,
-    sweep_by_forward,
-)
+from interp import patching as p
 from tests.interp.patching.settings import CELLS, METRICS, PLACES, build
 from tests.interp.patching.test_against_plain import ENDS
 
@@ -36,34 +22,27 @@ FINEST = {
     **dict.fromkeys(("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"), PLACES),
     **dict.fromkeys(("pattern", "scores"), ("layer", "head", "query", "key")),
 }
-EXACT: dict[str, Callable[..., Cells | Mapping[str, Cells]]] = {  # each cell of which is held against a plain pass
-    "sweep of z": partial(sweep, site="z", by=CELLS),
-    "sweep of mlp.pre": partial(sweep, site="mlp.pre", by=("layer", "neuron", "position")),
-    "sweep of mlp.post": partial(sweep, site="mlp.post", by=("layer", "neuron", "position")),
-    "paths": partial(path_patch, receivers=ENDS["kinds"], by=CELLS, through="mlps"),
+EXACT: dict[str, Callable[..., p.Cells | Mapping[str, p.Cells]]] = {  # each cell of which is held against a plain pass
+    "sweep of z": partial(p.sweep, site="z", by=CELLS),
+    "sweep of mlp.pre": partial(p.sweep, site="mlp.pre", by=("layer", "neuron", "position")),
+    "sweep of mlp.post": partial(p.sweep, site="mlp.post", by=("layer", "neuron", "position")),
+    "paths": partial(p.path_patch, receivers=ENDS["kinds"], by=CELLS, through="mlps"),
 }
 ESTIMATED = {
-    "estimates": partial(attribution_patching, sites=FINEST, qk_fix=True),
-    "AtP*": partial(atp_star, sites=dict.fromkeys(("q", "z"), CELLS)),
+    "estimates": partial(p.attribution_patching, sites=FINEST, qk_fix=True),
+    "AtP*": partial(p.atp_star, sites=dict.fromkeys(("q", "z"), CELLS)),
 }
 CALLS = EXACT | ESTIMATED
 EVERY, FIRST_ORDER = pytest.mark.parametrize("name", CALLS), pytest.mark.parametrize("name", ESTIMATED)
 
 
-def results(name: str, model: Any, pairs: Pairs, metrics: Any = METRICS[0], **how: Any) -> list[Cells]:
+def results(name: str, model: Any, pairs: p.Pairs, metrics: Any = METRICS[0], **how: Any) -> list[p.Cells]:
     """What a call gives, site by site."""
     found = CALLS[name](model, pairs, metrics, **how)
-    return [found] if isinstance(found, Cells) else [*found.values()]
-
-
-def by_position(cells: Cells) -> torch.Tensor:
-    """Effects with the first axis that counts positions in front."""
-    axis = next(at for at, axis in enumerate(cells.axes) if axis in {"position", "query"})
-    return cells.effect().movedim(axis, 0)
+    return [found] if isinstance(found, p.Cells) else [*found.values()]
 
 
 def least(work: Callable[..., Any]) -> int:
-    """The least budget that is not refused."""
     with pytest.raises(InputError, match=r"too small.*expected at least \d+") as refused:
         work(budget=1_000)
     return int(re.findall(r"at least (\d+)", str(refused.value))[0])
@@ -80,10 +59,9 @@ def test_the_budget_changes_no_number(name):
 
 
 def test_the_budget_changes_no_number_of_two_stacks_or_edges():
-    asked = two_stacks("modern"), pairs_of_two("source"), METRICS[0]
     for work in (
-        partial(sweep, *asked, "z", CELLS, stack="encoder"),
-        partial(edge_attribution, build("pre"), ragged_pairs(), METRICS[0], steps=2),
+        partial(p.sweep, two_stacks("modern"), pairs_of_two("source"), METRICS[0], "z", CELLS, stack="encoder"),
+        partial(p.edge_attribution, build("pre"), ragged_pairs(), METRICS[0], steps=2),
     ):
         assert_close(work(budget=least(work)).values, work().values, rtol=1e-9, atol=1e-10, equal_nan=True)
 
@@ -99,7 +77,8 @@ def test_swapping_clean_and_corrupt_exchanges_the_directions(name):
 @FIRST_ORDER
 def test_before_the_change_nothing_has_an_effect_and_beyond_the_text_nothing_is_known(name):
     for cells in results(name, build("gated"), ragged_pairs()):
-        found = by_position(cells)
+        axis = next(at for at, axis in enumerate(cells.axes) if axis in {"position", "query"})
+        found = cells.effect().movedim(axis, 0)
         for prompt, (length, first) in enumerate(zip(LENGTHS, FIRSTS, strict=True)):
             assert (found[:first, ..., prompt].nan_to_num() == 0).all()
             assert found[length:, ..., prompt].isnan().all()
@@ -112,7 +91,7 @@ def test_a_prompt_alone_gives_what_it_gives_among_others(name, kind):
     together = results(name, model, pairs)
     for prompt, length in [*enumerate(LENGTHS)][1:]:
         texts = (TokenBatch.from_ids(batch.ids[prompt, :length]) for batch in (pairs.clean, pairs.corrupt))
-        own = Pairs(*texts, *(answer[[prompt]] for answer in (pairs.right, pairs.wrong) if answer is not None))
+        own = p.Pairs(*texts, *(answer[[prompt]] for answer in (pairs.right, pairs.wrong) if answer is not None))
         for alone, among in zip(results(name, model, own), together, strict=True):
             cut = tuple(slice(length if axis in {"position", "query", "key"} else None) for axis in among.axes)
             whole = among.values["logit_difference"][cut][..., [prompt]]
@@ -122,17 +101,17 @@ def test_a_prompt_alone_gives_what_it_gives_among_others(name, kind):
 @EVERY
 def test_several_metrics_equal_each_alone(name):
     model, pairs = build("post encoder"), ragged_pairs()
-    sums = function(lambda logits: logits[..., 0, 3] + logits[..., 1, 4], "sum", pairs.last[:, None] - torch.arange(2))
-    metrics = [*METRICS, log_probability(), probability(), sums, *([] if name in ESTIMATED else [rank()])]
+    last_two = pairs.last[:, None] - torch.arange(2)
+    sums = p.function(lambda logits: logits[..., 0, 3] + logits[..., 1, 4], "sum", last_two)
+    metrics = [*METRICS, p.log_probability(), p.probability(), sums, *([] if name in ESTIMATED else [p.rank()])]
     together = results(name, model, pairs, metrics)
     for metric in metrics:
         for alone, among in zip(results(name, model, pairs, metric), together, strict=True):
             assert_close(alone.values[metric.name], among.values[metric.name], equal_nan=True)
 
 
-@pytest.mark.parametrize("work", [sweep, sweep_by_forward, partial(path_patch, receivers=[Receiver("k", 2, 0)])])
+@pytest.mark.parametrize("work", [p.sweep, p.sweep_by_forward, partial(p.path_patch, receivers=ENDS["k"])])
 def test_the_order_of_the_axes_is_that_of_the_table(work):
-    by_cells, by_places = (
-        work(build("pre"), ragged_pairs(), METRICS[0], by=by) for by in (CELLS, ("layer", "position", "head"))
-    )
+    orders = CELLS, ("layer", "position", "head")
+    by_cells, by_places = (work(build("pre"), ragged_pairs(), METRICS[0], by=by) for by in orders)
     assert_close(by_cells.effect().transpose(1, 2), by_places.effect(), equal_nan=True)

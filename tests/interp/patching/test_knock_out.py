@@ -27,12 +27,7 @@ def claim(prompt: int, pairs: dict[int, list[int]], width: int = 7) -> Claim:
     return Claim(prompt, torch.tensor([*pairs], dtype=torch.long), keys)
 
 
-CLAIMS = [
-    claim(0, {2: [1], 5: [0, 4]}),
-    claim(1, {3: [3]}),
-    claim(2, {1: [0], 4: [2], 5: [2]}),
-    claim(0, {1: [0]}),
-]
+CLAIMS = [claim(0, {2: [1], 5: [0, 4]}), claim(1, {3: [3]}), claim(2, {1: [0], 4: [2], 5: [2]}), claim(0, {1: [0]})]
 
 
 def exchanged(other: int) -> Claim:
@@ -41,7 +36,6 @@ def exchanged(other: int) -> Claim:
 
 
 def read_anywhere(model, seed: int) -> list[Claim]:
-    """Random claims on `ROWS`."""
     texts = TokenBatch.from_rows(ROWS)
     return random_claims(texts, texts, texts, causal=model.last.config.causal, seed=seed, count=11)
 
@@ -74,7 +68,6 @@ def test_some_cells_are_what_they_are_among_all(kind, entries, monkeypatch):
 
 @pytest.mark.parametrize(("kind", "carried"), [("gpt2", [range(2, 5), range(1, 4)]), ("bert", [range(7), range(5)])])
 def test_only_positions_that_change_and_are_seen_are_carried(kind, carried, monkeypatch):
-    """A causal pass ends with the last position that is claimed or read; an encoder's positions all see each other."""
     (model, probe), texts = probed(kind), TokenBatch.from_rows(ROWS)
     claims = [replace(claim(0, {2: [1], 3: [0]}), read=at(4)), replace(claim(1, {1: [0], 3: [2]}), read=at(0))]
     shown = []
@@ -121,31 +114,28 @@ def test_bad_claims_get_one_clear_error(build, message):
 
 @pytest.fixture
 def unchecked():
-    """Annotations are not checked, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
+    jaxtyping.config.update("jaxtyping_disable", True)  # annotations are not checked, as for users
 
 
 def test_lists_and_arrays_are_claims_as_tensors_are(unchecked):
     model, texts = tiny_model("gpt2"), TokenBatch.from_rows(ROWS)
     keys = [[key == 1 for key in range(7)], [key in {0, 4} for key in range(7)]]
-    read = Read([5], log_probabilities([3]))
+    expected = [CLAIMS[0], replace(CLAIMS[0], read=Read(torch.tensor([5]), log_probabilities(torch.tensor([3]))))]
     for of in (list, np.array):
-        listed = [Claim(0, of([2, 5]), of(keys)), Claim(0, of([2, 5]), of(keys), read)]
-        expected = [CLAIMS[0], replace(CLAIMS[0], read=Read(torch.tensor([5]), log_probabilities(torch.tensor([3]))))]
+        listed = [Claim(0, of([2, 5]), of(keys), read) for read in (None, Read([5], log_probabilities([3])))]
         torch.testing.assert_close(knock_out(model, texts, listed), knock_out(model, texts, expected))
 
 
+EXPECTED = {"queries": "positions, one a row", "keys": "True or False, row x key", "others": "keys, row x key"}
+
+
 @pytest.mark.parametrize(
-    ("part", "value", "expected"),
-    [
-        ("queries", [2.5], "positions, one a row"),
-        ("keys", [[1]], "True or False, row x key"),
-        ("keys", [[True], [True, False]], "True or False, row x key"),
-        ("others", [[1.5]], "keys, row x key"),
-    ],
+    ("part", "value"),
+    [("queries", [2.5]), ("keys", [[1]]), ("keys", [[True], [True, False]]), ("others", [[1.5]])],
     ids=str,
 )
-def test_what_is_no_claims_says_what_would_be(part, value, expected, unchecked):
+def test_what_is_no_claims_says_what_would_be(part, value, unchecked):
+    expected = EXPECTED[part]
     with pytest.raises(InputError, match=f"^expected {part} as {expected}; got [^\n]*$"):
         Claim(**{"prompt": 0, "queries": [2], "keys": [[True]], part: value})
 
@@ -166,7 +156,6 @@ def test_an_encoder_sees_later_keys_and_no_padding_and_says_nothing_next():
 @pytest.mark.parametrize("entries", [1 << 19, 300])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
 def test_keys_changed_in_several_heads_at_once(kind, entries, monkeypatch):
-    """In one head it is what `knock_out` says; in several, one pass a claim with each of them changed by hand."""
     monkeypatch.setattr(preparation, "PASS_ENTRIES", 3 * entries)
     model, probe = probed(kind)
     texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, 2)

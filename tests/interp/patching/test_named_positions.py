@@ -10,19 +10,8 @@ from torch.testing import assert_close
 from worded import ROWS, table, worded
 
 from interp import InputError
+from interp import patching as p
 from interp.errors import InputWarning
-from interp.patching import (
-    Pairs,
-    Receiver,
-    ablate,
-    attribution_patching,
-    logit_difference,
-    path_patch,
-    path_patch_by_forward,
-    sweep,
-    sweep_by_forward,
-    top_cells,
-)
 from interp.patching.pair_files import read_columns
 from models import load
 
@@ -33,7 +22,7 @@ COLUMNS = [[row[at] if at < 2 else f" {row[at]}" for row in ROWS] for at in rang
 def named(**positions) -> tuple:
     model = worded()
     places = {"NAME": [0, 3, 1, 1], "END": -1, **positions}
-    return model, Pairs.from_texts(model, *COLUMNS, positions=places)
+    return model, p.Pairs.from_texts(model, *COLUMNS, positions=places)
 
 
 def of_names(values, pairs):
@@ -45,27 +34,23 @@ def of_names(values, pairs):
 def test_one_file_gives_one_set_of_pairs(tmp_path):
     model, file = load("default"), tmp_path / "pairs.csv"
     file.write_text("clean,corrupt,answer,wrong\nLily was sad because,Tim was sad because,she,he\n")
-    read = Pairs.from_csv(model, file)
+    read = p.Pairs.from_csv(model, file)
     typed = [["Lily was sad because"], ["Tim was sad because"]]
-    assert_close(read.right, Pairs.from_texts(model, *typed, [" she"], [" he"]).right)
+    assert_close(read.right, p.Pairs.from_texts(model, *typed, [" she"], [" he"]).right)
     with pytest.warns(InputWarning, match="'she' follows 'because' without a space, as 'becauseshe'"):
-        glued = Pairs.from_texts(model, *typed, ["she"], ["he"])
+        glued = p.Pairs.from_texts(model, *typed, ["she"], ["he"])
     assert int(glued.right) != int(read.right)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert_close(Pairs.from_csv(model, file, as_typed=True).right, glued.right)
+        assert_close(p.Pairs.from_csv(model, file, as_typed=True).right, glued.right)
 
 
 @pytest.mark.parametrize("twice", ["clean", "position:S"])
 def test_a_column_that_is_there_twice_is_refused_and_one_that_nobody_reads_is_not(tmp_path, twice):
-    file, header, row = (
-        tmp_path / "p.csv",
-        "clean,corrupt,answer,wrong,position:S,note,note,,",
-        "a b,c b,he,she,0,1,2,,",
-    )
-    file.write_text(f"{header}\n{row}\n")
+    file, rows = tmp_path / "p.csv", ["clean,corrupt,answer,wrong,position:S,note,note,,", "a b,c b,he,she,0,1,2,,"]
+    file.write_text("\n".join(rows))
     assert read_columns(file)["clean"] == ["a b"]
-    file.write_text(f"{header},{twice}\n{row},d b\n")
+    file.write_text(f"{rows[0]},{twice}\n{rows[1]},d b\n")
     with pytest.raises(InputError, match=f"p.csv has the column {twice} twice: expected one"):
         read_columns(file)
 
@@ -80,64 +65,61 @@ def test_words_spans_and_functions_name_tokens_of_each_prompt():
 
 def test_a_column_of_positions_may_hold_numbers():
     texts = dict(zip(("clean", "corrupt", "answer", "wrong"), COLUMNS, strict=True))
-    for places in ([0, 3, 1, -3], ["0", "Tim", " 1", "-3"], pd.Series([0, 3, 1, -3]), np.array([0, 3, 1, -3])):
-        pairs = Pairs.from_columns(worded(), {**texts, "position:NAME": places})
+    for places in (["0", "Tim", " 1", "-3"], pd.Series([0, 3, 1, -3]), np.array([0, 3, 1, -3])):
+        pairs = p.Pairs.from_columns(worded(), {**texts, "position:NAME": places})
         assert pairs.positions["NAME"].tolist() == [0, 3, 1, 1]
     for odd in (1.5, float("nan"), None):
         with pytest.raises(InputError, match=f"'{odd}', the place of NAME, is no word of"):
-            Pairs.from_columns(worded(), {**texts, "position:NAME": [0, 3, 1, odd]})
+            p.Pairs.from_columns(worded(), {**texts, "position:NAME": [0, 3, 1, odd]})
 
 
 def test_named_cells_are_those_of_a_whole_sweep():
     model, pairs = named()
-    whole = Pairs.from_texts(model, *COLUMNS)
+    whole = p.Pairs.from_texts(model, *COLUMNS)
     for site, by in (("z", AXES), ("resid_pre", ("layer", "position")), ("mlp.pre", ("layer", "position"))):
-        found = sweep(model, pairs, logit_difference(), site, by)
-        expected = sweep(model, whole, logit_difference(), site, by).values["logit_difference"]
+        found = p.sweep(model, pairs, p.logit_difference(), site, by)
+        expected = p.sweep(model, whole, p.logit_difference(), site, by).values["logit_difference"]
         assert found.positions == ("NAME", "END")
         assert_close(found.values["logit_difference"], of_names(expected, pairs))
-        assert_close(sweep_by_forward(model, pairs, logit_difference(), site, by).values, found.values)
-    lost = ablate(model, pairs, logit_difference(), "z", AXES, "zero").effect()
-    assert_close(lost, of_names(ablate(model, whole, logit_difference(), "z", AXES, "zero").effect(), pairs))
-    guess, every = (attribution_patching(model, each, logit_difference(), {"z": AXES})["z"] for each in (pairs, whole))
-    assert_close(guess.effect(), of_names(every.effect(), pairs))
-    top = top_cells(model, pairs, logit_difference(), "z", 1, by=AXES)
-    effects = sweep(model, pairs, logit_difference(), "z", AXES).effect().mean(-1)
+        assert_close(p.sweep_by_forward(model, pairs, p.logit_difference(), site, by).values, found.values)
+    lost = p.ablate(model, pairs, p.logit_difference(), "z", AXES, "zero").effect()
+    assert_close(lost, of_names(p.ablate(model, whole, p.logit_difference(), "z", AXES, "zero").effect(), pairs))
+    guesses = [p.attribution_patching(model, each, p.logit_difference(), {"z": AXES})["z"] for each in (pairs, whole)]
+    assert_close(guesses[0].effect(), of_names(guesses[1].effect(), pairs))
+    top = p.top_cells(model, pairs, p.logit_difference(), "z", 1, by=AXES)
+    effects = p.sweep(model, pairs, p.logit_difference(), "z", AXES).effect().mean(-1)
     assert effects[top.cells[0]].abs() == effects.abs().max()
 
 
 @pytest.mark.filterwarnings("ignore:no shares")
 def test_names_of_one_token_are_one_cell_and_one_test():
     (model, once), (_, twice) = named(), named(WORD=["Tim"] * 4)  # the same token as NAME
-    asked = logit_difference(), "z"
-    tables = [sweep(model, pairs, *asked, AXES).table() for pairs in (once, twice)]
+    asked = model, twice, p.logit_difference()
+    tables = [p.sweep(model, pairs, p.logit_difference(), "z", AXES).table() for pairs in (once, twice)]
     assert {*tables[1]["position"]} == {"NAME=WORD", "END"}
     pd.testing.assert_frame_equal(*(table.drop(columns="position") for table in tables))
-    estimates = attribution_patching(model, twice, asked[0], {"z": AXES})["z"]
-    results = [way(model, twice, *asked, AXES) for way in (sweep, sweep_by_forward)]
-    results += [estimates, top_cells(model, twice, *asked, 1, by=AXES), ablate(model, twice, *asked, AXES, "zero")]
-    for found in results:
-        assert found.positions == ("NAME=WORD", "END")
+    results = [p.sweep_by_forward(*asked, "z", AXES), p.attribution_patching(*asked, {"z": AXES})["z"]]
+    results += [p.top_cells(*asked, "z", 1, by=AXES), p.ablate(*asked, "z", AXES, "zero")]
+    assert {found.positions for found in results} == {("NAME=WORD", "END")}
 
 
 def test_names_that_part_in_one_prompt_are_two_cells_in_every_part_of_a_sweep(monkeypatch):
     """A sweep takes prompts in parts where memory is short: names may agree in one part and not in another."""
-    model, pairs = named(OTHER=[0, 3, 1, 2])
-    whole = sweep(model, pairs, logit_difference(), "resid_pre", ("layer", "position"))
+    asked = *named(OTHER=[0, 3, 1, 2]), p.logit_difference(), "resid_pre", ("layer", "position")
+    whole = p.sweep(*asked)
     assert whole.positions == ("NAME", "END", "OTHER")
     monkeypatch.setattr("interp.patching.sweeps.shares", lambda *given: (1, 1 << 30))
-    parts = sweep(model, pairs, logit_difference(), "resid_pre", ("layer", "position"))
-    assert_close(parts.values, whole.values)
+    assert_close(p.sweep(*asked).values, whole.values)
 
 
 def test_paths_lead_to_named_positions():
     model, pairs = named(WORD=["Tim"] * 4)
     for by in (AXES, AXES[:2]):
-        receivers = [Receiver("k", 1, 0, position="WORD"), Receiver("q", 1, 1, position="END")]
-        asked = model, pairs, logit_difference(), receivers, "z", by
-        assert_close(path_patch(*asked).values, path_patch_by_forward(*asked).values)
+        receivers = [p.Receiver("k", 1, 0, position="WORD"), p.Receiver("q", 1, 1, position="END")]
+        asked = model, pairs, p.logit_difference(), receivers, "z", by
+        assert_close(p.path_patch(*asked).values, p.path_patch_by_forward(*asked).values)
     with pytest.raises(InputError, match="the pairs name NAME, END"):
-        path_patch(model, pairs, logit_difference(), [Receiver("k", 1, 0, position="S2")])
+        p.path_patch(model, pairs, p.logit_difference(), [p.Receiver("k", 1, 0, position="S2")])
 
 
 @pytest.mark.parametrize(
@@ -152,14 +134,13 @@ def test_a_place_that_a_prompt_has_not_is_one_line(place, says):
 def test_braces_in_a_column_name_tokens_and_every_row_has_them():
     model = worded()
     rows = [("{S:Tim} saw", "Sue saw", "He", "She"), ("the dog saw {S:Tim}", "the dog saw Sue", "He", "She")]
-    assert Pairs.from_columns(model, table(rows).to_dict("list")).positions["S"].tolist() == [0, 3]
+    assert p.Pairs.from_columns(model, table(rows).to_dict("list")).positions["S"].tolist() == [0, 3]
     with pytest.raises(InputError, match="no S is marked in 'Tim saw'"):
-        Pairs.from_columns(model, table([*rows, ("Tim saw", "Sue saw", "He", "She")]).to_dict("list"))
+        p.Pairs.from_columns(model, table([*rows, ("Tim saw", "Sue saw", "He", "She")]).to_dict("list"))
     with pytest.raises(InputError, match="mark the clean prompt alone"):
-        Pairs.from_columns(model, table([("Tim saw", "{S:Sue} saw", "He", "She")]).to_dict("list"))
+        p.Pairs.from_columns(model, table([("Tim saw", "{S:Sue} saw", "He", "She")]).to_dict("list"))
 
 
 def test_names_do_not_align_the_two_prompts_of_a_pair_and_the_error_says_so():
-    texts = ["Tim saw"], ["the dog saw"], [" He"], [" She"]
     with pytest.raises(InputError, match=r"are 2 and 3 tokens long; .*named positions align one pair with another"):
-        Pairs.from_texts(worded(), *texts, positions={"END": -1})
+        p.Pairs.from_texts(worded(), ["Tim saw"], ["the dog saw"], [" He"], [" She"], positions={"END": -1})

@@ -39,8 +39,7 @@ def test_direct_paths_stay_at_their_position_and_attention_moves_them_on():
     torch.testing.assert_close(found[1][1], found[2][1], **CLOSE)  # one layer below, no attention lies between
 
 
-# Truth 3: a previous-token head feeds the keys of an induction head, and nothing else does anything.
-# a b a ?: the induction head looks from the second a to what stands behind an a, and predicts it
+# truth 3: a previous-token head feeds the keys of an induction head, which predicts b after a b a; nothing else acts
 LAYERS = (
     (planted.offset(-1, remember=True), planted.offset(-2), planted.uniform),
     (planted.same_token, planted.induction(10.0), planted.uniform),

@@ -9,8 +9,7 @@ from covering import pairwise
 
 from analyses import part_of_speech, position
 from analyses.tasks import gender_pairs
-from interp import StackConfig, Transformer, TransformerConfig
-from interp.initialisation import initialise
+from interp import Transformer
 from interp.patching import Pairs, logit_difference, sweep, top_cells
 from interp.patching.search import _Race
 from models import load
@@ -21,66 +20,27 @@ BY = ("layer", "head", "position")
 TIE = 0.02
 
 
-def random_model() -> Transformer:
-    stack = StackConfig(n_layers=12, d_model=96, n_heads=12, d_head=8, d_mlp=384, n_ctx=16, d_vocab=500, causal=True)
-    built = Transformer(TransformerConfig(decoder=stack))
-    initialise(built, 0)
-    with torch.no_grad():  # weights as large as a trained model's, so that softmax and activations bend
-        for weight in built.parameters():
-            weight.mul_(4.0 if weight.ndim > 1 else 1.0)
-    return built
-
-
-def random_pairs(model: Transformer, count: int = 8) -> Pairs:
-    generator = torch.Generator().manual_seed(0)
-    clean = torch.randint(model.config.d_vocab, (count, 14), generator=generator)
-    corrupt = clean.clone()
-    corrupt[:, 6] = (clean[:, 6] + 1) % model.config.d_vocab
-    return Pairs.from_ids(model, clean, corrupt, *torch.randint(model.config.d_vocab, (2, count), generator=generator))
-
-
 def task_pairs(task: str, model: Transformer) -> Pairs:
-    made = {
+    return {
         "name-gender": lambda: gender_pairs._task(model, 24, 0, gender_pairs._one_person, "name-gender", ""),
         "agreement-adjacent": lambda: part_of_speech._agreement(model, 24, 0, task, ""),
         "repeat": lambda: position._broken_repeat(model, 12, 0, "repeat", ""),
-    }[task]()
-    assert made.pairs is not None
-    return made.pairs
-
-
-def check(model: Transformer, pairs: Pairs) -> tuple[bool, float, float]:
-    """Whether the five cells found are the sweep's up to ties; their price, of the cells that can change and of all.
-
-    Their effects are the sweep's in either case.
-    """
-    found = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
-    effect = sweep(model, pairs, logit_difference(), "z", BY).effect().nan_to_num().mean(-1)
-    exact = torch.stack([effect[cell] for cell in found.cells])
-    torch.testing.assert_close(found.mean().to(exact.dtype), exact, rtol=1e-4, atol=1e-6)
-    fifth = effect.abs().flatten().sort().values[-5]
-    assert len({*found.cells}) == 5
-    right = bool(exact.abs().min() >= (1 - TIE) * fifth)
-    return right, found.paid / found.total, found.paid / (effect.numel() * len(pairs))
-
-
-@pytest.mark.slow
-@pytest.mark.smoke
-def test_finds_the_top_five_of_random_prompts_on_a_random_model_for_a_twentieth():
-    model = random_model()
-    right, of_changed, _ = check(model, random_pairs(model))
-    assert right
-    assert of_changed < 1 / 20
+    }[task]().pairs
 
 
 @pytest.mark.parametrize("task", ["name-gender", "agreement-adjacent", "repeat"])
 def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, monkeypatch):
     monkeypatch.setattr(position, "repeat_length", lambda model: 12)  # the whole sweep grows with its square
     model = load("default")
-    right, of_changed, of_all = check(model, task_pairs(task, model))
-    assert right
-    assert of_all <= 1 / 3
-    assert of_changed <= (1 / 2 if task == "agreement-adjacent" else 1 / 3)  # that one has few cells
+    pairs = task_pairs(task, model)
+    found = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
+    effect = sweep(model, pairs, logit_difference(), "z", BY).effect().nan_to_num().mean(-1)
+    exact = torch.stack([effect[cell] for cell in found.cells])
+    torch.testing.assert_close(found.mean().to(exact.dtype), exact, rtol=1e-4, atol=1e-6)
+    assert len({*found.cells}) == 5
+    assert exact.abs().min() >= (1 - TIE) * effect.abs().flatten().sort().values[-5]
+    assert found.paid <= effect.numel() * len(pairs) / 3
+    assert found.paid <= found.total / (2 if task == "agreement-adjacent" else 3)  # that one has few cells
 
 
 @pytest.mark.parametrize(
@@ -103,31 +63,25 @@ def world(name: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, 
     """Effects of 150 cells on 8 prompts, and what the gradients at both ends say of them."""
     size = rng.lognormal(0, 1, (150, 1))
     effects = size * rng.normal(size=(150, 8))
-    if name == "errors of t4":
-        error = 0.15 * size * rng.standard_t(4, size=effects.shape)
-    elif name == "errors of t3, shared by a cell":
-        error = 0.3 * size * rng.standard_t(3, size=(150, 1)) * np.abs(rng.normal(size=effects.shape))
-    elif name == "gradients that err apart":
-        return effects, *(effects + 0.15 * size * rng.standard_t(4, size=effects.shape) for _ in range(2))
-    else:
+    if name == "one in twenty hidden":
         hidden = rng.random((150, 1)) < 0.05
         near = [effects * (1 + 0.1 * rng.normal(size=effects.shape)) for _ in range(2)]
         return effects, np.where(hidden, 0.1 * effects, near[0]), np.where(hidden, 0.8 * effects, near[1])
+    error = 0.15 * size * rng.standard_t(4, size=effects.shape)
+    if name == "errors of t3, shared by a cell":
+        error = 0.3 * size * rng.standard_t(3, size=(150, 1)) * np.abs(rng.normal(size=effects.shape))
     return effects, effects + error, effects + 0.5 * error
 
 
-WORLDS = ("errors of t4", "errors of t3, shared by a cell", "gradients that err apart", "one in twenty hidden")
+WORLDS = ("errors of t4", "errors of t3, shared by a cell", "one in twenty hidden")
 
 
 class TestRace:
-    """The race alone, on made-up effects."""
-
     def test_where_estimates_are_noise_everything_is_measured(self):
         rng = np.random.default_rng(1)
         effects, estimates = rng.normal(size=(2, 60, 10))
         race = self.race(effects, estimates)
-        top, _ = race.run(5, 0.95, 0.0)
-        assert {*top} == {*np.argsort(-np.abs(effects.mean(1)))[:5]}
+        assert {*race.run(5, 0.95, 0.0)[0]} == {*np.argsort(-np.abs(effects.mean(1)))[:5]}
         assert race.paid > 0.8 * effects.size
 
     def test_a_strong_cell_that_its_estimate_hides_is_found_where_its_doubt_is_large(self):

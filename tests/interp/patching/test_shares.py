@@ -5,45 +5,35 @@ import tiny
 import torch
 
 from interp import Transformer
+from interp import patching as p
 from interp.errors import InputWarning
-from interp.patching import (
-    Pairs,
-    Receiver,
-    Sweep,
-    ablate,
-    attribution_patching,
-    log_probability,
-    logit_difference,
-    path_patch,
-    probability,
-    sweep,
-)
 
 RESULTS = {
-    "sweep": sweep,
-    "paths": lambda *asked: path_patch(*asked, [Receiver("logits")]),
-    "estimates": lambda *asked: attribution_patching(*asked, {"z": ("layer", "head")}),
-    "ablation": lambda *asked: ablate(*asked, kind="mean"),
+    "sweep": p.sweep,
+    "paths": lambda *asked: p.path_patch(*asked, [p.Receiver("logits")]),
+    "estimates": lambda *asked: p.attribution_patching(*asked, {"z": ("layer", "head")}),
+    "ablation": lambda *asked: p.ablate(*asked, kind="mean"),
 }
 
 
 @pytest.fixture(scope="module")
-def task() -> tuple[Transformer, Pairs]:
+def task() -> tuple[Transformer, p.Pairs]:
     """Six pairs whose logit difference falls from clean to corrupted while the model is right about none."""
     model, (clean, corrupt) = tiny.model("gpt2"), (tiny.token_ids(6, 5, seed=seed) for seed in (1, 2))
     logits = torch.stack([model(ids)[:, -1].detach() for ids in (clean, corrupt)])
     difference = logits[..., :, None] - logits[..., None, :]  # prompt, right, wrong
     usable = (difference[0] < -0.1) & (difference[0] - difference[1] > 0)
     far = (difference[0] - difference[1] - 1).abs().masked_fill(~usable, torch.inf).flatten(1)
-    return model, Pairs.from_ids(model, clean, corrupt, far.argmin(1) // 29, far.argmin(1) % 29)
+    return model, p.Pairs.from_ids(model, clean, corrupt, far.argmin(1) // 29, far.argmin(1) % 29)
 
 
-def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> Sweep:
+def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> p.Sweep:
     """A sweep in which `right` of `n` clean prompts are answered right, and one of two heads carries all."""
     clean = torch.where(torch.arange(n) < right, 1.0, -1.0) + spread * torch.linspace(-1, 1, n)
     corrupt = clean - whole
     values = torch.stack([clean, corrupt]).view(1, 2, n)
-    return Sweep("z", "denoise", ("layer", "head"), *({"logit_difference": each} for each in (values, clean, corrupt)))
+    tables = ({"logit_difference": each} for each in (values, clean, corrupt))
+    return p.Sweep("z", "denoise", ("layer", "head"), *tables)
 
 
 @pytest.mark.parametrize(
@@ -73,22 +63,21 @@ def test_shares_are_given_where_the_model_does_the_task_or_prompts_are_too_few_t
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_the_answers_decide_about_the_shares_of_every_metric_of_every_result(task, name):
-    found = RESULTS[name](*task, [probability(), log_probability()])
+    found = RESULTS[name](*task, [p.probability(), p.log_probability()])
     with pytest.warns(InputWarning, match=r"0 of 6 prompts|the whole effect on logit_difference is -"):
         assert found.table()["share"].isna().all()
 
 
 def test_without_answers_a_metric_decides_alone(task):
     model, pairs = task
-    bare = sweep(model, Pairs(pairs.clean, pairs.corrupt), probability(pairs.right))
-    assert [*bare.clean] == ["probability"]
-    assert bare.no_share() is None
+    bare = p.sweep(model, p.Pairs(pairs.clean, pairs.corrupt), p.probability(pairs.right))
+    assert ([*bare.clean], bare.no_share()) == (["probability"], None)
 
 
 def test_an_ablation_of_a_task_that_the_model_fails_has_no_shares(task):
     model, pairs = task
-    failed = ablate(model, pairs, logit_difference(), kind="zero")
+    failed = p.ablate(*task, p.logit_difference(), kind="zero")
     with pytest.warns(InputWarning, match="the sign is wrong|coin"):
         assert failed.table()["share"].isna().all()
-    done = ablate(model, pairs.clean, logit_difference(pairs.wrong, pairs.right), kind="zero")
+    done = p.ablate(model, pairs.clean, p.logit_difference(pairs.wrong, pairs.right), kind="zero")
     assert done.table()["share"].notna().all()

@@ -1,31 +1,26 @@
-"""Every way to build a stack is patched exactly: sweeps, paths, knock-outs, attribution against plain forwards."""
+"""Every way to build a stack, and two of them, where a plain forward pass a cell is no oracle: identities and axes."""
 
 import pytest
 import torch
-from tiny import VARIANTS, ragged_pairs, variant
+from tiny import VARIANTS, pairs_of_two, ragged_pairs, rows, two_stacks, variant
 
-from interp import InputError, run
+from interp import put, run
 from interp.attribution import composition_scores, direct_logit_attribution
-from interp.patching import attribution_patching, logit_difference
+from interp.patching import ablate, attribution_patching, logit_difference, sweep, top_cells
+from tests.interp.patching.settings import ATTENTIONS, CELLS, CLOSE, HEADS, PLACES
 
-CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
-PLACES, HEADS = ("layer", "position"), ("layer", "head")
 EVERY = pytest.mark.parametrize("name", VARIANTS)
 
 
 @pytest.mark.parametrize("name", ["buckets", "parallel", "experts"])
 def test_estimates_of_what_lies_inside_add_up_to_those_around_it(name):
     model, pairs = variant(name), ragged_pairs()
-    inside = (
-        {"mlp.experts": ("layer", "position", "expert")} if name == "experts" else {"mlp.post": (*PLACES, "neuron")}
-    )
-    asked = {"embed": PLACES, "resid_pre": PLACES, "mlp_out": PLACES, **inside}
-    found = {
-        site: each.effect() for site, each in attribution_patching(model, pairs, logit_difference(), asked).items()
-    }
-    (parts,) = (found[site].sum(-2) for site in inside)  # over neurons or experts: what they add is linear in them
-    torch.testing.assert_close(parts, found["mlp_out"], **CLOSE)
-    torch.testing.assert_close(found["embed"], found["resid_pre"][:1], **CLOSE)
+    site, unit = ("mlp.experts", "expert") if name == "experts" else ("mlp.post", "neuron")
+    asked = {"embed": PLACES, "resid_pre": PLACES, "mlp_out": PLACES, site: (*PLACES, unit)}
+    found = attribution_patching(model, pairs, logit_difference(), asked)
+    parts = found[site].effect().sum(-2)  # over neurons or experts: what they add is linear in them
+    torch.testing.assert_close(parts, found["mlp_out"].effect(), **CLOSE)
+    torch.testing.assert_close(found["embed"].effect(), found["resid_pre"].effect()[:1], **CLOSE)
     assert parts.nan_to_num().abs().max() > 1e-4
 
 
@@ -49,31 +44,49 @@ def test_an_output_bias_is_a_term_of_its_own():
     assert found["output.bias"].tolist() == [5, 5, 5]
 
 
-def test_answers_behind_a_transform_are_refused():
-    with pytest.raises(InputError, match="transforms its final stream before the output layer"):
-        direct_logit_attribution(variant("parallel", causal=False), ragged_pairs().clean, 3)
-
-
 @pytest.mark.parametrize("site", ["q", "k"])
 @EVERY
 def test_the_qk_fix_makes_the_pattern_that_the_patch_makes(name, site):
-    # metric = a weighted sum over the last layer's z is linear in its pattern: the fix is then exact there
-    model, pairs = variant(name), ragged_pairs()
-    by = (*HEADS, "position")
-    fixed = attribution_patching(model, pairs, logit_difference(), {site: by}, qk_fix=True)[site].effect()[0]
+    model, pairs, (head, position) = variant(name), ragged_pairs(), (1, 2)
+    fixed = attribution_patching(model, pairs, logit_difference(), {site: CELLS}, qk_fix=True)[site].effect()[0]
     at, pattern = f"decoder.0.attn.{site}", "decoder.0.attn.pattern"
-    slopes = attribution_patching(model, pairs, logit_difference(), {"pattern": (*HEADS, "query", "key")})["pattern"]
-    clean, corrupt = (run(model, batch, capture=[at, pattern]) for batch in (pairs.clean, pairs.corrupt))
-    # attribution patching of the pattern is (clean - corrupt) x gradient: divide to have the gradient
-    difference = (clean[pattern] - corrupt[pattern]).permute(1, 2, 3, 0)
-    gradient = torch.where(difference.abs() > 1e-9, slopes.effect()[0].nan_to_num() / difference, 0)
-    head, position = 1, 2
-    mixed = corrupt[at].clone()
-    mixed[:, position, head] = clean[at][:, position, head]
+    here = run(model, pairs.corrupt, capture=[at, pattern], grad=True)
+    value = logit_difference().prepare(model, pairs).from_logits(here.logits)
+    (gradient,) = torch.autograd.grad(value.sum(), here[pattern])
+    mixed = here[at].detach().clone()
+    mixed[:, position, head] = run(model, pairs.clean, capture=at)[at][:, position, head]
     made = run(model, pairs.corrupt, capture=pattern, edit={at: lambda _: mixed})[pattern]
-    moved = (made - corrupt[pattern]).permute(1, 2, 3, 0)
-    reached = (moved.abs() <= 1e-12) | (difference.abs() > 1e-9)
-    expected = (moved * gradient).sum((0, 1, 2))
-    whole = reached.flatten(0, 2).all(0)  # prompts in which the gradient is known wherever the pattern moved
-    assert bool(whole.any())
-    torch.testing.assert_close(fixed[head, position][whole], expected[whole], rtol=1e-8, atol=1e-10)
+    expected = ((made - here[pattern].detach()) * gradient).sum((1, 2, 3))
+    torch.testing.assert_close(fixed[head, position], expected, rtol=1e-8, atol=1e-10)
+
+
+def test_positions_count_the_text_that_they_lie_in():
+    model, pairs = two_stacks("original"), pairs_of_two("source")  # sources of 4, 4, 3 tokens, targets of 3, 2, 3
+    asked = {"stack": "decoder", "attention": "cross"}
+    for site, missing in (("q", [0, 1, 0]), ("k", [0, 0, 1])):
+        effects = sweep(model, pairs, logit_difference(), site, PLACES, **asked).effect()
+        assert effects[0].isnan().sum(0).tolist() == missing
+    entries = sweep(model, pairs, logit_difference(), "pattern", ("layer", "query", "key"), **asked).effect()
+    assert entries.shape == (2, 3, 4, 3)
+
+
+def test_estimates_and_the_search_reach_every_attention():
+    asked = two_stacks("modern"), pairs_of_two("source"), logit_difference()
+    for stack, attention in ATTENTIONS:
+        where = {"stack": stack, "attention": attention}
+        fixed = attribution_patching(*asked, {"k": HEADS}, qk_fix=True, **where)["k"]
+        assert fixed.effect().isfinite().all()
+        exact, best = sweep(*asked, **where), top_cells(*asked, k=1, **where)
+        assert best.cells == (exact.top(1)[0][:2],)
+
+
+def test_other_prompts_resampled_are_those_of_the_same_stack():
+    model, source, target = two_stacks("original"), rows((4,), d_vocab=19), rows((3,))
+    donors = rows((5,), d_vocab=19, seed=3), rows((4,), seed=4)
+    metric = logit_difference(torch.tensor([1]), torch.tensor([2]))
+    for stack, length in (("encoder", 4), ("decoder", 3)):
+        found = ablate(model, source, metric, kind="resample", donors=donors, target=target, stack=stack)
+        at = f"{stack}.1.attn.z"
+        theirs = run(model, donors[0], target=donors[1], capture=at)[at][:, :length, 1]
+        logits = run(model, source, target=target, edit={at: put(theirs, head=1)}).logits[0, -1]
+        torch.testing.assert_close(found.values["logit_difference"][1, 1, 0], logits[1] - logits[2])
