@@ -14,9 +14,8 @@ import pytest
 import torch
 from pages import page_of
 from tiny import Whole, model
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
 from torch import nn
+from worded import word_level
 
 from analyses.execution.provenance import fingerprint, hash_of, model_facts
 from analyses.page.sections import Page
@@ -67,10 +66,6 @@ def changed(directory: Path, alter: Callable[[Transformer], object]) -> Model:
     return loaded
 
 
-def words(kind: type[Tokenizer] = Tokenizer) -> Tokenizer:
-    return kind(Backend(WordLevel({"a": 0, "b": 1}, unk_token="a")))
-
-
 def rounded(directory: Path) -> Model:
     if find_spec("torchao") is None:
         pytest.skip("needs torchao, which the extra int8 brings")
@@ -91,7 +86,7 @@ CHANGES: dict[str, Callable[[Path], Model]] = {
     "smallest change": lambda at: changed(at, lambda loaded: loaded.W_E[3, 4].mul_(1 + 1e-6)),
     "setting of a part": lambda at: changed(at, lambda loaded: setattr(loaded.last.norm, "eps", 0.1)),
     "buffer": lambda at: changed(at, lambda loaded: loaded.last.register_buffer("more", torch.ones(2))),
-    "tokenizer": lambda at: changed(at, lambda loaded: setattr(loaded, "tokenizer", words())),
+    "tokenizer": lambda at: changed(at, lambda loaded: setattr(loaded, "tokenizer", Tokenizer(word_level("a")))),
     "dtype": lambda at: load(at, dtype=torch.bfloat16),
     "int8": rounded,
     "edit": lambda at: edited(load(at), {Z: zero(head=2)}),
@@ -166,34 +161,36 @@ class Words(Tokenizer):
     """A tokenizer of the user's own."""
 
 
-def with_code(change: Callable[[Transformer], object]) -> Callable[[Transformer], Model]:
-    """The model after a change, such as a hook."""
-    return lambda loaded: (change(loaded), loaded)[1]
+def code(*given):
+    """A hook or a forward of the user's own, which changes nothing."""
+    return given[-1]
 
 
 @pytest.mark.parametrize(
     ("built", "why"),
     [
-        (lambda loaded: edited(loaded, {Z: lambda z: z * 0}), f"the edit of {Z} is a function of your own"),
-        (lambda loaded: edited(loaded, {Z: SelectiveEdit(lambda z: z, {})}), "is a function of your own"),
-        (lambda loaded: edited(edited(loaded, {Z: lambda z: z}), {Z: zero()}), "is a function of your own"),
-        (with_code(lambda loaded: loaded.last.norm.register_forward_hook(lambda *_: None)), "norm runs <lambda>"),
-        (with_code(lambda loaded: setattr(loaded.last, "norm", Mine())), "stacks.decoder.norm runs Mine"),
-        (with_code(lambda loaded: setattr(loaded.last.norm, "forward", lambda x: x)), "norm runs <lambda>"),
-        (with_code(lambda loaded: setattr(loaded, "tokenizer", words(Words))), "Words is a tokenizer of your own"),
-        (Whole, "Whole is a class of your own"),
+        (lambda at: edited(load(at), {Z: lambda z: z * 0}), f"the edit of {Z} is a function of your own"),
+        (lambda at: edited(load(at), {Z: SelectiveEdit(lambda z: z, {})}), "is a function of your own"),
+        (lambda at: edited(edited(load(at), {Z: lambda z: z}), {Z: zero()}), "is a function of your own"),
+        (lambda at: changed(at, lambda loaded: loaded.last.norm.register_forward_hook(code)), "norm runs code"),
+        (lambda at: changed(at, lambda loaded: setattr(loaded.last, "norm", Mine())), "stacks.decoder.norm runs Mine"),
+        (lambda at: changed(at, lambda loaded: setattr(loaded.last.norm, "forward", code)), "norm runs code"),
+        (
+            lambda at: changed(at, lambda loaded: setattr(loaded, "tokenizer", Words(word_level("a")))),
+            "Words is a tokenizer of your own",
+        ),
+        (lambda at: Whole(load(at)), "Whole is a class of your own"),
     ],
 )
 def test_what_runs_code_of_the_users_own_has_no_fingerprint_and_keeps_nothing(built, why, directory, tmp_path):
-    own = built(load(directory))
+    own = built(directory)
     assert [shards_made(own, tmp_path / "out") for _ in range(2)] == [1, 1]
     write(tmp_path / "out", lambda about: Page("What?", ["short"], []), {"m": own})
     facts = json.loads((tmp_path / "out" / "run.json").read_text())["model"]
     assert facts["fingerprint"] is None
     assert why in facts["no_fingerprint"]
-    assert f"no fingerprint ({facts['no_fingerprint']}), so a run that is stopped begins again" in " ".join(
-        page_of(tmp_path / "out").text.split()
-    )
+    shown = " ".join(page_of(tmp_path / "out").text.split())
+    assert f"no fingerprint ({facts['no_fingerprint']}), so a run that is stopped begins again" in shown
 
 
 def test_a_hash_tells_values_and_types_apart():

@@ -13,7 +13,7 @@ from analyses.execution.side_by_side import meanwhile, processes, side_by_side
 from interp import InputError
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def two_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -25,7 +25,6 @@ def squared(number: int) -> tuple[int, torch.Tensor]:
     return os.getpid(), torch.full((3,), float(number)) ** 2
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_tasks_end_in_their_order_in_other_processes_of_one_thread():
     told: list[int] = []
     found = side_by_side([partial(squared, number) for number in range(7)], told.append)
@@ -51,7 +50,6 @@ def test_a_worker_of_a_pool_which_may_start_no_process_does_all_itself():
     assert here != os.getpid()
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_another_process_begins_while_this_one_goes_on_and_this_one_does_what_is_left(tmp_path):
     begun = tmp_path / "begun"
 
@@ -81,7 +79,6 @@ def test_another_process_begins_while_this_one_goes_on_and_this_one_does_what_is
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_where_it_is_crowded_this_process_keeps_its_threads_and_may_fork_again():
     with meanwhile([os.getpid] * 2, crowded=True) as ended:
         assert torch.get_num_threads() == 2
@@ -90,7 +87,6 @@ def test_where_it_is_crowded_this_process_keeps_its_threads_and_may_fork_again()
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_what_was_begun_and_not_waited_for_is_ended():
     def forever() -> None:
         while True:
@@ -102,7 +98,6 @@ def test_what_was_begun_and_not_waited_for_is_ended():
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_what_a_task_raises_is_raised_here():
     def wrong() -> None:
         raise InputError("expected something else")
@@ -111,7 +106,6 @@ def test_what_a_task_raises_is_raised_here():
         side_by_side([lambda: None, wrong, lambda: None])
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_the_task_of_a_process_that_is_killed_is_done_here():
     here = os.getpid()
 

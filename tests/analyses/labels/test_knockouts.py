@@ -65,7 +65,6 @@ class TestClaims:
         ("behaviour", "causal", "measure", "looks"),
         [
             ("position", True, "previous-token", {row: {row - 1} for row in range(2, 12)}),  # never the start token
-            ("position", True, "offset:-3", {row: {row - 3} for row in range(4, 12)}),
             ("position", True, "first-token", {row: {0} for row in range(1, 12)}),
             ("position", True, "duplicate-token", {7: {3}, 8: {5}}),  # the second "the" and "ball"
             ("position", False, "next-token", {row: {row + 1} for row in range(1, 11)}),
@@ -74,9 +73,8 @@ class TestClaims:
             ("part-of-speech", True, "tag:NOUN->ADJ", {5: {4}, 8: {4}}),
             ("part-of-speech", True, "relation:nsubj:head->dependent", {2: {1}, 9: {8}}),
             ("part-of-speech", True, "relation:nsubj:dependent->head", {1: {2}, 8: {9}}),
-            ("part-of-speech", True, "relation:det:head->dependent", {5: {3}, 8: {7}}),
-            *(("coreference", True, f"antecedent{which}", {10: {1}}) for which in ("", ":named")),
-            *(("coreference", True, f"antecedent-predicting{which}", {9: {1}}) for which in ("", ":named")),
+            ("coreference", True, "antecedent", {10: {1}}),
+            ("coreference", True, "antecedent-predicting:named", {9: {1}}),
         ],
     )
     def test_a_measure_claims_these_keys(self, window, behaviour, causal, measure, looks):
@@ -122,9 +120,8 @@ class TestClaims:
         assert at_usual_distances(window, {2: {1}}, far, random.Random(0), causal=True) == {2: {1}}
 
     def test_rows_with_nothing_to_read_or_no_other_key_are_left_out(self, window):
-        looks = {11: {1}, 1: {0, 1}}
-        both = with_control(window, looks, {1}, random.Random(0), causal=True, at_distance=True)
-        assert both == ({}, {})
+        controls = with_control(window, {11: {1}, 1: {0, 1}}, {1}, random.Random(0), causal=True, at_distance=True)
+        assert controls == ({}, {})
 
 
 def test_the_heads_that_a_copy_needs_are_found_and_no_other():

@@ -5,20 +5,24 @@ import random
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from analyses import part_of_speech
-from analyses.labels import LABEL_COLUMNS, judgement, label
-from analyses.labels.evidence import CELL, HALVES
+from analyses.behaviours import OURS
+from analyses.corpora import read
+from analyses.execution.shards import Shards
+from analyses.labels import LABEL_COLUMNS, evidence, judgement, label
+from analyses.labels.evidence import CELL, HALVES, Study, documents_of
 from analyses.labels.knockouts import least
 from analyses.measures.findings import notable
-from analyses.measures.head_tables import BOTH_READINGS
+from analyses.measures.head_tables import BOTH_READINGS, Collected, Heads, Scored
 from analyses.reading.samples import Sample
 from analyses.wording.head_names import HEAD
 from benchmarks.labels import readers_one, sinks_one
 from benchmarks.planted import compose, planted_texts
-from interp import AnnotatedText, InputError
-from interp.patterns import group_of
-from models import planted
+from interp import AnnotatedText, InputError, Transformer
+from interp.patterns import Totals, group_of
+from models import load, planted
 from models.planted import Planted
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -29,28 +33,22 @@ def repeating_texts(count: int) -> list[AnnotatedText]:
     return [AnnotatedText((*each,) * 3, (True,) * 27, f"document {number}") for number, each in enumerate(drawn)]
 
 
-@pytest.fixture(scope="module")
-def found() -> pd.DataFrame:
-    """A previous-token head that an induction head needs, an offset head that nothing reads, and two uniform ones."""
-    layers = [
-        [planted.offset(-1, remember=True), planted.offset(-3), planted.uniform],
-        [planted.induction(10.0), planted.uniform, planted.first_token],
-    ]
-    model = Planted(WORDS, layers, n_ctx=110, start="<s>").build()
-    return label(model, {"position": repeating_texts(40)}, documents=20).labels
+def copying(behind: list, beside: list) -> Transformer:
+    """A previous-token head that an induction head needs, each with other heads in its layer."""
+    layers = [[planted.offset(-1, remember=True), *behind], [planted.induction(10.0), *beside]]
+    return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
-def evidence(table: pd.DataFrame, layer: int, head: int) -> dict[str, str]:
-    rows = table[(table["layer"] == layer) & (table["head"] == head)]
-    return dict(zip(rows["label"], rows["evidence"], strict=True))
-
-
-def test_evidence_says_who_attends_and_who_is_needed(found):
+def test_evidence_says_who_attends_and_who_is_needed():
     """Of heads that nothing reads attention alone, of uniform ones nothing; one stands beside its minimal pairs."""
-    assert evidence(found, 0, 0)["previous-token"] == evidence(found, 1, 0)["induction"] == "both"
-    assert evidence(found, 0, 1) == {"offset:-3": "attention"}
-    assert evidence(found, 1, 2)["first-token"] == "attention"
-    assert evidence(found, 0, 2) == evidence(found, 1, 1) == {}
+    model = copying([planted.offset(-3), planted.uniform], [planted.uniform, planted.first_token])
+    found = label(model, {"position": repeating_texts(40)}, documents=20).labels
+    by_head = found.set_index("label").groupby(["layer", "head"])["evidence"]
+    of_heads = {head: rows.to_dict() for head, rows in by_head}
+    assert of_heads[0, 0]["previous-token"] == of_heads[1, 0]["induction"] == "both"
+    assert of_heads[0, 1] == {"offset:-3": "attention"}
+    assert of_heads[1, 2]["first-token"] == "attention"
+    assert {(0, 2), (1, 1)}.isdisjoint(of_heads)
     needed = found[found["evidence"] == "both"]
     assert (needed[["gain_low", "effect"]] > 0).all(axis=None)
     assert (needed["q"] < 0.05).all()
@@ -72,11 +70,7 @@ def test_a_label_without_keys_that_can_be_hidden_is_shared_all_the_same():
 
 
 def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_others_are_not():
-    layers = [
-        [planted.offset(-1, remember=True), planted.uniform, planted.uniform],
-        [planted.induction(10.0), planted.uniform, planted.induction(10.0)],
-    ]
-    model = Planted(WORDS, layers, n_ctx=110, start="<s>").build()
+    model = copying([planted.uniform] * 2, [planted.uniform, planted.induction(10.0)])
     found = label(model, {"position": repeating_texts(24)}, documents=12).labels
     rows = found.loc[found["label"] == "induction"]
     assert [*rows["heads"], *rows["others"]] == [2] * 4
@@ -98,16 +92,14 @@ def test_others_than_those_with_a_label_have_it_by_no_measure():
 
 
 def test_a_sample_takes_as_many_whole_sentences_of_a_document_as_fit():
-    name, half = "d0", HALVES[group_of("d0") % 2]
+    half = HALVES[group_of("d0") % 2]
 
-    def lengths(texts: list[AnnotatedText], most: int) -> list[int]:
-        return [len(text.words) for text in Sample(texts, half, 3, most)]
+    def lengths(most: int, *texts: int, **starts: tuple[int, ...]) -> list[int]:
+        corpus = [AnnotatedText((*WORDS[:length],), (True,) * length, "d0", **starts) for length in texts]
+        return [len(text.words) for text in Sample(corpus, half, 3, most)]
 
-    def sentence(length: int, **starts: tuple[int, ...]) -> AnnotatedText:
-        return AnnotatedText(tuple(WORDS[:length]), (True,) * length, name, **starts)
-
-    assert lengths([sentence(6), sentence(7), sentence(5)], 15) == [6, 7, 2]
-    assert lengths([sentence(12, sentence_starts=(0, 5, 9))] * 2, 11) == [9]
+    assert lengths(15, 6, 7, 5) == [6, 7, 2]
+    assert lengths(11, 12, 12, sentence_starts=(0, 5, 9)) == [9]
 
 
 def test_what_cannot_be_labelled_is_said_and_an_unknown_behaviour_refused():
@@ -136,8 +128,7 @@ def test_a_head_that_rests_on_the_first_word_looks_at_no_kind_of_word():
         model = Planted(WORDS, [[planted.first_token, planted.uniform]], n_ctx=32, start=start).build()
         table = part_of_speech.measure(model, texts)
         found[start] = table.loc[(table["measure"] == "tag:VERB->PRON") & (table["head"] == 0)]
-    assert {*found["<s>"]["readings"]} == {"kept"}
-    assert {*found[None]["readings"]} == {BOTH_READINGS}
+    assert [{*found[start]["readings"]} for start in found] == [{"kept"}, {BOTH_READINGS}]
     resting = found[None].set_index("sink").loc["kept"]
     assert resting["gain"] > 0.3
     assert resting["q"] < 0.01
@@ -212,22 +203,18 @@ def test_what_a_head_needs_without_looking_there_is_no_label():
     assert held(effect=0.009) == []
 
 
-PARTS = ("", "_low", "_high", "_p")
-
-
-def arms(*rows: tuple[float, float, float]) -> pd.DataFrame:
-    """What hiding, exchange and removal cost; each with an interval of 0.1 on both sides, and as p a tenth of it."""
+def arms(hiding: list[float], exchange: list[float], removal: list[float]) -> pd.DataFrame:
+    """What each costs, with an interval of 0.1 on both sides, and as p a tenth of it."""
     columns = {}
-    for at, names in enumerate(
-        [("effect", "ci_low", "ci_high", "p"), *([f"{arm}{part}" for part in PARTS] for arm in ("exchange", "removal"))]
-    ):
-        cost = np.array([row[at] for row in rows])
-        columns |= dict(zip(names, (cost, cost - 0.1, cost + 0.1, cost / 10), strict=True))
+    arms = [[f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ("exchange", "removal")]
+    names = ["effect", "ci_low", "ci_high", "p"], *arms
+    for arm, cost in zip(names, map(np.array, (hiding, exchange, removal)), strict=True):
+        columns |= dict(zip(arm, (cost, cost - 0.1, cost + 0.1, cost / 10), strict=True))
     return pd.DataFrame(columns)
 
 
 def test_the_effect_is_that_of_the_least_arm_and_p_the_largest():
-    found = least(arms((0.3, 0.2, 0.4), (0.1, 0.5, 0.2), (0.5, 0.4, 0.3)))
+    found = least(arms([0.3, 0.1, 0.5], [0.2, 0.5, 0.4], [0.4, 0.2, 0.3]))
     np.testing.assert_allclose(found["effect"], [0.2, 0.1, 0.3])
     np.testing.assert_allclose(found["ci_low"], [0.1, 0.0, 0.2])
     np.testing.assert_allclose(found["ci_high"], [0.3, 0.2, 0.4])
@@ -236,7 +223,7 @@ def test_the_effect_is_that_of_the_least_arm_and_p_the_largest():
 
 
 def test_where_keys_were_only_hidden_the_effect_is_what_that_costs_and_p_is_not_known():
-    found = least(arms((0.002, np.nan, np.nan)))
+    found = least(arms([0.002], [np.nan], [np.nan]))
     assert found["effect"].tolist() == found["hiding"].tolist() == [0.002]
     assert found["p"].isna().all()
 
@@ -250,3 +237,75 @@ def test_single_and_joint_effects_tell_sinks_unread_heads_and_twins_apart(seed):
     assert all(each.startswith("attention") for each in labels)
     assert min(*hiding, all_hiding) > 0.1
     assert abs(needed) < 0.01
+
+
+# What sets the bar of a label: it is read of as many documents as hold enough items.
+
+
+NULL_HEADS = Heads("decoder", 1, 3)
+
+
+def collected(items: float, others: float, behaviour: str = "position", documents: int = 12, tokens: int = 0):
+    """Of two measures, of which a text holds so many items."""
+    rows = torch.zeros(128, 3, 2)
+    rows[0] = torch.tensor([items, others])
+    scored = Scored(Totals(rows, rows, rows), (), "kept")
+    return Collected(NULL_HEADS, behaviour, "a text", [scored], {"tokens": tokens}, documents)
+
+
+def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path, monkeypatch):
+    """A corpus of which fewer texts are read has the hash of the whole."""
+    null = evidence._Null(evidence.WORDS, lambda: load("default"), NULL_HEADS)
+    monkeypatch.setattr(evidence, "_nulls", lambda *_: [null])
+    monkeypatch.setattr(evidence, "_reached", lambda *_: {})
+
+    def found(limit: int | None) -> int:
+        corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [])
+        evidence.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected(1, 1)])
+        return shards.counts.n_read
+
+    assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_bar_is_surpassed_by_one_copy_in_as_many_as_are_said(share):
+    """Also of shares: the bar above a baseline of .5 leaves room for a head that is always right."""
+    drawn = torch.from_numpy(np.random.default_rng(0).gumbel(0.6, 0.1, (4000, 41)))
+    gains = 0.5 - (-drawn).exp() if share else drawn
+    bars = [evidence._surpassed([torch.stack([each, each * 0 + 0.5])], 0.01, ends=share) for each in gains[:, :40]]
+    above = gains[:, 40] > torch.tensor(bars)
+    assert above.double().mean().item() == pytest.approx(0.012, abs=0.005)  # moments of 40 vary
+    assert not share or max(bars) < 0.5
+
+
+def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
+    """Over all measures one model in twenty has a head above any bar."""
+    best = torch.stack([torch.linspace(0.1, 0.3, 40), torch.full((40,), 0.05)])
+    null = evidence._Null(evidence.COPIES, lambda: load("default"), NULL_HEADS, 40)
+    monkeypatch.setattr(evidence, "_nulls", lambda *_: [null])
+
+    def bars(measures: int) -> evidence.Bars:
+        names = [measure.name for measure in OURS["position"].measures if measure.unit == "share"][:measures]
+        kept = {f"position: {name}": best for name in names}
+        monkeypatch.setattr(evidence, "_reached", lambda *_: kept)
+        return evidence.bars_of(Study(null.model(), {"position": []}, OURS), [collected(1, 1)])[0]
+
+    one, ten = (max(bars(measures).values()) for measures in (1, 10))
+    assert one == pytest.approx(evidence._surpassed([best], 0.05, ends=True))
+    assert 0.3 < one < ten
+
+
+@pytest.mark.parametrize(
+    ("items", "documents", "tokens", "read"),
+    [
+        (9000, 300, 24_000, 32),  # thirty in each document: enough in the fewest that are read
+        (100, 200, 10_000, 128),  # one in two documents of fifty tokens: 200 documents would be read
+        (100, 100, 6_000, 100),  # one in each
+        (2000, 100, 120_000, 50),  # twenty in each, of which a tenth is read
+        (0, 100, 6_000, 128),
+    ],
+)
+def test_documents_hold_a_hundred_items(items, documents, tokens, read):
+    whole = collected(items, items // 2, "coreference", documents, tokens)
+    assert documents_of([whole]) == read
+    assert documents_of([collected(1e6, 1e6, documents=documents), whole]) == max(read, 32)

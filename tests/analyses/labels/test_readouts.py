@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
@@ -36,8 +37,10 @@ def window_of(model: Transformer, text: AnnotatedText) -> Window:
     return only
 
 
-def effect_of(table: pd.DataFrame, measure: str, layer: int, head: int) -> float:
-    return float(table.set_index(["measure", "layer", "head"])["effect"][measure, layer, head])
+def effects(texts: Iterable[AnnotatedText], *, of: Transformer, **options) -> pd.DataFrame:
+    """A row by measure, layer and head."""
+    table = knockouts.measure(of, texts, **{"behaviours": ["position"], **options}).table
+    return table.set_index(["measure", "layer", "head"], drop=False)
 
 
 # Masked words.
@@ -68,8 +71,7 @@ def cycled(number: int, times: int = 1) -> AnnotatedText:
 def test_attention_is_read_from_the_masked_rows_too():
     """A head that looks at the next token does so from a mask; one that looks at the same word again cannot."""
     model = filler_of_masks([planted.same_token, planted.uniform])
-    table = knockouts.measure(model, [cycled(number, 2) for number in range(8)], behaviours=["position"]).table
-    rows = table.set_index(["measure", "layer", "head"])
+    rows = effects([cycled(number, 2) for number in range(8)], of=model)
     looks = rows.loc[("next-token", 0, 0)]
     assert looks["masked"] == pytest.approx(1, abs=0.01)
     assert looks["masked_low"] > 0.5  # eight documents that all say the same
@@ -96,17 +98,17 @@ def test_at_most_15_percent_of_the_tokens_are_masked_and_these_are_read():
 def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
     """The last token has no next one, and looks at all alike: it is not masked here."""
     lot = MaskedWord.lot
-    monkeypatch.setattr(
-        MaskedWord,
-        "lot",
-        lambda way, window, rows, rng: lot(way, window, [row for row in rows if row < len(window.ids) - 1], rng),
-    )
-    table = knockouts.measure(filler_of_masks(), [cycled(at) for at in range(12)], behaviours=["position"]).table
+
+    def inner(way, window, rows, rng):
+        return lot(way, window, [row for row in rows if row < len(window.ids) - 1], rng)
+
+    monkeypatch.setattr(MaskedWord, "lot", inner)
+    table = effects([cycled(at) for at in range(12)], of=filler_of_masks())
     assert {*table["readout"]} == {"masked word"}
-    assert effect_of(table, "next-token", 0, 0) > 3
+    assert table.loc[("next-token", 0, 0), "effect"] > 3
     others = table.loc[(table["head"] == 1) | ~table["measure"].isin(["next-token", "first-token"])]
     assert others["drop"].abs().max() < 1e-3  # nothing else is looked at; controls may hide a next token
-    assert table.set_index(["measure", "layer", "head"])["n"]["next-token", 0, 0] == 12  # one lot a text
+    assert table.loc[("next-token", 0, 0), "n"] == 12  # one lot a text
 
 
 # Tags.
@@ -115,37 +117,29 @@ def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
 def tagged(number: int) -> AnnotatedText:
     """Words whose tag only the word before them tells."""
     rng = random.Random(number)
-    words: list[str] = []
-    tags: list[str] = []
-    for _ in range(6):
-        noun = rng.random() < 0.5
-        words += ["the" if noun else "to", rng.choice(OPEN)]
-        tags += ["DET" if noun else "PART", "NOUN" if noun else "VERB"]
-    return AnnotatedText(tuple(words), (True,) * len(words), f"document {number}", tuple(tags))
+    before = [rng.choice(("the", "to")) for _ in range(6)]
+    words = [word for first in before for word in (first, rng.choice(OPEN))]
+    tags = [tag for first in before for tag in (("DET", "NOUN") if first == "the" else ("PART", "VERB"))]
+    return AnnotatedText((*words,), (True,) * 12, f"document {number}", (*tags,))
 
 
 def reader_of_tags(causal: bool = False) -> Transformer:
-    return without_output(
-        [planted.offset(-1, remember=True), planted.uniform], words=["the", "to", *OPEN], causal=causal
-    )
+    layer = [planted.offset(-1, remember=True), planted.uniform]
+    return without_output(layer, words=["the", "to", *OPEN], causal=causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_head_that_tells_the_tag_is_found_and_no_other(causal):
-    texts, training = map(tagged, range(12)), map(tagged, range(100, 160))
-    table = knockouts.measure(reader_of_tags(causal), texts, training=training, behaviours=["position"]).table
+    table = effects(map(tagged, range(12)), of=reader_of_tags(causal), training=map(tagged, range(100, 160)))
     assert {*table["readout"]} == {"tag probe"}
-    assert effect_of(table, "previous-token", 0, 0) > 1
+    assert table.loc[("previous-token", 0, 0), "effect"] > 1
     assert table.loc[table["head"] == 1, "effect"].abs().max() < 1e-4
     assert "induction" not in {*table["measure"]}
 
 
 def test_no_document_trains_the_probe_that_reads_it():
     texts = [tagged(number) for number in range(20)]
-    trained, apart = (
-        knockouts.measure(reader_of_tags(), texts[:4], training=training, behaviours=["position"]).table
-        for training in (texts, texts[4:])
-    )
+    trained, apart = (effects(texts[:4], of=reader_of_tags(), training=rows) for rows in (texts, texts[4:]))
     pd.testing.assert_frame_equal(trained, apart)
 
 
@@ -153,8 +147,8 @@ def test_what_another_probe_read_is_measured_again(tmp_path):
     model, shards = reader_of_tags(), Shards.for_output(tmp_path / "out", [])
 
     def measured(start: int, shards: Shards | None) -> pd.DataFrame:
-        texts, training = map(tagged, range(4)), map(tagged, range(start, start + 20))
-        return knockouts.measure(model, texts, training=training, behaviours=["position"], shards=shards).table
+        training = map(tagged, range(start, start + 20))
+        return effects(map(tagged, range(4)), of=model, training=training, shards=shards)
 
     first, again = (measured(start, shards) for start in (100, 200))
     pd.testing.assert_frame_equal(again, measured(200, None))
@@ -196,28 +190,26 @@ def reader_of_reference() -> Transformer:
 
 
 def test_the_head_that_brings_the_antecedent_is_needed_and_no_other():
-    texts, training = map(referring, range(20)), map(referring, range(100, 250))
-    table = knockouts.measure(reader_of_reference(), texts, training=training, behaviours=["coreference"]).table
+    options = {"training": map(referring, range(100, 250)), "behaviours": ["coreference"]}
+    table = effects(map(referring, range(20)), of=reader_of_reference(), **options)
     assert {*table["readout"]} == {"antecedent probe"}
-    drop = table.set_index(["measure", "head"])["drop"]
-    assert drop["antecedent", 0] > 1
-    assert drop["antecedent", 1] == pytest.approx(0, abs=1e-4)
+    assert table["drop"]["antecedent", 0, 0] > 1
+    assert table["drop"]["antecedent", 0, 1] == pytest.approx(0, abs=1e-4)
     assert {*table["n"]} == {20}
-    assert effect_of(table, "antecedent", 0, 0) == 0  # always two before: no more than its usual distance
+    assert table["effect"]["antecedent", 0, 0] == 0  # always two before: no more than its usual distance
 
 
 def test_the_antecedent_probe_tells_right_from_wrong():
     model = reader_of_reference()
     probe = AntecedentProbe.fitted(model, [window_of(model, referring(number)) for number in range(100, 250)])
     assert probe is not None
-    odds = {True: [], False: []}
+    odds = []
     for number in range(30):
         window = window_of(model, referring(number))
         (row,) = probe.readable(window)
         stream = run(model, TokenBatch.from_rows([window.ids]), "encoder.resid_final")["encoder.resid_final"][0]
         read = probe.read(window, [row])
         assert read.positions.tolist() == [row, row - 2]
-        for same, mention in ((True, row - 2), (False, row - 3)):
-            odds[same].append(float(read.value(probe.output(stream[[row, mention]]))))
-    assert sum(value > 0 for value in odds[True]) >= 28
-    assert sum(value < 0 for value in odds[False]) >= 28
+        odds.append([float(read.value(probe.output(stream[[row, mention]]))) for mention in (row - 2, row - 3)])
+    assert sum(right > 0 for right, _ in odds) >= 28
+    assert sum(wrong < 0 for _, wrong in odds) >= 28

@@ -8,10 +8,8 @@ from analyses.labels import hiding, knockouts, label, screen
 from analyses.labels.hiding import CLAIM, HIDDEN, Sums, effect_of, settled
 from analyses.labels.screen import Screen, Screened
 from models import planted
-from models.planted import Planted
 from tests.analyses.labels.test_knockouts import annotated, noisy
-from tests.analyses.labels.test_labels import WORDS as REPEATED
-from tests.analyses.labels.test_labels import repeating_texts
+from tests.analyses.labels.test_labels import copying, repeating_texts
 
 TOLD = ["effect", "ci_low", "ci_high", "p", "drop", "control"]
 ARMS = ["exchange", "exchange_low", "exchange_p", "removal", "removal_high", "removal_p"]
@@ -109,8 +107,7 @@ def test_the_share_of_misses_is_bounded_by_what_the_sample_shows(sampled, missed
 @pytest.mark.slow
 def test_screened_labels_are_those_of_all_effects(monkeypatch):
     monkeypatch.setattr(screen, "_CALIBRATING", 4)
-    layers = [[planted.offset(-1, remember=True), planted.offset(-3)], [planted.induction(10.0), planted.uniform]]
-    model = Planted(REPEATED, layers, n_ctx=110, start="<s>").build()
+    model = copying([planted.offset(-3)], [planted.uniform])
     options = {"documents": 10, "words": 27}
     whole, screened = (label(model, {"position": repeating_texts(30)}, exact=each, **options) for each in (True, False))
     arms = ["exchange", "removal", "all_exchange", "all_removal", "p_effect"]

@@ -1,5 +1,6 @@
 """The scores of papers, counted by hand on texts of a few words and heads that are known."""
 
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -9,9 +10,10 @@ from analyses import corpora
 from analyses.report.coreference_scores import ALL, REPORTING, CoreferenceScores, coreference_scores
 from interp import InputError, Transformer
 from models.planted import Planted, antecedent
+from tests.analyses.corpora.made_corpora import GAP, SENTENCES, gap_row
 
-GAP = ["ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"]
 JOBS = {"nurse": 90.0, "secretary": 95.0, "plumber": 3.0, "carpenter": 2.0}
+STEREOTYPES = {"she": ["nurse", "secretary"], "he": ["plumber", "carpenter"]}
 SEEN = "Tim Bob Sue Ann Eve saw and he she they left when The the thanked man because"
 
 
@@ -24,12 +26,10 @@ def gap_file(folder: Path, *rows: tuple[str, str, str, bool, str, bool]) -> Path
     """Text, pronoun, name A, whether it is meant, name B, whether it is."""
     lines = [GAP]
     for number, (text, pronoun, a, is_a, b, is_b) in enumerate(rows):
-        at = [str(text.index(word)) for word in (pronoun, a, b)]
-        flags = [str(flag).upper() for flag in (is_a, is_b)]
-        about = [pronoun, at[0], a, at[1], flags[0], b, at[2], flags[1], f"http://x/wiki/{number}"]
-        lines.append([f"d-{number}", text, *about])
+        named = [(name, text.index(name), str(right).upper()) for name, right in ((a, is_a), (b, is_b))]
+        lines.append(gap_row(text, (pronoun, text.index(pronoun)), *named, url=f"http://x/wiki/{number}"))
     file = folder / "gap-made.tsv"
-    file.write_text("".join("\t".join(line) + "\n" for line in lines))
+    file.write_text("\n".join(lines))
     return file
 
 
@@ -73,25 +73,18 @@ def test_a_name_that_a_decoder_cannot_see_is_a_miss(tmp_path: Path, causal: bool
     assert not (found.table["condition"] == "feminine").any()
 
 
-def winobias_folder(folder: Path, kind: int = 1) -> Path:
-    women, men = ["nurse", "secretary"], ["plumber", "carpenter"]
-    for side, pronouns in (("pro", ("she", "he")), ("anti", ("he", "she"))):
-        lines = [
-            line
-            for woman in women
-            for man in men
-            for line in (
-                f"[The {woman}] thanked the {man} because [{pronouns[0]}] left",
-                f"The {woman} thanked [the {man}] because [{pronouns[1]}] left",
-            )
-        ]
-        (folder / f"{side}_stereotyped_type{kind}.txt.dev").write_text("\n".join(lines) + "\n")
+def winobias_folder(folder: Path) -> Path:
+    for side, first, second in (("pro", "she", "he"), ("anti", "he", "she")):
+        lines = []
+        for woman, man in product(("nurse", "secretary"), ("plumber", "carpenter")):
+            lines.append(f"[The {woman}] thanked the {man} because [{first}] left")
+            lines.append(f"The {woman} thanked [the {man}] because [{second}] left")
+        (folder / f"{side}_stereotyped_type1.txt.dev").write_text("\n".join(lines) + "\n")
     return folder
 
 
 def test_a_head_that_follows_the_stereotype_is_right_in_one_file_and_wrong_in_the_other(tmp_path: Path):
-    model = looking({"she": ["nurse", "secretary"], "he": ["plumber", "carpenter"]})
-    found = coreference_scores(model, corpora.read(winobias_folder(tmp_path)))
+    found = coreference_scores(looking(STEREOTYPES), corpora.read(winobias_folder(tmp_path)))
     assert value(found, "accuracy", "type 1") == 0.5
     assert value(found, "accuracy", "type 1, pro") == 1
     assert value(found, "accuracy", "type 1, anti") == 0
@@ -109,11 +102,9 @@ def test_files_whose_names_tell_no_condition_are_refused(tmp_path: Path):
 
 
 def winogender_folder(folder: Path) -> Path:
-    rows = ["sentid\tsentence"]
-    for job in JOBS:
-        for form, sort in (("he", "male"), ("she", "female"), ("they", "neutral")):
-            for answer in "01":
-                rows.append(f"{job}.man.{answer}.{sort}.txt\tThe {job} thanked the man because {form} left")
+    rows = [SENTENCES]
+    for job, answer, (form, sort) in product(JOBS, "01", {"he": "male", "she": "female", "they": "neutral"}.items()):
+        rows.append(f"{job}.man.{answer}.{sort}.txt\tThe {job} thanked the man because {form} left")
     (folder / "all_sentences.tsv").write_text("\n".join(rows) + "\n")
     shares = [f"{job}\t50.0\t{share}\t2015" for job, share in JOBS.items()]
     header = "occupation\tbergsma_pct_female\tbls_pct_female\tbls_year"
@@ -122,8 +113,7 @@ def winogender_folder(folder: Path) -> Path:
 
 
 def test_winogender_sets_she_beside_he_and_leaves_they_out(tmp_path: Path):
-    model = looking({"she": ["nurse", "secretary"], "he": ["plumber", "carpenter"]})
-    found = coreference_scores(model, corpora.read(winogender_folder(tmp_path)))
+    found = coreference_scores(looking(STEREOTYPES), corpora.read(winogender_folder(tmp_path)))
     assert [value(found, "occupation chosen", form) for form in ("she", "he", "they")] == [0.5, 0.5, 0]
     assert value(found, "she - he") == 0  # by occupation it is 1, 1, -1, -1
     assert value(found, "Pearson of she - he with % women") == pytest.approx(1, abs=0.01)

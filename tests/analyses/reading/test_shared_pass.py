@@ -14,8 +14,6 @@ from interp import AnnotatedText, InputError, Mention
 from interp.patterns.one_attention import NormWeighted
 from interp.patterns.rows import SINKS
 
-ROWS = [[5, 7, 5, 2, 9, 11], [3, 1, 4], [8, 2]]
-
 
 def test_attention_and_the_same_by_norm_add_up_as_in_two_readings():
     model = worded()

@@ -6,9 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from tiny import randomise
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from worded import word_level
 
 from analyses import corpora, position, report
 from analyses.corpora.in_memory import of_ids, random_ids
@@ -18,18 +16,14 @@ from models import wrap
 D_VOCAB, N_CTX = 43, 37
 
 
+WORDS = Tokenizer(word_level(*(f"w{id}" for id in range(D_VOCAB))))
+
+
 def made(tokenizer: Tokenizer | None = None) -> Transformer:
-    sizes = {"n_layers": 2, "d_model": 14, "n_heads": 3, "d_head": 5, "d_mlp": 17}
-    stack = StackConfig(**sizes, n_ctx=N_CTX, d_vocab=D_VOCAB, causal=True)
+    stack = StackConfig(2, 14, 3, 5, 17, N_CTX, D_VOCAB, causal=True)
     model = Transformer(TransformerConfig(decoder=stack), tokenizer)
     randomise(model)
     return model
-
-
-def words() -> Tokenizer:
-    backend = Backend(WordLevel({f"w{id}": id for id in range(D_VOCAB)}, "w0"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    return Tokenizer(backend)
 
 
 def texts(before: str = "") -> list[AnnotatedText]:
@@ -39,7 +33,7 @@ def texts(before: str = "") -> list[AnnotatedText]:
 
 
 def test_ids_are_measured_as_the_words_that_they_stand_for():
-    by_words = position.measure(made(words()), texts("w"))
+    by_words = position.measure(made(WORDS), texts("w"))
     pd.testing.assert_frame_equal(position.measure(made(), texts()), by_words, check_exact=True)
     assert {"previous-token", "duplicate-token", "induction", "positional-head"} <= {*by_words["measure"]}
 
@@ -48,7 +42,7 @@ def test_without_a_corpus_ids_are_random_and_the_same_for_everyone():
     model = made()
     table = position.measure(model)
     assert table.loc[table["measure"] == "previous-token", "corpus"].unique().tolist() == [random_ids(model).name]
-    pd.testing.assert_frame_equal(position.measure(made(words())), table, check_exact=True)
+    pd.testing.assert_frame_equal(position.measure(made(WORDS)), table, check_exact=True)
     assert model.tokenizer is None
     first, again = (list(random_ids(model, seed)) for seed in (0, 0))
     assert first == again
