@@ -95,11 +95,8 @@ def test_head_filter_and_map_read_again_and_keep_documents(file: Path):
     assert list(first) == list(first) == list(corpus)[:1] == list(long) == list(long)
     assert [text.words for text in loud] == [("HE", "DID", "N'T", "RUN"), ("DU", "ROI")]
     assert {text.document for each in (first, long, loud) for text in each} == {"tale"}
-    assert [each.name.removeprefix(corpus.name) for each in (first, long, loud)] == [
-        ", first 1",
-        ", filter longer",
-        ", map upper",
-    ]
+    names = [each.name.removeprefix(corpus.name) for each in (first, long, loud)]
+    assert names == [", first 1", ", filter longer", ", map upper"]
     assert (first.kind, first.annotates, long.annotates) == ("conllu", corpus.annotates, corpus.annotates)
     assert loud.annotates == frozenset()  # upper drops the tags
     assert list(loud.filter(longer, name="longer").head(3)) == list(loud)[:1]

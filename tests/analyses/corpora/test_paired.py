@@ -17,9 +17,8 @@ WORDS = [f"w{number}" for number in range(12)]
 @pytest.fixture(scope="module")
 def model():
     """Cross-attention whose head looks at its own position, in contexts of eight tokens."""
-    return Planted(
-        WORDS, [[planted.offset(-1)]], n_ctx=8, start="<s>", encoding=[[]], crossing=[[planted.offset(0)]]
-    ).build()
+    layers = {"encoding": [[]], "crossing": [[planted.offset(0)]]}
+    return Planted(WORDS, [[planted.offset(-1)]], n_ctx=8, start="<s>", **layers).build()
 
 
 def kinds(model) -> dict[str, Heads]:
@@ -56,11 +55,8 @@ def test_each_attention_reads_its_own_text(model):
 
 def test_pairs_longer_than_a_context_are_left_out_and_counted(model):
     long = " ".join(WORDS[:10])
-    texts = [
-        AnnotatedText.plain("w1 w2", "a", target=long),
-        AnnotatedText.plain(long, "b", target="w1 w2"),
-        AnnotatedText.plain("w1 w2 w3", "c", target="w1 w2 w3"),
-    ]
+    sides = ("w1 w2", long), (long, "w1 w2"), ("w1 w2 w3", "w1 w2 w3")
+    texts = [AnnotatedText.plain(source, source, target=target) for source, target in sides]
     reading = Reading(model, texts, heads=kinds(model)["decoder cross"])
     assert sum(len(batch.windows) for batch in reading) == 1
     assert reading.counts["targets left out: longer than the decoder's context"] == 1
@@ -70,11 +66,9 @@ def test_pairs_longer_than_a_context_are_left_out_and_counted(model):
 def test_collectors_of_cross_attention_want_cross_attention(model):
     with pytest.raises(InputError, match="no cross-attention"):
         cross_attention.Collector(Planted(WORDS, [[planted.uniform]]).build())
+    reading = Reading(model, [AnnotatedText.plain("w1 w2", "d")], heads=kinds(model)["encoder self"])
     with pytest.raises(InputError, match="expected patterns of cross-attention"):
-        collect(
-            Reading(model, [AnnotatedText.plain("w1 w2", "d")], heads=kinds(model)["encoder self"]),
-            [cross_attention.Collector(model)],
-        )
+        collect(reading, [cross_attention.Collector(model)])
     with pytest.raises(InputError, match="expected a model of one stack"):
         Heads.of(model)
 

@@ -24,9 +24,6 @@ def spelled_once(*words: tuple[str, str]) -> list[tuple[str, str, str]]:
     return [(form, form, chain) for form, chain in words]
 
 
-# Running text.
-
-
 @pytest.mark.parametrize(("text", "words"), CASES["words"])
 def test_words_spell_the_text(text: str, words: str) -> None:
     result = annotated(text, [], "test")
@@ -45,9 +42,6 @@ def test_words_are_cut_where_a_mention_begins_or_ends() -> None:
 def test_heads_of_names(name: str, head: str) -> None:
     text = annotated(f"so {name} saw", [Mark(3, 3 + len(name), "a")], "test")
     assert mentions(text) == [(name, head, "a")]
-
-
-# GAP.
 
 
 def test_gap_chains_are_what_the_columns_say(tmp_path: Path) -> None:
@@ -69,9 +63,6 @@ def test_gap_chains_are_what_the_columns_say(tmp_path: Path) -> None:
     assert [len(antecedent_items(text)) for text in corpus] == [1, 0, 0]
 
 
-# Winogender.
-
-
 def test_winogender_chains_are_the_answer(tmp_path: Path) -> None:
     rows = (
         SENTENCES,
@@ -88,9 +79,6 @@ def test_winogender_chains_are_the_answer(tmp_path: Path) -> None:
     assert mentions(second) == [someone, ("a florist", "florist", "occupation"), their]
     assert {first.document, second.document} == {"florist"}
     assert read(path).kind == read(f"winogender:{path}").kind == "winogender"
-
-
-# WinoBias.
 
 
 def test_winobias_takes_the_other_occupation_from_the_pair(tmp_path: Path) -> None:
@@ -112,9 +100,6 @@ def test_winobias_numbers_may_be_missing_and_articles_may_stand_outside() -> Non
     baker, him = spelled_once(("baker", "bracketed"), ("him", "bracketed"))
     assert mentions(first) == [baker, ("the cook", "cook", "other"), him]
     assert mentions(second)[0] == ("The baker", "baker", "other")
-
-
-# The real files.
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,7 @@ from analyses.corpora.serving import serving, unserved
 from interp import AnnotatedText, Mention
 from interp.errors import InputError, InputWarning
 
-FRAME = pd.DataFrame(
-    {
-        "review": ["a b", None, " ", "c d."],
-        "book": ["x", "x", "y", "x"],
-        "n": [1, 2, 3, 4],
-        "gold": ["A", "B", "C", "D"],
-    }
-)
+FRAME = pd.DataFrame({"review": ["a b", None, " ", "c d."], "book": [*"xxyx"], "n": range(1, 5), "gold": [*"ABCD"]})
 UD = {
     "tokens": [["He", "ran", "."], ["No"]],
     "text": ["He  ran.\n", "No"],
@@ -55,15 +48,9 @@ def test_annotation_is_taken_with_the_spaces_of_the_text(made):
     data = made({**UD, "upos": [np.array(tags) for tags in UD["upos"]]})  # as parquet gives them back
     corpus = annotated(data, text="text")
     first, second = corpus
-    assert first == AnnotatedText(
-        ("He", "ran", "."),
-        (True, False, True),
-        f"{corpus.name}:0",
-        ("PRON", "VERB", "PUNCT"),
-        (1, -1, 1),
-        ("nsubj", "root", "punct"),
-        lemmas=("He", "ran", "."),
-    )
+    words, tags, relations = ("He", "ran", "."), ("PRON", "VERB", "PUNCT"), ("nsubj", "root", "punct")
+    spaces, document = (True, False, True), f"{corpus.name}:0"
+    assert first == AnnotatedText(words, spaces, document, tags, (1, -1, 1), relations, lemmas=words)
     assert second.heads == (-1,)
     assert corpus.annotates == {"tags", "relations"}
     assert [text.text for text in annotated(data)] == ["He ran .", "No"]
@@ -72,10 +59,9 @@ def test_annotation_is_taken_with_the_spaces_of_the_text(made):
 def test_datasets_are_taken_with_their_labels():
     datasets = pytest.importorskip("datasets")
     labels = datasets.ClassLabel(names=["PUNCT", "PRON", "VERB", "INTJ"])
-    features = datasets.Features(
-        {name: datasets.List(labels if name == "upos" else datasets.Value("string")) for name in UD}
-        | {"text": datasets.Value("string")}
-    )
+    string = datasets.Value("string")
+    lists = {name: datasets.List(labels if name == "upos" else string) for name in UD}
+    features = datasets.Features(lists | {"text": string})
     split = datasets.Dataset.from_dict(UD, features=features, split="train")
     corpus = annotated(split, text="text", name="ud")
     assert [text.tags for text in corpus] == [("PRON", "VERB", "PUNCT"), ("INTJ",)]
@@ -103,17 +89,9 @@ def test_annotated_texts_are_taken_as_they_are():
 
 def test_the_digest_tells_what_was_taken_and_not_what_it_is_called():
     annotation = annotated(UD_ROWS := pd.DataFrame(UD))
-    made = [
-        corpora.take(["a b", "c"]),
-        corpora.take(["c", "a b"]),
-        corpora.take(["a b", "d"]),
-        corpora.take(FRAME, text="review"),
-        corpora.take(FRAME, text="review", document="book"),
-        corpora.take(FRAME, text="review", target="gold"),
-        annotation,
-        corpora.take(UD_ROWS, words="tokens"),
-        annotation.head(1),
-    ]
+    made = [corpora.take(lines) for lines in (["a b", "c"], ["c", "a b"], ["a b", "d"])]
+    made += [corpora.take(FRAME, text="review", **more) for more in ({}, {"document": "book"}, {"target": "gold"})]
+    made += [annotation, corpora.take(UD_ROWS, words="tokens"), annotation.head(1)]
     assert len({each.digest for each in made}) == len(made)
     assert all(len(each.digest) == 64 for each in made)
     assert corpora.take(("a b", "c"), name="mine").digest == made[0].digest
@@ -226,13 +204,10 @@ def test_what_needs_annotation_is_left_out_where_all_text_is_plain(tmp_path: Pat
     plain, tales = read(f"text:{write(tmp_path / 'a.txt')}"), read("tales:2")
     reason = unserved(NEEDS, [plain])
     assert list(reason) == ["coreference"]
-    assert (
-        f"it needs coreference chains, and {plain.name} has no annotation; add --corpus tales" in reason["coreference"]
-    )
+    why = f"it needs coreference chains, and {plain.name} has no annotation; add --corpus tales"
+    assert why in reason["coreference"]
     assert [(each.corpus, each.asked) for each in serving(NEEDS, [plain])] == [(plain, ["position"])]
     both = serving(NEEDS, [plain, tales])
-    assert [(each.corpus, each.asked, each.stands_in) for each in both] == [
-        (plain, ["position"], False),
-        (tales, ["coreference"], False),
-    ]
+    assert [(each.corpus, each.asked) for each in both] == [(plain, ["position"]), (tales, ["coreference"])]
+    assert not any(each.stands_in for each in both)
     assert unserved(NEEDS, []) == unserved(NEEDS, [tales]) == {}
