@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from shutil import copytree
 
-import pandas as pd
 import pytest
 import tiny
 import typer
@@ -22,10 +21,9 @@ from analyses.cli import command_frame as frame
 from analyses.cli.command_frame import COMMANDS as DECLARED
 from analyses.cli.command_frame import filled, folded, one_line
 from analyses.execution import output
-from analyses.page.sections import Page
-from analyses.report.scaffold import write
 from interp.errors import InputWarning
 from models import recipes, save
+from tests.analyses.headlines.hand_made_tables import at, written
 
 # Commands that are stopped, or that nobody listens to.
 
@@ -53,14 +51,13 @@ def test_a_standard_output_that_is_closed_or_full_is_no_traceback(arguments, cap
 
 
 def test_a_file_that_a_command_opens_is_not_its_closed_standard_output(tmp_path):
-    program = (
-        "from analyses.cli.app import unread\n"
-        "import os\n"
-        "with unread():\n"
-        f"    file = open({str(tmp_path / 'file')!r}, 'w')\n"
-        "    os.write(1, b'said')\n"
-        "    print('said')\n"
-    )
+    program = f"""import os
+from analyses.cli.app import unread
+with unread():
+    file = open({str(tmp_path / "file")!r}, 'w')
+    os.write(1, b'said')
+    print('said')
+"""
     subprocess.run(["sh", "-c", f'exec {shlex.quote(sys.executable)} -c "$1" >&- 2>&-', "sh", program], check=True)
     assert (tmp_path / "file").read_text() == ""
 
@@ -166,9 +163,7 @@ def test_what_is_probably_not_meant_is_a_line_too(capsys):
 def given(position_report, tmp_path_factory) -> dict[str, str]:
     """A run with a table of heads, and a model that reads token ids."""
     folder = tmp_path_factory.mktemp("given")
-    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "effect": 0.5}
-    page = Page("What?", ["short"], [], tables={"rows": pd.DataFrame([row])})
-    write(folder / "run", lambda run: page, {"tiny": tiny.model("gpt2")}, seed=0, command="interp x")
+    written(folder / "run", rows=[at(0, 0) | {"effect": 0.5}])
     copytree(position_report, folder / "report")
     save(tiny.model("gpt2"), folder / "ids")
     return {each.upper(): str(folder / each) for each in ("run", "report", "ids")}

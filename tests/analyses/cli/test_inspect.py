@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from shutil import copytree
 
+import numpy as np
 import pandas as pd
 import pytest
 import tiny
@@ -15,9 +16,8 @@ from analyses.cli import command_frame as frame
 from analyses.cli import inspection
 from analyses.execution.provenance import digest
 from analyses.experiments import EXPERIMENTS
-from analyses.page.sections import Page
-from analyses.report.scaffold import write
 from interp import InputError
+from tests.analyses.headlines.hand_made_tables import at, written
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +60,14 @@ def test_json_has_every_row_of_the_head_and_null_for_what_is_undefined(position,
     assert found["facts"][0]["rows"]
 
 
-def left(out: Path, **tables) -> Path:
-    frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
-    page = Page("What?", ["short"], [], tables=frames)
-    write(out, lambda run: page, {"tiny": tiny.model("gpt2")}, seed=0, command="interp x")
-    return out
-
-
 def test_of_several_kinds_of_attention_one_is_named(tmp_path):
     kinds = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
+    row = at(1, 0) | {"metric": "loss", "direction": "noise", "share": 0.5, "ci_low": 0.1, "ci_high": 0.2, "q": np.nan}
     rows = [
-        {"stack": stack, "attention": attention, "layer": 1, "head": 0, "metric": "loss", "direction": "noise"}
-        | {"effect": float(at), "share": 0.5, "ci_low": 0.1, "ci_high": 0.2, "q": float("nan")}
-        for at, (stack, attention) in enumerate(kinds)
+        row | {"stack": stack, "attention": attention, "effect": float(effect)}
+        for effect, (stack, attention) in enumerate(kinds)
     ]
-    run = runs.read(left(tmp_path / "run", cells=rows))
+    run = runs.read(written(tmp_path / "run", cells=rows))
     with pytest.raises(InputError, match=r"say which of encoder\.L1\.H0, decoder\.L1\.H0, cross\.L1\.H0"):
         inspection.inspect(run, "L1.H0")
     found = inspection.inspect(run, "cross.L1.H0")
@@ -84,9 +77,8 @@ def test_of_several_kinds_of_attention_one_is_named(tmp_path):
 
 
 def test_what_is_not_there_is_one_line(position, tmp_path, capsys):
-    bare = left(tmp_path / "bare", pairs=[{"clean": "a"}])
-    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "behaviour": "position"}
-    old = left(tmp_path / "old", heads=[row], tasks=[{"task": "repeat"}])
+    bare = written(tmp_path / "bare", pairs=[{"clean": "a"}])
+    old = written(tmp_path / "old", heads=[at(0, 0) | {"behaviour": "position"}], tasks=[{"task": "repeat"}])
     for run, name, why in (
         (position, "L9.H0", "no head L9.H0: the last ones are decoder.L1.H2"),
         (position, "third", "expected a head as L3.H4"),
@@ -98,10 +90,9 @@ def test_what_is_not_there_is_one_line(position, tmp_path, capsys):
 
 
 def test_a_causal_task_is_told_by_what_it_decides(tmp_path):
-    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "task": "name-gender", "ci_low": 0.1}
-    row |= {"effect": 0.5, "ci_high": 0.9, "q": 0.001}
+    row = at(0, 0) | {"task": "name-gender", "effect": 0.5, "ci_low": 0.1, "ci_high": 0.9, "q": 0.001}
     ways = [row | {"intervention": "noise"}, row | {"intervention": "denoise", "effect": 0.4}]
-    out = left(tmp_path / "told", effects=ways, tasks=[{"task": "name-gender", "carried": "he/she"}])
+    out = written(tmp_path / "told", effects=ways, tasks=[{"task": "name-gender", "carried": "he/she"}])
     lines = [" ".join(line.split()) for line in inspection.inspect(runs.read(out), "L0.H0").lines()]
     assert lines[-2:] == [
         "he or she removed +0.500 +0.100 to +0.900 0.001",
@@ -111,9 +102,8 @@ def test_a_causal_task_is_told_by_what_it_decides(tmp_path):
 
 def test_tables_of_experiments_name_no_heads_of_another_kind(tmp_path):
     """They are of models of one stack, and what they call attention is how much."""
-    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "effect": 0.5}
     asked = [{"layer": 0, "head": 0, "attention": 0.25}, {"layer": 0, "head": 1, "attention": 0.75}]
-    out = left(tmp_path / "both", effects=[row], adjectives=asked)
+    out = written(tmp_path / "both", effects=[at(0, 0) | {"effect": 0.5}], adjectives=asked)
     found = inspection.inspect(runs.read(out), "L0.H0")
     assert found.place == ("decoder", "self", 0, 0)
     assert found.rows["adjectives"]["attention"].tolist() == [0.25]
@@ -127,16 +117,16 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     monkeypatch.setattr(frame, "opened", lambda *_: tiny.model("gpt2"))
     monkeypatch.setattr(report, "build", lambda *_, **__: position)  # measured and written before
     asked = "position", "--corpus", "stories:2", "--out", str(position)
-    written = frame.folded(f"wrote {position}/report.html", "beside it run.json, tables/ and figures/")
+    line = frame.folded(f"wrote {position}/report.html", "beside it run.json, tables/ and figures/")
     lines = [frame.filled(text) for text in told]
-    assert typed(capsys, *asked) == (0, "\n".join([*lines, written, ""]), "")
+    assert typed(capsys, *asked) == (0, "\n".join([*lines, line, ""]), "")
     found = json.loads(typed(capsys, *asked, "--json")[1])
     assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}
     assert typed(capsys, *asked, "--quiet") == (0, "", "")
 
 
 def test_three_sentences_are_said_then_of_own_measures_and_how_many_more_there_are_and_what_was_left_out(tmp_path):
-    folder = left(tmp_path / "left", pairs=[{"clean": "a"}])
+    folder = written(tmp_path / "left", pairs=[{"clean": "a"}])
     record = json.loads((folder / "run.json").read_text())
     record["sentences"] = {name: f"{name} holds." for name in ("position", "a", "b", "coreference", "negation")}
 

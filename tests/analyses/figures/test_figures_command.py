@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import tiny
+from commands import command, refusal
 
 from analyses import runs
-from analyses.cli import app as cli
 from analyses.figures.style import Drawn
-from analyses.page.sections import Page
 from analyses.report import paper_figures
-from analyses.report.scaffold import write
 from interp import InputError
+from tests.analyses.headlines.hand_made_tables import at, written
 
 
 @pytest.fixture
@@ -26,15 +24,8 @@ def drawn(out: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in sorted(out.iterdir())}
 
 
-def ended(capsys, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        cli.main(["figures", *arguments])
-    said = capsys.readouterr()
-    return int(end.value.code or 0), said.out, said.err
-
-
 def test_every_figure_that_tables_are_enough_for_comes_back_under_its_own_name(position, tmp_path, capsys):
-    code, said, _ = ended(capsys, str(position), "--out", str(tmp_path / "paper"))
+    code, said, _ = command(capsys, "figures", str(position), "--out", str(tmp_path / "paper"))
     assert code == 0
     made = {Path(name).stem for name in json.loads((position / "run.json").read_text())["files"] if "figures/" in name}
     again = {Path(name).stem for name in drawn(tmp_path / "paper")}
@@ -44,7 +35,8 @@ def test_every_figure_that_tables_are_enough_for_comes_back_under_its_own_name(p
 
 
 def test_a_file_is_as_wide_as_asked_with_true_type_no_title_and_its_caption_beside_it(position, tmp_path, capsys):
-    assert ended(capsys, str(position), "position-gains", "--width", "2.5", "--out", str(tmp_path))[0] == 0
+    asked = "figures", str(position), "position-gains"
+    assert command(capsys, *asked, "--width", "2.5", "--out", str(tmp_path)).code == 0
     files = drawn(tmp_path)
     assert files.keys() == {"position-gains.pdf", "position-gains.txt"}
     pdf, caption = files["position-gains.pdf"], files["position-gains.txt"].decode()
@@ -61,7 +53,7 @@ def test_a_file_is_as_wide_as_asked_with_true_type_no_title_and_its_caption_besi
 
 def mixed_run(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = pd.DataFrame) -> runs.RunFolder:
     """A run with tables of labels, of training and of a comparison, a head each; `change` is made to every table."""
-    where = {"stack": "decoder", "attention": "self", "layer": 1, "head": 2}
+    where = at(1, 2)
     label = {**where, "behaviour": "position", "label": "self", "gain": 0.5, "effect": 0.1}
     measured = {**where, "model": "small", "measure": "induction", "gain": 0.1}
     bounds = dict.fromkeys(("ci_low", "ci_high", "difference", "difference_low", "difference_high"), 0.0)
@@ -75,9 +67,7 @@ def mixed_run(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = pd.
         "heads": [{**measured, "sink": "kept", "depth": 1, "shows": True}],
     }
     frames = {name: change(pd.DataFrame(rows)) for name, rows in tables.items()}
-    page = Page("What?", ["short"], [], tables=frames, facts={"runs": [{"name": "small", "phases_end": [3]}]})
-    write(folder, lambda run: page, {"small": tiny.model("gpt2")}, seed=0, command="interp x")
-    return runs.read(folder)
+    return runs.read(written(folder, {"runs": [{"name": "small", "phases_end": [3]}]}, **frames))
 
 
 def test_tables_of_labels_training_and_a_comparison_are_drawn_and_what_needs_more_room_says_how_much(tmp_path):
@@ -107,13 +97,9 @@ def test_tables_that_are_empty_or_have_rows_twice_draw_nothing_and_one_line_says
 
 def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert ended(capsys, "nowhere") == (
-        2,
-        "",
-        "interp: nowhere: no such directory; expected a directory that a command of interp left (its --out)\n",
-    )
-    code, said, why = ended(capsys, str(position), "position-patterns")
-    assert (code, said, why.count("\n")) == (2, "", 1)
+    why = "interp: nowhere: no such directory; expected a directory that a command of interp left (its --out)"
+    assert refusal(capsys, "figures", "nowhere") == why
+    why = refusal(capsys, "figures", str(position), "position-patterns")
     assert "no figure position-patterns can be drawn from the tables" in why
     assert "expected some of position-heads" in why
     (tmp_path / "taken").write_text("mine")
@@ -123,11 +109,15 @@ def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatc
         ("font_size: expected 5 to 30 points; got -1", "--font-size", "-1"),
         ("taken is a file, where a directory is to be: choose another --out", "--out", "taken"),
         ("taken is a file", "--out", "taken/paper"),
-        (f"{position / 'figures'} holds the run's own figures", "--format", "svg", "--out", str(position / "figures")),
+        (
+            f"{position / 'figures'} holds the run's own figures",
+            "--format",
+            "svg",
+            "--out",
+            str(position / "figures"),
+        ),
     ):
-        code, out, why = ended(capsys, str(position), *wrong)
-        assert (code, out, why.count("\n")) == (2, "", 1), wrong
-        assert said in why
+        assert said in refusal(capsys, "figures", str(position), *wrong)
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 

@@ -16,18 +16,8 @@ from page_code import blocks
 
 from analyses import figures
 from analyses.figures import style
-from interp import Transformer, run, sweep
+from interp import Transformer, patching, run, sweep
 from interp.attribution import direct_logit_attribution, logit_lens
-from interp.patching import (
-    Pairs,
-    ablate,
-    ablate_cells,
-    ablate_in_order,
-    atp_star,
-    edge_attribution,
-    logit_difference,
-    top_cells,
-)
 from tests.analyses.headlines.hand_made_tables import heads_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights
@@ -39,35 +29,29 @@ def model() -> Transformer:
 
 
 @pytest.fixture(scope="module")
-def pairs() -> Pairs:
-    return tiny.ragged_pairs()
-
-
-@pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     cells = product(("induction", "previous-token", "distance"), range(2), range(4))
     return pd.DataFrame([heads_row(*head, "x", name, 0.1 * head[1] + 0.1, 0.1, ci_low=0.01) for name, *head in cells])
 
 
 @pytest.fixture(scope="module")
-def drawing(model, pairs) -> dict:
+def drawing(model) -> dict:
     """A way to draw each result, by name."""
-    metric, ids = logit_difference(), tiny.token_ids(3, 5)
-    by = {"by": ("layer", "position")}
-    found = sweep(model, pairs, metric)
-    lens = logit_lens(model, ids)
+    ids, mean = tiny.token_ids(3, 5), {"kind": "mean"}
+    how = model, tiny.ragged_pairs(), patching.logit_difference()
+    found, lens = sweep(*how), logit_lens(model, ids)
     return {
         "sweep": found.figure,
         "largest": lambda **page: found.figure(kind="top", **page),
-        "positions": sweep(model, pairs, metric, "resid_pre", **by).figure,
-        "layers": sweep(model, pairs, metric, "mlp_out", by=("layer",)).figure,
-        "ablation": ablate(model, pairs, metric, kind="mean").figure,
-        "listed": ablate_cells(model, pairs, metric, [(0, 1)], kind="mean").figure,
-        "order": ablate_in_order(model, pairs, metric, [(0, 1), (1, 2)], kind="mean").figure,
-        "neurons": ablate_cells(model, pairs, metric, [(0, 1), (1, 2)], "mlp.post", kind="mean").figure,
-        "top cells": top_cells(model, pairs, metric, k=2).figure,
-        "edges": edge_attribution(model, pairs, metric).figure,
-        "magnitudes": atp_star(model, pairs, metric, {"z": ("layer", "head")})["z"].figure,
+        "positions": sweep(*how, "resid_pre", by=("layer", "position")).figure,
+        "layers": sweep(*how, "mlp_out", by=("layer",)).figure,
+        "ablation": patching.ablate(*how, **mean).figure,
+        "listed": patching.ablate_cells(*how, [(0, 1)], **mean).figure,
+        "order": patching.ablate_in_order(*how, [(0, 1), (1, 2)], **mean).figure,
+        "neurons": patching.ablate_cells(*how, [(0, 1), (1, 2)], "mlp.post", **mean).figure,
+        "top cells": patching.top_cells(*how, k=2).figure,
+        "edges": patching.edge_attribution(*how).figure,
+        "magnitudes": patching.atp_star(*how, {"z": ("layer", "head")})["z"].figure,
         "heads": direct_logit_attribution(model, ids, 3, 4).figure,
         "terms": lambda **page: direct_logit_attribution(model, ids, 3, 4).figure("top", **page),
         "lens": lens.figure,
@@ -157,10 +141,11 @@ def above(figure: Figure) -> list[str]:
     return [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right") if ax.get_title(loc)]
 
 
-def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_told_apart(table, model, pairs):
+def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_told_apart(table, model):
     assert figures.head_grid(table, "induction", title="Mine").get_suptitle() == "Mine"
     assert above(figures.head_grid(table, ["induction", "distance"], title=None)) == ["induction", "distance"]
-    entry = sweep(model, pairs, logit_difference(), "pattern", by=("layer", "head", "query", "key")).table()
+    how = model, tiny.ragged_pairs(), patching.logit_difference()
+    entry = sweep(*how, "pattern", by=("layer", "head", "query", "key")).table()
     alone = figures.entry_maps(entry.loc[(entry["layer"] == 1) & (entry["head"] == 0)], "logit_difference", title=None)
     assert above(alone) == []
     assert alone.caption.endswith("Shown: L1.H0, denoise.")  # pyright: ignore[reportAttributeAccessIssue]
@@ -173,10 +158,8 @@ def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_to
 def test_a_pdf_holds_true_type_at_its_exact_width_and_a_picture_300_dots_an_inch_unless_told(table, drawing):
     for figure in (figures.gain_intervals(table, "induction", width=3.3), drawing["sweep"](width=3.3)):
         pdf, *pictures = written = [BytesIO() for _ in range(3)]
-        for file, how in zip(
-            written, ({"format": "pdf"}, {"format": "png"}, {"format": "png", "dpi": 50}), strict=True
-        ):
-            figure.savefig(file, **how)
+        for file, how in zip(written, ({"format": "pdf"}, {}, {"dpi": 50}), strict=True):
+            figure.savefig(file, **{"format": "png", **how})
         assert b"/FontFile2" in pdf.getvalue()  # the key of a TrueType font; type 3 fonts have none
         assert b"/Subtype /Type3" not in pdf.getvalue()
         (width,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+)", pdf.getvalue())

@@ -1,6 +1,12 @@
 """Tables of a report made by hand, small enough to say on paper what follows from them."""
 
+from pathlib import Path
+
 import pandas as pd
+import tiny
+
+from analyses.page.sections import Page
+from analyses.report.scaffold import write
 
 _REFERENCE = dict.fromkeys(("reference", "reference_gain", "reference_low", "reference_q"), float("nan"))
 TASKS = pd.DataFrame(
@@ -9,6 +15,14 @@ TASKS = pd.DataFrame(
         {"task": "agreement", "behaviour": "part-of-speech", "carried": "was/were", "accuracy": 0.65},
     ]
 )
+
+
+def written(out: Path, facts: dict | None = None, **tables: list[dict]) -> Path:
+    """A run's directory with these tables."""
+    frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
+    page = Page("What?", ["short"], [], tables=frames, facts=facts or {})
+    write(out, lambda run: page, {"tiny": tiny.model("gpt2")}, seed=0, command="interp x")
+    return out
 
 
 def at(layer: int, head: int) -> dict:
