@@ -1,5 +1,7 @@
 """Which rule a head follows: planted choices come back under their own name, and chance beats no rival."""
 
+import random
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from analyses import part_of_speech
 from analyses.measures.head_tables import Heads
 from analyses.part_of_speech import relation_measure, tag_measure
+from analyses.reading.examples import Head, word_patterns
 from analyses.reading.windows import Reading, Window
 from analyses.scoring.choices import Items
 from analyses.scoring.collectors import measured
@@ -26,6 +29,7 @@ from analyses.scoring.rules import (
     Records,
     rules_table,
 )
+from interp import AnnotatedText, Transformer
 from interp.patterns.tags import TagRows, TagTotals
 from models.planted import Planted, noise
 from models.stories import stories
@@ -40,13 +44,15 @@ def nearest_by_hand(window: Window, query: int, tags: tuple[str, ...], before: b
     return next((at for at in places if inside[at] and not (last_of_run and any(inside[at + 1 : at + 2]))), -1)
 
 
+def reader(corpus: list[AnnotatedText], *, causal: bool) -> Transformer:
+    words = sorted({word for text in corpus for word in text.words})
+    return Planted(words, [[noise(3.0, 0)]], n_ctx=400, causal=causal, start="<s>").build()
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_the_nearest_word_of_a_class_is_the_one_that_a_search_finds(before):
-    corpus = list(stories(6, 5))
-    words = sorted({word for text in corpus for word in text.words})
-    model = Planted(words, [[noise(3.0, 0)]], n_ctx=200, causal=False, start="<s>").build()
-    count = 0
-    for batch in Reading(model, corpus):
+    corpus, count = list(stories(6, 5)), 0
+    for batch in Reading(reader(corpus, causal=False), corpus):
         items = Items.of(batch, edges(part_of_speech.RELATIONS), np.zeros(24, dtype=int), causal=False)
         for tags in CLASSES:
             for last_of_run in (False, True):
@@ -150,9 +156,8 @@ def test_a_rule_names_a_head_that_follows_it_on_the_half_that_did_not_choose_it(
     part = kept.parts[0]
     verb, before = (following(part, at) for at in (LAST_VERB, BEFORE))
     even = (part.groups % 2 == 0)[:, None]
-    kept.parts[0] = replace(
-        verb, **{name: torch.where(even, getattr(verb, name), getattr(before, name)) for name in MADE}
-    )
+    columns = {name: torch.where(even, getattr(verb, name), getattr(before, name)) for name in MADE}
+    kept.parts[0] = replace(verb, **columns)
     table = judged(kept)
     assert table["predicts"].item() < 0.05
     assert table["rule"].item() == NO_RULE
@@ -196,22 +201,18 @@ def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
 
 def test_a_decoder_says_of_how_many_items_it_was_asked():
     corpus = list(stories(12, 5))
-    words = sorted({word for text in corpus for word in text.words})
-    model = Planted(words, [[noise(3.0, 0)]], n_ctx=400, start="<s>").build()
+    model = reader(corpus, causal=True)
     rules = measured(part_of_speech.Collector(model), model, corpus).rules.set_index("measure")
-    edges = [
-        (dependent, head, name)
-        for text in corpus
-        for dependent, (head, name) in enumerate(zip(text.heads or (), text.relations or (), strict=True))
-        if head >= 0
-    ]
+    after = defaultdict(list)
+    for text in corpus:
+        for dependent, (head, name) in enumerate(zip(text.heads or (), text.relations or (), strict=True)):
+            after[name].append(head > dependent)
     for name in ("nsubj", "obj", "det"):
-        after = np.mean([head > dependent for dependent, head, relation in edges if relation == name])
-        both = {"head->dependent": after, "dependent->head": 1 - after}
-        for way, share in both.items():
+        share = np.mean(after[name])
+        for way, asked in (("head->dependent", share), ("dependent->head", 1 - share)):
             measure = f"relation:{name}:{way}"
             if measure in rules.index:  # in both halves
-                assert rules.loc[measure, "asked"] == pytest.approx(share)
+                assert rules.loc[measure, "asked"] == pytest.approx(asked)
 
 
 TAGS = 3
@@ -229,15 +230,8 @@ def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31, *, ordered: bool = 
         tags = (tags // 2 + torch.arange(n)) % TAGS  # two in three follow the order 0, 1, 2
     visible = torch.ones(n, n, dtype=torch.bool).tril().expand(prompts, n, n)
     liked = (tags == 1)[:, None].expand(prompts, n, n).float()
-    scores = torch.stack(
-        [
-            2 * liked,
-            2 * liked * (tags == 0)[..., None],
-            torch.zeros_like(liked),
-            torch.randn(liked.shape, generator=generator),
-        ],
-        1,
-    )
+    drawn = torch.randn(liked.shape, generator=generator)
+    scores = torch.stack([2 * liked, 2 * liked * (tags == 0)[..., None], 0 * liked, drawn], 1)
     pattern = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
     totals = TagTotals(4, pairs, causal=True)
     asking = totals.asking(tags, torch.ones_like(tags))
@@ -248,10 +242,8 @@ def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31, *, ordered: bool = 
 
 
 def test_where_all_see_the_same_keys_the_rival_of_a_lift_is_the_lift_of_all_other_tags_added_up():
-    found, single = (
-        tag_totals().of_other_queries(),
-        tag_totals([(0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]).finish(),
-    )
+    found = tag_totals().of_other_queries()
+    single = tag_totals([(0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]).finish()
     for at, others in enumerate([[1, 2], [0, 1], [3, 5]]):
         theirs = [getattr(single, part)[..., others].sum((0, -1)) for part in ("scores", "weights")]
         lift = found.scores[..., at].sum(0) / found.weights[..., at].sum(0)
@@ -291,3 +283,48 @@ def test_where_little_text_cannot_tell_who_asks_nothing_is_said_of_all_who_ask()
     table = table.loc[table["measure"] == "tag:X->Y"].set_index("head")
     assert table.loc[1, ["verdict", "rule"]].tolist() == [UNTESTED, NO_RULE]
     assert table.loc[0, "rule"] == "any->Y"
+
+
+# Who attends most to a word (Clark's head->dependent): one column of attention between words at a time.
+
+
+PIECES = ("a", "b-c", "d", "e-f-g", "h", "i")
+
+
+def parsed(number: int) -> AnnotatedText:
+    """Words of one, three and five pieces, each depending on another by lot."""
+    rng = random.Random(number)
+    words = tuple(rng.choice(PIECES) for _ in range(9))
+    heads = tuple(-1 if at == 0 else rng.choice([other for other in range(9) if other != at]) for at in range(9))
+    relations = ("root", *(rng.choice(("obj", "amod")) for _ in range(8)))
+    return AnnotatedText(words, (True,) * 9, f"document {number}", ("NOUN",) * 9, heads, relations)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("start", ["<s>", None])
+def test_every_share_is_that_of_the_columns(causal, start):
+    layers = [[noise(2.0, seed) for seed in (1, 2, 3)]]
+    model = Planted([*"abcdefghi", "-"], layers, n_ctx=64, start=start, causal=causal).build()
+    texts = [parsed(number) for number in range(12)]
+    table = part_of_speech.measure(model, texts, relations=["obj", "amod"])
+    found = table.loc[table["measure"].str.endswith(":transposed")].set_index(["measure", "head"])
+    stack = "decoder" if causal else "encoder"
+    right, offsets = defaultdict(list), defaultdict(list)
+    for text in texts:
+        patterns = word_patterns(model, text, [Head(stack, 0, head) for head in range(3)])
+        for dependent, (head_word, relation) in enumerate(zip(text.heads, text.relations, strict=True)):
+            if relation == "root" or (causal and head_word < dependent):
+                continue
+            name = f"relation:{relation}:head->dependent:transposed"
+            for by in (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5):
+                offsets[name, by].append(dependent + by == head_word)
+            for head, pattern in enumerate(patterns):
+                received = np.delete(pattern[:, dependent], dependent)
+                best = received == received.max()
+                right[name, head].append((pattern[head_word, dependent] == received.max()) / best.sum())
+    assert {*found.index} == {*right}
+    for key, shares in right.items():
+        assert found.loc[key, "n"] == len(shares) > 10
+        assert found.loc[key, "value"] == pytest.approx(np.mean(shares), abs=1e-5)
+        usual = max(np.mean(hits) for (name, _), hits in offsets.items() if name == key[0])
+        assert found.loc[key, "baseline"] == pytest.approx(usual)
