@@ -13,7 +13,7 @@ from analyses.behaviours import OURS, vocabulary
 from analyses.cli import COLUMNS
 from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
-from analyses.experiments.experiment import Outcome
+from analyses.experiments.experiment import refusals
 from analyses.explanations import ALL
 from analyses.headlines.facts import WRITTEN, Fact, answers, facts_of, ranked
 from analyses.headlines.sentences import fact_clause, numbers
@@ -140,7 +140,7 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[str]:
         titles = "; ".join(_experiment(name) for name, each in not_asked.items() if each == why)
         yield f"Experiments left out: {titles}: {why}."
     for name, outcome in (record.get("experiments") or {}).items():
-        if remark := Outcome.remarked({}, outcome.get("refused") or {}):
+        if remark := " ".join(refusals(outcome.get("refused") or {})):
             yield f"{_experiment(name)}: {remark[:1].lower()}{remark[1:]}"
 
 

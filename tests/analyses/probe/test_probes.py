@@ -111,10 +111,9 @@ class TestPlantedTruth:
         "beside", [probe_runs.CONTROL, probe_runs.RULE, probe_runs.UNTRAINED, probe_runs.AMBIGUOUS]
     )
     def test_every_difference_has_its_interval(self, table, beside):
-        rows = stream(table)
-        assert (rows[beside.difference] == rows[beside.value] - rows[beside.rival]).all()
-        assert (rows[beside.low] <= rows[beside.difference]).all()
-        assert (rows[beside.difference] <= rows[beside.high]).all()
+        value, rival, difference, low, high = (stream(table)[column] for column in beside)
+        assert (difference == value - rival).all()
+        assert ((low <= difference) & (difference <= high)).all()
 
     def test_nothing_gained_has_no_expected_layer(self):
         silent = Planted(WORDS, [[planted.uniform], [planted.uniform]], n_ctx=24).build()
