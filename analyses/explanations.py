@@ -22,8 +22,8 @@ from analyses.reading.windows import Batch, Progress, Reading
 from analyses.scoring.collectors import refuse_unread
 from analyses.scoring.named_keys import BEFORE_ALL, BEHIND_ALL, GROUPS, NAMES, TAGS, TOKEN, Pairs
 from interp import AnnotatedText, InputError, Model
-from interp.patterns import choice_models, group_of, mixtures, pool
-from interp.patterns.visible_keys import VisibleKeys
+from interp.patterns import attention_models, group_of, pool
+from interp.patterns.attention_models import VisibleKeys
 from interp.statistics import estimate
 from interp.tokens import NO_WORD
 
@@ -205,9 +205,9 @@ def _mixture(
     seed: int,
 ) -> pd.DataFrame:
     """What part of each head's attention each rule has, and what the whole mixture explains."""
-    weights = mixtures.fit(fitted)
-    had = mixtures.shares(reported, weights)
-    totals = torch.cat([had, mixtures.closer(reported, weights)[:, None]], 1)
+    weights = attention_models.fit_mixture(fitted)
+    had = attention_models.mixture_shares(reported, weights)
+    totals = torch.cat([had, attention_models.mixture_gain(reported, weights)[:, None]], 1)
     rows = reported.rows()[:, None] + 0 * kl  # NaN where nothing is said
     wholes = torch.cat([rows[:, None].expand_as(had), kl[:, None]], 1)
     weight = torch.cat([weights + 0 * kl[0], torch.full_like(weights[:1], torch.nan)]).T.flatten()
@@ -233,8 +233,8 @@ def _by_group(
             continue
         fits, reads = (each.having(columns) for each in (fitted, reported))
         start = weights[subset[:-1]].clone()
-        start[columns] = choice_models.fit(fits, start=start[columns])
-        weights[subset], closer[subset] = start, choice_models.closer(reads, start[columns])
+        start[columns] = attention_models.fit_logit(fits, start=start[columns])
+        weights[subset], closer[subset] = start, attention_models.logit_gain(reads, start[columns])
 
     def adds(group: int, to: Sequence[int]) -> Float[Tensor, "group head"]:
         return closer[tuple(sorted((*to, group)))] - closer[tuple(to)]

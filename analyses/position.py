@@ -20,8 +20,7 @@ from analyses.corpora.in_memory import random_ids
 from analyses.execution.side_by_side import side_by_side
 from analyses.measures.definitions import BEHAVIOURS, Behaviour, Measure, Rival, declared
 from analyses.measures.head_tables import Heads, Scored
-from analyses.reading.inputs import is_paired
-from analyses.reading.token_ids import by_ids
+from analyses.reading.inputs import by_ids, is_paired
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
 from analyses.scoring.collectors import Readings, Scoring, measured
 from analyses.tasks.causal_tests import Effects, Task, effects_of

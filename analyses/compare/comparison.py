@@ -20,7 +20,7 @@ from analyses.corpora.serving import Serving, serving, unserved
 from analyses.measures.definitions import RANKED, UNITS
 from analyses.measures.findings import notable
 from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, gains, strictest, with_q
-from analyses.reading.token_ids import by_ids
+from analyses.reading.inputs import by_ids
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, refuse_unread
 from interp import InputError, Model

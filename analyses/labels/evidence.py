@@ -30,7 +30,7 @@ from analyses.labels.screen import Screen, Screened
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, notable
 from analyses.measures.head_tables import Collected, Heads, values
-from analyses.reading.samples import Sample
+from analyses.reading.inputs import Sample
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
 from interp import AnnotatedText, InputError, Model, Transformer

@@ -1,18 +1,28 @@
 """Which heads are read, and which text does each kind of attention read?
 
 An encoder reads the source, a decoder's self-attention the target, cross-attention looks from the target into the
-source. A text with no target of its own is its own target.
+source. A text with no target of its own is its own target. A model without a tokenizer reads token ids: texts whose
+words are whole numbers. Measures of position need no words, so they are the same numbers then.
 """
 
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from interp import AnnotatedText, InputError, Model, Tokenizer
+from interp.patterns import group_of
 from interp.running import target_tokenizer
+from interp.tokens import Pieces
+
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 @dataclass(frozen=True)
@@ -93,3 +103,87 @@ def least_target(model: Model, count: int) -> Tensor | None:
     if len(model.config.stacks) == 1:
         return None
     return torch.full((count, 1), model.config.target_start or 0)
+
+
+class TokenIds(Tokenizer):
+    """Reads "5 17 3" as the ids 5, 17 and 3; nothing stands around them."""
+
+    def __init__(self, d_vocab: int):
+        self.backend = Backend(WordLevel({str(id): id for id in range(d_vocab)}))
+        self.backend.pre_tokenizer = WhitespaceSplit()
+        self.prefix, self.suffix = (), ()
+
+    def knows(self, word: str) -> bool:
+        """Whether a word is an id."""
+        return self.backend.token_to_id(word) is not None
+
+    def pieces(self, text: str) -> Pieces:
+        """The ids of a text.
+
+        Raises:
+            InputError: a word is no id.
+        """
+        for word in text.split():
+            if not self.knows(word):
+                raise InputError(
+                    f"this model has no tokenizer, so it reads token ids from 0 to {self.largest_id}: expected texts "
+                    f'like "5 17 3", got {word[:40]!r}; or give the model a tokenizer'
+                )
+        return super().pieces(text)
+
+    def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "TokenIds":
+        """The same with ids around every text."""
+        tokenizer = copy.copy(self)
+        tokenizer.prefix, tokenizer.suffix = prefix, suffix
+        return tokenizer
+
+
+def by_ids(model: AnyModel) -> AnyModel:
+    """The same model, reading token ids; its weights are those of `model`, which stays as it is.
+
+    Raises:
+        InputError: a model of one's own whose tokenizer cannot be set.
+    """
+    reading: Any = copy.copy(model)
+    first, last = next(iter(model.config.stacks.values())), model.config.last
+    try:
+        reading.tokenizer, reading.target_tokenizer = TokenIds(first.d_vocab), TokenIds(last.d_vocab)
+    except AttributeError as error:
+        raise InputError(
+            "without a tokenizer: expected a model whose tokenizer and target_tokenizer can be set"
+        ) from error
+    return reading
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginnings of some documents of one half of a corpus, the same in every run.
+
+    Documents, not rows, make intervals narrow: of each only the first words are read.
+    """
+
+    corpus: Iterable[AnnotatedText]
+    half: Literal[0, 1]
+    documents: int
+    words: int  # of each document, at most; a longer text is cut after a sentence where one ends
+
+    def __iter__(self) -> Iterator[AnnotatedText]:
+        room: dict[str, int] = {}
+        for text in self.corpus:
+            if group_of(text.document) % 2 != self.half:
+                continue
+            if text.document not in room and len(room) == self.documents:
+                return
+            words_left = room.get(text.document, self.words)
+            cut = _beginning(text, words_left)
+            room[text.document] = words_left - len(cut.words) if len(cut.words) == len(text.words) else 0
+            if cut.words:
+                yield cut
+
+
+def _beginning(text: AnnotatedText, most: int) -> AnnotatedText:
+    """As many whole sentences as fit, or the first words where not even one does."""
+    if len(text.words) <= most or text.target is not None:
+        return text
+    stops = [start for start in text.sentence_starts if 0 < start <= most]
+    return text.excerpt(0, max(stops, default=most))

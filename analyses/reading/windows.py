@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from analyses.reading.attended import Attended, Pass, makes_rows
-from analyses.reading.inputs import Heads, is_paired, shown_to, tokenizer_of
-from analyses.reading.token_ids import by_ids
+from analyses.reading.inputs import Heads, by_ids, is_paired, shown_to, tokenizer_of
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
 from interp.patterns.crossing import Crossing
