@@ -263,11 +263,7 @@ def _task(
     *,
     neutral: str | None = None,
 ) -> Task:
-    """Pairs of prompts, every second one with the other gender as the clean one; names go round before any comes again.
-
-    Raises:
-        InputError: no tokenizer, or no names of both genders with the same number of tokens.
-    """
+    """Pairs of prompts, every second one with the other gender as clean; all names come before any comes again."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer")

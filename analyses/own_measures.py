@@ -3,7 +3,7 @@
     mine = Measure("verb->negation", "from a verb to its negation", pairs=negations, needs=("relations",))
     report.build(model, corpora, out, behaviours=["position", mine])
 
-A measure of word pairs is scored as relations are (`analyses.scoring.relations`): the word that a head looks at hardest
+A measure of word pairs is scored as relations are (`analyses.scoring.rules`): the word that a head looks at hardest
 is the one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the
 claimed keys.
 """
@@ -25,7 +25,7 @@ from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.windows import Batch, Progress
 from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Readings, Scoring, measured
-from analyses.scoring.relations import OFFSETS, UNIFORM, pairs_of
+from analyses.scoring.rules import OFFSETS, UNIFORM, pairs_of
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Rows
 from interp.patterns.claimed import Claimed

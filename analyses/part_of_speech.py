@@ -17,13 +17,12 @@ from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Scoring, measured
-from analyses.scoring.relations import NEAREST, OFFSETS, RELATIONS, WAYS, edges
-from analyses.scoring.rules import RELATION, Records, followed
+from analyses.scoring.rules import NEAREST, OFFSETS, RELATION, RELATIONS, WAYS, Records, edges, followed
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
-from interp.patterns.tags import TagRows, TagTotals
+from interp.patterns.tags import TagTotals, tag_sides
 from interp.tokens import NO_WORD
 from models.stories.lexicon import NOUNS
 
@@ -189,11 +188,11 @@ class Lifts:
         by_word = batch.by_word(lambda text: [self.tags.get(tag, len(self.tags)) for tag in text.tags or ()])
         tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1 for none; an unlisted one has its own
         asking = totals.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
-        rows = TagRows(totals.bins, batch.pattern, other_words & visible, tags, asking)
-        totals.add(batch.groups, rows.with_first, asking, visible)
+        sides, rest = tag_sides(totals.bins, batch.pattern, other_words & visible, tags, asking)
+        totals.add(batch.groups, sides, asking, visible)
         visible_rest = visible.clone()
         visible_rest[..., 0] = False
-        self.totals["removed"].add(batch.groups, rows.without_first, asking, visible_rest, batch.sink.scale)
+        self.totals["removed"].add(batch.groups, rest, asking, visible_rest, batch.sink.scale)
 
     def scored(self) -> list[Scored]:
         """The sums of both readings."""

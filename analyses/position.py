@@ -30,8 +30,9 @@ from interp.errors import whole_number
 from interp.initialisation import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
-from interp.patterns import Rows, positional
+from interp.patterns import Rows, Totals, positional
 from interp.patterns.claimed import Claimed
+from interp.patterns.rows import SINKS
 from interp.tokens import NO_WORD
 
 _UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
@@ -269,3 +270,50 @@ BEHAVIOUR = Behaviour(
     bare={"n_untrained": 0},  # `positional-head` makes no label, so needs no bar
     null={"repeats": 16},
 )
+
+
+# Cross-attention, while the decoder writes: at the start of the source, everywhere, or along with it?
+
+_NO_ORDER = Rival("no order", 0.0)
+CROSSING_MEASURES = tuple(  # in the order of `positional.CROSSING`; the last is a number a text
+    declared("crossing", name, rivals=(_NO_ORDER if name == "monotonicity" else UNIFORM,), of_words=False)
+    for name in positional.CROSSING
+)
+
+
+class CrossingCollector(Scoring):
+    """Adds up the measures of cross-attention."""
+
+    def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None):
+        """Start from nothing."""
+        crossing = [kind for kind in Heads.every(model) if kind.attention == "cross"]
+        if heads is None and not crossing:
+            raise InputError("this model has no cross-attention: expected an encoder and a decoder")
+        super().__init__(model, CROSSING.name, heads or crossing[0])
+        self.totals = {sink: Totals.empty(self.heads.count + 1, len(positional.CROSSING)) for sink in SINKS}
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        if batch.crossing is None:
+            raise InputError(f"expected patterns of cross-attention: these are of {self.heads.title}")
+        patterns = batch.pattern, batch.crossing.uniform.to(batch.pattern)
+        for sink in SINKS:
+            sums = [
+                positional.score_crossing(pattern, batch.crossing, sink_removed=sink == "removed")
+                for pattern in patterns
+            ]
+            self.totals[sink].add(batch.groups, *(torch.cat(parts, 1) for parts in zip(*sums, strict=True)))
+
+    def scored(self) -> list[Scored]:
+        """What was added up. The order of keys that a text's rows favour by chance has no correlation with theirs."""
+        scored = []
+        for sink in SINKS:
+            totals = self.totals[sink]
+            parts = totals.scores, totals.weights, totals.rows
+            rows, order = Totals(*(part[..., :-1] for part in parts)), Totals(*(part[:, :-1, -1:] for part in parts))
+            scored.append(Scored(rows, CROSSING_MEASURES[:-1], sink))
+            scored.append(Scored(order, CROSSING_MEASURES[-1:], sink))
+        return scored
+
+
+CROSSING = Behaviour(**BEHAVIOURS["crossing"], measures=CROSSING_MEASURES, collector=CrossingCollector)

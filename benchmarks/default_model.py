@@ -46,7 +46,7 @@ from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Collected
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, measured
-from analyses.scoring.relations import RELATIONS
+from analyses.scoring.rules import RELATIONS
 from benchmarks.console import arguments, machine, show
 from benchmarks.ngrams import KneserNey
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer

@@ -51,11 +51,7 @@ class Pass:
 
     @cached_property
     def whole(self) -> tuple[Pattern, Pattern | None]:
-        """The pattern of every head, layer by layer, and the same by norm.
-
-        Raises:
-            InputError: a pattern is undefined; the first site that is so is named.
-        """
+        """The pattern of every head, layer by layer, and the same by norm."""
         if self.norms is None:
             pattern, by_norm = read_patterns(self.model, self.read, self.site, self.target), None
         else:

@@ -54,9 +54,6 @@ def word_patterns(
     """Attention between the words of one text: *to* a word sums over its pieces, *from* a word averages (Clark 2019).
 
     Rows add up to what does not go to special tokens. A word without a token of its own is NaN, as row and column.
-
-    Raises:
-        InputError: the model has no tokenizer, or the text does not fit its context.
     """
     word_of, ids = _tokens(model, text)
     pattern = head_patterns(model, TokenBatch.from_rows([ids]), heads)

@@ -37,11 +37,7 @@ class Heads:
 
     @staticmethod
     def of(model: Model) -> "Heads":
-        """The self-attention of a model of one stack.
-
-        Raises:
-            InputError: the model has two.
-        """
+        """The self-attention of a model of one stack."""
         heads, *rest = Heads.every(model)
         if rest:
             raise InputError("expected a model of one stack: this one has an encoder and a decoder, name which heads")
@@ -82,11 +78,7 @@ def is_paired(model: Model, heads: Heads) -> bool:
 
 
 def tokenizer_of(model: Model, heads: Heads) -> Tokenizer:
-    """What makes the tokens that the heads' queries stand on.
-
-    Raises:
-        InputError: the model does not say how its decoder's input begins.
-    """
+    """What makes the tokens that the heads' queries stand on."""
     assert model.tokenizer is not None  # a `Reading` sees to it
     return target_tokenizer(model) if is_paired(model, heads) else model.tokenizer
 
@@ -118,11 +110,7 @@ class TokenIds(Tokenizer):
         return self.backend.token_to_id(word) is not None
 
     def pieces(self, text: str) -> Pieces:
-        """The ids of a text.
-
-        Raises:
-            InputError: a word is no id.
-        """
+        """The ids of a text."""
         for word in text.split():
             if not self.knows(word):
                 raise InputError(
@@ -139,11 +127,7 @@ class TokenIds(Tokenizer):
 
 
 def by_ids(model: AnyModel) -> AnyModel:
-    """The same model, reading token ids; its weights are those of `model`, which stays as it is.
-
-    Raises:
-        InputError: a model of one's own whose tokenizer cannot be set.
-    """
+    """The same model, reading token ids; its weights are those of `model`, which stays as it is."""
     reading: Any = copy.copy(model)
     first, last = next(iter(model.config.stacks.values())), model.config.last
     try:

@@ -21,8 +21,8 @@ from analyses.reading.attended import Attended, Pass, makes_rows
 from analyses.reading.inputs import Heads, by_ids, is_paired, shown_to, tokenizer_of
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
-from interp.patterns.crossing import Crossing
 from interp.patterns.one_attention import NormWeighted
+from interp.patterns.positional import Crossing
 from interp.patterns.rows import Sink
 from interp.tokens import NO_WORD, align
 from interp.visibility import Visibility

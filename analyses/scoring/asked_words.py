@@ -13,7 +13,7 @@ from analyses.measures.definitions import Looks, Measure, Rival
 from analyses.reading.windows import Batch, Window
 from analyses.scoring.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
 from analyses.scoring.choices import Items
-from analyses.scoring.relations import NEAREST, OFFSETS, pairs_of
+from analyses.scoring.rules import NEAREST, OFFSETS, pairs_of
 from analyses.wording.plain_words import Label
 from interp.tokens import NO_WORD
 

@@ -22,13 +22,11 @@ from analyses.measures.head_tables import Heads
 from analyses.reading.attended import Attended
 from analyses.reading.windows import Batch, by_text
 from analyses.scoring.collectors import Readings, Sinks
-from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen, Records
+from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen, Pair, Records
 from interp.annotation import AnnotatedText
 from interp.patterns import nulls, selection
 from interp.patterns.rows import SINKS, Sink
 from interp.tokens import NO_WORD
-
-Pair = tuple[int, int, int, int]  # the word that asks, the one sought, the measure's number, and where it is annotated
 
 
 @dataclass(frozen=True)
@@ -297,7 +295,7 @@ class Choices:
         """Which items some of the words ask, and how they are judged."""
         (which,), items = words[self.item_asker].nonzero(as_tuple=True), self.items
         pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_asker[which]]
-        score, column, tied = (part[row] for part in selection.Highest.of(pooled))
+        score, column, tied = (part[row] for part in selection.highest(pooled))
         prompt = items.prompt[which]
         chosen = self.batch.word_of.flatten()[prompt[:, None] * self.batch.word_of.shape[1] + column]
         candidates = self._candidates(without_first=without_first)[which]

@@ -16,7 +16,7 @@ from torch import Tensor
 from analyses.reading.windows import Batch
 from analyses.scoring.antecedents import RIVALS, Chooser, antecedent_items
 from analyses.scoring.choices import Items
-from analyses.scoring.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
+from analyses.scoring.rules import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
 from interp.annotation import ROOT, AnnotatedText
 
 POSITION, TOKEN, CLOSEST, RELATED = GROUPS = (

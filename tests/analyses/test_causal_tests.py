@@ -14,7 +14,7 @@ from interp import Transformer, TransformerConfig
 from interp.initialisation import initialise
 from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
-from interp.patterns.shuffled import shuffled_copy
+from interp.patterns.one_attention import shuffled_copy
 from interp.statistics import shares
 from models import load
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
