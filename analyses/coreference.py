@@ -196,11 +196,8 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     for row, item in enumerate(items):
         words = np.array(item.candidates) - start[row]
         masks[0, row, words], masks[1, row, words] = True, item.correct
-    picks = {
-        rival.name: [item.candidates[rival.choice(item)] for item in items] - start
-        for rival in rivals
-        if isinstance(rival, Chooser)
-    }
+    choosers = [rival for rival in rivals if isinstance(rival, Chooser)]
+    picks = {rival.name: [item.candidates[rival.choice(item)] for item in items] - start for rival in choosers}
     order = np.append(np.arange(n), np.flatnonzero([item.named for item in items]))
     prompts, pronouns = [prompt for prompt, _, _ in questions], [item.pronoun for item in items] - start
     columns = np.array(prompts)[order], pronouns[order], np.arange(len(order)) >= n, *masks[:, order]

@@ -52,12 +52,7 @@ OF_TOKENS = (EVERY_KEY, *map(_at, (-5, -4, -3, -2, -1, 1, 2, 3)))
 
 
 def own_behaviour(measures: Sequence[Measure], name: str = NAME, *, title: str = "") -> Behaviour:
-    """A behaviour of a user's measures.
-
-    Args:
-        measures: of word pairs or of claims, in shares.
-        name: the column `behaviour`.
-        title: the heading.
+    """A behaviour of a user's measures of word pairs or of claims, in shares; `title` is the heading.
 
     Raises:
         InputError: a measure that neither pairs words nor claims keys, or that does not count in shares.
@@ -106,14 +101,8 @@ def measure_pairs(
 ) -> pd.DataFrame:
     """How often every head's most attended word, from the first of each pair, is the second: rows of `tables/heads`.
 
-    Args:
-        model: a transformer of one stack with a tokenizer.
-        corpus: the texts.
-        pairs: of a text, the words that ask with the words that are sought, by their places among its words.
-        name: what the measure is called.
-        title: the same in plain words.
-        seed: of intervals.
-        progress: called with the number of texts read.
+    `pairs` gives the words of a text that ask with the words that are sought, by their places among its words. The
+    model has one stack; `title` says in plain words what the measure is; `progress` gets the number of texts read.
 
     Raises:
         InputError: the corpus is empty, no text has such a pair, or the model has no tokenizer.

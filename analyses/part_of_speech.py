@@ -113,7 +113,6 @@ def _tagged(shown: Window, query: str, key: str) -> Looks:
 
 
 _NOTHING = "the corpus has no word with a tag or relation that is measured: expected universal tags and dependencies"
-_UNSEEN = "relation ends left out: the other end is not visible"
 
 
 class Collector(Scoring):
@@ -133,14 +132,12 @@ class Collector(Scoring):
         """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
         self.relations = {*relations}
-        relation_measures = [relation_measure(name, way) for name in relations for way in WAYS]
-        self.records = Records(self.heads, relation_measures, (OFFSETS, NEAREST), RELATION) if rules else None
+        measures = [relation_measure(name, way) for name in relations for way in WAYS]
+        self.records = Records(self.heads, measures, (OFFSETS, NEAREST), RELATION) if rules else None
         if self.records is not None:
             self.records.unseen[:] = 0
-        pairs = edges(relations)
-        self.chosen = PairScorer(
-            self.heads, relation_measures, pairs, self.counts, unseen=_UNSEEN, records=self.records
-        )
+        unseen, pairs = "relation ends left out: the other end is not visible", edges(relations)
+        self.chosen = PairScorer(self.heads, measures, pairs, self.counts, unseen=unseen, records=self.records)
         self.lifts = Lifts(self.heads, tag_pairs)
         self.scorers = [self.chosen, self.lifts]
         if transposed:

@@ -42,11 +42,7 @@ _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 
 
 def measure(
-    model: Model,
-    corpus: Iterable[AnnotatedText] | None = None,
-    *,
-    seed: int = 0,
-    progress: Progress | None = None,
+    model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0, progress: Progress | None = None
 ) -> pd.DataFrame:
     """Every head's positional measures on a corpus, raw and without the first position, beside uniform attention.
 
@@ -110,13 +106,7 @@ class Collector(Scoring):
     """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
 
     def __init__(
-        self,
-        model: Model,
-        *,
-        seed: int = 0,
-        heads: Heads | None = None,
-        n_untrained: int = 3,
-        repeats: int = _REPEATS,
+        self, model: Model, *, seed: int = 0, heads: Heads | None = None, n_untrained: int = 3, repeats: int = _REPEATS
     ):
         """Start from nothing. Without untrained models, `positional-head` has no bar and is left out.
 
@@ -133,9 +123,8 @@ class Collector(Scoring):
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         questions = positional.Questions(batch.rows, causal=self.heads.causal)
-        self.sums.add_prompts(
-            batch.groups, questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
-        )
+        heads, uniform = questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
+        self.sums.add_prompts(batch.groups, heads, uniform)
         self.modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
         windows = [*self.drawn, *((_lot(window), window) for window in batch.windows)]
         self.drawn = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda lot: lot[0])
@@ -197,9 +186,8 @@ def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
     """`count` rows of start + R + R as ids; R is drawn without replacement and holds no special token."""
     ordinary = torch.tensor(_ordinary_ids(model))
     generator = torch.Generator().manual_seed(whole_number("seed", seed))
-    rows_drawn = torch.stack(
-        [ordinary[torch.randperm(len(ordinary), generator=generator)[:length]] for _ in range(count)]
-    )
+    orders = [torch.randperm(len(ordinary), generator=generator)[:length] for _ in range(count)]
+    rows_drawn = ordinary[torch.stack(orders)]
     prefix = model.tokenizer.prefix[:1] if model.tokenizer else ()
     start = torch.tensor(prefix, dtype=torch.long).expand(count, len(prefix))
     return torch.cat([start, rows_drawn, rows_drawn], 1)

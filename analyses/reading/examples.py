@@ -100,10 +100,7 @@ def _tokens(model: Model, text: AnnotatedText) -> tuple[list[int], list[int]]:
 
 
 def find(
-    model: Model,
-    corpus: Iterable[AnnotatedText],
-    cut: Callable[[AnnotatedText], AnnotatedText | None],
-    count: int = 1,
+    model: Model, corpus: Iterable[AnnotatedText], cut: Callable[[AnnotatedText], AnnotatedText | None], count: int = 1
 ) -> list[AnnotatedText]:
     """The first passages, one a text at most, that `cut` finds in a corpus and the model can read."""
     passages = (cut(text) for text in islice(corpus, SEARCHED))

@@ -49,20 +49,13 @@ def named(marks: Bool[Tensor, "pair mark"], shares: Float[Tensor, "pair mark"] |
 
 @dataclass(frozen=True)
 class VisibleKeys:
-    """Every pair of a row and a key that it sees, with what each head gives it.
+    """Every pair of a row and a key that it sees, with what each head gives it."""
 
-    row        pair         the number of its row; ascending
-    group      row          the group of documents that a row belongs to; ascending
-    uniform    pair         what a head gives that looks at all tokens alike; above 0, adds up to 1 in a row
-    attention  pair head    adds up to 1 in a row
-    marks      pair mark    the keys that a rule names: the last verb, every noun
-    """
-
-    row: Int[Tensor, " pair"]
-    group: Int[Tensor, " row"]
-    uniform: Float[Tensor, " pair"]
-    attention: Float[Tensor, "pair head"]
-    marks: Bool[Tensor, "pair mark"]
+    row: Int[Tensor, " pair"]  # the number of its row; ascending
+    group: Int[Tensor, " row"]  # the group of documents that a row belongs to; ascending
+    uniform: Float[Tensor, " pair"]  # what a head gives that looks at all tokens alike; above 0, adds up to 1 in a row
+    attention: Float[Tensor, "pair head"]  # adds up to 1 in a row
+    marks: Bool[Tensor, "pair mark"]  # the keys that a rule names: the last verb, every noun
 
     @staticmethod
     def of(

@@ -5,9 +5,7 @@ A head adds up values, each times its attention weight and through W_O. Much att
 word in thirty, are computed from the queries and keys of a pass that makes no pattern.
 
 `Shuffled` is the null for attention: what would heads attend to that ask at random, as sharply as the trained ones do?
-Fresh weights of N(0, 0.02²) give scores that hardly spread, so any head with a preference beats them. Here the entries
-of each head's W_Q and W_K are shuffled. The heads read the trained model's stream, and their scores spread over a row
-as far as the trained head's do.
+Fresh weights of N(0, 0.02²) give scores that hardly spread, so any head with a preference beats them.
 """
 
 import copy
@@ -163,12 +161,7 @@ def sublayers(model: Transformer, stack: str, attention: str) -> Iterator[tuple[
 
 
 def read_patterns(model: Model, tokens: Tokens, sites: str, target: Tokens | None = None) -> Pattern:
-    """The patterns at `sites` (a glob), layer after layer, in float32; the pass ends with the last of them.
-
-    Args:
-        model, tokens, target: as in `interp.run`.
-        sites: names patterns of one attention of every layer (`"decoder.*.attn.pattern"`).
-    """
+    """The patterns at `sites` (`"decoder.*.attn.pattern"`), layer by layer, in float32; the pass ends with the last."""
     out = run(model, tokens, target=target, until=sites)
     return torch.cat([*out.activations.values()], 1).float()  # sums over rows want more than 8 bits
 

@@ -11,7 +11,6 @@ measure is a mean over eligible rows too, but `monotonicity`, which is a number 
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
@@ -157,27 +156,17 @@ def argmax_offsets(pattern: Pattern, rows: Rows) -> tuple[Scores, Scores]:
 
 @dataclass(frozen=True)
 class Crossing:
-    """What is known about the queries and keys of a batch of cross-attention patterns.
+    """What is known about the queries and keys of a batch of cross-attention patterns."""
 
-    scored   prompt query    True at the target's content tokens whose rows are counted here
-    target   prompt query    True at the target's real tokens
-    source   prompt key      True at the source's real tokens, which every query sees; padding stands behind them
-    """
-
-    scored: Bool[Tensor, "prompt query"]
-    target: Bool[Tensor, "prompt query"]
-    source: Bool[Tensor, "prompt key"]
+    scored: Bool[Tensor, "prompt query"]  # True at the target's content tokens whose rows are counted here
+    target: Bool[Tensor, "prompt query"]  # True at the target's real tokens
+    source: Bool[Tensor, "prompt key"]  # True at the source's, which every query sees; padding stands behind them
 
     @property
     def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
         """The pattern of a head that looks at all of the source alike: the baseline, through the same scorer."""
         real = self.source.to(REAL)
         return (real / real.sum(-1, keepdim=True))[:, None, None].expand(-1, 1, self.scored.shape[1], -1)
-
-    @cached_property
-    def off_diagonal(self) -> Float[Tensor, "prompt query key"]:
-        """|key / last key - query / last query|: 0 where both have come as far through their text, at most 1."""
-        return (_progress(self.target)[..., None] - _progress(self.source)[:, None]).abs()
 
 
 def _progress(real: Bool[Tensor, "prompt position"]) -> Float[Tensor, "prompt position"]:
@@ -202,7 +191,9 @@ def score_crossing(
     n_keys = source[:, int(sink_removed) :].sum(-1)[:, None, None]
     has_choice = rows & (n_keys >= 2)
     entropy = entropies(pattern) / n_keys.clamp(min=2).log()
-    diagonal = (pattern * crossing.off_diagonal[:, None].to(pattern)).sum(-1)
+    # |key / last key - query / last query|: 0 where both have come as far through their text, at most 1
+    off_diagonal = (_progress(crossing.target)[..., None] - _progress(source)[:, None]).abs()
+    diagonal = (pattern * off_diagonal[:, None].to(pattern)).sum(-1)
     eligible = [rows & (not sink_removed), has_choice, has_choice]
     sums = [(value * rows).sum(-1) for value, rows in zip((pattern[..., 0], entropy, diagonal), eligible, strict=True)]
     correlation, defined = _rank_correlation(pattern, rows)

@@ -60,12 +60,6 @@ class Bins:
         self.lift = _grouping([(side, sum(at >= edge for edge in _EDGES)) for side, at in self.fine])
         self.null = _grouping([(side, int(nulls.distance_bin(torch.tensor(min(at, 128))))) for side, at in self.fine])
 
-    def fine_of(self, n_queries: int, n_keys: int) -> Int[Tensor, "query key"]:
-        """The fine bin of each key's distance from each query; -1 for the query itself."""
-        offset = torch.arange(n_keys) - torch.arange(n_queries)[:, None]
-        nearest = torch.bucketize(offset.abs(), torch.tensor(_FINE), right=True) - 1
-        return nearest + len(_FINE) * (offset > 0)
-
 
 def _grouping(labels: Sequence[tuple[int, int]]) -> Float[Tensor, "fine bin"]:
     """Adds fine bins of one label up."""
@@ -114,7 +108,10 @@ def tag_sides(
 
     The first position is added where it is read, not taken off where it is not.
     """
-    fine, group = bins.fine_of(*allowed.shape[1:]).to(tags.device), bins.null.to(pattern)
+    query, key = (torch.arange(n, device=tags.device) for n in allowed.shape[1:])
+    offset = key - query[:, None]
+    nearest = torch.bucketize(offset.abs(), torch.tensor(_FINE, device=tags.device), right=True) - 1
+    fine, group = nearest + len(_FINE) * (offset > 0), bins.null.to(pattern)  # query key; -1 for the query itself
     inside, of_tag = one_hot(fine, len(bins.fine), pattern), one_hot(tags, asking.n_tags, pattern)
     rest, of_tag_behind = inside.clone(), of_tag.clone()
     rest[:, 0], of_tag_behind[:, 0] = 0, 0

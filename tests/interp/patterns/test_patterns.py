@@ -12,7 +12,7 @@ from worded import worded
 
 from analyses import coreference, part_of_speech
 from analyses.part_of_speech import RELATIONS, TAG_PAIRS
-from analyses.reading.attended import Attended
+from analyses.reading.inputs import Attended
 from analyses.reading.windows import Batch, Reading, Window
 from analyses.scoring.choices import Choices, Items
 from analyses.scoring.rules import WAYS, edges
