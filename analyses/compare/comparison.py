@@ -19,8 +19,8 @@ from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.corpora.serving import Serving, serving, unserved
 from analyses.measures.definitions import RANKED, UNITS
 from analyses.measures.findings import notable
-from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, gains, strictest, with_q
-from analyses.reading.token_ids import by_ids
+from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, strictest, values, with_q
+from analyses.reading.inputs import by_ids
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, refuse_unread
 from interp import InputError, Model
@@ -239,7 +239,7 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     rivals, rival_weights, rules = strictest(reporting, scores, weights, heads.count)
     n = totals.rows.sum(0).round().long().tolist()
-    choosing_gains = gains(choosing, heads.count)
+    choosing_gains = np.subtract(*values(choosing, heads.count))
     bests = {}
     for column, measure in enumerate(choosing.measures):
         if not UNITS[measure.unit].ranked or np.isnan(choosing_gains[:, column]).all():

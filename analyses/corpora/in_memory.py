@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.corpora.corpus import Corpus, annotations
-from analyses.reading.token_ids import TokenIds
+from analyses.reading.inputs import TokenIds
 from interp import Model
 from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError, inside

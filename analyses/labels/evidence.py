@@ -3,7 +3,7 @@ it, and a bar that heads which have learnt nothing do not reach.
 
 One half of the documents chooses, the other reports; on each, attention is scored beside its baselines and claimed keys
 are hidden. Heads whose W_Q and W_K keep their numbers in another order read the trained streams, as sharp as the
-trained ones (`interp.patterns.shuffled`); the trained heads read the words of a text in another order under its
+trained ones (`interp.patterns.one_attention`); the trained heads read the words of a text in another order under its
 annotation. Models of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar, which hardly
 anything fails.
 """
@@ -30,12 +30,12 @@ from analyses.labels.screen import Screen, Screened
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, notable
 from analyses.measures.head_tables import Collected, Heads, values
-from analyses.reading.samples import Sample
+from analyses.reading.inputs import Sample
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
 from interp import AnnotatedText, InputError, Model, Transformer
 from interp.initialisation import untrained
-from interp.patterns.shuffled import Shuffled, Streams
+from interp.patterns.one_attention import Shuffled, Streams
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
 _WORDS = 60  # of a document, that knock-outs read at most

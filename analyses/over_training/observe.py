@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch.nn.functional as F
 
-from analyses import coreference, cross_attention, part_of_speech, position
+from analyses import coreference, part_of_speech, position
 from analyses.behaviours import RECORDED
 from analyses.measures.head_tables import Heads, Scored, values
 from analyses.reading.windows import Reading
@@ -87,7 +87,7 @@ def _on_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: i
         return []
     how: Any = {"seed": seed, "heads": heads}
     collectors: list[Scoring] = (
-        [cross_attention.Collector(model, **how)]
+        [position.CrossingCollector(model, **how)]
         if heads.attention == "cross"
         else [
             position.Collector(model, **how, n_untrained=0),

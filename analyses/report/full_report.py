@@ -26,7 +26,7 @@ from analyses.over_training.training_runs import forming, when_formed
 from analyses.own_measures import as_behaviours
 from analyses.page import sections as doc
 from analyses.page.sections import Page, Part, Section
-from analyses.reading.token_ids import TokenIds, by_ids
+from analyses.reading.inputs import TokenIds, by_ids
 from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate

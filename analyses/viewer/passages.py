@@ -24,7 +24,7 @@ import interp
 from analyses.corpora.mentions import ALL_PRONOUNS, PRONOUNS
 from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Heads
-from analyses.reading.token_ids import TokenIds
+from analyses.reading.inputs import TokenIds
 from analyses.reading.windows import Window, windows
 from analyses.scoring.asked_words import asks
 from analyses.wording.head_names import Place

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from analyses import part_of_speech
+from analyses import coreference, part_of_speech
 from analyses.measures.findings import carriers, causes
-from analyses.tasks import causal_tests, gender_pairs
+from analyses.tasks import causal_tests
 from analyses.tasks.causal_tests import _effect_rows, _reporting, _right_answers
 from interp import Transformer, TransformerConfig
 from interp.initialisation import initialise
 from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
-from interp.patterns.shuffled import shuffled_copy
+from interp.patterns.one_attention import shuffled_copy
 from interp.statistics import shares
 from models import load
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
@@ -58,7 +58,7 @@ def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads
     """Of one person, whoever averages what it sees tells he from she."""
     copy = shuffled_copy(model, 1)
     (mine,), (copied,) = (
-        [task for task in gender_pairs.effects(each).tasks if task["task"] == "name-gender"] for each in (model, copy)
+        [task for task in coreference.effects(each).tasks if task["task"] == "name-gender"] for each in (model, copy)
     )
     assert (mine["accuracy"], mine["refused"]) == (1.0, None)
     assert copied["accuracy"] > 0.9
@@ -140,7 +140,7 @@ def test_what_one_half_of_the_pairs_chooses_is_reported_on_the_other():
 
 @pytest.fixture(scope="module")
 def two(model):
-    return gender_pairs._task(model, 40, 0, gender_pairs._two_people, "gender", "")
+    return coreference._task(model, 40, 0, coreference._two_people, "gender", "")
 
 
 def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model, two):
@@ -165,7 +165,7 @@ def test_every_pair_of_names_comes_before_any_comes_again(two):
 
 
 def test_the_default_is_right_about_one_person_and_of_two_in_some_sentences_alone(model):
-    found = gender_pairs.effects(model, pairs=120)
+    found = coreference.effects(model, pairs=120)
     two_people, one = (next(task for task in found.tasks if task["task"] == name) for name in ("gender", "name-gender"))
     assert one["refused"] is None
     assert one["accuracy"] == 1.0
@@ -181,7 +181,7 @@ def test_a_model_that_guesses_has_no_shares_and_is_not_swept(monkeypatch):
     model = load("default")
     initialise(model, 0)
     monkeypatch.setattr(causal_tests, "sweep", lambda *args, **options: pytest.fail("minutes of a large model"))
-    found = gender_pairs.effects(model)
+    found = coreference.effects(model)
     assert all("a coin would do as well" in task["refused"] for task in found.tasks)
     assert found.table.empty
 

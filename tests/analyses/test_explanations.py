@@ -14,7 +14,7 @@ from analyses.report.report_parts import SINKS, by_group
 from analyses.scoring.named_keys import FIRST, GROUPS, NAMES
 from interp import AnnotatedText, InputError
 from interp.annotation import ROOT, Mention
-from interp.patterns.visible_keys import VisibleKeys
+from interp.patterns.attention_models import VisibleKeys
 from models.planted import Planted, noise, offset, uniform
 
 TAGS = sorted(UNIVERSAL_TAGS)

@@ -12,7 +12,7 @@ from analyses.labels.evidence import CELL, HALVES
 from analyses.labels.knockouts import least
 from analyses.measures.findings import notable
 from analyses.measures.head_tables import BOTH_READINGS
-from analyses.reading.samples import Sample
+from analyses.reading.inputs import Sample
 from analyses.wording.head_names import HEAD
 from benchmarks.labels import readers_one, sinks_one
 from benchmarks.planted import compose, planted_texts

@@ -17,8 +17,18 @@ from analyses.report import illustrations as drawn
 from analyses.report.behaviour_sections import attention, cause
 from analyses.report.full_report import DEFINITIONS
 from analyses.report.scaffold import render
-from analyses.scoring.relations import NEAREST, OFFSETS
-from analyses.scoring.rules import ANTECEDENT, ANY, BEATS, FAILS, NO_RULE, OTHERS, UNTESTED, plain_name
+from analyses.scoring.rules import (
+    ANTECEDENT,
+    ANY,
+    BEATS,
+    FAILS,
+    NEAREST,
+    NO_RULE,
+    OFFSETS,
+    OTHERS,
+    UNTESTED,
+    plain_name,
+)
 from analyses.tasks.causal_tests import Effects
 from tests.analyses.headlines.hand_made_tables import effect_row, hand_made, heads_row, label_row
 from tests.pages import page_of, retold
