@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from analyses import corpora
 from analyses.behaviours import chosen
-from analyses.corpora.serving import serving
+from analyses.corpora.corpus import serving
 from analyses.figures.style import GREY, INK, PALE, SOFT, legend, panels, styled
 from analyses.labels import knockouts
 from analyses.labels.evidence import NOTABLE_EFFECT, affordable

@@ -15,8 +15,8 @@ import pandas as pd
 
 from analyses.behaviours import OURS
 from analyses.corpora import Corpus
+from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.corpora.in_memory import of_ids, random_ids
-from analyses.corpora.serving import Serving, serving, unserved
 from analyses.measures.definitions import RANKED, UNITS
 from analyses.measures.findings import notable
 from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, strictest, values, with_q

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analyses.behaviours import asked_of, vocabulary
 from analyses.corpora import Corpus
-from analyses.corpora.serving import Serving, serving, unserved
+from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.execution.side_by_side import meanwhile, side_by_side
 from analyses.figures import measure_name
 from analyses.headlines.sentences import attention_clause, rule_sentence, task_sentence

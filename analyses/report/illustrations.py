@@ -15,7 +15,7 @@ import pandas as pd
 
 from analyses import figures, position
 from analyses.figures import measure_name
-from analyses.figures.attention_lines import FAINTEST
+from analyses.figures.single_heads import FAINTEST
 from analyses.measures.definitions import UNITS, Behaviour
 from analyses.measures.findings import notable, shows, varied
 from analyses.measures.head_tables import Heads

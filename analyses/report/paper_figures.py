@@ -16,7 +16,7 @@ import pandas as pd
 from analyses import figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
-from analyses.execution.file_marks import PICTURES, TEXT_MARK, check_free
+from analyses.execution.provenance import PICTURES, TEXT_MARK, check_free
 from analyses.figures.curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
 from analyses.headlines.facts import WRITTEN, facts, in_order

@@ -115,8 +115,8 @@ def write(
             svgs = new.figures({each.name: each.figure for each in blocks if isinstance(each, Figure)})
             times = {"seconds": time.perf_counter() - began, "stages": say.seconds()}
             facts = _facts(described, page) | recorded(command=command, seed=seed, **times)
-            if shards.counts.n_read:
-                facts["shards_found"] = shards.counts.n_read  # measured before: not in the seconds
+            if shards.counts["read"]:
+                facts["shards_found"] = shards.counts["read"]  # measured before: not in the seconds
             sections = [Section("In short", page.summary), *page.sections, *_provenance(page, described, facts)]
             shapes = [] if page.overview else _shapes(described)  # where heads are seen first, models come later
             pending = [doc.caveat(TEXTS["to come"].format(page.unfinished))] if page.unfinished else []
@@ -141,7 +141,7 @@ def _resumable(shards: Shards) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, InputError) as error:
-        if not shards.counts.n_kept:
+        if not any(shards.counts.values()):
             raise
         why = str(error) or "nothing was written"
         kind = InputError if isinstance(error, InputError) else KeyboardInterrupt

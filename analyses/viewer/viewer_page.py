@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from analyses.execution.file_marks import check_free
+from analyses.execution.provenance import check_free
 from analyses.viewer.passages import Viewer
 from interp import InputError
 from interp.training.whole_files import file_above, replacing

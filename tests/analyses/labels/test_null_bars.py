@@ -35,7 +35,7 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
     def found(limit: int | None) -> int:
         corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [])
         evidence.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected()])
-        return shards.counts.n_read
+        return shards.counts["read"]
 
     assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
 

@@ -16,7 +16,7 @@ from worded import worded
 
 from analyses import coreference, corpora, report, runs
 from analyses.corpora import read
-from analyses.figures.attention_lines import best_heads
+from analyses.figures.single_heads import best_heads
 from analyses.labels import evidence
 from analyses.measures.head_tables import NO_ITEMS
 from interp import Tokenizer, Transformer, TransformerConfig
