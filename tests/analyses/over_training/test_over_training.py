@@ -14,9 +14,7 @@ import torch
 from commands import command
 from matplotlib.colors import to_hex
 from pages import Page, outside_addresses, page_of
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from worded import word_level
 
 from analyses import figures, report, runs
 from analyses.behaviours import OURS
@@ -36,7 +34,6 @@ from analyses.over_training.training_runs import (
     read_run,
     when_formed,
 )
-from analyses.page.sections import Section
 from analyses.position import repeated
 from analyses.report.paper_figures import drawings
 from analyses.report.scaffold import render
@@ -56,14 +53,9 @@ def texts(count: int, length: int = 60) -> list[AnnotatedText]:
     """Words without rhyme or reason, nouns and adjectives among them."""
     rng = random.Random(0)
     tags = {**dict.fromkeys(NOUNS, "NOUN"), **dict.fromkeys(ADJECTIVES, "ADJ")}
-    made = []
-    for number in range(count):
-        words = tuple(rng.sample(WORDS, length))
-        roots = (-1,) * length, ("root",) * length
-        made.append(
-            AnnotatedText(words, (True,) * length, f"d{number}", tuple(tags.get(w, "X") for w in words), *roots)
-        )
-    return made
+    roots = {"heads": (-1,) * length, "relations": ("root",) * length}
+    plain = [AnnotatedText.plain(" ".join(rng.sample(WORDS, length)), f"d{number}") for number in range(count)]
+    return [replace(text, tags=tuple(tags.get(word, "X") for word in text.words), **roots) for text in plain]
 
 
 @pytest.fixture(scope="module")
@@ -76,23 +68,23 @@ def grown() -> Transformer:
     return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
-def told(*lines: dict, cut: str = "") -> str:
-    return "".join(json.dumps(line) + "\n" for line in lines) + cut
-
-
-def look(step: int, induction: float, other: float = 0.02, **more: float) -> dict:
+def look(step: int, induction: float) -> dict:
     """A line as `train` writes it: two heads, of which L1.H1 gets the induction."""
-    heads = {"heads/induction/L0.H0": other, "heads/induction/L1.H1": induction, "baseline/induction": 0.01}
-    return {"step": step, "loss": 5.0, "rate": 0.1, "held_out/novels": 4.0, **heads, **more}
+    heads = {"heads/induction/L0.H0": 0.02, "heads/induction/L1.H1": induction, "baseline/induction": 0.01}
+    return {"step": step, "loss": 5.0, "rate": 0.1, "held_out/novels": 4.0, **heads}
 
 
 FORMING = [look(step, 0.02) for step in range(100, 2300, 100)] + [look(step, 0.8) for step in range(2300, 3100, 100)]
 
 
-def run_of(folder: Path, lines: list[dict], name: str = "run", **how):
+def record(folder: Path, *lines: dict, cut: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.jsonl").write_text(told(*lines))
-    return read_run(folder, name, load, **how)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + cut)
+    return folder
+
+
+def run_of(folder: Path, lines: list[dict], name: str = "run"):
+    return read_run(record(folder, *lines), name, load)
 
 
 class TestALook:
@@ -141,8 +133,8 @@ class TestALook:
     def test_each_kind_of_attention_of_two_stacks_has_a_name_of_its_own(self):
         plans = {"encoding": [[planted.offset(-1)]], "crossing": [[planted.offset(0), planted.uniform]]}
         model = Planted(WORDS[:9], [[planted.uniform]], n_ctx=32, start="<s>", **plans).build()
-        words = tuple(random.Random(0).choices(WORDS[:9], k=12))
-        found = measures(model, corpus=[AnnotatedText(words, (True,) * 12, f"d{n}") for n in range(2)])
+        words = " ".join(random.Random(0).choices(WORDS[:9], k=12))
+        found = measures(model, corpus=[AnnotatedText.plain(words, f"d{n}") for n in range(2)])
         assert found["heads/previous-token/encoder.L0.H0"] == pytest.approx(1, abs=1e-3)
         assert found["heads/previous-token/decoder.L0.H0"] < 0.5
         assert found["heads/monotonicity/cross.L0.H0"] > 0.99
@@ -192,8 +184,7 @@ class TestAPhaseChange:
 class TestARun:
     def test_what_it_recorded_is_read_but_no_cut_end_and_nothing_that_is_no_number(self, tmp_path):
         odd = {"step": 1, "loss": float("nan"), "held_out/a": "4", "heads/induction/L0.H0": None, "heads/x": 1.0}
-        (tmp_path / "metrics.jsonl").write_text(told(odd, *FORMING, cut='{"step": 3100, "heads/indu'))
-        run = read_run(tmp_path, "a", load)
+        run = read_run(record(tmp_path, odd, *FORMING, cut='{"step": 3100, "heads/indu'), "a", load)
         assert list(run.table.columns) == COLUMNS
         row = run.heads.query("step == 2300 and layer == 1 and head == 1 and measure == 'induction'").iloc[0]
         assert row[["value", "baseline", "attention"]].tolist() == [0.8, 0.01, "self"]
@@ -239,16 +230,13 @@ class TestARun:
 def steps(tmp_path_factory) -> Path:
     """A run of two snapshots, one of them damaged beside, whose record has losses alone."""
     folder = tmp_path_factory.mktemp("runs") / HOSTILE
-    backend = Backend(WordLevel({word: at for at, word in enumerate(["<unk>", *WORDS])}, unk_token="<unk>"))
-    backend.pre_tokenizer = WhitespaceSplit()
     stack = StackConfig(2, 11, 3, 5, 7, 29, len(WORDS) + 1, causal=True)
     for step in (10, 20):
-        model = Transformer(TransformerConfig(decoder=stack), Tokenizer(backend))
+        model = Transformer(TransformerConfig(decoder=stack), Tokenizer(word_level("<unk>", *WORDS)))
         initialise(model, step)
         save(model, folder / "steps" / f"{step:06d}")
     (folder / "steps" / "000030").mkdir()
-    (folder / "metrics.jsonl").write_text(told(*({"step": step, "loss": 9.0 - step / 10} for step in (10, 20))))
-    return folder
+    return record(folder, *({"step": step, "loss": 9.0 - step / 10} for step in (10, 20)))
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
@@ -329,12 +317,6 @@ def look_at(step: int, heads: int = 2, layers: int = 2, **values: float) -> dict
     return {"step": step, "loss": 5.0, "baseline/induction": 0.02, **found}
 
 
-def record(folder: Path, *lines: dict) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
-    return folder
-
-
 def curves(*values: float, baseline: float = 0.02) -> pd.DataFrame:
     """One head's looks, at steps 100, 200, ..."""
     about = {"stack": "decoder", "attention": "self", "layer": 1, "head": 0, "measure": "induction", "run": "r"}
@@ -365,8 +347,8 @@ class TestTheRule:
 
 class TestTheCard:
     def page_of(self, **tables: pd.DataFrame) -> Page:
-        look_at, first = overview({**hand_made(), **tables}, OURS)
-        return Page(render(look_at, [first], [Section("In short", ["Nothing more."])], {}))
+        line, first = overview({**hand_made(), **tables}, OURS)
+        return Page(render(line, [first], [], {}))
 
     def page(self, *values: float) -> Page:
         return self.page_of(forming=curves(*values), when_formed=when_formed(curves(*values)))
@@ -394,19 +376,19 @@ class TestTheCard:
         assert "0.020 at step 100, 0.920 at step 300, 0.300 at step 400; the strictest" in lost
 
 
+SHAPE = {"layers": 2, "heads": 3}
+
+
 class TestWhichRun:
     @pytest.fixture
     def model(self) -> Transformer:
         return tiny.model("gpt2")
 
-    def shape(self, model: Transformer) -> dict[str, int]:
-        return {"layers": model.config.last.n_layers, "heads": model.config.last.n_heads}
-
     def test_it_stands_with_the_model_or_in_training_or_above_a_snapshot(self, model, tmp_path):
         out = tmp_path / "mine"
         save(model, out)
         assert known(str(out), model) is None
-        looks = [look_at(step, **self.shape(model)) for step in (100, 200, 300)]
+        looks = [look_at(step, **SHAPE) for step in (100, 200, 300)]
         beside = record(out / "training" / "mine", *looks)
         found = known(str(out), model)
         assert found is not None
@@ -444,7 +426,7 @@ class TestWhichRun:
 
     def test_a_report_keeps_the_curves_and_says_where_they_are_from(self, model, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        run = given(record(tmp_path / "run", *(look_at(step, **self.shape(model)) for step in (1, 2))), load)
+        run = given(record(tmp_path / "run", *(look_at(step, **SHAPE) for step in (1, 2))), load)
         settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
         out = report.build(model, [], tmp_path / "out", training=run, **settled)
         left = runs.read(out)

@@ -9,12 +9,9 @@ import pytest
 from commands import command
 from pages import page_of
 from tiny import GPT2, randomise
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from worded import worded
+from worded import word_level, worded
 
-from analyses import coreference, corpora, report, runs
+from analyses import coreference, report, runs
 from analyses.corpora import read
 from analyses.figures.attention_lines import best_heads
 from analyses.labels import evidence
@@ -39,20 +36,17 @@ def test_no_common_pair_of_kinds_makes_no_scale():
 )
 def test_a_page_stands_where_no_usual_tag_or_relation_occurs(tmp_path, tags, relations):
     words = [f"w{at}" for at in range(12)]
-    lines = []
+    lines = ""
     for sentence in range(24):
         for at in range(6):
             word = words[(sentence * 5 + at * at) % 12]
-            about = tags[at % len(tags)], "_", "_", min(at, 1), relations[at % len(relations)], "_", "_"
-            lines.append("\t".join(map(str, [at + 1, word, word, *about])))
-        lines.append("")
-    (tmp_path / "odd.conllu").write_text("\n".join(lines) + "\n")
-    backend = Backend(WordLevel({word: at for at, word in enumerate(["?", *words])}, unk_token="?"))
-    backend.pre_tokenizer = WhitespaceSplit()
+            lines += f"{at + 1}\t{word}\t_\t{tags[at % len(tags)]}\t_\t_\t{min(at, 1)}\t{relations[at % 2]}\t_\t_\n"
+        lines += "\n"
+    (tmp_path / "odd.conllu").write_text(lines)
     config = TransformerConfig(decoder=replace(GPT2, n_layers=1, n_heads=2, d_vocab=13))
-    model = Transformer(config, Tokenizer(backend))
+    model = Transformer(config, Tokenizer(word_level("?", *words)))
     randomise(model)
-    texts = corpora.read(tmp_path / "odd.conllu")
+    texts = read(tmp_path / "odd.conllu")
     report.build(model, [texts], tmp_path / "out", behaviours=["part-of-speech"], pairs=2, labels=False, probes=False)
     heads = pd.read_csv(tmp_path / "out/tables/heads.csv")
     assert len(heads)
