@@ -51,16 +51,14 @@ def written(out: Path, given: Page, models=None, **how) -> dict:
     return json.loads((out / "run.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def model() -> Transformer:
-    return Transformer(TransformerConfig(decoder=LLAMA))
+MODEL = Transformer(TransformerConfig(decoder=LLAMA))
 
 
-def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
+def test_every_record_has_the_same_keys_whatever_was_measured(tmp_path):
     corpus = Corpus("texts", "fake", frozenset({"tags"}), "0" * 64, lambda: iter(()))
     given = page(corpora=[Source(corpus, values.UNUSED, {"measured": []})], facts={"own": 1}, models={"b": {"more": 2}})
-    one = written(tmp_path / "one", given, {"a": model}, seed=3, command="interp x")
-    two = written(tmp_path / "two", given, {"a": model, "b": model})
+    one = written(tmp_path / "one", given, {"a": MODEL}, seed=3, command="interp x")
+    two = written(tmp_path / "two", given, {"a": MODEL, "b": MODEL})
     none = written(tmp_path / "none", page())
     assert {*one} - {"name", "model", "own"} == {*two} - {"models", "own"} == {*none} - {"models"} == RECORDED
     assert (one["schema"], one["seed"], one["command"], one["own"]) == (SCHEMA, 3, "interp x", 1)
@@ -133,12 +131,12 @@ def test_the_record_says_how_long_each_stage_took(tmp_path):
     assert told == ["reading", "drawing", "the page is there\n", "reading", "writing figures"]
 
 
-def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_no_slips(model, tmp_path):
+def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_no_slips(tmp_path):
     paths = ("/somewhere/else/MiniLM/", "gum:/somewhere/gum", "../models/own", "org/name", "tales:100")
     assert [*map(short_name, paths)] == ["MiniLM", "gum", "own", "org/name", "tales:100"]
     small = Transformer(TransformerConfig(decoder=replace(LLAMA, n_layers=1)))
     defining = Page("What?", ["short"], [], definitions=[("n", "how many")])
-    for at, models in enumerate(({"/a/path/tiny": model}, {"a": small}, {"a": model, "b": small})):
+    for at, models in enumerate(({"/a/path/tiny": MODEL}, {"a": small}, {"a": MODEL, "b": small})):
         facts = written(tmp_path / str(at), defining, models, seed=7)
         source = (tmp_path / str(at) / "report.html").read_text("utf-8")
         assert slips(source) == []
