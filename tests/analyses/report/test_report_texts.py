@@ -155,13 +155,9 @@ def test_labels_are_told_with_their_heads():
     assert drawn.agreement_alt(labels, labels.iloc[:0]).endswith("None has a label.")
 
 
-def test_no_figure_of_a_report_has_its_title_or_caption_for_an_alternative(position_report):
-    page = (position_report / "report.html").read_text("utf-8")
+def test_no_figure_of_a_report_or_the_documentation_has_its_title_or_caption_for_an_alternative(position_report):
     assert len([tag for tag, _ in page_of(position_report).tags if tag == "figure"]) >= 4
-    assert retold(page) == []
-
-
-def test_pictures_of_the_documentation_say_what_is_to_be_seen():
+    assert retold((position_report / "report.html").read_text("utf-8")) == []
     root = Path(report.__file__).parents[2]
     pages = [root / "README.md", root / "models/checkpoints/default/README.md", *sorted(root.glob("docs/**/*.md"))]
     texts = [page.read_text("utf-8") for page in pages]

@@ -86,24 +86,22 @@ def test_padding_is_no_part_of_a_passage():
     np.testing.assert_array_equal(padded.weights, plain.weights)
 
 
-def planted(n_tokens: int = 6) -> Attention:
+def planted() -> Passage:
     """Layer 0: head 0 looks at the first token, head 1 one back, head 2 at itself; layer 1 everywhere alike."""
-    weights = np.zeros((2, 3, n_tokens, n_tokens), np.uint8)
-    at = np.arange(n_tokens)
-    weights[0, 0, :, 0] = 255
-    weights[0, 1, at, np.maximum(at - 1, 0)] = 255
-    weights[0, 2, at, at] = 255
-    weights[1] = np.tril(255 // np.arange(1, n_tokens + 1)[:, None] * np.ones(n_tokens, int))
+    weights, at = np.zeros((2, 3, 6, 6), np.uint8), np.arange(6)
+    for head, keys in enumerate((0, np.maximum(at - 1, 0), at)):
+        weights[0, head, at, keys] = 255
+    weights[1] = np.tril(255 // (at + 1)[:, None] * np.ones(6, int))
     tokens = tuple(f" t{each}" for each in at)
-    return Attention(Heads("decoder", 2, 3), tokens, tokens, weights)
+    return Passage((Attention(Heads("decoder", 2, 3), tokens, tokens, weights),))
 
 
 def test_heads_that_are_called_something_come_first_then_the_firmest():
-    page = viewer.page(Viewer((Passage((planted(),)),), {}), "?")
+    page = viewer.page(Viewer((planted(),), {}), "?")
     (picture,) = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
     assert picture.count("<line") == 6  # the firmest head looks one back, and the first token at itself
     assert "L0.H1 looks" in picture
-    named = Viewer((Passage((planted(),)),), {("decoder", "self", 1, 2): Called("induction", "position")})
+    named = Viewer((planted(),), {("decoder", "self", 1, 2): Called("induction", "position")})
     assert named.ordered[:2] == [("decoder", "self", 1, 2), ("decoder", "self", 0, 1)]
     assert {name[2:] for name in named.ordered[-2:]} == {(0, 0), (0, 2)}  # first token and itself tell least
     assert named.start == ("decoder", "self", 1, 2)
@@ -112,9 +110,8 @@ def test_heads_that_are_called_something_come_first_then_the_firmest():
 def test_what_a_page_has_no_room_for_is_left_out_last_first_and_said():
     random = np.random.default_rng(0).integers(3, 255, (2, 3, 40, 40), dtype=np.uint8)
     attention = Attention(Heads("decoder", 2, 3), ("x",) * 40, ("x",) * 40, random)
-    one = len(attention.packed(0, 0))
     called = {("decoder", "self", 1, 1): Called("induction"), ("decoder", "self", 0, 2): Called("self")}
-    seen = Viewer((Passage((attention,)),), called, budget=int(2.5 * one))
+    seen = Viewer((Passage((attention,)),), called, budget=int(2.5 * len(attention.packed(0, 0))))
     page = viewer.page(seen, "?")
     (found,) = data_of(page)["passages"][0]["attentions"]
     assert {*found["kept"]} == {"1.1", "0.2"}
@@ -142,7 +139,7 @@ def test_texts_show_as_text_whatever_they_hold(tmp_path):
 
 
 def test_nothing_on_the_page_needs_what_its_policy_forbids():
-    page = Page(viewer.page(Viewer((Passage((planted(),)),), {}), "?"))
+    page = Page(viewer.page(Viewer((planted(),), {}), "?"))
     assert unlisted(page) == []
     script = (Path(viewer.__file__).parent / "viewer.js").read_text()
     assert not re.search(r"eval\(|new Function|innerHTML|document\.write|fetch\(|XMLHttp", script)
@@ -199,12 +196,11 @@ def test_what_cannot_be_viewed_is_one_line(more, expected, tmp_path, monkeypatch
 
 
 MODEL = worded("</iframe><script>x</script>")
-MARKUP = "Tim saw the </iframe><script>x</script>"
 
 
 @pytest.fixture(scope="module")
 def viewed():
-    return run(MODEL, [MARKUP, "Sue saw"], capture="*.pattern")
+    return run(MODEL, ["Tim saw the </iframe><script>x</script>", "Sue saw"], capture="*.pattern")
 
 
 def test_a_run_is_shown_in_a_frame_that_reaches_nothing_around_it_or_a_picture_or_kept_as_a_page(viewed, tmp_path):
@@ -258,11 +254,10 @@ def lengths(passages) -> list[int]:
 
 
 def test_whole_sentences_that_fit_begin_the_first_texts():
-    model = worded()
+    model, too_short = worded(), sentences(1, "Tim saw")
     assert model.config.n_ctx == 29
-    too_short, too_long = sentences(1, "Tim saw"), sentences(1, "saw " * 61)
     beyond_context = sentences(9)  # its first seven sentences are 56 words
-    assert lengths(choose_passages(model, [too_short, too_long, beyond_context])) == []
+    assert lengths(choose_passages(model, [too_short, sentences(1, "saw " * 61), beyond_context])) == []
     assert lengths(choose_passages(model, [too_short, sentences(3), sentences(1), sentences(2)])) == [24, 8]
 
 
@@ -306,8 +301,7 @@ def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated(
 
 
 def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
-    (passage,) = read_texts(worded(), ["Tim saw the dog"])
-    assert lengths([passage]) == [4]
+    assert lengths(read_texts(worded(), ["Tim saw the dog"])) == [4]
     with pytest.raises(InputError, match="longer than the model's context of 29"):
         read_texts(worded(), ["saw " * 30])
     with pytest.raises(InputError, match="has no tokenizer"):
