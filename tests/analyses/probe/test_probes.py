@@ -175,16 +175,17 @@ class TestItems:
 
     def test_a_word_is_the_mean_of_its_pieces_at_every_site(self):
         built = Planted(["a", "b", "c", "-"], [[planted.offset(-1, remember=True)] * 3], n_ctx=24).build()
-        texts = [AnnotatedText(("a-b", "c"), (True, True), f"document {at}", tags=("X", "Y")) for at in range(3)]
+        texts = alike("a-b c", ("X", "Y"))[:3]
         (asked, *_) = choose(built, texts[:1], texts[1:], words=9, edges=0).windows["train"]
-        made = read_vectors(built, [asked])
+        words = read_vectors(built, [asked])["words"]
         out = run(built, "a-b c", capture=["decoder.0.resid_post", "decoder.0.attn.z"])
-        torch.testing.assert_close(made["words"].stream[1, 0], out["decoder.0.resid_post"][0, :3].mean(0))
-        torch.testing.assert_close(made["words"].stream[1, 1], out["decoder.0.resid_post"][0, 3])
-        torch.testing.assert_close(made["words"].heads[:, 0], out["decoder.0.attn.z"][0, :3].mean(0))
+        stream, z = out["decoder.0.resid_post"][0], out["decoder.0.attn.z"][0]
+        torch.testing.assert_close(words.stream[1], torch.stack([stream[:3].mean(0), stream[3]]))
+        torch.testing.assert_close(words.heads[:, 0], z[:3].mean(0))
 
     def test_long_texts_are_read_in_windows_and_every_word_once(self):
-        long = replace(tagged(1)[0], words=tagged(1)[0].words * 8, space_after=(True,) * 96, tags=tagged(1)[0].tags * 8)
+        (text,) = tagged(1)
+        long = replace(text, words=text.words * 8, space_after=(True,) * 96, tags=text.tags * 8)
         items = choose(model(), [long], tagged(3)[1:], words=10**6, edges=0)
         assert len(items.windows["train"]) > 2
         assert sorted(word for each in items.windows["train"] for word in each.words) == [*range(96)]
