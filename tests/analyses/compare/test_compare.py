@@ -254,14 +254,9 @@ def test_where_a_model_has_no_tokenizer_all_read_the_same_ids_for_position_alone
 # The page, the figures and the command.
 
 
-@pytest.fixture(scope="module")
-def written(copying, forgetful, texts, tmp_path_factory):
-    out = tmp_path_factory.mktemp("compare") / "out"
+def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(copying, forgetful, texts, tmp_path):
     models = {f"{HOSTILE} & one": copying, "forgetful": forgetful}
-    return report.compare(models, [texts], out, behaviours=POSITION, command="interp compare")
-
-
-def test_a_comparison_is_complete(written):
+    written = report.compare(models, [texts], tmp_path / "out", behaviours=POSITION, command="interp compare")
     facts = json.loads((written / "run.json").read_text())
     files = {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()}
     tables = {f"tables/{name}.{kind}" for name in ("compare", "heads") for kind in ("csv", "parquet")}
@@ -272,17 +267,13 @@ def test_a_comparison_is_complete(written):
     (text,) = facts["corpora"]
     assert (text["sha256"], text["documents"]) == ("0" * 64, 40)
     assert 0 < text["reporting_documents"] < 40
-
-
-def test_the_page_says_which_heads_one_model_lacks_and_holds_nothing_from_outside(written):
     page = page_of(written)
     text = " ".join(page.text.split())
     gain = pd.read_parquet(written / "tables" / "compare.parquet").set_index(["measure", "model"])["gain"]
     copies = gain["induction", f"{HOSTILE} & one"]
     assert f"None of its heads shows what some of {HOSTILE} & one’s do: same token, induction." in text
     assert f"+{copies:.3f} +" in text  # with its interval
-    assert unlisted(page) == []
-    assert outside_addresses(page) == []
+    assert (unlisted(page), outside_addresses(page)) == ([], [])
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 2
     assert all("induction" in (attrs["alt"] or "") for attrs in images)
