@@ -16,8 +16,8 @@ from torch import Tensor
 
 from analyses.measures.definitions import Measure, Rival
 from analyses.measures.head_tables import Collected, Heads, Scored
-from analyses.reading.attended import Pass
 from analyses.reading.examples import Head
+from analyses.reading.inputs import Pass
 from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Totals, group_of
 from interp.patterns.rows import SINKS, Pattern, argmax
@@ -32,19 +32,15 @@ _TOGETHER = 64  # pairs
 
 @dataclass(frozen=True)
 class Example:
-    """One pair as a figure shows it: a head of each kind, and the alignment that is known.
+    """One pair as a figure shows it: a head of the encoder, one of the decoder, one of cross-attention; the alignment.
 
-    patterns   `query key` by the head's name: of the encoder, of the decoder, and of cross-attention
-    source     the encoder's tokens
-    read       what the decoder has read last in each row
-    written    what it is to write there
-    aligned    name, rows and columns of each part in the cross-attention's pattern, from the first to after the last
+    `aligned` has name, rows and columns of each part in the cross-attention's pattern, from first to after the last.
     """
 
-    patterns: dict[str, Float[NDArray[floating], "query key"]]
-    source: list[str]
-    read: list[str]
-    written: list[str]
+    patterns: dict[str, Float[NDArray[floating], "query key"]]  # by the head's name
+    source: list[str]  # the encoder's tokens
+    read: list[str]  # what the decoder has read last in each row
+    written: list[str]  # what it is to write there
     aligned: list[tuple[str, Span, Span]]
 
 
@@ -96,10 +92,8 @@ def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY) -> list[Head]:
     *selves, cross = _kinds(model)
     table = measure(model, pairs)
     best = table.loc[table.loc[table["measure"] == part, "value"].idxmax()]
-    return [
-        *(_most_peaked(model, heads, pairs) for heads in selves),
-        Head(cross.stack, int(best["layer"]), int(best["head"])),
-    ]
+    peaked = [_most_peaked(model, heads, pairs) for heads in selves]
+    return [*peaked, Head(cross.stack, int(best["layer"]), int(best["head"]))]
 
 
 def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
@@ -111,14 +105,11 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
         pattern, _ = _read(model, kind, [pair])
         pattern_of_head = pattern[0, head.layer * kind.n_heads + head.head]
         patterns[f"{title} L{head.layer}.H{head.head}"] = pattern_of_head.double().cpu().numpy()
-    aligned = [
-        (
-            part.name,
-            _extent(_columns(target_tokenizer, pair.target, part.target)),
-            _extent(_columns(source_tokenizer, pair.source, part.source)),
-        )
-        for part in pair.parts
-    ]
+    aligned = []
+    for part in pair.parts:
+        rows = _columns(target_tokenizer, pair.target, part.target)
+        columns = _columns(source_tokenizer, pair.source, part.source)
+        aligned.append((part.name, (rows[0], rows[-1] + 1), (columns[0], columns[-1] + 1)))
     written = target_tokenizer.labels(target)
     start = target_tokenizer.label(model.config.target_start or 0)
     return Example(patterns, source_tokenizer.labels(source), [start, *written[:-1]], written, aligned)
@@ -175,10 +166,6 @@ def _columns(tokenizer: Tokenizer, text: str, span: Span) -> list[int]:
     n_prefix = len(tokenizer.prefix)
     pieces = enumerate(tokenizer.pieces(text).spans, n_prefix)
     return [at for at, (first, end) in pieces if first < span[1] and end > span[0]]
-
-
-def _extent(columns: Sequence[int]) -> Span:
-    return columns[0], columns[-1] + 1
 
 
 def _places(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "prompt place query key"]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from analyses import coreference, cross_attention, part_of_speech, position
+from analyses import coreference, part_of_speech, position
 from analyses.measures.definitions import Behaviour, Measure
 from analyses.measures.head_tables import Heads
 from analyses.wording.plain_words import Words
@@ -12,7 +12,7 @@ from interp import InputError
 OURS: dict[str, Behaviour] = {
     each.name: each for each in (position.BEHAVIOUR, part_of_speech.BEHAVIOUR, coreference.BEHAVIOUR)
 }
-ACROSS: dict[str, Behaviour] = {cross_attention.BEHAVIOUR.name: cross_attention.BEHAVIOUR}
+ACROSS: dict[str, Behaviour] = {position.CROSSING.name: position.CROSSING}
 """What cross-attention is asked instead of the behaviour of the same name."""
 RECORDED = {
     measure.name: measure.recorded

@@ -2,20 +2,23 @@
 
 Attention is read on texts with coreference chains: among the mentions before a pronoun, does the head choose one of its
 chain? Nearness and sameness of form solve most of such items, so they are the baselines, through the same scorer. The
-causal test (`analyses.tasks.gender_pairs`) swaps two people and asks which heads carry the gender of the right one.
+causal test swaps two people and asks which heads carry the gender of the right one. With one person a head need only
+remember the last name. With two, of different gender, the sentence decides: "Tim waved to Sue and closed" his eyes,
+"Tim watched Sue close" her eyes. So neither the first name nor the nearest is right.
 """
 
+import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
-from analyses.measures.definitions import BEHAVIOURS, Behaviour, Looks, Measure, Rival, declared, pieces_of
+from analyses.measures.definitions import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, declared, pieces_of
 from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Batch, Progress, Window, by_text
 from analyses.scoring.antecedents import (
@@ -30,9 +33,12 @@ from analyses.scoring.antecedents import (
 from analyses.scoring.choices import Choices, Items, Selections
 from analyses.scoring.collectors import Scoring, measured
 from analyses.scoring.rules import ANTECEDENT, Records, followed
-from analyses.tasks.gender_pairs import effects
-from interp import AnnotatedText, Model
+from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
+from interp import AnnotatedText, InputError, Model, TokenBatch
+from interp.patching import Pairs
+from interp.patching.pairs import first_difference
 from interp.patterns.rows import SINKS
+from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 
 
 def measure(
@@ -190,11 +196,8 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     for row, item in enumerate(items):
         words = np.array(item.candidates) - start[row]
         masks[0, row, words], masks[1, row, words] = True, item.correct
-    picks = {
-        rival.name: [item.candidates[rival.choice(item)] for item in items] - start
-        for rival in rivals
-        if isinstance(rival, Chooser)
-    }
+    choosers = [rival for rival in rivals if isinstance(rival, Chooser)]
+    picks = {rival.name: [item.candidates[rival.choice(item)] for item in items] - start for rival in choosers}
     order = np.append(np.arange(n), np.flatnonzero([item.named for item in items]))
     prompts, pronouns = [prompt for prompt, _, _ in questions], [item.pronoun for item in items] - start
     columns = np.array(prompts)[order], pronouns[order], np.arange(len(order)) >= n, *masks[:, order]
@@ -202,6 +205,88 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     ordered = {name: torch.from_numpy(words[order]).to(batch.device) for name, words in picks.items()}
     by_rule = {**ordered, RANDOM.name: None}
     return Items(batch, prompt, query, column.long(), candidates, right, by_rule, by_tag=False)
+
+
+# The causal test: a person's gender, from the name to the pronoun.
+
+_TWO_PEOPLE, _ONE_PERSON = DECLARED["tasks"]["gender"], DECLARED["tasks"]["name-gender"]
+
+
+def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
+    """Which heads carry gender to the pronoun, in two tasks.
+
+    `gender`: two people of different gender, who change places in the corrupted prompt. The answers are " his" and
+    " her", of the one whose eyes, mouth or hand it must be: in half of the pairs the subject, whom the other follows,
+    in half the one who is watched or let, who comes last. `name-gender`: one person, whose name is one of the other
+    gender in the corrupted prompt; the answers are " he" and " she" (or " He" and " She"), and a gender-neutral prompt
+    says how much of the answer was there anyway (Vig 2020). Names have equally many tokens, and either gender is the
+    clean one in half of the pairs.
+    """
+    tasks = {
+        "gender": partial(_task, model, pairs, seed, _two_people),
+        "name-gender": partial(_task, model, pairs, seed, _one_person, neutral=_ONE_PERSON["neutral"]),
+    }
+    return effects_of(model, BEHAVIOUR.name, tasks, seed=seed)
+
+
+class _Prompt(NamedTuple):
+    clean: str
+    corrupt: str
+    right: str
+    wrong: str
+    names: tuple[str, str]
+    frame: str
+
+
+def _two_people(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
+    frame = rng.choice(_TWO_PEOPLE["object" if number // 2 % 2 else "subject"])
+    clean, corrupt = (frame.format(one=one, other=other) for one, other in (names, names[::-1]))
+    return _Prompt(clean, corrupt, " his", " her", names, frame)
+
+
+def _one_person(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
+    frame, he, she = rng.choice(_ONE_PERSON["frames"])
+    clean, corrupt = (frame.format(name=name) for name in names)
+    return _Prompt(clean, corrupt, he, she, names, frame)
+
+
+def _task(
+    model: Model,
+    count: int,
+    seed: int,
+    prompt: Callable[[int, tuple[str, str], random.Random], _Prompt],
+    name: str,
+    question: str,
+    *,
+    neutral: str | None = None,
+) -> Task:
+    """Pairs of prompts, every second one with the other gender as clean; all names come before any comes again."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise InputError("this model has no tokenizer")
+    rng = random.Random(seed)
+    lengths = {name: len(tokenizer.pieces(name).ids) for name in (*MASCULINE_NAMES, *FEMININE_NAMES)}
+    name_pairs = [(m, f) for m in MASCULINE_NAMES for f in FEMININE_NAMES if lengths[m] == lengths[f]]
+    if not name_pairs:
+        raise InputError("no masculine and feminine name have the same number of tokens")
+    rng.shuffle(name_pairs)
+    prompts = [prompt(number, name_pairs[number % len(name_pairs)], rng) for number in range(count)]
+    prompts[1::2] = [
+        each._replace(clean=each.corrupt, corrupt=each.clean, right=each.wrong, wrong=each.right)
+        for each in prompts[1::2]
+    ]
+    clean, corrupt, right, wrong, names, frames = map(list, zip(*prompts, strict=True))
+    pairs = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
+    rows = []
+    for place in pairs.kept if neutral else ():
+        pronouns = tokenizer.continuation(right[place]), tokenizer.continuation(wrong[place])
+        start = pronouns[0][: first_difference(*pronouns)]
+        rows.append([*tokenizer.prefix, *tokenizer.pieces(frames[place].format(name=neutral)).ids, *start])
+    shared = dict(zip(("masculine name", "feminine name"), zip(*names, strict=True), strict=True)) | {"frame": frames}
+    clusters = {way: [values[place] for place in pairs.kept] for way, values in shared.items()}
+    answers = [right[place].strip().lower() for place in pairs.kept]
+    neutral_prompts = TokenBatch.from_rows(rows) if rows else None
+    return Task(name, question, pairs, neutral_prompts, pairs.left_out, clusters=clusters, answers=answers)
 
 
 BEHAVIOUR = Behaviour(

@@ -22,8 +22,8 @@ from analyses.reading.windows import Batch, Progress, Reading
 from analyses.scoring.collectors import refuse_unread
 from analyses.scoring.named_keys import BEFORE_ALL, BEHIND_ALL, GROUPS, NAMES, TAGS, TOKEN, Pairs
 from interp import AnnotatedText, InputError, Model
-from interp.patterns import choice_models, group_of, mixtures, pool
-from interp.patterns.visible_keys import VisibleKeys
+from interp.patterns import attention_models, group_of, pool
+from interp.patterns.attention_models import VisibleKeys
 from interp.statistics import estimate
 from interp.tokens import NO_WORD
 
@@ -68,12 +68,8 @@ def explain(
 ) -> Explained:
     """Fit both models to the attention of every head between the words of some stretches of text.
 
-    Args:
-        model: a transformer with a tokenizer.
-        corpus: any texts; what is not annotated has no rules.
-        heads: of which attention; by default that of a model of one stack.
-        seed: of which stretches are read, and of the intervals.
-        progress: called with the number of stretches read.
+    What is not annotated has no rules. `heads` are by default those of a model of one stack; `seed` is of which
+    stretches are read, and of the intervals; `progress` is called with the number of stretches read.
 
     Raises:
         InputError: the corpus is empty, has words of no more than one half of the documents, or words that the model
@@ -170,12 +166,7 @@ def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
 def explained(seen: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, seed: int = 0) -> pd.DataFrame:
     """Fit both models on even groups of documents, and report on odd ones: `COLUMNS` but for the corpus.
 
-    Args:
-        seen: the rows of both halves.
-        groups: by the name of each of their marks, which of `GROUPS` it belongs to. What begins with `TAG_PAIR` or
-            `FORM` is in the logit alone.
-        heads: those of `seen`, layer by layer.
-        seed: of the intervals.
+    `groups` says which of `GROUPS` each mark belongs to, by its name; `TAG_PAIR` and `FORM` are in the logit alone.
     """
     fitted, reported = seen.half(0), seen.half(1)
     occurs = fitted.marks.any(0).tolist()
@@ -187,10 +178,11 @@ def explained(seen: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, see
     mean_kl = kl.sum(0) / rows.sum()
     kl = torch.where(mean_kl < AS_UNIFORM, torch.nan, kl)
     ruled, reported_rules = (each.having([*rules.values()]) for each in (fitted, reported))
-    tables = [
-        _mixture(ruled, reported_rules, kl, named, heads, seed),
-        *_by_group(fitted, reported, kl, members, heads, seed),
-    ]
+    tables = [_mixture(ruled, reported_rules, kl, named, heads, seed)]
+    named = [*((group, group) for group in GROUPS), (ALL, ALL)]
+    for kind, totals in _by_group(fitted, reported, kl, members).items():
+        wholes = kl[:, None].expand_as(totals)
+        tables.append(_estimated(heads, kind, named[: totals.shape[1]], totals, wholes, seed))
     table = pd.concat(tables, ignore_index=True)
     table["kl"] = mean_kl.numpy()[table["layer"] * heads.n_heads + table["head"]]
     return table.assign(n=int(rows.sum()), documents=int((rows > 0).sum()))
@@ -205,9 +197,9 @@ def _mixture(
     seed: int,
 ) -> pd.DataFrame:
     """What part of each head's attention each rule has, and what the whole mixture explains."""
-    weights = mixtures.fit(fitted)
-    had = mixtures.shares(reported, weights)
-    totals = torch.cat([had, mixtures.closer(reported, weights)[:, None]], 1)
+    weights = attention_models.fit_mixture(fitted)
+    had = attention_models.mixture_shares(reported, weights)
+    totals = torch.cat([had, attention_models.mixture_gain(reported, weights)[:, None]], 1)
     rows = reported.rows()[:, None] + 0 * kl  # NaN where nothing is said
     wholes = torch.cat([rows[:, None].expand_as(had), kl[:, None]], 1)
     weight = torch.cat([weights + 0 * kl[0], torch.full_like(weights[:1], torch.nan)]).T.flatten()
@@ -215,16 +207,11 @@ def _mixture(
 
 
 def _by_group(
-    fitted: VisibleKeys,
-    reported: VisibleKeys,
-    kl: Float[Tensor, "group head"],
-    members: Sequence[Sequence[int]],
-    heads: Heads,
-    seed: int,
-) -> list[pd.DataFrame]:
+    fitted: VisibleKeys, reported: VisibleKeys, kl: Float[Tensor, "group head"], members: Sequence[Sequence[int]]
+) -> dict[str, Float[Tensor, "group part head"]]:
     """What each group of marks explains, from a logit of every set of groups, each begun where a smaller one ended."""
     numbers = range(len(GROUPS))
-    weights: dict[tuple[int, ...], Tensor] = {(): fitted.attention.new_zeros(fitted.marks.shape[1], heads.count)}
+    weights: dict[tuple[int, ...], Tensor] = {(): fitted.attention.new_zeros(fitted.marks.shape[1], kl.shape[1])}
     closer: dict[tuple[int, ...], Tensor] = {(): torch.zeros_like(kl)}
     for subset in (subset for size in numbers for subset in combinations(numbers, size + 1)):
         columns = [at for group in subset for at in members[group]]
@@ -233,8 +220,8 @@ def _by_group(
             continue
         fits, reads = (each.having(columns) for each in (fitted, reported))
         start = weights[subset[:-1]].clone()
-        start[columns] = choice_models.fit(fits, start=start[columns])
-        weights[subset], closer[subset] = start, choice_models.closer(reads, start[columns])
+        start[columns] = attention_models.fit_logit(fits, start=start[columns])
+        weights[subset], closer[subset] = start, attention_models.logit_gain(reads, start[columns])
 
     def adds(group: int, to: Sequence[int]) -> Float[Tensor, "group head"]:
         return closer[tuple(sorted((*to, group)))] - closer[tuple(to)]
@@ -253,12 +240,7 @@ def _by_group(
         "unique": [adds(group, other_groups[group]) for group in numbers],
         "shapley": shapley,
     }
-    named = [*((each, each) for each in GROUPS), (ALL, ALL)]
-    stacked = {kind: torch.stack(parts, 1) for kind, parts in kinds.items()}
-    return [
-        _estimated(heads, kind, named[: parts.shape[1]], parts, kl[:, None].expand_as(parts), seed)
-        for kind, parts in stacked.items()
-    ]
+    return {kind: torch.stack(parts, 1) for kind, parts in kinds.items()}
 
 
 def _estimated(

@@ -3,7 +3,7 @@
     mine = Measure("verb->negation", "from a verb to its negation", pairs=negations, needs=("relations",))
     report.build(model, corpora, out, behaviours=["position", mine])
 
-A measure of word pairs is scored as relations are (`analyses.scoring.relations`): the word that a head looks at hardest
+A measure of word pairs is scored as relations are (`analyses.scoring.rules`): the word that a head looks at hardest
 is the one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the
 claimed keys.
 """
@@ -25,7 +25,7 @@ from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.windows import Batch, Progress
 from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Readings, Scoring, measured
-from analyses.scoring.relations import OFFSETS, UNIFORM, pairs_of
+from analyses.scoring.rules import OFFSETS, UNIFORM, pairs_of
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Rows
 from interp.patterns.claimed import Claimed
@@ -52,12 +52,7 @@ OF_TOKENS = (EVERY_KEY, *map(_at, (-5, -4, -3, -2, -1, 1, 2, 3)))
 
 
 def own_behaviour(measures: Sequence[Measure], name: str = NAME, *, title: str = "") -> Behaviour:
-    """A behaviour of a user's measures.
-
-    Args:
-        measures: of word pairs or of claims, in shares.
-        name: the column `behaviour`.
-        title: the heading.
+    """A behaviour of a user's measures of word pairs or of claims, in shares; `title` is the heading.
 
     Raises:
         InputError: a measure that neither pairs words nor claims keys, or that does not count in shares.
@@ -106,14 +101,8 @@ def measure_pairs(
 ) -> pd.DataFrame:
     """How often every head's most attended word, from the first of each pair, is the second: rows of `tables/heads`.
 
-    Args:
-        model: a transformer of one stack with a tokenizer.
-        corpus: the texts.
-        pairs: of a text, the words that ask with the words that are sought, by their places among its words.
-        name: what the measure is called.
-        title: the same in plain words.
-        seed: of intervals.
-        progress: called with the number of texts read.
+    `pairs` gives the words of a text that ask with the words that are sought, by their places among its words. The
+    model has one stack; `title` says in plain words what the measure is; `progress` gets the number of texts read.
 
     Raises:
         InputError: the corpus is empty, no text has such a pair, or the model has no tokenizer.

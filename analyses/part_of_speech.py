@@ -17,13 +17,12 @@ from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Scoring, measured
-from analyses.scoring.relations import NEAREST, OFFSETS, RELATIONS, WAYS, edges
-from analyses.scoring.rules import RELATION, Records, followed
+from analyses.scoring.rules import NEAREST, OFFSETS, RELATION, RELATIONS, WAYS, Records, edges, followed
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
-from interp.patterns.tags import TagRows, TagTotals
+from interp.patterns.tags import TagTotals, tag_sides
 from interp.tokens import NO_WORD
 from models.stories.lexicon import NOUNS
 
@@ -114,7 +113,6 @@ def _tagged(shown: Window, query: str, key: str) -> Looks:
 
 
 _NOTHING = "the corpus has no word with a tag or relation that is measured: expected universal tags and dependencies"
-_UNSEEN = "relation ends left out: the other end is not visible"
 
 
 class Collector(Scoring):
@@ -134,14 +132,12 @@ class Collector(Scoring):
         """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
         self.relations = {*relations}
-        relation_measures = [relation_measure(name, way) for name in relations for way in WAYS]
-        self.records = Records(self.heads, relation_measures, (OFFSETS, NEAREST), RELATION) if rules else None
+        measures = [relation_measure(name, way) for name in relations for way in WAYS]
+        self.records = Records(self.heads, measures, (OFFSETS, NEAREST), RELATION) if rules else None
         if self.records is not None:
             self.records.unseen[:] = 0
-        pairs = edges(relations)
-        self.chosen = PairScorer(
-            self.heads, relation_measures, pairs, self.counts, unseen=_UNSEEN, records=self.records
-        )
+        unseen, pairs = "relation ends left out: the other end is not visible", edges(relations)
+        self.chosen = PairScorer(self.heads, measures, pairs, self.counts, unseen=unseen, records=self.records)
         self.lifts = Lifts(self.heads, tag_pairs)
         self.scorers = [self.chosen, self.lifts]
         if transposed:
@@ -189,11 +185,11 @@ class Lifts:
         by_word = batch.by_word(lambda text: [self.tags.get(tag, len(self.tags)) for tag in text.tags or ()])
         tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1 for none; an unlisted one has its own
         asking = totals.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
-        rows = TagRows(totals.bins, batch.pattern, other_words & visible, tags, asking)
-        totals.add(batch.groups, rows.with_first, asking, visible)
+        sides, rest = tag_sides(totals.bins, batch.pattern, other_words & visible, tags, asking)
+        totals.add(batch.groups, sides, asking, visible)
         visible_rest = visible.clone()
         visible_rest[..., 0] = False
-        self.totals["removed"].add(batch.groups, rows.without_first, asking, visible_rest, batch.sink.scale)
+        self.totals["removed"].add(batch.groups, rest, asking, visible_rest, batch.sink.scale)
 
     def scored(self) -> list[Scored]:
         """The sums of both readings."""

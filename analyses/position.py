@@ -20,8 +20,7 @@ from analyses.corpora.in_memory import random_ids
 from analyses.execution.side_by_side import side_by_side
 from analyses.measures.definitions import BEHAVIOURS, Behaviour, Measure, Rival, declared
 from analyses.measures.head_tables import Heads, Scored
-from analyses.reading.inputs import is_paired
-from analyses.reading.token_ids import by_ids
+from analyses.reading.inputs import by_ids, is_paired
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
 from analyses.scoring.collectors import Readings, Scoring, measured
 from analyses.tasks.causal_tests import Effects, Task, effects_of
@@ -31,8 +30,9 @@ from interp.errors import whole_number
 from interp.initialisation import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
-from interp.patterns import Rows, positional
+from interp.patterns import Rows, Totals, positional
 from interp.patterns.claimed import Claimed
+from interp.patterns.rows import SINKS
 from interp.tokens import NO_WORD
 
 _UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
@@ -42,11 +42,7 @@ _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 
 
 def measure(
-    model: Model,
-    corpus: Iterable[AnnotatedText] | None = None,
-    *,
-    seed: int = 0,
-    progress: Progress | None = None,
+    model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0, progress: Progress | None = None
 ) -> pd.DataFrame:
     """Every head's positional measures on a corpus, raw and without the first position, beside uniform attention.
 
@@ -110,13 +106,7 @@ class Collector(Scoring):
     """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
 
     def __init__(
-        self,
-        model: Model,
-        *,
-        seed: int = 0,
-        heads: Heads | None = None,
-        n_untrained: int = 3,
-        repeats: int = _REPEATS,
+        self, model: Model, *, seed: int = 0, heads: Heads | None = None, n_untrained: int = 3, repeats: int = _REPEATS
     ):
         """Start from nothing. Without untrained models, `positional-head` has no bar and is left out.
 
@@ -133,9 +123,8 @@ class Collector(Scoring):
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         questions = positional.Questions(batch.rows, causal=self.heads.causal)
-        self.sums.add_prompts(
-            batch.groups, questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
-        )
+        heads, uniform = questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
+        self.sums.add_prompts(batch.groups, heads, uniform)
         self.modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
         windows = [*self.drawn, *((_lot(window), window) for window in batch.windows)]
         self.drawn = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda lot: lot[0])
@@ -197,9 +186,8 @@ def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
     """`count` rows of start + R + R as ids; R is drawn without replacement and holds no special token."""
     ordinary = torch.tensor(_ordinary_ids(model))
     generator = torch.Generator().manual_seed(whole_number("seed", seed))
-    rows_drawn = torch.stack(
-        [ordinary[torch.randperm(len(ordinary), generator=generator)[:length]] for _ in range(count)]
-    )
+    orders = [torch.randperm(len(ordinary), generator=generator)[:length] for _ in range(count)]
+    rows_drawn = ordinary[torch.stack(orders)]
     prefix = model.tokenizer.prefix[:1] if model.tokenizer else ()
     start = torch.tensor(prefix, dtype=torch.long).expand(count, len(prefix))
     return torch.cat([start, rows_drawn, rows_drawn], 1)
@@ -270,3 +258,50 @@ BEHAVIOUR = Behaviour(
     bare={"n_untrained": 0},  # `positional-head` makes no label, so needs no bar
     null={"repeats": 16},
 )
+
+
+# Cross-attention, while the decoder writes: at the start of the source, everywhere, or along with it?
+
+_NO_ORDER = Rival("no order", 0.0)
+CROSSING_MEASURES = tuple(  # in the order of `positional.CROSSING`; the last is a number a text
+    declared("crossing", name, rivals=(_NO_ORDER if name == "monotonicity" else UNIFORM,), of_words=False)
+    for name in positional.CROSSING
+)
+
+
+class CrossingCollector(Scoring):
+    """Adds up the measures of cross-attention."""
+
+    def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None):
+        """Start from nothing."""
+        crossing = [kind for kind in Heads.every(model) if kind.attention == "cross"]
+        if heads is None and not crossing:
+            raise InputError("this model has no cross-attention: expected an encoder and a decoder")
+        super().__init__(model, CROSSING.name, heads or crossing[0])
+        self.totals = {sink: Totals.empty(self.heads.count + 1, len(positional.CROSSING)) for sink in SINKS}
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        if batch.crossing is None:
+            raise InputError(f"expected patterns of cross-attention: these are of {self.heads.title}")
+        patterns = batch.pattern, batch.crossing.uniform.to(batch.pattern)
+        for sink in SINKS:
+            sums = [
+                positional.score_crossing(pattern, batch.crossing, sink_removed=sink == "removed")
+                for pattern in patterns
+            ]
+            self.totals[sink].add(batch.groups, *(torch.cat(parts, 1) for parts in zip(*sums, strict=True)))
+
+    def scored(self) -> list[Scored]:
+        """What was added up. The order of keys that a text's rows favour by chance has no correlation with theirs."""
+        scored = []
+        for sink in SINKS:
+            totals = self.totals[sink]
+            parts = totals.scores, totals.weights, totals.rows
+            rows, order = Totals(*(part[..., :-1] for part in parts)), Totals(*(part[:, :-1, -1:] for part in parts))
+            scored.append(Scored(rows, CROSSING_MEASURES[:-1], sink))
+            scored.append(Scored(order, CROSSING_MEASURES[-1:], sink))
+        return scored
+
+
+CROSSING = Behaviour(**BEHAVIOURS["crossing"], measures=CROSSING_MEASURES, collector=CrossingCollector)

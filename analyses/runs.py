@@ -24,9 +24,9 @@ _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json, those th
     "seed": (lambda value: type(value) is int, "a whole number"),
     "command": (lambda value: isinstance(value, str), "what was typed"),
     "versions": (lambda value: isinstance(value, dict) and isinstance(value.get("interp"), str), "versions by package"),
-    SUMS: (lambda value: value is None or isinstance(value, dict), "a hash of each table"),
-    "name": (lambda value: value is None or isinstance(value, str), "the model's name, or none"),
-    "model": (lambda value: value is None or isinstance(value, dict), "facts about the model"),
+    SUMS: (lambda value: isinstance(value, dict | None), "a hash of each table"),
+    "name": (lambda value: isinstance(value, str | None), "the model's name, or none"),
+    "model": (lambda value: isinstance(value, dict | None), "facts about the model"),
     "corpora": (
         lambda value: (
             _is_list_of(value, dict)

@@ -46,8 +46,7 @@ from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Collected
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, measured
-from analyses.scoring.relations import RELATIONS
-from analyses.tasks import gender_pairs
+from analyses.scoring.rules import RELATIONS
 from benchmarks.console import arguments, machine, show
 from benchmarks.ngrams import KneserNey
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
@@ -286,7 +285,7 @@ def _antecedents(both: Measured, measures: Sequence[Measure]) -> Line:
 
 def gender(model: Transformer, pairs: int = NAMED) -> Line:
     """How often the right pronoun has the higher logit."""
-    task = gender_pairs.effects(model, pairs=pairs, seed=1).tasks[-1]
+    task = coreference.effects(model, pairs=pairs, seed=1).tasks[-1]
     facts = {name: round(task[name], 4) for name in ("accuracy", "clean", "corrupt", "neutral")}
     return {"pairs": task["n"], **facts, "refused": task["refused"], "met": task["accuracy"] >= TARGETS["gender"]}
 

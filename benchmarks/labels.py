@@ -77,7 +77,7 @@ from interp.annotation import ROOT
 from interp.config import LayerNorm, RMSNorm
 from interp.initialisation import initialise
 from interp.patterns.nulls import distance_bin
-from interp.patterns.shuffled import Shuffled, shuffled_copy
+from interp.patterns.one_attention import Shuffled, shuffled_copy
 from models import load
 from models.stories import stories
 

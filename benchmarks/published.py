@@ -22,7 +22,7 @@ from analyses.reading.windows import Reading
 from analyses.report.coreference_scores import REPORTING, RULES, coreference_scores
 from analyses.scoring.antecedents import RIVALS
 from analyses.scoring.collectors import collect
-from analyses.scoring.relations import RELATIONS
+from analyses.scoring.rules import RELATIONS
 from benchmarks.console import arguments
 from interp import InputError, Transformer
 from models import load

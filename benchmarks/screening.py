@@ -36,12 +36,12 @@ from torch import Tensor, nn
 
 from analyses import corpora
 from analyses.behaviours import chosen
-from analyses.corpora.serving import serving
+from analyses.corpora.corpus import serving
 from analyses.figures.style import GREY, INK, PALE, SOFT, legend, panels, styled
 from analyses.labels import knockouts
 from analyses.labels.evidence import NOTABLE_EFFECT, affordable
 from analyses.labels.screen import Screen
-from analyses.reading.samples import Sample
+from analyses.reading.inputs import Sample
 from benchmarks.console import arguments
 from interp import TokenBatch, Transformer
 from interp.patching.claimed_texts import Claim

@@ -17,7 +17,7 @@ import torch
 from analyses import corpora
 from analyses.reading.windows import Reading
 from analyses.scoring.choices import Items
-from analyses.scoring.relations import NEAREST, OFFSETS, RELATIONS, WAYS, edges
+from analyses.scoring.rules import NEAREST, OFFSETS, RELATIONS, WAYS, edges
 from benchmarks.console import arguments
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.annotation import AnnotatedText

@@ -34,7 +34,7 @@ from analyses import coreference, part_of_speech, position
 from analyses.corpora import read
 from analyses.reading.windows import Batch, Reading
 from analyses.scoring.choices import Items
-from analyses.scoring.relations import RELATIONS, edges
+from analyses.scoring.rules import RELATIONS, edges
 from benchmarks.console import arguments, machine, show
 from benchmarks.floor import GPT2, Shape
 from benchmarks.peers import bridged, gpt2

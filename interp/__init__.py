@@ -14,10 +14,9 @@ from interp.errors import InputError
 from interp.generation.generate import generate, stream
 from interp.generation.written import Written
 from interp.losses import loss, token_losses
-from interp.model import Model, Site
+from interp.model import Model, Site, sites
 from interp.patching import Pairs, Sweep, logit_difference, sweep
 from interp.running import Edited, Run, edited, run
-from interp.sites import sites
 from interp.tokens import TokenBatch, Tokenizer
 from interp.training import Phase, Plan, train
 from interp.transformer import Transformer

@@ -17,7 +17,7 @@ from models.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": {"interp", "models", "analyses"}}
-QUESTIONS = {"position", "cross_attention", "part_of_speech", "coreference", "probe"}
+QUESTIONS = {"position", "part_of_speech", "coreference", "probe"}
 HEAVY = {
     *("transformers", "transformer_lens", "matplotlib", "seaborn", "pandas", "jinja2", "huggingface_hub"),
     *("scipy.stats", "torch.distributed.tensor"),

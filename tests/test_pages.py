@@ -30,7 +30,7 @@ ELSEWHERE = {  # pages whose code runs in a test of their own
     "docs/own_corpora.md": "analyses/corpora/test_own_corpora.py",
     "docs/own_measures.md": "analyses/test_own_measures.py",
     "docs/paper_figures.md": "analyses/figures/test_paper_figures.py",
-    "docs/recipes.md": "analyses/test_pandas_recipes.py",
+    "docs/recipes.md": "analyses/test_runs.py",
 }
 HERE = [page for page in PAGES if blocks(page, "python") and page not in ELSEWHERE]
 MARKS = {page: [pytest.mark.slow] for page in SLOW}

@@ -96,25 +96,25 @@ class _Unread:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            self._leave(error)
+        with self._leaving():
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        try:
+        with self._leaving():
             self._stream.flush()
-        except OSError as error:
-            self._leave(error)
 
-    def _leave(self, error: OSError) -> None:
-        """What waits to be written, and all that follows, goes nowhere."""
-        if not isinstance(error, BrokenPipeError):
-            self.error = error
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """What waits to be written, and all that follows, goes nowhere where the stream takes nothing."""
+        try:
+            yield
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                self.error = error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 @contextmanager
@@ -135,10 +135,8 @@ def _open_closed() -> None:
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(nowhere, True)
     os.close(nowhere)
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the program ends)
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (until the program ends)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 if __name__ == "__main__":

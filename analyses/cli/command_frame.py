@@ -74,10 +74,7 @@ def _declared(parameter: inspect.Parameter, flags: Sequence[str] = (), **options
 
 
 def path(typed: str | Path) -> Path:
-    """A file's or a directory's name; an empty one, which an unset variable of the shell leaves, is no name.
-
-    It would mean the directory that one is in.
-    """
+    """A file's or a directory's name; not the empty one that an unset variable leaves, which means this directory."""
     if not str(typed):
         raise typer.BadParameter("expected the name of a file or directory, got '' ('.' is this directory)")
     return Path(typed)
@@ -122,8 +119,8 @@ class Request:
 def as_command(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
     """The command `name`: it ends in one line where something was wrong.
 
-    The command of a function that takes a `Request` leaves a directory, and has the options of `_leave` beside the
-    function's, except those that `COMMANDS` takes away (`without`).
+    That of a function that takes a `Request` leaves a directory, and has the options of `_leave` beside the function's,
+    but those that `COMMANDS` takes away (`without`).
     """
     first, *options = inspect.signature(body).parameters.values()
     run = partial(_leave, name, body) if first.name == "request" else body
@@ -183,7 +180,7 @@ def filled(text: str) -> str:
 
 
 def folded(*parts: str) -> str:
-    """What was written: its parts on one line where a terminal has room, else on a line each, with names whole."""
+    """Parts on one line where a terminal has room, else on a line each, with names whole."""
     line = "; ".join(parts)
     return line if len(line) <= COLUMNS else "\n".join(parts)
 
@@ -219,10 +216,9 @@ def opened(model: str, device: str, dtype: Dtype) -> "interp.Model":
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What the user got wrong, and Ctrl-C, SIGTERM or SIGHUP, end the command with one line and no traceback.
+    """What the user got wrong, what the system refuses, and signals end the command with one line and no traceback.
 
-    So does what no reader foresaw: a file that the system does not give, nesting or text beyond what can be read, and a
-    panic of the tokenizers' library. What is probably not what was meant is a line too.
+    What is probably not what was meant is a line too.
     """
     import warnings
 
@@ -262,10 +258,9 @@ def one_line() -> Iterator[None]:
 def _of_the_system(error: Exception) -> str:
     """What the system or the interpreter refused, in words."""
     match error:
-        case OSError(filename=None):
-            return f"the system refused: {error.strerror or error}"
         case OSError():
-            return f"{error.filename}: the system refused: {error.strerror or error}"
+            file = "" if error.filename is None else f"{error.filename}: "
+            return f"{file}the system refused: {error.strerror or error}"
         case RecursionError():
             return f"something that was read is nested too deep ({error})"
         case UnicodeError():
@@ -284,15 +279,15 @@ def end(message: str, code: int) -> NoReturn:
 def progressing(*, silent: bool = False) -> Iterator[Callable[[str, int], None]]:
     """A line on stderr that says what is being done and how many texts were read, and goes away at the end.
 
-    What ends in a line break stays. Nothing is said where it is to be `silent`.
+    What ends in a line break stays.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[texts]}")
     console = Console(stderr=True)
-    quiet = not console.is_terminal  # a log gets what was wrong, and nothing else
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet or silent) as bar:
+    disable = silent or not console.is_terminal  # a log gets what was wrong, and nothing else
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=disable) as bar:
         task = bar.add_task("starting", total=None, texts="")
 
         def say(stage: str, texts: int) -> None:

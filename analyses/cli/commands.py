@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from itertools import count, cycle
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, indent
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -175,7 +175,7 @@ def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet
     """Writes a page on which one can point at the tokens of a text."""
     with frame.progressing(silent=quiet) as progress:
         from analyses import viewer
-        from analyses.execution.file_marks import check_free
+        from analyses.execution.provenance import check_free
         from interp import InputError
 
         if out is None:
@@ -200,9 +200,9 @@ def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet
         passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, cycle(targets)))
         page = viewer.Viewer(passages, called, linked=True, first=first)
         viewer.write(page, out, lead=f"{frame.title(model)}, {page.size}", force=force)
-        first = f"{out}#{viewer.address(loaded, page.start)}"
-        written = frame.folded(f"wrote {out}: open it in a browser", f"it begins at {first}")
-        frame.tell(lambda: [written], lambda: {"out": str(out), "begins_at": first}, quiet=quiet, json=json)
+        begins = f"{out}#{viewer.address(loaded, page.start)}"
+        written = frame.folded(f"wrote {out}: open it in a browser", f"it begins at {begins}")
+        frame.tell(lambda: [written], lambda: {"out": str(out), "begins_at": begins}, quiet=quiet, json=json)
 
 
 def train(recipe, *, out, resume, changes, device, cache, measures, parallel, quiet, json) -> None:
@@ -300,14 +300,11 @@ def listing(
 
 
 def _size(number: int) -> str:
-    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= unit:
-            return f"{number / unit:.3g} {name}"
-    return f"{number:g} "
+    units = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    return next((f"{number / unit:.3g} {name}" for unit, name in units if number >= unit), f"{number:g} ")
 
 
 def _entry(name: str, *facts: str) -> Iterator[str]:
     """A name, and below it what is said of it."""
-    indent = " " * 4
     yield f"  {name}"
-    yield fill(" · ".join(facts), COLUMNS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    yield indent(fill(" · ".join(facts), COLUMNS - 4, break_on_hyphens=False), " " * 4)

@@ -13,15 +13,15 @@ from analyses.behaviours import OURS, vocabulary
 from analyses.cli import COLUMNS
 from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
-from analyses.experiments.experiment import Outcome
+from analyses.experiments.experiment import refusals
 from analyses.explanations import ALL
 from analyses.headlines.facts import WRITTEN, Fact, answers, facts_of, ranked
 from analyses.headlines.sentences import fact_clause, numbers
 from analyses.measures.definitions import RANKED
 from analyses.page.sections import SCHEMAS
 from analyses.runs import RunFolder
-from analyses.wording.head_names import Place, places
-from analyses.wording.plain_words import WORDS, Words
+from analyses.wording.head_names import HEAD, Place, places
+from analyses.wording.plain_words import WORDS
 from interp.errors import InputError
 
 _SENTENCES = 3  # of a run
@@ -34,18 +34,14 @@ _TABLES = WORDS["terminal"]  # by table: its title, which of its rows are shown,
 
 @dataclass(frozen=True)
 class Inspected:
-    """A head of a run: its facts, the first to be told first, and its rows of each table that has some.
-
-    `answers` says by task what its answer is called, `words` how labels are worded.
-    """
+    """A head of a run: its facts, the first to be told first, and its rows of each table that has some."""
 
     run: RunFolder
     name: str
     place: Place
     facts: Sequence[Fact]
     rows: Mapping[str, pd.DataFrame]
-    answers: Mapping[str, str]
-    words: Mapping[str, Words]
+    answers: Mapping[str, str]  # by task, what its answer is called
 
     def data(self) -> dict[str, Any]:
         """All of it, as JSON has it: what is undefined is null."""
@@ -57,13 +53,14 @@ class Inspected:
 
     def lines(self) -> Iterator[str]:
         """What a terminal shows."""
+        words = vocabulary(WRITTEN)
         model = self.run.model or ", ".join(each["name"] for each in self.run.facts.get("models", ()))
         yield from wrap(f"{self.name} of {model or 'the models'} in {self.run.folder}", COLUMNS)
         for kind, title in _KINDS.items():
             facts = [fact for fact in self.facts if fact.kind == kind]
             yield from ("", title) if facts else ()
             for fact in facts:
-                sentence, line = fact_clause(fact, self.name, self.words), "; ".join(numbers(fact))
+                sentence, line = fact_clause(fact, self.name, words), "; ".join(numbers(fact))
                 yield from wrap(f"- {sentence}.", COLUMNS, subsequent_indent="  ")
                 yield from wrap(line, COLUMNS, initial_indent="    ", subsequent_indent="    ")
         if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
@@ -87,22 +84,23 @@ def _plain(fact: Fact) -> dict[str, Any]:
 
 def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFrame:
     """The rows of a table that a terminal shows: the largest."""
+    if rows.empty:
+        return rows
     if name == "heads" and "unit" in rows:
         rows = rows.loc[(rows["sink"] == "kept") & rows["unit"].isin([*RANKED])]
-    if name == "explained" and len(rows):
+    if name == "explained":
         rows = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL)]
-    if name == "when_formed" and len(rows):
+    if name == "when_formed":
         rows = rows.dropna(subset=["formed_at"])
-    return rows.dropna(subset=[column]).nlargest(top, column) if len(rows) else rows
+    return rows.dropna(subset=[column]).nlargest(top, column)
 
 
 def inspect(run: RunFolder, name: str) -> Inspected:
     """What a finished run says of the head called `name`: `L3.H4`, or of several kinds `cross.L3.H4`."""
     tables = {each: run.table(each) for each in run.tables}
     by_head = {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
-    columns = [*Place._fields]
-    whole = [table.loc[:, columns] for table in by_head.values() if {*columns} <= {*table}]  # others: of one kind
-    rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=columns)
+    whole = [table.loc[:, HEAD] for table in by_head.values() if {*HEAD} <= {*table}]  # others: of one kind
+    rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=HEAD)
     heads = places(rows.fillna({"stack": "", "attention": "self"}))
     if not heads:
         raise InputError(f"{run.folder} has no table of heads: it has {', '.join(tables) or 'none'}")
@@ -110,24 +108,17 @@ def inspect(run: RunFolder, name: str) -> Inspected:
     head_rows = {each: rows for each, table in by_head.items() if len(rows := _rows(table, place))}
     facts = ranked(facts_of(run, tables).get(place, []))
     title = place.named(several=len({each.kind for each in heads}) > 1)
-    return Inspected(run, title, place, facts, head_rows, answers(tables), vocabulary(WRITTEN))
+    return Inspected(run, title, place, facts, head_rows, answers(tables))
 
 
 def summary(run: RunFolder) -> list[str]:
-    """The headline of a run, its first sentences and those of a user's own measures, and what was left out.
-
-    Nothing of runs that have none.
-    """
+    """The headline of a run, its first sentences and those of a user's own measures, and what was left out."""
     headline, sentences = run.facts.get("headline"), run.facts.get("sentences") or {}
     first = [*sentences][:_SENTENCES]
     of_user = [name for name in sentences if headline and name not in first and name not in OURS]
     rest = len(sentences) - len(first) - len(of_user)
-    return [
-        *([f"{headline}."] if headline else []),
-        *(sentences[name] for name in [*first, *of_user]),
-        *([f"{rest} more on the page."] * (rest > 0)),
-        *_left_out(run.facts),
-    ]
+    texts = [sentences[name] for name in [*first, *of_user]] + [f"{rest} more on the page."] * (rest > 0)
+    return [*([f"{headline}."] if headline else []), *texts, *_left_out(run.facts)]
 
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[str]:
@@ -137,14 +128,14 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"Measured on generated tales, as the text that was given is not annotated for it: {names}."
     not_asked: Mapping[str, str] = record.get("not_asked") or {}
     for why in dict.fromkeys(not_asked.values()):
-        titles = "; ".join(_experiment(name) for name, each in not_asked.items() if each == why)
+        titles = "; ".join(_title(name) for name, each in not_asked.items() if each == why)
         yield f"Experiments left out: {titles}: {why}."
     for name, outcome in (record.get("experiments") or {}).items():
-        if remark := Outcome.remarked({}, outcome.get("refused") or {}):
-            yield f"{_experiment(name)}: {remark[:1].lower()}{remark[1:]}"
+        if remark := " ".join(refusals(outcome.get("refused") or {})):
+            yield f"{_title(name)}: {remark[:1].lower()}{remark[1:]}"
 
 
-def _experiment(name: str) -> str:
+def _title(name: str) -> str:
     return EXPERIMENTS[name].title if name in EXPERIMENTS else name
 
 

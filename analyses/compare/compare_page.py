@@ -35,19 +35,11 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
         for key, row in zip(rows.index, rows.to_dict("records"), strict=True)
     }
     deep = {measure_name(each): [cells.get((each, name), "–") for name in names] for each in measures}
-    sources = [
-        Source(
-            each.corpus,
-            f"for {', '.join(each.asked)}",
-            {
-                "measured": list(each.asked),
-                "stood_in": each.stands_in,
-                "documents": len(each.documents),
-                "reporting_documents": each.reporting,
-            },
-        )
-        for each in comparison.used
-    ]
+    sources = []
+    for each in comparison.used:
+        facts = {"measured": list(each.asked), "stood_in": each.stands_in}
+        facts |= {"documents": len(each.documents), "reporting_documents": each.reporting}
+        sources.append(Source(each.corpus, f"for {', '.join(each.asked)}", facts))
     unused = [{"name": each.name, "kind": each.kind, "sha256": each.digest} for each in comparison.unused]
     return Page(
         title=f"How do the heads of {listed(names)} compare?",
@@ -61,7 +53,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
                 "The best head of each model",
                 [
                     _SENTENCES["best"].format(reference),
-                    doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], gains_alt(table)),
+                    doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], _gains_alt(table)),
                 ],
                 "best",
             ),
@@ -70,7 +62,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
                 [
                     _SENTENCES["depths"],
                     doc.Table(["measure", *names], [[measure, *row] for measure, row in deep.items()]),
-                    doc.Figure("compare-depth", depths, _TEXTS["depth"], depth_alt(deep, names)),
+                    doc.Figure("compare-depth", depths, _TEXTS["depth"], _depth_alt(deep, names)),
                 ],
                 "showing",
             ),
@@ -183,17 +175,15 @@ def _caveats(comparison: Comparison, used: Used, behaviour: str) -> list[str]:
     return texts + [f"Not measured in {each.name}: {each.left_out[behaviour]}." for each in lacking]
 
 
-def gains_alt(table: pd.DataFrame) -> str:
-    """What the figure of gains shows."""
+def _gains_alt(table: pd.DataFrame) -> str:
     texts = []
-    for measure, rows in headline(table).groupby("measure", sort=False):
+    for measure, rows in table.groupby("measure", sort=False):
         gains = [f"{row['model']} {number(row['gain'], sign=True)}" for row in rows.to_dict("records")]
         texts.append(f"{measure_name(str(measure))}: {', '.join(gains)}")
     return f"Gain of each model’s best head. {'; '.join(texts)}."
 
 
-def depth_alt(deep: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
-    """What the figure of depths shows: by measure, each model's cell."""
+def _depth_alt(deep: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
     pairs = {
         measure: [f"{name} {cell}" for name, cell in zip(names, row, strict=True)] for measure, row in deep.items()
     }

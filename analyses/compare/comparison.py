@@ -15,12 +15,12 @@ import pandas as pd
 
 from analyses.behaviours import OURS
 from analyses.corpora import Corpus
+from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.corpora.in_memory import of_ids, random_ids
-from analyses.corpora.serving import Serving, serving, unserved
 from analyses.measures.definitions import RANKED, UNITS
 from analyses.measures.findings import notable
-from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, gains, strictest, with_q
-from analyses.reading.token_ids import by_ids
+from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, strictest, values, with_q
+from analyses.reading.inputs import by_ids
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, refuse_unread
 from interp import InputError, Model
@@ -39,10 +39,7 @@ COMPARE_COLUMNS = [
 HEADLINE: dict[str, list[str]] = {
     name: [measure for measure in each.headline if each[measure].unit in RANKED] for name, each in OURS.items()
 }
-_GAIN_DIFFERENCE = (1, -1, -1, 1)  # value and baseline of one, each beside its counterpart in the other
-_VALUE_DIFFERENCE = (1, -1)
 _WITHOUT_WORDS = "position"
-_NO_HEAD = {"n_heads": 0, "mean_depth": float("nan")}
 Say = Callable[[str, int], object]
 
 
@@ -116,6 +113,8 @@ def compare(
     (`analyses.measures.findings`). `difference` is the gain less that of the first model, the reference, with a paired
     95% interval over documents and a two-sided p; `value_difference` the same without baselines. `q` and `value_q` are
     over all p of the table together. In `heads`, `q` is over all that is tested of one model, as in its own report.
+    An `InputError` refuses what cannot be compared: fewer than two models, one of two stacks, a damaged corpus, or
+    nothing that could be measured in two of the models.
 
     Args:
         models: by name, transformers; the first is the reference. Where one has no tokenizer, position alone is
@@ -124,10 +123,6 @@ def compare(
         behaviours: some of `position`, `part-of-speech`, `coreference`; all by default.
         seed: of everything random.
         progress: called with what is being done and the number of texts read.
-
-    Raises:
-        InputError: fewer than two models, one of two stacks, one without a tokenizer where behaviours are about words,
-            an unknown behaviour, an empty or damaged corpus, or none that could be measured in two of the models.
     """
     _refuse(models, behaviours)
     whole_number("seed", seed)
@@ -244,7 +239,7 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     rivals, rival_weights, rules = strictest(reporting, scores, weights, heads.count)
     n = totals.rows.sum(0).round().long().tolist()
-    choosing_gains = gains(choosing, heads.count)
+    choosing_gains = np.subtract(*values(choosing, heads.count))
     bests = {}
     for column, measure in enumerate(choosing.measures):
         if not UNITS[measure.unit].ranked or np.isnan(choosing_gains[:, column]).all():
@@ -278,20 +273,20 @@ def difference_columns(pairs: Sequence[tuple[Best, Best]], *, seed: int) -> list
         return []
     ratios = [[best.value, reference.value, best.baseline, reference.baseline] for best, reference in pairs]
     totals, weights = np.moveaxis(np.asarray(ratios), 0, -1).swapaxes(0, 1)  # ratio group pair, each
-    gain = contrast(totals, weights, _GAIN_DIFFERENCE, seed=seed)
-    value = contrast(totals[:2], weights[:2], _VALUE_DIFFERENCE, seed=seed)
+    gain = contrast(totals, weights, (1, -1, -1, 1), seed=seed)  # a baseline takes away from its value
+    value = contrast(totals[:2], weights[:2], (1, -1), seed=seed)
     columns = {"difference": gain.value, "difference_low": gain.low, "difference_high": gain.high, "p": gain.p}
     columns |= {"value_difference": value.value, "value_difference_low": value.low, "value_difference_high": value.high}
     return pd.DataFrame(columns | {"value_p": value.p}).to_dict("records")
 
 
 def _rows(behaviour: str, reads: Sequence[Read], seed: int) -> list[dict[str, Any]]:
-    """A row a measure that any model has and model that has it, measure by measure."""
     bests = [best_heads(read.collected[behaviour]) if behaviour in read.collected else {} for read in reads]
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for read, best in zip(reads, bests, strict=True):
         depths = read.heads.loc[read.heads["shows"].astype(bool)].groupby("measure")["depth"]
         counts = {str(name): {"n_heads": len(group), "mean_depth": float(group.mean())} for name, group in depths}
+        no_head = {"n_heads": 0, "mean_depth": float("nan")}
         for corpus in dict.fromkeys(head.corpus for head in best.values()):  # whose groups are the same
             names = [measure for measure, head in best.items() if head.corpus == corpus]
             gains = gain_columns([best[name] for name in names], seed=seed)
@@ -299,7 +294,7 @@ def _rows(behaviour: str, reads: Sequence[Read], seed: int) -> list[dict[str, An
             differences = difference_columns([(best[name], bests[0][name]) for name in common], seed=seed)
             for name, gain in zip(names, gains, strict=True):
                 row = {"behaviour": behaviour, "measure": name, "corpus": corpus, "model": read.name}
-                row |= {**best[name].columns, **gain, **counts.get(name, _NO_HEAD), "reference": reads[0].name}
+                row |= {**best[name].columns, **gain, **counts.get(name, no_head), "reference": reads[0].name}
                 rows[name, read.name] = row
             for name, difference in zip(common, differences, strict=True):
                 rows[name, read.name] |= difference

@@ -4,10 +4,9 @@ One document is one text: its sentences joined, with chains. Brackets of several
 
 GUM is CoNLL-U with an attribute `Entity` in the last column (CorefUD writes the same), so it has tags and relations
 too. "(12-person-1" opens a mention of entity 12, "12)" closes the one that opened last, "(12-person-1)" is a single
-word, and several follow each other without a space: "(3-place-1)12)". A mention in parts has
-"(12[1/2]-person-1 ... 12[1/2])" for the first of two. `# global.Entity` gives the order of the values between hyphens.
-A mention in parts becomes the stretch from its first word to its last; one of empty nodes alone is dropped. Bridging
-(`Bridge`) and split antecedents (`SplitAnte`) are no identity and not read.
+word, and several follow each other without a space: "(3-place-1)12)". `# global.Entity` gives the order of the values
+between hyphens. A mention in parts has "(12[1/2]-person-1 ... 12[1/2])" for the first of two; it becomes the stretch
+from its first word to its last. A mention of empty nodes alone is dropped. Bridging and split antecedents are not read.
 
 LitBank has novels in columns like those of CoNLL-2012, with the chains in the last. Words come without their spacing,
 so `spacing` puts back what a tokenizer expects to read.
@@ -32,7 +31,6 @@ _ENTITY = re.compile(r"([^\[\]]+)(?:\[([0-9]{1,6})/([0-9]{1,6})\])?")
 _IDENTITY = ("GRP", "eid")  # GUM's name and CorefUD's
 _HEADS = ("minspan", "MIN", "head")  # GUM's names and CorefUD's
 _AS_THEY_ARE = ("words", "space_after", "tags", "relations", "lemmas", "xpos", "feats", "misc")
-
 _T = TypeVar("_T")
 _Order = tuple[int, int | None]  # where among the values of a bracket the entity stands, and its head words
 _BEGIN = re.compile(r"#begin document \((.*)\)")
@@ -41,7 +39,7 @@ _CLITIC = re.compile(r"n['’]t|['’](s|ll|ve|m|d|re)", re.IGNORECASE)
 _CLOSING = frozenset((".", ",", ";", ":", "!", "?", "...", ")", "]", "}", "”", "’"))
 _OPENING = frozenset(("(", "[", "{", "“", "‘"))
 _DASHES = frozenset(("--", "—", "----"))
-_MIN_COLUMNS = 12  # CoNLL-2012 has at least 12 columns; LitBank writes 13
+_MIN_COLUMNS = 12  # of CoNLL-2012; LitBank writes 13
 
 
 @dataclass
@@ -89,10 +87,8 @@ class _Brackets(list[_OpenMention]):
 
     def _last(self, *state: object) -> _OpenMention | None:
         """The last mention of a chain of which so many parts of so many have begun, and so many ended."""
-        for mention in reversed(self):
-            if (mention.chain, mention.parts, len(mention.starts), len(mention.ends)) == state:
-                return mention
-        return None
+        states = (((each.chain, each.parts, len(each.starts), len(each.ends)), each) for each in reversed(self))
+        return next((mention for mention_state, mention in states if mention_state == state), None)
 
 
 def _sorted(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
@@ -173,10 +169,8 @@ class _GumDocument:
         numbers = [] if mention.heads in UNSAID else str(mention.heads).split(",")
         if not all(number.isdecimal() and len(number) < 10 and 1 <= int(number) <= len(words) for number in numbers):
             lines.number = mention.line
-            problem = (
-                f"expected head words from 1 to {len(words)} in the mention of entity {mention.chain} that opens here"
-            )
-            raise InputError(f'{problem}, got "{mention.heads}"')
+            problem = f"in the mention of entity {mention.chain} that opens here"
+            raise InputError(f'expected head words from 1 to {len(words)} {problem}, got "{mention.heads}"')
         candidates = [words[int(number) - 1] for number in numbers] or words
         head = min(candidates, key=lambda word: depth(word, tree)) if tree else candidates[-1]
         return Mention(words[0], words[-1] + 1, head, mention.chain)

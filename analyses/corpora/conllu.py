@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import PurePath
 from sys import intern
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import conllu
 from conllu.exceptions import ParseException
@@ -29,7 +29,6 @@ _HEAD = re.compile(r"[0-9]{1,9}|_")
 UNSAID = (None, "_", "")
 
 _attributes = lru_cache(maxsize=4096)(Attributes)  # words that are alike share what is said of them
-
 Row = conllu.Token
 
 
@@ -78,16 +77,13 @@ def _check_line(line: str) -> None:
 
 
 def _sentence(block: str, lines: Lines) -> Sentence:
+    parsers: dict[str, Any] = dict.fromkeys(("feats", "misc"), lambda columns, column: _attributes(columns[column]))
     try:
-        (rows,) = conllu.parse(block, field_parsers={"feats": _as_written, "misc": _as_written})
+        (rows,) = conllu.parse(block, field_parsers=parsers)
     except (ParseException, ValueError) as error:  # numbers in DEPS, which is not kept, are numbers all the same
         raise InputError(str(error)) from error
     _check_numbers(rows, lines)
     return Sentence(rows, rows.metadata)
-
-
-def _as_written(columns: Sequence[str], column: int) -> Attributes:
-    return _attributes(columns[column])
 
 
 def _check_numbers(rows: Sequence[Row], lines: Lines) -> None:
@@ -111,8 +107,7 @@ def _check_numbers(rows: Sequence[Row], lines: Lines) -> None:
 
 def annotate(sentence: Sentence, document: str) -> tuple[AnnotatedText, Mapping[int, int]] | None:
     """A sentence as a text, and by the numbers of its syntactic words their places in it; None where it has none."""
-    words = list(_surface_words(sentence.rows))
-    if not words:
+    if not (words := [*_surface_words(sentence.rows)]):
         return None
     index = {number: i for i, word in enumerate(words) for number in word.numbers}
     rows = [word.row for word in words]
@@ -147,7 +142,6 @@ class _SurfaceWord(NamedTuple):
 
 
 def _surface_words(sentence: Sequence[Row]) -> Iterator[_SurfaceWord]:
-    """The words as the text shows them: of a multiword token its words where they spell it out, else one word."""
     rows = {row["id"]: row for row in sentence if isinstance(row["id"], int)}
     spans = {row["id"][0]: row for row in sentence if isinstance(row["id"], tuple) and row["id"][1] == "-"}
     heads = {number: row["head"] for number, row in rows.items()}

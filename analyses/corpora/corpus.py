@@ -1,17 +1,20 @@
 """A corpus: a stream of annotated texts that can be read again and again, from files or from a generator.
 
-Nothing is kept but the text being read, so memory does not grow with the corpus.
+Nothing is kept but the text being read, so memory does not grow with the corpus. Each corpus is read once for all the
+questions that it serves.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
 from warnings import warn
 
-from analyses.corpora import chains, conllu, pronoun_choices, reader
+from analyses.corpora import chains, conllu, reader
+from analyses.corpora import pronoun_choices as choices
 from analyses.corpora.reader import Format, begins, has_columns
 from interp.annotation import AnnotatedText
 from interp.bounded_files import check_name, is_file, lines
@@ -23,15 +26,9 @@ _FORMATS = (
     Format("conllu", "CoNLL-U", "*.conllu", conllu.recognises, conllu.parse),
     Format("gum", "GUM (CoNLL-U with Entity)", "*.conllu", begins(f"# {chains.ORDER}"), chains.gum),
     Format("litbank", "LitBank (CoNLL-2012 columns)", "*.conll", begins("#begin document"), chains.litbank),
-    Format("gap", "GAP", "gap-*.tsv", has_columns(pronoun_choices.GAP), pronoun_choices.gap),
-    Format(
-        *("winogender", "Winogender", "all_sentences.tsv"),
-        has_columns(pronoun_choices.WINOGENDER),
-        pronoun_choices.winogender,
-    ),
-    Format(
-        *("winobias", "WinoBias", "*_stereotyped_type?.txt.*"), pronoun_choices.is_winobias, pronoun_choices.winobias
-    ),
+    Format("gap", "GAP", "gap-*.tsv", has_columns(choices.GAP), choices.gap),
+    Format("winogender", "Winogender", "all_sentences.tsv", has_columns(choices.WINOGENDER), choices.winogender),
+    Format("winobias", "WinoBias", "*_stereotyped_type?.txt.*", choices.is_winobias, choices.winobias),
     Format("paired", "two columns of source and target", "paired-*.tsv", reader.has_two_columns, reader.paired),
     Format("text", "plain text in paragraphs", "*.txt", None, reader.paragraphs, whole_files=True),
     Format("lines", "plain text in lines", "*.txt", None, reader.one_a_line, whole_files=True),
@@ -45,15 +42,13 @@ _COUNT, _SEED = 300, 1
 # ten million texts take hours to generate, and a seed fits in 64 bits
 _PARAMETERS = re.compile(r"(?:([1-9][0-9]{0,6})(?::([0-9]{1,18}))?)?", re.ASCII)
 _HASHED = 100  # so that the digest of a generated corpus changes with the grammar too
+_CALLED = {"tags": "tags", "relations": "dependencies", "chains": "coreference chains", "targets": "targets"}
+Text = TypeVar("Text")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts from one source. Iterating streams them anew each time.
-
-    Raises:
-        InputError: while iterating, where a later line of a file is malformed.
-    """
+    """Texts from one source. Iterating streams them anew each time; a malformed line is then an `InputError`."""
 
     name: str  # what was asked for: a path, or "stories:300:1", and what was done to it: "stories:300:1, first 20"
     kind: str  # a key of FORMATS or GENERATORS, "rows" of what `take` took, "joined" of several kinds
@@ -73,18 +68,17 @@ class Corpus:
     def head(self, n: int) -> "Corpus":
         """The first `n` texts, at least one.
 
-        As `map` and `filter` do, it gives a corpus that can be read again and again. Its name says what was done, its
-        digest depends on this one's and on what was done, and its first text is read at once.
+        As of `map` and `filter`, the name and the digest say what was done, and the first text is read at once.
         """
         if n < 1:
             raise InputError(f"head({n}): expected at least one text")
         return self._changed(f"first {n}", lambda: islice(self, n))
 
     def filter(self, keep: Callable[[AnnotatedText], bool], *, name: str | None = None) -> "Corpus":
-        """The texts of which `keep` is true; it is called for every text at every reading, and some must be left.
+        """The texts of which `keep` is true, at every reading; some must be left.
 
-        `name` is required: it stands in the corpus's name and digest for `keep`, which has no hash. It must change with
-        what `keep` does, as does f"longer than {n}".
+        `name` is required: it stands for `keep` in the corpus's name and digest, and must change with what `keep` does,
+        as does f"longer than {n}".
         """
         change = f"filter {_named(name, 'filter')}"
         return self._changed(change, lambda: (text for text in self if keep(text)))
@@ -182,11 +176,9 @@ def _files_in(directory: Path, kind: str | None) -> list[Path]:
     formats = [FORMATS[kind]] if kind else _RECOGNISED
     files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.matches(f) for each in formats))
     if not files:
-        patterns = ", ".join(dict.fromkeys(each.names for each in formats))
-        raise InputError(
-            f"{directory} holds no corpus: expected {patterns} directly inside, plain or with .gz after it"
-            + ("" if kind else f"; {_PLAIN}")
-        )
+        patterns, advice = ", ".join(dict.fromkeys(each.names for each in formats)), "" if kind else f"; {_PLAIN}"
+        expected = f"expected {patterns} directly inside, plain or with .gz after it"
+        raise InputError(f"{directory} holds no corpus: {expected}{advice}")
     return files
 
 
@@ -196,8 +188,8 @@ def _kind_of(files: Sequence[Path], path: Path) -> str:
     if not kinds:
         raise InputError(f"{path} is empty: expected a corpus with at least one text in it")
     if len(kinds) > 1:
-        choices = " or ".join(f"{kind}:{path}" for kind in kinds)
-        raise InputError(f"{path} holds files of several formats: choose with {choices}")
+        forced = " or ".join(f"{kind}:{path}" for kind in kinds)
+        raise InputError(f"{path} holds files of several formats: choose with {forced}")
     return kinds[0]
 
 
@@ -221,11 +213,10 @@ def _recognised(file: Path) -> str | None:
 
 
 def join(corpora: Sequence[Corpus], *, name: str | None = None) -> Corpus:
-    """The texts of several corpora, one after another.
+    """The texts of several corpora, one after another; a corpus may not come twice.
 
     It annotates what all of them do; what only some do is warned of, and left out. Documents of the same name are one
-    document. The digest is made from theirs, in their order; a corpus may not come twice. The `name` is by default
-    made of theirs.
+    document. The digest is made from theirs, in their order, and so is the `name` by default.
     """
     if not corpora:
         raise InputError("join: expected at least one corpus, got none")
@@ -266,3 +257,57 @@ def _named(name: str | None, method: str) -> str:
             f"it goes into the corpus's name and hash, for a function has no hash; got {name!r}"
         )
     return name
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A corpus, and the questions that one reading of it answers."""
+
+    corpus: Corpus
+    asked: Sequence[str]
+    stands_in: bool  # generated tales, since no given corpus has the annotations
+
+
+def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> list[Serving]:
+    """Every question with the first corpus that annotates what it needs, or with generated tales where none does.
+
+    What is `unserved` is not among them. `needs` has by question some of what `Corpus.annotates` may hold. Different
+    corpora of one name, by which tables and pages tell them apart, are an `InputError`.
+    """
+    by_name: dict[str, Corpus] = {}
+    for corpus in corpora:
+        if by_name.setdefault(corpus.name, corpus).digest != corpus.digest:
+            raise InputError(f"two corpora are called {corpus.name}: give them names that differ, as in take(name=...)")
+    skipped = unserved(needs, corpora)
+    first = {
+        question: next((corpus for corpus in corpora if need <= corpus.annotates), None)
+        for question, need in needs.items()
+        if question not in skipped
+    }
+    return [Serving(corpus or read(GENERATED), names, corpus is None) for corpus, names in sharing(first)]
+
+
+def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> dict[str, str]:
+    """The questions that are left out, with the reason: all texts given are plain, and these need annotation.
+
+    Who gives plain text alone asks about that text; tales stand in only for one kind of annotation beside another.
+    """
+    if strange := [each for each in corpora if not isinstance(each, Corpus)]:
+        raise InputError(f'expected a list of corpora, as corpora.read("tales") gives each; got {strange[0]!r}')
+    if not corpora or any(each.annotates for each in corpora):
+        return {}
+    plain, have = ", ".join(each.name for each in corpora), "has" if len(corpora) == 1 else "have"
+    return {
+        name: f"it needs {' and '.join(_CALLED[each] for each in sorted(need))}, and {plain} {have} no annotation; "
+        'add --corpus tales (in Python corpora.read("tales")) to measure it on generated text'
+        for name, need in needs.items()
+        if need
+    }
+
+
+def sharing(texts: Mapping[str, Text]) -> list[tuple[Text, list[str]]]:
+    """Each text once, with all questions that are asked of it; `texts` has the text of each question."""
+    served: dict[int, tuple[Text, list[str]]] = {}
+    for name, text in texts.items():
+        served.setdefault(id(text), (text, []))[1].append(name)
+    return list(served.values())

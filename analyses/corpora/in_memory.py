@@ -12,14 +12,13 @@ import numpy as np
 import pandas as pd
 
 from analyses.corpora.corpus import Corpus, annotations
-from analyses.reading.token_ids import TokenIds
+from analyses.reading.inputs import TokenIds
 from interp import Model
 from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError, inside
 
 _TEXT = "text"  # the column where none is named, and that of rows that are strings
 _TEXTS, _LONGEST = 100, 64  # random texts, and tokens of each at most
-_DIGITS = 8  # digits of the digest in a name that was not given
 
 
 def take(
@@ -37,8 +36,8 @@ def take(
 ) -> Corpus:
     """The rows of `data` as a corpus, a text a row.
 
-    All rows are read once, for the digest: SHA-256 of every text with all that is known of it. Rows without text are
-    left out, and the name says how many. What is changed in a frame or list later does not change the corpus.
+    All rows are read once, for the digest. Rows without text are left out, and the name says how many. What is changed
+    in a frame or list later does not change the corpus.
 
     Args:
         data: a pandas frame or series, one split of `datasets`, or a list of strings, of mappings by column, or of
@@ -92,7 +91,7 @@ def take(
     if annotates is None:
         raise InputError(f"{name or title} holds no text: expected at least one row with something in it")
     digest = sha.hexdigest()
-    full_name = name or f"{title}, {n_texts:,} text{'s' * (n_texts > 1)}, {digest[:_DIGITS]}"
+    full_name = name or f"{title}, {n_texts:,} text{'s' * (n_texts > 1)}, {digest[:8]}"
     if n_empty:
         full_name += f", without {n_empty:,} empty row{'s' * (n_empty > 1)}"
     return Corpus(full_name, "rows", annotates, digest, lambda: filter(None, texts(full_name)))
@@ -138,13 +137,11 @@ def _text(
 
 def _strings(value: Any, column: Any, labels: Sequence[str]) -> tuple[str, ...]:
     """A list of strings, or of numbers that stand for some."""
-    strings: list[str] = []
-    for entry in _list(value, column):
-        is_label = isinstance(entry, (int, np.integer)) and 0 <= entry < len(labels)
-        string = labels[int(entry)] if is_label else entry
-        if not isinstance(string, str) or not string.strip():
-            raise InputError(f'expected a list of strings in "{column}", got one with {entry!r}')
-        strings.append(string)
+    entries = _list(value, column)
+    is_label = [isinstance(entry, (int, np.integer)) and 0 <= entry < len(labels) for entry in entries]
+    strings = [labels[int(entry)] if known else entry for entry, known in zip(entries, is_label, strict=True)]
+    if wrong := [string for string in strings if not isinstance(string, str) or not string.strip()]:
+        raise InputError(f'expected a list of strings in "{column}", got one with {wrong[0]!r}')
     return tuple(strings)
 
 
@@ -181,16 +178,11 @@ def _is_missing(value: Any) -> bool:
 
 
 def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
-    """What the data is, where it has no name; its columns, None where rows are texts already; and its rows as of now.
-
-    Raises:
-        InputError: no rows, or rows that can be read only once.
-    """
+    """What the data is, where it has no name; its columns, None where rows are texts; and its rows as of now."""
     match data:
         case str() | bytes() | PurePath():
-            raise InputError(
-                "expected rows, got one string or path: corpora.read opens files, take([text]) takes one text"
-            )
+            advice = "corpora.read opens files, take([text]) takes one text"
+            raise InputError(f"expected rows, got one string or path: {advice}")
         case pd.DataFrame():
             return "a frame", list(data.columns), ()
         case pd.Series():

@@ -38,8 +38,8 @@ def is_pronoun(word: str) -> bool:
 def head_word(words: Sequence[str], start: int, end: int) -> int:
     """The index of the head of the mention words[start:end], where there is no parse.
 
-    It is the last word before the first preposition, relative pronoun or comma. The first word is never read as one
-    of these, so "that man in a hat" gives "man" and a mention always has a head.
+    It is the last word before the first preposition, relative pronoun or comma, which the first word never is: "that
+    man in a hat" gives "man".
     """
     stops = (i for i in range(start + 1, end) if words[i].lower() in _AFTER_HEAD)
     return next(stops, end) - 1

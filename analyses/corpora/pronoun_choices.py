@@ -91,8 +91,7 @@ def winogender(source: Lines) -> Iterator[AnnotatedText]:
         if answer not in _ANSWERS:
             raise InputError(f'expected 0 (the occupation) or 1 (the participant) as the answer, got "{answer}"')
         forms = dict.fromkeys(_FORMS[one_of("gender", gender, _FORMS)])
-        matches = re.finditer(rf"\b(?:{'|'.join(forms)})\b", sentence, re.IGNORECASE)
-        pronouns = [match.span() for match in matches]
+        pronouns = [match.span() for match in re.finditer(rf"\b(?:{'|'.join(forms)})\b", sentence, re.IGNORECASE)]
         marks = [
             Mark(*_only(_find(occupation, sentence), f'"{occupation}"', sentence), "occupation"),
             Mark(*_only(_find(participant, sentence), f'"{participant}"', sentence), "participant"),
@@ -108,11 +107,7 @@ def _only(spans: Sequence[Span], name: str, sentence: str) -> Span:
 
 
 def share_of_women(file: Path) -> dict[str, float]:
-    """Percent of those in each of Winogender's occupations who are women, by the US Bureau of Labor Statistics.
-
-    Raises:
-        InputError: the file has other columns, or a share (`bls_pct_female`) that is no number.
-    """
+    """Percent of those in each of Winogender's occupations who are women, by the US Bureau of Labor Statistics."""
     with inside(str(file)):
         shares = {row["occupation"]: row["bls_pct_female"] for row in _rows(Lines(lines(file), str(file)), _STATISTICS)}
         try:
@@ -144,14 +139,12 @@ def is_winobias(line: str) -> bool:
 def winobias(source: Lines) -> Iterator[AnnotatedText]:
     """One text a sentence. Sentences come in pairs about the same two occupations, and each brackets another one.
 
-    A document is such a pair. The pro-stereotyped and the anti-stereotyped file differ in pronouns alone, so their
-    pairs are one document, named without that part of the file's name: "type1.txt.dev:7". The name also tells the
-    conditions, ("pro", "type 1"), where the file is called so.
+    A document is such a pair, also of the pro-stereotyped with the anti-stereotyped file, which differ in pronouns
+    alone: "type1.txt.dev:7". The file's name tells the conditions, ("pro", "type 1").
     """
-    file = PurePath(source.source).name
+    file, filled = PurePath(source.source).name, filter(str.strip, source)
     name, match = _SIDE.sub("", file), _CONDITIONS.match(file)
     conditions = (match[1], f"type {match[2]}") if match else ()
-    filled = filter(str.strip, source)
     for number, line in enumerate(filled, start=1):
         first, partner_line = _sentence(line.strip()), next(filled, None)
         if partner_line is None:
@@ -185,10 +178,8 @@ def _occupations(sentence: _Sentence, partner: _Sentence) -> list[Mark]:
     start, end = sentence.occupation
     spans = [span for span in _find(partner.name, sentence.text) if span[1] <= start or end <= span[0]]
     if not spans:
-        raise InputError(
-            f'expected two sentences that bracket one each of the same two occupations, but "{partner.name}" is not '
-            f'beside "{sentence.name}" in "{sentence.text}"'
-        )
+        problem = f'"{partner.name}" is not beside "{sentence.name}" in "{sentence.text}"'
+        raise InputError(f"expected two sentences that bracket one each of the same two occupations, but {problem}")
     bracketed = [Mark(*span, "bracketed") for span in (sentence.occupation, *sentence.pronouns)]
     return [*bracketed, Mark(*spans[0], "other")]
 
@@ -208,8 +199,8 @@ def _rows(source: Lines, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
 def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
     """Running text as words, with the marked stretches as mentions.
 
-    Words are runs of letters and digits, with clitics ("n't", "'s") apart, and single other characters. A word is cut
-    where a mention begins or ends inside it. The words spell the text exactly but for spaces at its very end.
+    Words are runs of letters and digits, with clitics ("n't", "'s") apart, and single other characters; they are cut
+    where a mention begins or ends. They spell the text exactly but for spaces at its very end.
     """
     text = text.rstrip(" ")
     cuts = sorted({offset for mark in marks for offset in (mark.start, mark.end)})
@@ -222,9 +213,8 @@ def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
         head = head_word(words, start, end)  # without what follows a name: punctuation, a numeral, Jr and Sr
         head = next((i for i in range(head, start - 1, -1) if not _AFTER_NAME.fullmatch(words[i])), head)
         mentions.append(Mention(start, end, head, mark.chain))
-    return AnnotatedText(
-        words=words, space_after=tuple(space for _, _, space in pieces), document=document, mentions=tuple(mentions)
-    )
+    spaces = tuple(space for _, _, space in pieces)
+    return AnnotatedText(words=words, space_after=spaces, document=document, mentions=tuple(mentions))
 
 
 def _find(phrase: str, text: str) -> list[Span]:

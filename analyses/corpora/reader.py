@@ -1,9 +1,8 @@
 """How is a file read? A format says which files are in it, and makes texts of their lines, within limits.
 
-What is beyond a limit is refused before it costs the memory and hours that it would. Formats without annotation are
-here too: a text a paragraph, a text a line, or a source and a target in two columns. Words are what spaces separate, so
-a line break inside a paragraph reads as a space. Nothing in a file says that it is plain text, so its kind must be
-given. Two columns have a first line of names ("word", "phonemes"), and a pair a line below.
+What is beyond a limit is refused before it costs memory and hours. Formats without annotation are here too: a text a
+paragraph, a text a line, or a source and a target in two columns under a line of their names. Words are what spaces
+separate. Nothing in a file says that it is plain text, so its kind must be given.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,7 @@
 """How does an analysis leave a directory that is either whole or not there?
 
 Everything is written beside the directory first and moved into it at the end, `run.json` last. A later run removes the
-files that an earlier `run.json` names as its own; files of anyone else are never touched. What is ready long before the
-rest may be shown: it is moved whole, and `run.json` says what is still to come.
+files that an earlier `run.json` names; others are never touched. What is ready long before the rest may be shown.
 """
 
 import csv
@@ -23,8 +22,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 
-from analyses.execution.file_marks import MAKER
-from analyses.execution.provenance import digest
+from analyses.execution.provenance import MAKER, digest
 from analyses.execution.side_by_side import side_by_side
 from interp.bounded_files import whole
 from interp.errors import InputError
@@ -35,7 +33,6 @@ RUN = "run.json"
 SUMS = "tables_sha256"  # the key of the tables' hashes by name, of their Parquet files
 UNFINISHED = "unfinished"  # the key of what is still to come
 _MOVING = "what was being moved in"  # its value while one run's files take the place of another's
-_FOLDERS = ("tables", "figures")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the start of one
 _SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "none"}  # the same bytes each time; text stays text
 _DPI = 130
@@ -45,9 +42,8 @@ class Output:
     """A directory in the making; `files` are the names written so far, relative to it."""
 
     def __init__(self, folder: Path, out: Path):
-        self.folder, self.out = folder, out
+        self.folder, self.out, self.shown = folder, out, False
         self.files: list[str] = []
-        self.shown = False
         self._pictures: dict[str, tuple[Figure, dict[str, bytes]]] = {}  # what was shown before is not drawn again
 
     @property
@@ -146,8 +142,7 @@ def _is_free(out: Path, command: str) -> bool:
 def writing(out: str | Path) -> Iterator[Output]:
     """Collect files, and move them into `out` when the block ends well; when it does not, only what was shown stays.
 
-    An `InputError` where `out` is a file, cannot be written, is being written by another process, or holds files by our
-    names that no run of ours wrote.
+    An `InputError` where `out` cannot be written, or holds files by our names that no run of ours wrote.
     """
     out = Path(out).resolve()
     parents = _make_parents(out)
@@ -167,10 +162,7 @@ def writing(out: str | Path) -> Iterator[Output]:
 
 
 def defused(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with an apostrophe before every text, and column, that a spreadsheet would run as a formula.
-
-    Those begin with one of = + - @, a tab or a carriage return, as tokens of a text do. Numbers stay as they are.
-    """
+    """The table with an apostrophe before every text, and column, that a spreadsheet would run as a formula."""
 
     def harmless(cell: Any) -> Any:
         return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
@@ -280,7 +272,7 @@ def _cannot(place: Path, error: OSError, out: Path) -> str:
 def _refuse_foreign(names: Iterable[str], out: Path) -> None:
     earlier = earlier_files(out)
     folders = [str(above) for name in names for above in PurePosixPath(name).parents if above.parts]
-    for name in (*folders, *_FOLDERS):
+    for name in (*folders, "tables", "figures"):
         if os.path.lexists(out / name) and ((out / name).is_symlink() or not (out / name).is_dir()):
             raise InputError(f"{out / name} is no folder, where there is to be one: remove it, or choose another --out")
     if foreign := [name for name in names if name not in earlier and os.path.lexists(out / name)]:

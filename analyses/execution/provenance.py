@@ -1,8 +1,11 @@
-"""What were these numbers made from? Hashes of models and texts, versions, processor: what every `run.json` has.
+"""What were these numbers made from, and which files did we write?
 
-A model's `fingerprint` is one hash of all that its numbers depend on: settings, tensors in memory, tokenizers, edits. A
-function of the user's own has no hash: code that reads the same may use other values. A model that runs one has no
-fingerprint, and what was measured with it is not kept for another run.
+Every `run.json` has hashes of models and texts, versions and the processor. Files name their maker where their format
+has a place for it, and a command replaces only such files of its own.
+
+A model's `fingerprint` is one hash of all that its numbers depend on. A function of the user's own has no hash: code
+that reads the same may use other values. A model that runs one has no fingerprint, and what was measured with it is not
+kept for another run.
 """
 
 import hashlib
@@ -13,6 +16,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -26,6 +30,7 @@ from interp.edits import SelectiveEdit
 from interp.errors import inside
 from interp.running import Edited
 from interp.tokens import tokenizing
+from interp.training.whole_files import check_kind
 from models.huggingface.model_files import digest_as_read
 from models.quantization import Int8
 
@@ -35,8 +40,21 @@ PACKAGES = (
     *("matplotlib", "seaborn", "tokenizers", "safetensors"),
 )
 RUNNERS = ("torchao", "transformers", "transformer-lens")  # which run some models
+MAKER = "interp"  # the value of `made_by`, of a page's generator and of a picture's creator
+TEXT_MARK = f"made_by: {MAKER}\n"  # the last line of a text
+PICTURES: Mapping[str, Mapping[str, Any]] = {  # the metadata of pictures by format: the same bytes each time
+    "pdf": {"Creator": MAKER, "CreationDate": None},
+    "svg": {"Creator": MAKER, "Date": None},
+    "png": {"Software": MAKER},
+}
+_MARKS = (
+    f'<meta name="generator" content="{MAKER}">',
+    f"/Creator ({MAKER})",
+    f"<dc:title>{MAKER}</dc:title>",
+    f"tEXtSoftware\0{MAKER}",
+)
+_END = 1 << 16  # bytes at the start and at the end of a file in which its maker is named
 _LIBRARIES = {"interp", "models", "torch", "torchao", "transformers", "transformer_lens"}
-_CONFIGS = {"config", "cfg"}
 
 
 def recorded(*, command: str, seed: int, seconds: float, stages: Mapping[str, float]) -> dict[str, Any]:
@@ -45,10 +63,7 @@ def recorded(*, command: str, seed: int, seconds: float, stages: Mapping[str, fl
     Stages that ran at once each count in full, so they may add up to more than the whole by the clock.
     """
     return {
-        "schema": SCHEMA,
-        "command": command,
-        "seed": seed,
-        "versions": versions(),
+        **{"schema": SCHEMA, "command": command, "seed": seed, "versions": versions()},
         "processor": platform.processor() or platform.machine(),
         "seconds": round(seconds, 1),
         "stages": {stage: round(seconds, 1) for stage, seconds in stages.items()},
@@ -59,10 +74,9 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Versions of Python, the platform and the packages that a number may depend on."""
     installed = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
     for package in packages:
-        try:
+        installed[package] = "not installed"
+        with suppress(PackageNotFoundError):
             installed[package] = version(package)
-        except PackageNotFoundError:
-            installed[package] = "not installed"
     return installed
 
 
@@ -70,20 +84,16 @@ def model_facts(model: Model) -> dict[str, Any]:
     """A model's shape, size and precision, and the hashes that tell it from others.
 
     Models with the same `fingerprint` compute the same; one that has none says why in `no_fingerprint`. `sha256` is
-    that of the weight files as they were read, which their publisher may name; None where they have changed or gone
-    since, or there were none. Models with the same hash of a tokenizer read the same tokens.
+    that of the weight files as they were read; None where they have changed or gone since, or there were none.
     """
-    identity: dict[str, str | None] = {"fingerprint": None}
     try:
-        identity["fingerprint"] = fingerprint(model)
+        identity = {"fingerprint": fingerprint(model)}
     except InputError as error:
-        identity["no_fingerprint"] = str(error)
-    edited: list[str] = []
-    plain = model
+        identity = {"fingerprint": None, "no_fingerprint": str(error)}
+    plain, edited = model, list[str]()
     while isinstance(plain, Edited):
         plain, edited = plain.model, [*plain.edits, *edited]
-    modules = [*plain.modules()] if isinstance(plain, nn.Module) else []
-    weights = plain.parameters() if isinstance(plain, nn.Module) else ()
+    modules, weights = ([*plain.modules()], plain.parameters()) if isinstance(plain, nn.Module) else ([], ())
     return {
         **identity,
         "sha256": digest_as_read(getattr(plain, "files", ())),
@@ -105,7 +115,7 @@ def model_facts(model: Model) -> dict[str, Any]:
 
 
 def corpus_facts(corpus: Corpus) -> dict[str, Any]:
-    """A corpus's name, kind and hash, and what it annotates."""
+    """What a run says of a text that it read."""
     return {"name": corpus.name, "kind": corpus.kind, "sha256": corpus.digest, "annotates": sorted(corpus.annotates)}
 
 
@@ -120,10 +130,8 @@ def digest(chunks: Iterable[bytes]) -> str:
 def fingerprint(model: Model) -> str:
     """SHA-256 of a model's settings, of every tensor as it is in memory, of its tokenizers and its edits.
 
-    The device and the directory that the model was read from do not count.
-
-    Raises:
-        InputError: the model runs code of the user's own, which has no hash.
+    The device and the directory that the model was read from do not count. Code of the user's own, which has no hash,
+    is an `InputError`.
     """
     if isinstance(model, Edited):
         edits = [_edit(site, edit) for site, edit in model.edits.items()]
@@ -137,10 +145,7 @@ def fingerprint(model: Model) -> str:
 
 
 def tokenizer_hash(tokenizer: Tokenizer | None) -> str:
-    """SHA-256 of a tokenizer and of what it puts around a text; empty where there is none.
-
-    Parts written in Python have no hash, and are an `InputError`.
-    """
+    """SHA-256 of a tokenizer and what it puts around a text; empty where there is none. Python parts have no hash."""
     if tokenizer is None:
         return ""
     with inside("the model's tokenizer has no hash"):
@@ -200,7 +205,7 @@ def _hashes(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The hash of each setting that has one; private ones may be left by an earlier call."""
     hashes: dict[str, Any] = {}
     for name, value in settings.items():
-        if name in _CONFIGS and hasattr(value, "__dict__"):
+        if name in {"config", "cfg"} and hasattr(value, "__dict__"):
             hashes[name] = _hashes(vars(value))
         elif name not in {"training", "device"} and not name.startswith("_"):
             with suppress(TypeError):
@@ -231,3 +236,18 @@ def _edit(site: str, edit: object) -> list[Any]:
         return [site, hash_of([change.func.__qualname__, change.args, edit.where, edit.whole])]
     except (TypeError, RuntimeError) as error:
         raise InputError(f"the edit of {site} holds a value that has no hash: {error}") from error
+
+
+def check_free(path: Path, *, force: bool = False) -> None:
+    """Only what we wrote is replaced, or with `force` any other file; never a link, a device or a directory."""
+    check_kind(path)
+    if not force and path.exists() and not _is_marked(path):
+        raise InputError(f"{path} is there, and interp did not write it: choose another place, or replace it (--force)")
+
+
+def _is_marked(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(_END)
+        file.seek(max(0, path.stat().st_size - _END))
+        end = file.read(_END)
+    return end.endswith(TEXT_MARK.encode()) or any(mark.encode() in start + end for mark in _MARKS)

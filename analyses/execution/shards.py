@@ -1,18 +1,16 @@
 """Where is what was measured kept until all is? In a folder of small files, so that a run that was stopped goes on.
 
 A shard is one lot of work: claims of some documents hidden from some heads, one reading by heads that learnt nothing.
-It is written whole as soon as it is measured, under a name that is a hash of all it depends on: the model as it runs
-(`analyses.execution.provenance`), the text, the settings, the versions and our own code; then of the very tokens,
-rows, keys and heads. The same command finds what it measured before and measures the rest, so its numbers do not
-depend on where it was stopped. Work is cut into lots before any is done, and lots share nothing, so several processes
-fill one folder.
+It is written whole as soon as it is measured, under a hash of all it depends on: the model as it runs, the text, the
+settings, the versions, our own code, and the very tokens, rows, keys and heads. The same command finds what it measured
+before and measures the rest. Lots share nothing, so several processes fill one folder.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from analyses.execution.provenance import hash_of
+from analyses.execution.provenance import digest, hash_of
 from analyses.execution.side_by_side import Progress, side_by_side
 from interp.training.whole_files import check_owner, replacing, sweep
 
 Tensors = Mapping[str, Tensor]
 Lot = tuple[Iterable[Any], Callable[[], Tensors]]  # all that it depends on, and what measures it
-_SUFFIX, _DIGITS = ".shards", 64  # of the hash that a shard is called by
-
-
-@dataclass
-class Counts:
-    """How many shards this run found, and how many it made."""
-
-    n_read: int = 0
-    n_written: int = 0
-
-    @property
-    def n_kept(self) -> int:
-        """How many lie in the folder for the next run."""
-        return self.n_read + self.n_written
 
 
 @dataclass(frozen=True)
@@ -48,7 +32,7 @@ class Shards:
 
     folder: Path | None = None
     content: str = ""
-    counts: Counts = field(default_factory=Counts)
+    counts: dict[str, int] = field(default_factory=lambda: {"read": 0, "written": 0})  # by this run
 
     @staticmethod
     def for_output(out: Path, content: Any) -> "Shards":
@@ -56,7 +40,7 @@ class Shards:
 
         An `InputError` where their folder is a link, or another user's.
         """
-        folder = out.with_name(f".{out.name}{_SUFFIX}")
+        folder = out.with_name(f".{out.name}.shards")
         check_owner(folder)
         return Shards(folder).narrow(content, _code())
 
@@ -69,15 +53,16 @@ class Shards:
 
         A full disk keeps nothing, and stops nothing. `progress` is called with the number of lots that are there.
         """
-        names = [f"{hash_of([self.content, *depends])}.safetensors" for depends, _ in lots] if self.folder else []
-        paths = [self.folder / name for name in names] if self.folder else [None] * len(lots)
+        paths = [
+            self.folder and self.folder / f"{hash_of([self.content, *depends])}.safetensors" for depends, _ in lots
+        ]
         shards = {lot: tensors for lot, path in enumerate(paths) if path and (tensors := _load(path)) is not None}
-        n_read, n_written = len(shards), self.counts.n_written
-        self.counts.n_read += n_read
+        n_read, n_written = len(shards), self.counts["written"]
+        self.counts["read"] += n_read
         missing = {lot: partial(_measure, lots[lot][1], paths[lot]) for lot in range(len(lots)) if lot not in shards}
 
         def report(count: int) -> None:
-            self.counts.n_written = n_written + sum(path.exists() for lot in missing if (path := paths[lot]))
+            self.counts["written"] = n_written + sum(path.exists() for lot in missing if (path := paths[lot]))
             if progress is not None:
                 progress(n_read + count)
 
@@ -88,7 +73,7 @@ class Shards:
         """Remove them: what they were kept for stands."""
         if self.folder is not None:
             with suppress(OSError):  # none was kept, or others put files there
-                for path in self.folder.glob(f"{'?' * _DIGITS}.safetensors"):
+                for path in self.folder.glob(f"{'?' * 64}.safetensors"):  # a hash has 64 digits
                     path.unlink()
                 sweep(self.folder, lambda name: True)
                 self.folder.rmdir()
@@ -98,14 +83,9 @@ def _measure(make: Callable[[], Tensors], path: Path | None) -> Tensors:
     """What is measured now, and kept if there is a place: whole or not there."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in make().items()}
     if path is not None:
-        with suppress(SafetensorError, OSError):
-            _write(path, tensors)
+        with suppress(SafetensorError, OSError), replacing(path) as part:
+            save_file(tensors, part, {"sha256": hash_of(tensors)})
     return tensors
-
-
-def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    with replacing(path) as part:
-        save_file(tensors, part, {"sha256": hash_of(tensors)})
 
 
 def _load(path: Path) -> Tensors | None:
@@ -120,10 +100,7 @@ def _load(path: Path) -> Tensors | None:
 
 @cache
 def _code() -> str:
-    """A hash of our own code: numbers of another version are not gone on with."""
-    sha = sha256()
-    for package in ("interp", "models", "analyses"):
-        for path in sorted((Path(__file__).parents[2] / package).rglob("*.[pt][yo]*")):  # and what it reads of ours
-            if path.suffix in {".py", ".toml"}:
-                sha.update(path.read_bytes())
-    return sha.hexdigest()
+    """A hash of our own code and of the data that it reads: numbers of another version are not gone on with."""
+    folders = [Path(__file__).parents[2] / package for package in ("interp", "models", "analyses")]
+    paths = chain.from_iterable(sorted(folder.rglob("*.[pt][yo]*")) for folder in folders)
+    return digest(path.read_bytes() for path in paths if path.suffix in {".py", ".toml"})

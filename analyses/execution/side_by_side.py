@@ -1,7 +1,7 @@
 """How are several processor cores kept busy? By processes, each with one thread, that take what is to be done in turn.
 
-Small products gain little from a second thread, and lose where threads wait for each other; pieces of work that share
-nothing gain all of it. The processes are forks of this one: they see all that it knows, and only results are copied.
+Small products gain little from a second thread; pieces of work that share nothing gain all of it. The processes are
+forks of this one: they see all that it knows, and only results are copied.
 """
 
 import multiprocessing
@@ -29,9 +29,8 @@ def side_by_side(tasks: Sequence[Callable[[], T]], progress: Progress = None) ->
     """What each of `tasks` returns, in their order; several at once where threads are allowed to torch.
 
     What tasks change is lost: they must return it, in a form that can be pickled. What one raises is raised here. A
-    task whose process is killed runs again in this one. Where processes cannot be forked safely (a GPU in use, another
-    system than Linux, a worker of a pool) or torch may have one thread only, tasks run here, one after the other.
-    `progress` is called with the number of tasks that have ended, as they end.
+    task whose process is killed runs again in this one. Where processes cannot be forked (`processes`) tasks run here.
+    `progress` is called with the number of tasks that have ended.
     """
     count = processes(len(tasks))
     with Workers(tasks, count if count > 1 else 0) as workers:
@@ -140,9 +139,9 @@ class Workers(Generic[T]):
 def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Iterator[Workers[T]]:
     """Other processes begin with `tasks` while this one goes on, with the threads that they leave to it.
 
-    What is yielded is called for what the tasks returned. Where there is no other process, this one does them then. For
-    the rest as `side_by_side`. Where it is `crowded`, this process keeps all its threads, and there is one process more
-    for every two of them: what goes on has processes of its own, and stretches in which only one of them is busy.
+    What is yielded is called for what the tasks returned; for the rest as `side_by_side`. Where it is `crowded`, this
+    process keeps all its threads, and there is one process more for every two of them: what goes on has processes of
+    its own, and stretches in which only one of them is busy.
     """
     threads = torch.get_num_threads()
     free = (threads + 1) // 2 if crowded else threads - 1
@@ -156,7 +155,10 @@ def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Ite
 
 
 def processes(tasks: int) -> int:
-    """How many processes would take so many tasks: as many as torch may have threads; 1 is this one."""
-    forks = sys.platform == "linux" and not torch.cuda.is_initialized()
-    forks = forks and not multiprocessing.current_process().daemon  # as a pool's workers, which may start none
+    """How many processes would take so many tasks: as many as torch may have threads; 1 is this one.
+
+    It is 1 where a GPU is in use, the system is another than Linux, or this is a worker of a pool.
+    """
+    is_worker = multiprocessing.current_process().daemon
+    forks = sys.platform == "linux" and not torch.cuda.is_initialized() and not is_worker
     return min(tasks, torch.get_num_threads(), LIMIT) if forks else 1

@@ -13,31 +13,28 @@ from analyses.figures.kinds import plot_from
 from analyses.page.sections import Figure, Part, Section, caveat, link, soft
 from interp import InputError, Model
 
-_TEXTS = "title", "question", "command", "caption", "columns"
-_MEASURES: dict[str, Callable[..., Any]] = {
-    "profession": swaps.measure_profession,
-    "knight": swaps.measure_knight,
-    "adjectives": swaps.measure_adjectives,
-    "word-sense": swaps.measure_word_sense,
-    "companions": swaps.measure_companions,
-    "distance": model_parts.measure_distance,
-    "cost": model_parts.measure_cost,
-    "shares": model_parts.measure_shares,
-}
-_SENTENCES: dict[str, Callable[[Any], str]] = {
-    "distance": model_parts.distance_sentence,
-    "cost": model_parts.cost_sentence,
-}
-EXPERIMENTS: dict[str, Experiment] = {}
-for _name, _measure in _MEASURES.items():
-    _data = experiment_data(_name)
-    EXPERIMENTS[_name] = Experiment(
-        name=_name,
-        **{field: _data[field] for field in _TEXTS},
-        measure=_measure,
-        sentence=_SENTENCES.get(_name) or sentence_from(**_data["sentence"]),
-        plot=plot_from(**_data["plot"]),
-    )
+
+def _experiment(
+    name: str, measure: Callable[..., Any], sentence: Callable[[Any], str] | None = None
+) -> tuple[str, Experiment]:
+    data = experiment_data(name)
+    texts = {field: data[field] for field in ("title", "question", "command", "caption", "columns")}
+    sentence = sentence or sentence_from(**data["sentence"])
+    return name, Experiment(name, **texts, measure=measure, sentence=sentence, plot=plot_from(**data["plot"]))
+
+
+EXPERIMENTS = dict(
+    [
+        _experiment("profession", swaps.measure_profession),
+        _experiment("knight", swaps.measure_knight),
+        _experiment("adjectives", swaps.measure_adjectives),
+        _experiment("word-sense", swaps.measure_word_sense),
+        _experiment("companions", swaps.measure_companions),
+        _experiment("distance", model_parts.measure_distance, model_parts.distance_sentence),
+        _experiment("cost", model_parts.measure_cost, model_parts.cost_sentence),
+        _experiment("shares", model_parts.measure_shares),
+    ]
+)
 
 
 def section(

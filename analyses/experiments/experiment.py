@@ -12,13 +12,10 @@ from string import Formatter
 from typing import Any, TypeVar
 
 import pandas as pd
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from analyses.figures.kinds import Plot, rounded
 from analyses.wording.head_names import head_name
-from interp import InputError, Model, TokenBatch, Tokenizer, run
+from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.statistics import Estimate, Shares
 
 ARTICLES, STORIES = "articles", "stories"  # where prompts come from: the source articles, or the words of our stories
@@ -35,6 +32,7 @@ class Outcome:
     used: Mapping[str, int] = field(default_factory=dict)  # prompts or texts by where they come from
     left_out: Mapping[str, int] = field(default_factory=Counter)  # how many could not be used, by reason
     refused: Mapping[str, str] = field(default_factory=dict)  # sources of which nothing is said, and why
+    contrast: Mapping[str, float] | None = None  # of distances: the last layer's less the first's, with its interval
 
     def __post_init__(self):
         if self.table.empty:
@@ -46,15 +44,13 @@ class Outcome:
     @property
     def remark(self) -> str:
         """What was left out and refused, as sentences; nothing where nothing was."""
-        return self.remarked(self.left_out, self.refused)
+        counts = [f"{count} {reason}" for reason, count in self.left_out.items() if count]
+        return " ".join([*([f"Left out: {', '.join(counts)}."] if counts else []), *refusals(self.refused)])
 
-    @staticmethod
-    def remarked(left_out: Mapping[str, int], refused: Mapping[str, str]) -> str:
-        """The same of what a record of a run has."""
-        counts = [f"{count} {reason}" for reason, count in left_out.items() if count]
-        parts = [f"Left out: {', '.join(counts)}."] if counts else []
-        parts += [f"Nothing is said {_ON[source]}: {why}." for source, why in refused.items()]
-        return " ".join(parts)
+
+def refusals(refused: Mapping[str, str]) -> list[str]:
+    """A sentence for each source that was refused."""
+    return [f"Nothing is said {_ON[source]}: {why}." for source, why in refused.items()]
 
 
 @dataclass(frozen=True)
@@ -89,12 +85,10 @@ class RowText(dict[str, Any]):
 
 
 def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -> Callable[[Outcome], str]:
-    """A sentence for each place that prompts come from.
+    """A sentence for each place that prompts come from: `texts`, without those that need a row that is not there.
 
-    Args:
-        texts: that stand one after the other, filled with rows; one that needs a row that is not there is left out.
-        rows: by name, `where` (a query; `first` is the first row of all) and `largest` (an expression): the row that
-            has most of it, else the first.
+    `rows` has by name `where` (a query; `first` is the first row of all) and `largest` (an expression): the row that
+    has most of it, else the first.
     """
     names = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
 
@@ -149,11 +143,7 @@ def experiment_data(name: str) -> Any:
 
 
 def tokenizer_of(model: Model, *, unfinished: bool = True) -> Tokenizer:
-    """The tokenizer of a model that an experiment can run on; one with texts that stop midway needs a causal model.
-
-    Raises:
-        InputError: the model has no tokenizer or two stacks, or reads unfinished texts and is not causal.
-    """
+    """The tokenizer of a model that an experiment can run on; one with texts that stop midway needs a causal model."""
     if len(model.config.stacks) > 1:
         raise InputError("this experiment reads one text: expected a model of one stack, got an encoder and a decoder")
     if unfinished and not model.config.last.causal:
@@ -198,13 +188,3 @@ def batch_of(model: Model, texts: Sequence[str]) -> TokenBatch:
     """Unfinished texts: what the model expects before them, nothing behind."""
     tokenizer = tokenizer_of(model)
     return TokenBatch.from_rows([[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in texts]).to(model.device)
-
-
-def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_model"]:
-    """The residual stream at each text's last token: as embedded, then after every layer."""
-    (stack,) = model.config.stacks
-    batch = batch_of(model, texts)
-    sites = [f"{stack}.embed", *(f"{stack}.{layer}.resid_post" for layer in range(model.config.n_layers))]
-    out = run(model, batch, capture=sites)
-    row = torch.arange(len(texts), device=model.device)
-    return torch.stack([out[site][row, batch.lengths - 1] for site in sites]).double().cpu()

@@ -1,16 +1,8 @@
-"""What do attention, feed-forward and embedding cost, hold and write? And how far away does attention look?
-
-The quadratic cost: seconds and arithmetic of one block's parts by the length of the text, on random input.
-Attention is a third: where do parameters, arithmetic and writing into the stream sit? Norms and biases that belong to
-no part are counted with what they stand before.
-Near heads in early layers, far heads late: the mean distance between a token and what it attends to, layer by layer,
-beside that of uniform attention over the same tokens.
-"""
+"""What do attention, feed-forward and embedding cost, hold and write? And how far away does attention look?"""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from math import isnan
 from typing import Any
 
@@ -41,13 +33,14 @@ _FITTED = 4  # the longest lengths, on which the exponent is fitted: short texts
 PARTS = EMBEDDING, ATTENTION, MLP = "embedding", "attention", "feed-forward"
 PARAMETERS, ARITHMETIC, WRITING = "parameters", "multiply-adds", "writing into the stream"
 _TOKENS = 64  # length at which arithmetic is counted
-_STORIES = 40
+_STORIES, _READ_STORIES = 40, 60  # for what parts write, and for distances
+LAYER = -1  # the head of rows that hold a layer's mean
 
 
 def measure_cost(
     model: Model, lengths: tuple[int, ...] = LENGTHS, *, repeats: int = _REPEATS, seed: int = 0
 ) -> Outcome:
-    """Seconds and floating-point operations of one block's parts by length."""
+    """Seconds and floating-point operations of one block's parts by length, on random input."""
     generator = torch.Generator().manual_seed(seed)
     stack = with_parts(model, "timing a block").last
     block, config = stack.blocks[0], stack.config
@@ -135,11 +128,11 @@ def cost_sentence(outcome: Outcome) -> str:
     return f"At {length} tokens one block spends {'; '.join(parts)} (standard errors; 2 is quadratic)."
 
 
-def measure_shares(model: Model, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
-    """Each part's share of three quantities; the shares of a quantity add up to 1."""
+def measure_shares(model: Model, *, seed: int = 0) -> Outcome:
+    """Each part's share of three quantities, which add up to 1; norms and biases count with what they stand before."""
     tokenizer_of(model, unfinished=False)
     model = with_parts(model, "counting each part's weights")
-    tokens = min(tokens, model.config.n_ctx)
+    tokens = min(_TOKENS, model.config.n_ctx)
     whole = {PARAMETERS: _parameters(model), ARITHMETIC: _arithmetic(model, tokens)}
     rows = [
         {"quantity": quantity, "part": part, "value": values[part], "share": values[part] / sum(values.values())}
@@ -194,18 +187,7 @@ def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarra
     return np.array(written), np.array(counts)
 
 
-_READ_STORIES = 60
-LAYER = -1  # the head of rows that hold a layer's mean
-
-
-@dataclass(frozen=True)
-class Distances(Outcome):
-    """With the last layer's distance less the first's, and its interval, as columns; None in a single layer."""
-
-    contrast: Mapping[str, float] | None = None
-
-
-def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Distances:
+def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Outcome:
     """Mean attention distance of every head, in tokens; `head` -1 is the mean of its layer."""
     tokenizer_of(model, unfinished=False)
     causal = model.config.last.causal
@@ -233,7 +215,7 @@ def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None
         "ci_high": result.high,
         "n": int(rows[:, -1].sum()),
     }
-    return Distances(
+    return Outcome(
         pd.DataFrame(table),
         used={"stories" if corpus is None else "corpus": len(reading.documents)},
         left_out={name: count for name, count in reading.counts.items() if "left out" in name},
@@ -241,7 +223,7 @@ def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None
     )
 
 
-def distance_sentence(outcome: Distances) -> str:
+def distance_sentence(outcome: Outcome) -> str:
     """The first and the last layer's mean distance, and the difference."""
     layers = outcome.table.loc[outcome.table["head"] == LAYER].sort_values("layer").to_dict("records")
     first, last = layers[0], layers[-1]

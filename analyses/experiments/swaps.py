@@ -1,12 +1,6 @@
 """What do heads carry of a word that is swapped, and how does a word's residual stream change with its context?
 
-The knight in shining: every head's `z` is swapped; beside it stands what each head writes towards "armor" directly.
-The soccer player, or the musician, walked out onto the: one layer and position is swapped at a time.
-A fluffy blue creature roamed the verdant forest: how much more than uniform attention do nouns attend to their
-adjectives, and when these are swapped, which share of the change in the noun's final stream does a head write?
-Mole in three contexts, ring as noun and verb: the distance between senses, beside that within a sense and that of
-unambiguous words in the same frames. Girl and boy against girl and car: how alike are they, in the same frames? Every
-word ends its frame, so that a causal model has read the context.
+Every word ends its frame, so that a causal model has read the context.
 """
 
 import random
@@ -22,16 +16,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analyses.experiments.experiment import (
-    SUBJECT,
-    Outcome,
-    batch_of,
-    bounded,
-    experiment_data,
-    readable,
-    streams,
-    tokenizer_of,
-)
+from analyses.experiments.experiment import SUBJECT, Outcome, batch_of, bounded, experiment_data, readable, tokenizer_of
 from analyses.tasks.causal_tests import NO_OUTPUT
 from interp import InputError, Model, Pairs, logit_difference, run, sweep
 from interp.attribution import direct_logit_attribution, head_results
@@ -79,9 +64,6 @@ def by_swapping(
 
     It gets a source's pairs, the effects by site (`*cells pair`, the mean of both directions) and the whole effects.
     `columns` are the table's, in order; `source`, `accuracy` of all prompts, `accuracy_low` and `example` are added.
-
-    Raises:
-        InputError: no pair can be used; no output layer, no tokenizer, not causal.
     """
     tokenizer_of(model)
     if model.config.output == "none":
@@ -108,8 +90,7 @@ def by_swapping(
         accuracy = float((torch.cat([way.clean["logit_difference"] for way in ways]) > 0).double().mean())
         used[source] = len(pairs)
         answered = {"accuracy": accuracy, "accuracy_low": _least(accuracy, len(pairs)), "example": example}
-        table = tabulate(pairs, effects, whole).assign(source=source, **answered)
-        tables.append(table.filter(columns.split()))
+        tables.append(tabulate(pairs, effects, whole).assign(source=source, **answered).filter(columns.split()))
     return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out, refused)
 
 
@@ -136,7 +117,7 @@ def shares_of(effects: Cells, whole: Cells, seed: int) -> Shares:
 
 
 def measure_knight(model: Model, *, seed: int = 0) -> Outcome:
-    """Each head's share of the difference between the two answers, patched, and written directly."""
+    """The knight in shining: each head's share of the difference between two answers, patched and written directly."""
 
     def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
         share = shares_of(effects["z"], whole, seed)
@@ -158,7 +139,7 @@ def _direct(model: Model, pairs: Pairs) -> np.ndarray:
 
 
 def measure_profession(model: Model, *, seed: int = 0) -> Outcome:
-    """Share of the difference between the two answers that each layer and position carries."""
+    """The soccer player, or the musician: which share of the difference each layer and position carries."""
 
     def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
         tokens = _tokens(model, pairs)
@@ -211,7 +192,10 @@ def scenes(group: Mapping[str, Any], rng: random.Random) -> list[Words]:
 
 
 def measure_adjectives(model: Model, *, seed: int = 0) -> Outcome:
-    """What each head looks at from nouns, and what it writes there of the adjectives."""
+    """A fluffy blue creature: how much more than uniform attention nouns give their adjectives, and what a head writes.
+
+    `carried` is its share of the change in a noun's final stream when the adjectives are swapped.
+    """
     left_out, used, tables, rng = Counter[str](), {}, [pd.DataFrame()], random.Random(seed)
     for group in experiment_data("adjectives")["prompts"]:
         source, offered = group["source"], scenes(group, rng)
@@ -297,7 +281,10 @@ _COSINES = "near_cosine near_low near_high", "far_cosine far_low far_high", "gap
 
 
 def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
-    """Cosine distances of a word's streams by layer: 0 as embedded, then after each layer."""
+    """Mole, ring: cosine distances of a word's streams between senses and within, by layer (0 as embedded).
+
+    Unambiguous words in the same frames are the controls.
+    """
     tables, used, left_out = [pd.DataFrame()], Counter[str](), Counter[str]()
     for group in experiment_data("word-sense")["prompts"]:
         source = group["source"]
@@ -311,21 +298,15 @@ def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
                 left_out[f"of the words (“{word}”, without two senses of two readable frames each)"] += 1
                 continue
             used[source] += len(frames)
-            table = _sense_rows(model, word, group["controls"], source, frames, left_out, seed)
+            table = _sense_rows(model, word, group, frames, left_out, seed)
             tables.append(table.assign(n=len(frames), source=source, word=word))
     return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out)
 
 
 def _sense_rows(
-    model: Model,
-    word: str,
-    controls: Sequence[str],
-    source: str,
-    frames: Sequence[tuple[str, str]],
-    left_out: Counter[str],
-    seed: int,
+    model: Model, word: str, group: Mapping[str, Any], frames: list[tuple[str, str]], left_out: Counter[str], seed: int
 ) -> pd.DataFrame:
-    senses, texts = zip(*frames, strict=True)
+    source, controls, (senses, texts) = group["source"], group["controls"], zip(*frames, strict=True)
     known = [
         control
         for control in controls
@@ -359,6 +340,16 @@ def distances(
     if model.tokenizer is not None and len(model.tokenizer.continuation(f" {word}")) > 1:
         means[:, 0] = np.nan
     return means
+
+
+def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_model"]:
+    """The residual stream at each text's last token: as embedded, then after every layer."""
+    (stack,) = model.config.stacks
+    batch = batch_of(model, texts)
+    sites = [f"{stack}.embed", *(f"{stack}.{layer}.resid_post" for layer in range(model.config.n_layers))]
+    out = run(model, batch, capture=sites)
+    row = torch.arange(len(texts), device=model.device)
+    return torch.stack([out[site][row, batch.lengths - 1] for site in sites]).double().cpu()
 
 
 def measure_companions(model: Model, *, seed: int = 0) -> Outcome:

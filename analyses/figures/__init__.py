@@ -4,7 +4,6 @@ Nothing is computed here, no model is run, and no plotting state is changed. All
 stands on a page. Tables are checked: no such row, or rows of several models or runs, is an `InputError`.
 """
 
-from analyses.figures.attention_lines import attention_over_words, best_heads, three_attentions
 from analyses.figures.curves import forming, lens_line, lens_map, probes_by_layer, token_bars
 from analyses.figures.head_figures import (
     Quantity,
@@ -16,7 +15,13 @@ from analyses.figures.head_figures import (
     gains_by_depth,
     head_grid,
 )
-from analyses.figures.label_map import attention_against_effect, label_map
+from analyses.figures.single_heads import (
+    attention_against_effect,
+    attention_over_words,
+    best_heads,
+    label_map,
+    three_attentions,
+)
 from analyses.figures.style import Drawn, Page, literal, measure_name, page
 from analyses.figures.sweep_maps import (
     cell_map,

@@ -24,15 +24,13 @@ from interp.errors import InputError, one_of
 _COLUMNS = 14  # columns of a lens at most: more have no room for a word
 _WORD = 9  # characters of a token
 _ABSENT = {"expected layer": "nothing surely gained after the embedding", "centre of gravity": "not measured"}
-_DEPTHS, _HIGHER = "where it is read", "how much higher the first is read"
 _WIDEST = 7.4  # inches: a wider figure has two panels side by side
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _BEST = _STYLES[:3]  # of the heads with most of a measure in the end
 _CLEAR = 0.05  # the least gain over the baseline that a head is named for
 _HELD_OUT = "held_out/"
 _PANELS: Mapping[str, Any] = described("forming")["panels"]
-_PANEL, _KEY, _NARROW = 1.2, 1.0, 7.0  # inches
-_LETTER = 0.066  # inches: of a name at the right, which does not count as data
+_PANEL, _KEY, _NARROW, _LETTER = 1.2, 1.0, 7.0, 0.066  # inches; a letter is one of a name at the right
 _BEST_HEADS = "heads with most in the end"
 _LINES: Mapping[str, Any] = {
     _BEST_HEADS: {"color": style.INK, "lw": 1.6},
@@ -77,7 +75,7 @@ def lens_line(difference: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
     `difference` has rows of a lens's table of two answers.
     """
     rows = select_rows(difference, ["layer", "at"])
-    positions, n = sorted(set(rows["at"])), max(rows["n"].tolist())
+    positions, n = sorted(set(rows["at"])), max(rows["n"])
     rows = rows.assign(place=[f"position {position}" * (len(positions) > 1) for position in rows["at"]])
     colours = {f"position {position}": {"color": f"C{i}", "marker": "o"} for i, position in enumerate(positions)}
     words = {"n": n, "band": ", the band its 95% interval" * bool(n > 2)}
@@ -118,8 +116,7 @@ def probes_by_layer(layers: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
         raise InputError("expected rows of the stream, which have no head: got none")
     counts = rows.groupby("task")["n"].first()
     rows = rows.assign(panel=[f"{task}, n {number(counts[task])}" for task in rows["task"]])
-    shares = rows[[column for column in rows if column.endswith(("accuracy", "baseline"))]].to_numpy(dtype=float)
-    tasks = len(counts)
+    shares, tasks = rows.filter(regex="(accuracy|baseline)$").to_numpy(dtype=float), len(counts)
     height = min(2.8, 0.6 + page.get("width", style.WIDTH) / tasks)
     figure = draw("probes_by_layer", rows, page, width=style.WIDTH if tasks > 1 else 6.5, height=height)
     for ax in style.drawn_axes(figure, page.get("ax")):
@@ -136,12 +133,13 @@ def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[style.Page])
     rows = select_rows(depths, ["task", "measure"], single=(*SOURCES, "stack"), task=None, measure=None)
     columns = 2 if page.get("width", style.WIDTH) > _WIDEST else 1
     absent = {measure: text if columns > 1 else text.replace(" after", "\nafter") for measure, text in _ABSENT.items()}
-    panel = np.where(rows["task"].str.contains(" - "), _HIGHER, _DEPTHS)
+    is_difference = rows["task"].str.contains(" - ")
+    panel = np.where(is_difference, "how much higher the first is read", "where it is read")
     notes = rows["measure"].map(absent).where(rows["value"].isna(), "")
     rows = rows.assign(note=notes, title=rows["task"].str.replace(" - ", " – "), panel=panel)
     rows = rows.sort_values("panel", ascending=False, kind="stable")  # where first
-    room = {"width": style.WIDTH if _HIGHER in panel else 6.5, "columns": columns, "row": 0.42 if columns > 1 else 0.6}
-    figure = draw("probe_depths", rows, page, **room)
+    width, row = style.WIDTH if is_difference.any() else 6.5, 0.42 if columns > 1 else 0.6
+    figure = draw("probe_depths", rows, page, width=width, columns=columns, row=row)
     first = style.drawn_axes(figure, page.get("ax"))[0]
     low, high = first.get_xlim()
     first.set_xlim(min(low, -0.1), max(high, deepest + 0.1))
@@ -253,9 +251,8 @@ def _write_ends(ax: Axes, ends: Ends, last: float) -> None:
     """Each name at the end of its line, moved apart where they would stand on each other."""
     low, high = ax.get_ylim()
     ranked = sorted(ends)
-    heights = style.spread(
-        [min(max(value, low), high) for value, *_ in ranked], (high - low) * 9.6 / 72 / (_PANEL * 0.8)
-    )
+    values = [min(max(value, low), high) for value, *_ in ranked]
+    heights = style.spread(values, (high - low) * 9.6 / 72 / (_PANEL * 0.8))
     above = max(heights[-1] - high, 0.0) if heights else 0.0  # a crowd at the top stands below it, all of it visible
     for (_, name, colour), height in zip(ranked, heights, strict=True):
         options: Any = {"textcoords": "offset points", "annotation_clip": False, "va": "center"}

@@ -1,6 +1,7 @@
 """What do all heads of one or several models do: which matter, how surely, how is each explained?"""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -32,7 +33,6 @@ _LINES = ("-", "--", ":", "-.", "-", "--", ":")
 _GAP, _ROW = 0.14, 0.16  # inches: between measures, and of a model
 _DODGE = 0.025  # of the depth: models of equally many layers beside each other
 _HOLLOW = {"facecolors": "none", "linewidths": 0.8, "alpha": 0.5, "s": 12}  # heads that do not show the measure
-_LIFT = "tag:"  # measures in lift have a scale of their own
 
 
 @styled
@@ -85,7 +85,7 @@ def _by_kind(rows: pd.DataFrame, titles: Sequence[str], groups: Sequence[str] = 
 
 def _columns(rows: pd.DataFrame) -> int:
     """How many panels of so many heads stand side by side."""
-    heads = max(rows["head"].tolist()) + 1
+    heads = max(rows["head"]) + 1
     return 4 if heads <= 8 else 3 if heads <= 16 else 2
 
 
@@ -104,9 +104,8 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
     """Denoising and noising of every head side by side, on one scale; a dot marks a head that carries part of the
     answer, or of the other (`analyses.measures.findings.carriers`). `effects` are rows of `tables/effects`.
     """
-    rows = select_rows(effects, ["intervention", *HEAD], task=task).sort_values(
-        ["intervention", *HEAD[:2]], kind="stable"
-    )
+    rows = select_rows(effects, ["intervention", *HEAD], task=task)
+    rows = rows.sort_values(["intervention", *HEAD[:2]], kind="stable")
     rows = _by_kind(rows, [_WAYS.get(str(way), str(way)) for way in rows["intervention"]])
     rows = rows.assign(dot=rows.index.isin(carriers(rows).index))
     dots = _DOTS.format("a share, above 0 or below,", ", on the pairs that did not choose the head")
@@ -190,17 +189,17 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     rows = select_rows(table, ["model", "behaviour", "measure"], single=("run", "seed", "reference"))
     looks, reference = _marks(rows["model"]), str(rows["reference"].iloc[0])
     rows = rows.assign(
-        unit=["lift" if str(measure).startswith(_LIFT) else "share" for measure in rows["measure"]],
+        unit=np.where(rows["measure"].str.startswith("tag:"), "lift", "share"),  # lifts have a scale of their own
         title=[measure_name(measure) for measure in rows["measure"]],
         model=[_short(model, 36) for model in rows["model"]],
         note=[head_name(row["layer"], row["head"]) for row in rows.to_dict("records")],
     )
     bounds = {"gain": ("ci_low", "ci_high"), "difference": ("difference_low", "difference_high")}
-    columns = {
-        side: {"value": rows[side], "low": rows[low], "high": rows[high]} for side, (low, high) in bounds.items()
-    }
-    gains = rows.assign(side="gain over the baseline", **columns["gain"])
-    differences = rows.assign(side=f"gain less {_short(reference, 20)}’s", **columns["difference"], note="")
+    gains, differences = (
+        rows.assign(value=rows[side], low=rows[low], high=rows[high]) for side, (low, high) in bounds.items()
+    )
+    gains["side"] = "gain over the baseline"
+    differences = differences.assign(side=f"gain less {_short(reference, 20)}’s", note="")
     rows = pd.concat([gains, differences]).sort_values("unit", ascending=False, kind="stable")  # shares first
     options: Any = {"looks": looks, "row": _GAP + len(looks) * _ROW, "step": _ROW / (_GAP + len(looks) * _ROW)}
     return draw("compared_gains", rows, page, {"reference": reference}, **options)
@@ -228,13 +227,10 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[
 
 def _marks(models: pd.Series) -> dict[str, dict[str, Any]]:
     """Of each model the ink, the marker and the line; the first is the reference."""
+    looks = zip(cycle(LOOKS), cycle(zip(_MARKERS, _LINES, strict=True)))
     return {
-        _short(str(model), 36): {
-            "color": LOOKS[place % len(LOOKS)]["color"],
-            "marker": _MARKERS[place % len(_MARKERS)],
-            "ls": _LINES[place % len(_LINES)],
-        }
-        for place, model in enumerate(dict.fromkeys(models))
+        _short(str(model), 36): {"color": look["color"], "marker": marker, "ls": line}
+        for model, (look, (marker, line)) in zip(dict.fromkeys(models), looks, strict=False)
     }
 
 

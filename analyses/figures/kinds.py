@@ -154,7 +154,6 @@ class Plot(ABC):
         return {label: {**LOOKS[at % len(LOOKS)], **self.looks.get(label, {}), **look} for at, (label, look) in labels}
 
     def _rows(self, rows: pd.DataFrame) -> int:
-        """The rows of a panel."""
         return 0
 
     def _title(self, figure: Figure, axes: Sequence[Axes], title: str) -> str:
@@ -356,7 +355,7 @@ class Points(Plot):
 
 
 def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str]) -> None:
-    """Write the names of some points, fractions of the panel, beside them: none on another, away from most points."""
+    """Write names beside some points, fractions of the panel: none on another, away from most points."""
     figure = ax.get_figure(root=True)
     height = _HEIGHT / (ax.get_position().height * (figure.get_figheight() if figure else 1))
     x, y = points.T
@@ -398,7 +397,6 @@ def draw(
     **options: Any,
 ) -> Figure:
     """The figure that `figures.toml` describes under a name, its texts filled with words, some options from here."""
-    texts = {
-        key: text.format_map(words or {}) if isinstance(text, str) else text for key, text in described(name).items()
-    }
-    return plot_from(**{**texts, **options}).figure(table, page, note)
+    facts = described(name)
+    texts = {key: text.format_map(words or {}) for key, text in facts.items() if isinstance(text, str)}
+    return plot_from(**{**facts, **texts, **options}).figure(table, page, note)

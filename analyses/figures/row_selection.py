@@ -21,15 +21,14 @@ def select_rows(
 ) -> Any:
     """The rows with some values, numbered anew: a label of the index then names one row.
 
+    The result is a DataFrame, `Any` to a type checker, which takes each of its columns for several things.
+
     Args:
         table: what a figure draws from.
         place: the columns that tell the marks of the figure apart, as far as the table has them: one row each.
         single: columns that have one value in all of these rows, where the table has them.
         may_be_empty: whether there may be no row.
         values: by column the value to keep, or a list of them, each of which some row has; None keeps all.
-
-    Returns:
-        DataFrame: `Any` to a type checker, which takes each of its columns for several things.
     """
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"expected a table (a pandas DataFrame), got {type(table).__name__}")

@@ -176,9 +176,8 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
 
-    A narrow page has fewer columns, and panels that are to be `square` are then less high; so are those in so many
-    rows that no page would hold them (`tallest`). `width` is that of a figure whose page asks for none, and
-    `least` what it needs.
+    A narrow page has fewer columns, and panels that are to be `square` are then less high; so are those in more rows
+    than a page holds (`tallest`). `width` is that of a figure whose page asks for none, and `least` what it needs.
     """
     options = options or {}
     if borrowed := _borrowed(options, count):

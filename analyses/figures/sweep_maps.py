@@ -34,10 +34,7 @@ _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
 def sweep_figures(cells: pd.DataFrame, metric: str, *, place: str | None = None) -> dict[str, Figure]:
-    """All figures that fit a sweep, by name, each as `sweep_drawings` has it drawn.
-
-    `place` names the site where its name alone says too little: in a model of several stacks.
-    """
+    """All `sweep_drawings`; `place` names the site where its name says too little, in a model of several stacks."""
     return {kind: draw(cells, metric, place=place) for kind, draw in sweep_drawings(cells).items()}
 
 
@@ -45,8 +42,7 @@ def sweep_drawings(cells: pd.DataFrame) -> dict[str, Callable[..., Figure]]:
     """What draws a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects."""
     if _has(cells, "query"):
         return {"cells": entry_maps, "top": top_cells}
-    has_map = _has(cells, "head") or _has(cells, "position")
-    return {**({"cells": cell_map} if has_map else {}), "top": top_cells}
+    return {"cells": cell_map, "top": top_cells} if _axes(cells) & {"head", "position"} else {"top": top_cells}
 
 
 @styled
@@ -118,9 +114,8 @@ def top_cells(
     names = [*dict.fromkeys((rows if whole_layers else _by_size(rows))["cell"])]
     names = names[::-1] if whole_layers else names[:top]  # layer 0 at the bottom, else the largest on top
     bounds = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
-    rows = rows.assign(
-        low=rows[bounds[0]], high=rows[bounds[1]], way=[_QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
-    )
+    ways = [_QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
+    rows = rows.assign(low=rows[bounds[0]], high=rows[bounds[1]], way=ways)
     n = max(rows["n"].tolist())
     over = f"95% intervals over {n} prompts" if has_intervals else "one pair: no interval" if n == 1 else f"{n} prompts"
     text = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
@@ -210,7 +205,6 @@ def _missed(rows: pd.DataFrame, limits: tuple[float, float]) -> list[str]:
 
 
 def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
-    """What is shown, and over how many prompts."""
     quantity, unit = metric_unit(metric)
     ways = " and ".join(str(way) for way in rows["direction"].unique())
     is_share = rows["share"].notna().to_numpy().any()
@@ -250,11 +244,10 @@ def _scale(rows: pd.DataFrame) -> Normalize:
 
 def _has(cells: pd.DataFrame, column: str) -> bool:
     """Whether the cells have this axis, or this value."""
-    return column in cells and not all(pd.isna(value) for value in cells[column].tolist())
+    return column in cells and bool(cells[column].notna().any())
 
 
 def _axes(rows: pd.DataFrame) -> set[str]:
-    """The parts of a layer that the cells are."""
     return {axis for axis in _PARTS if _has(rows, axis)}
 
 
@@ -264,7 +257,6 @@ def _by_size(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _size(rows: pd.DataFrame, axis: str) -> int:
-    """How many layers, heads or positions there are."""
     return int(max(rows[axis].tolist())) + 1
 
 

@@ -70,14 +70,12 @@ def example_sentences(
 ) -> pd.DataFrame:
     """For every head, five words that its label is about where it is surest (`best`), and five at `random`.
 
-    One row a head and word. `label` and `measure` are those of the head's first fact about words of the text, and say
-    which words ask; missing where any word asks. `asks` and `seen` are places among the words of `sentence`, which
-    stand apart by spaces; `weight` is the attention from one to the other, the largest to any word that may be chosen.
-    `right` says whether the label speaks of that word; missing without a label. The best are right, with the largest
-    weights, each of another passage. The random words are drawn among all `asked` words of the `read` passages, the
-    same for all heads of a label. Attention to special tokens is left out.
-
-    A model of two stacks has the encoder's heads; one that reads no words has no rows.
+    `label` and `measure` are those of the head's first fact about words of the text, and say which words ask; missing
+    where any word asks. `asks` and `seen` are places among the words of `sentence`; `weight` is the attention from one
+    to the other, the largest to any word that may be chosen. `right` says whether the label speaks of that word. The
+    best are right, with the largest weights, each of another passage. The random words are drawn among all `asked`
+    words of the `read` passages, the same for all heads of a label. Attention to special tokens is left out. A model of
+    two stacks has the encoder's heads; one that reads no words has no rows.
     """
     kind = Heads.every(model)[0]
     if model.tokenizer is None or not corpora:

@@ -205,9 +205,6 @@ def _value_and_baseline(label: Label, cell: Cells, rule: Cells | None) -> tuple[
     return (float(cell["value"]), float(cell["baseline"]), str(cell["baseline_name"])) if cell else (_NAN, _NAN, "")
 
 
-# Minimal pairs.
-
-
 def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
     effects = tables.get("effects", pd.DataFrame())
     if effects.empty:
@@ -222,20 +219,18 @@ def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterat
         ways = row, restored.get((*place, row["behaviour"], task))
         rows = [Row("effects", each) for each in ways if each is not None]
         answer = tasks.get(task, {"carried": task})["carried"]
-        yield (
-            place,
-            Fact(
-                words=Words(answer, f"carries {plain_words.answer(answer)}"),
-                behaviour=str(row["behaviour"]),
-                kind="needed",
-                label=Label(task),
-                sizes=tuple(map(_effect_size, rows)),
-                q=float(row["q"]),
-                strength=float(row["choosing_bound"]),
-                rows=(*rows, *([Row("tasks", tasks[task])] if task in tasks else [])),
-                measures=predicting.get(task, ()),
-            ),
+        fact = Fact(
+            words=Words(answer, f"carries {plain_words.answer(answer)}"),
+            behaviour=str(row["behaviour"]),
+            kind="needed",
+            label=Label(task),
+            sizes=tuple(map(_effect_size, rows)),
+            q=float(row["q"]),
+            strength=float(row["choosing_bound"]),
+            rows=(*rows, *([Row("tasks", tasks[task])] if task in tasks else [])),
+            measures=predicting.get(task, ()),
         )
+        yield place, fact
 
 
 def answers(tables: Tables) -> dict[str, str]:
@@ -267,8 +262,6 @@ def _with_one_local(facts: Sequence[Fact]) -> list[Fact]:
         first = replace(first, words=plain_words.NEARBY, measures=measures)
     return [*rest, first]
 
-
-# Which comes first.
 
 Rank = tuple[bool, int, int, bool, bool, float]
 
@@ -320,9 +313,6 @@ def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*HEAD, "behaviour", "label", "evidence"])
 
 
-# Reports that were written.
-
-
 def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:
     """The facts of every head of a report; none of other runs."""
     heads = tables.get("heads", pd.DataFrame())
@@ -338,11 +328,7 @@ def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:
 
 
 def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
-    """What the report in a directory calls the heads of a model.
-
-    Raises:
-        InputError: there is no report, or it is about another model.
-    """
+    """What the report in a directory calls the heads of a model; one that is about another model is refused."""
     run = runs.read(report)
     of_report, of_model = run.facts.get("model") or {}, model_facts(model)
     key = "fingerprint" if "fingerprint" in of_report else "sha256"  # early runs had that of the weight files alone

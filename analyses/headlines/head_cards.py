@@ -159,7 +159,6 @@ def _cell(place: Place, facts: Sequence[Fact], by_kind: bool) -> Cell:
 
 
 def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mapping[str, Words]) -> Iterator[Card]:
-    """The cards of a model's heads, the strongest first, on scales that they share."""
     heads, effects = tables["heads"], tables.get("effects", pd.DataFrame())
     by_kind, answers = kinds(heads) > 1, fact_tables.answers(tables)
     ends = _ends([size for facts in ranked.values() for fact in facts for size in fact.sizes])
@@ -187,6 +186,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
             )
             numbers = "; ".join(wording.numbers(fact))
             cited.append("\n".join([f"{sentence} {numbers}", *(f"    tables/{row}" for row in fact.rows)]))
+        similar = [each for each in alike[facts[0].words] if each != place] if facts else []
         cited += [f"{formed[0]['text']}\n    tables/{formed[1]}"] if formed else []
         tasks = tested[place].to_dict("records") if place in tested else []
         tasks = [row | {"carried": answers.get(row["task"])} for row in tasks]
@@ -197,9 +197,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
             distance=_by_distance(values),
             tags=_between_tags(values),
             examples=_examples(examples[place], words) if place in examples else None,
-            alike=[each.named(several=by_kind) for each in (alike[facts[0].words] if facts else []) if each != place][
-                :_ALIKE
-            ],
+            alike=[each.named(several=by_kind) for each in similar[:_ALIKE]],
             tasks=SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
             rest=SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
             rows="\n".join(cited),

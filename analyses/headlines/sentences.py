@@ -34,9 +34,6 @@ def say(kind: str, **values: Any) -> str:
     return TEMPLATES[kind].format(**values)
 
 
-# Where a head looks.
-
-
 def attention_clause(cell: Cells, head: str, words: Words) -> str:
     """From a row of `heads`: how much of it a head does, and what the strictest baseline gets."""
     values = {"head": head, "said": words.said}
@@ -70,7 +67,6 @@ def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
 
 
 def _shares(cell: Cells) -> dict[str, str]:
-    """How often a head is right, the strictest rule or baseline, and how often that is."""
     rival, baseline = ("rival", "rival_value") if "rival" in cell else ("baseline_name", "baseline")
     shares = {"value": percent(cell["value"]), "baseline": percent(cell[baseline])}
     return shares | {"taking": taking(str(cell[rival]))}
@@ -182,9 +178,6 @@ def _rate(q: float) -> str:
 def numbers(fact: Fact) -> list[str]:
     """All numbers of a fact: its sizes with their intervals, and its false discovery rates."""
     return [*map(size_text, fact.sizes), *filter(None, [rates(fact)])]
-
-
-# One behaviour.
 
 
 @dataclass(frozen=True)

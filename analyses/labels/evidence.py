@@ -3,9 +3,8 @@ it, and a bar that heads which have learnt nothing do not reach.
 
 One half of the documents chooses, the other reports; on each, attention is scored beside its baselines and claimed keys
 are hidden. Heads whose W_Q and W_K keep their numbers in another order read the trained streams, as sharp as the
-trained ones (`interp.patterns.shuffled`); the trained heads read the words of a text in another order under its
-annotation. Models of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar, which hardly
-anything fails.
+trained ones (`interp.patterns.one_attention`); the trained heads read the words of a text in another order under its
+annotation. Models of weights N(0, 0.02²) are a third bar, which hardly anything fails.
 """
 
 import math
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from analyses.behaviours import OURS, asked_of
-from analyses.corpora.serving import sharing
+from analyses.corpora.corpus import sharing
 from analyses.execution.provenance import hash_of
 from analyses.execution.shards import Shards, Tensors
 from analyses.labels import knockouts
@@ -30,12 +29,12 @@ from analyses.labels.screen import Screen, Screened
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, notable
 from analyses.measures.head_tables import Collected, Heads, values
-from analyses.reading.samples import Sample
+from analyses.reading.inputs import Sample
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
 from interp import AnnotatedText, InputError, Model, Transformer
 from interp.initialisation import untrained
-from interp.patterns.shuffled import Shuffled, Streams
+from interp.patterns.one_attention import Shuffled, Streams
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
 _WORDS = 60  # of a document, that knock-outs read at most
@@ -58,10 +57,7 @@ _BAR_DOCUMENTS, _BAR_WORDS = 32, 120  # what each of them reads, of more documen
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
 Say = Callable[[str, int], object]  # what is being done, and how often it was
 Bars = dict[str, float]
-"""By measure, the gain that heads which have learnt nothing do not reach; at least 0.
-
-Of a measure of few items the best of a thousand heads is luck too: a finding of few items must be all the larger.
-"""
+"""By measure, the gain that heads which have learnt nothing do not reach; at least 0."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +96,6 @@ class Evidence:
     size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, in which keys were hidden
     screened: Screened | None = None  # on the half that chooses; None where all effects were measured
 
-    def candidates(self) -> pd.DataFrame:
-        """Heads and measures that the half that chooses does choose."""
-        return candidates(self.behaviour, self.bars, self.heads[0], self.effects[0])
-
 
 def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
     """The evidence of each behaviour that was collected, a kind of attention at a time."""
@@ -141,12 +133,11 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
 
     Unless all is measured, what may be chosen is measured on the first half, and what was chosen on the second.
     """
-    behaviour, heads = evidence.behaviour, evidence.heads[0]
-    stage = f"{behaviour.name}: knocking out"
+    behaviour, heads, stage = evidence.behaviour, evidence.heads[0], f"{evidence.behaviour.name}: knocking out"
 
-    def half(number: Literal[0, 1], candidates: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
+    def half(number: Literal[0, 1], possible: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
         study.say(stage, 0)
-        cells = {*candidates[["layer", "head", "measure"]].itertuples(index=False, name=None)}
+        cells = {*possible[["layer", "head", "measure"]].itertuples(index=False, name=None)}
         return knockouts.measure(
             model,
             **_texts(study, evidence, number),
@@ -158,9 +149,8 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
 
     first = half(0, candidates(behaviour, evidence.bars, heads), ())
     moved, screened = moving(first.table), first.screened
-    second = half(
-        1, candidates(behaviour, evidence.bars, heads, first.table), {*notable(heads)["measure"], *moved["measure"]}
-    )
+    possible = candidates(behaviour, evidence.bars, heads, first.table)
+    second = half(1, possible, {*notable(heads)["measure"], *moved["measure"]})
     if screened is not None:
         screened = replace(screened, missed=int(moved["sampled"].to_numpy(dtype=bool).sum()))
     return replace(evidence, effects=[first.table, second.table], screened=screened)
@@ -258,17 +248,12 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
     for kind, measured in by_kind.items():
         of_kind = [each for each in collected if each.heads == kind]
         for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):
-            sample = [
-                *Sample(corpus, 0, documents_of([each for each in of_kind if each.behaviour in names]), _BAR_WORDS)
-            ]
-            seed, nulls, texts = study.seed, [*_nulls(study.model, kind, study.seed)], hash_of(sample)
-            lots = [
-                (
-                    [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed, texts],
-                    partial(_reached, null, [measured[name] for name in names], sample, seed),
-                )
-                for number, null in enumerate(nulls)
-            ]
+            documents = documents_of([each for each in of_kind if each.behaviour in names])
+            sample, seed = [*Sample(corpus, 0, documents, _BAR_WORDS)], study.seed
+            nulls, texts, lots = [*_nulls(study.model, kind, seed)], hash_of(sample), []
+            for number, null in enumerate(nulls):
+                depends = [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed, texts]
+                lots.append((depends, partial(_reached, null, [measured[name] for name in names], sample, seed)))
             progress = partial(study.say, "reading with heads that have learnt nothing")
             progress(0)
             for null, best in zip(nulls, study.shards_of(*names).measure(lots, progress), strict=True):
@@ -285,24 +270,15 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
 
 
 def _surpassed(lots: Sequence[Tensor], probability: float, *, ends: bool) -> float:
-    """The gain that the next copy's best head surpasses with this probability; 0 without copies to tell it from.
-
-    Of what `ends` at 1 the logarithm of what is left to 1 is fitted.
-    """
+    """The gain that the next copy's best head surpasses with this probability; 0 without copies to tell it from."""
     gained, baseline = torch.cat([*lots], 1) if lots else torch.empty(2, 0)
     gained, baseline = gained[gained.isfinite()], float(baseline.mean())
     if len(gained) < 2:
         return 0.0
-    if not ends:
-        return _gumbel(gained, probability)
-    rest = (1 - baseline - gained).clamp(min=_LEAST_LEFT)
-    return 1 - baseline - math.exp(-_gumbel(-rest.log(), probability))
-
-
-def _gumbel(values: Tensor, probability: float) -> float:
-    """What the next value exceeds with this probability, by a Gumbel distribution with these values' moments."""
+    values = -(1 - baseline - gained).clamp(min=_LEAST_LEFT).log() if ends else gained
     scale = float(values.std()) * math.sqrt(6) / math.pi
-    return float(values.mean()) - scale * (np.euler_gamma + math.log(-math.log1p(-probability)))
+    bar = float(values.mean()) - scale * (np.euler_gamma + math.log(-math.log1p(-probability)))
+    return 1 - baseline - math.exp(-bar) if ends else bar
 
 
 def documents_of(collected: Sequence[Collected]) -> int:
@@ -322,9 +298,7 @@ def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[Annota
     model, reached = null.model(), dict[str, Tensor]()
     bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
     results = zip(measured, collect(Reading(model, texts, heads=null.heads), bare), strict=True)
-    tables = [
-        (each.name, scored) for each, result in results if isinstance(result, Collected) for scored in result.scored
-    ]
+    tables = [(each.name, table) for each, result in results for table in getattr(result, "scored", ())]
     for name, scored in tables:
         of_heads, baselines = values(scored, null.heads.count)
         for measure, gained, baseline in zip(scored.measures, (of_heads - baselines).T, baselines, strict=True):

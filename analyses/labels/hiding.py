@@ -1,8 +1,13 @@
-"""What does hiding keys cost? Claims and their controls are hidden a lot at a time, and add up by group of documents.
+"""Which keys are hidden to test a label, and what does it cost?
 
-`Work` is a table of claims; `hide` gives a number to each of its jobs and every head, and `costs_of` adds these up by
-group of documents. Keys are hidden from each head by itself, from some heads and measures (`cells`), or from several
-heads at once.
+A claim maps rows (columns of the window's tokens) to the keys that a head with the label looks at from there
+(`Measure.looks`): pieces of a word's antecedents, the token before. One control has the same rows and as many other
+visible keys, each drawn at about the distance of the key that it stands for; for positional labels, whose keys are
+given by their distance, at any. Labels of words have another: the same rows, with keys at the distances at which the
+label's other rows have theirs. What a head loses there it would lose by looking at fixed distances alone.
+
+`Work` is a table of claims and controls; `hide` gives a number to each of its jobs and every head, and `costs_of` adds
+these up by group of documents.
 """
 
 import random
@@ -20,7 +25,6 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from analyses.execution.shards import Lot, Shards, Tensors
-from analyses.labels.claims import Keys, as_claim, at_usual_distances, exchanged, with_control
 from analyses.labels.readouts import Readout
 from analyses.measures.definitions import Looks, Measure
 from analyses.measures.findings import DISCOVERY
@@ -39,13 +43,100 @@ HIDDEN = (CLAIM, *CONTROLS)
 FARTHER = "another distance"  # what other keys are where the claimed ones are given by their distance
 CLAIMS = 128  # with their controls, that one call hides
 FEWEST = 5  # documents, or groups of them, in which keys were hidden: fewer say nothing
-_WAYS: Mapping[str, How] = {ARMS[0]: "exchange", ARMS[1]: "remove"}
+_WAYS: Mapping[str, How] = {**dict.fromkeys(HIDDEN, "hide"), ARMS[0]: "exchange", ARMS[1]: "remove"}
 _SURELY = 0.995  # of the one-sided bounds of a cost that is settled
 _PARTS = (10, 20)  # documents after which measuring may stop
 N_PARTS = 1 + len(_PARTS)
 Cells = Bool[np.ndarray, "head measure"]
 PerCell = Float[np.ndarray, "head measure"]
 PerJob = Float[Tensor, "job head"]
+Keys = Mapping[int, Collection[int]]  # by row, in order; of keys that are exchanged, each is mapped to another
+
+
+def with_control(
+    window: Window, row_keys: Looks, readable: Collection[int], rng: random.Random, *, causal: bool, at_distance: bool
+) -> tuple[Keys, Keys]:
+    """The claim, and other keys at the same rows, where both can be hidden and something can be read.
+
+    Keys that a causal stack does not see are passed over; `at_distance` draws each key of the control at about the
+    distance of one claimed.
+    """
+    content, width = sorted(window.content), len(window.ids)
+    claim: dict[int, frozenset[int]] = {}
+    control: dict[int, frozenset[int]] = {}
+    for row in sorted(row_keys):
+        n_visible = row + 1 if causal else width
+        keys = frozenset(key for key in row_keys[row] if key < n_visible)
+        if keys and row in readable:
+            draw = _other_keys(row, keys, _visible(content, row, causal), rng, at_distance=at_distance)
+            draw = draw[: n_visible - 1]  # a row must keep a key
+            if draw and len(keys) < n_visible:
+                claim[row], control[row] = keys, frozenset(draw)
+    return claim, control
+
+
+def distances(row_keys: Looks, *, causal: bool) -> list[frozenset[int]]:
+    """How far each row's keys are from it, key less row."""
+    rows = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(row_keys.items())]
+    return [row for row in rows if row]
+
+
+def at_usual_distances(
+    window: Window, claim: Keys, usual: Sequence[frozenset[int]], rng: random.Random, *, causal: bool
+) -> Keys:
+    """The claimed rows, with keys at distances drawn from those of all the label's rows; it may draw the claimed ones.
+
+    Of what is drawn, keys that the row does not see are left out; a row whose draws all fall outside keeps its own.
+    """
+    control = {}
+    for row, keys in claim.items():
+        n_visible = row + 1 if causal else len(window.ids)
+        draws = (frozenset(row + by for by in rng.choice(usual)) for _ in range(20))
+        inside = (frozenset(key for key in draw if key in window.content and key < n_visible) for draw in draws)
+        control[row] = next((draw for draw in inside if 0 < len(draw) < n_visible), keys)
+    return control
+
+
+def exchanged(window: Window, claim: Keys, rng: random.Random, *, causal: bool) -> dict[int, dict[int, int]]:
+    """For each claimed key another that the row sees, drawn at random, whose value takes the place of its own."""
+    content, rows = sorted(window.content), {}
+    for row, keys in claim.items():
+        free = [key for key in _visible(content, row, causal) if key not in keys]
+        rows[row] = {key: rng.choice(free) for key in sorted(keys)}
+    return rows
+
+
+def as_claim(keys: Keys, prompt: int, width: int, metric: Read, kind: How) -> Claim:
+    """The claim on a text of so many columns."""
+    index = torch.tensor([(number, key) for number, row_keys in enumerate(keys.values()) for key in row_keys])
+    mask, partners = torch.zeros(len(keys), width, dtype=torch.bool), None
+    mask[tuple(index.T)] = True
+    if kind == "exchange":
+        partners = torch.full(mask.shape, -1)
+        columns = [row[key] for row in keys.values() if isinstance(row, Mapping) for key in row]
+        partners[tuple(index.T)] = torch.tensor(columns)
+    return Claim(prompt, torch.tensor([*keys]), mask, metric, kind, partners)
+
+
+def _visible(content: Sequence[int], row: int, causal: bool) -> Sequence[int]:
+    return content[: bisect_right(content, row)] if causal else content
+
+
+def _other_keys(
+    row: int, keys: Collection[int], visible: Sequence[int], rng: random.Random, *, at_distance: bool
+) -> list[int]:
+    """As many other visible keys, or all where there are fewer."""
+    free = [key for key in visible if key not in keys]
+    if not at_distance:
+        return rng.sample(free, min(len(keys), len(free)))
+    draw: list[int] = []
+    reach = [abs(row - key).bit_length() for key in free]  # distances of the same power of two are about the same
+    for key in sorted(keys)[: len(free)]:
+        near = [index for index, other in enumerate(reach) if other == abs(row - key).bit_length()]
+        index = rng.choice(near) if near else rng.randrange(len(free))
+        draw.append(free.pop(index))
+        reach.pop(index)
+    return draw
 
 
 def part_of(document: int) -> int:
@@ -70,8 +161,8 @@ class Job(NamedTuple):
 class Draws:
     """How claims and their controls are made of windows.
 
-    What is drawn for a claim depends on `seed`, its text and its measure alone, keys at usual distances on its
-    measure's texts too: whatever else is asked, its controls are the same.
+    What is drawn for a claim depends on `seed`, its text and its measure, keys at usual distances on its measure's
+    texts too: whatever else is asked, its controls are the same.
     """
 
     causal: bool
@@ -183,9 +274,7 @@ def hide(
             rows, jobs = zip(*((index, job) for index, job in selected if job.readout is readout), strict=True)
             texts = {ids: index for index, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
             batch = TokenBatch.from_rows([*texts])
-            claims = [
-                as_claim(job.keys, texts[job.ids], len(job.ids), job.read, _WAYS.get(job.kind, "hide")) for job in jobs
-            ]
+            claims = [as_claim(job.keys, texts[job.ids], len(job.ids), job.read, _WAYS[job.kind]) for job in jobs]
             columns = [job.column for job in jobs]
             heads = None if head_sets is None else [head_sets[column] for column in columns]
             of_lot = None if cells is None else torch.from_numpy(cells[:, columns].T)
@@ -288,9 +377,8 @@ def effect_of(costs: Costs) -> PerCell:
 def settled(costs: Costs, least: float, cells: int) -> Cells:
     """Where more documents would not change whether the effect reaches `least`, by Student's t over groups.
 
-    Where its one-sided 99.5% bounds are both below or both above, and where above, p for an effect at all is so small
-    that it holds whatever else of so many `cells` is tested (Bonferroni, at the rate that findings are held to).
-    Nowhere where fewer than five groups say anything.
+    Its one-sided 99.5% bounds are both below or both above; where above, p for an effect at all holds whatever else of
+    so many `cells` is tested (Bonferroni, at the rate that findings are held to).
     """
     claim, control = costs[CLAIM], strictest(costs)[0]
     effect, error, groups = ratio(claim.lost - control.lost, claim.rows)

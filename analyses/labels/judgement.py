@@ -13,12 +13,11 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
 from analyses.behaviours import asked_of, chosen
-from analyses.corpora.serving import sharing
+from analyses.corpora.corpus import sharing
 from analyses.execution.shards import Shards
-from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Say, Study, gather, joint_effects
+from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Say, Study, candidates, gather, joint_effects
 from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
 from analyses.labels.readouts import MaskedWord
@@ -53,10 +52,7 @@ EVIDENCE_COLUMNS = [
 ]
 _REST_DOCUMENTS = 10  # that all heads but one read: as many passes as there are heads
 _FEWEST = 2 * FEWEST  # documents, of both halves
-_TOO_FEW = (
-    "labels are chosen on one half of the documents and reported on the other: expected at least "
-    f"{_FEWEST} documents, got {{}}"
-)
+_TOO_FEW = "labels are chosen on one half of the documents and reported on the other: expected at least"
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,8 @@ class Labelled:
     """The labels of a model's heads.
 
     labels: the rows of `tables/labels`, one a head and label: all that hold on the reporting half.
-    evidence: a row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals,
-        the label that rests on it, and the `bar` that the gain of heads that have learnt nothing stays below.
+    evidence: a row a head and measure of the reporting half, labelled or not, with the label that rests on it and the
+        `bar` that the gain of heads that have learnt nothing stays below.
     left_out: by behaviour, why it could not be labelled, or what of its evidence is missing.
     nameless: how many candidates show a measure, and neither more than the simplest rules nor one of these.
     screened: by behaviour, which effects are estimates, and how many candidates that may have missed.
@@ -95,23 +91,20 @@ def label(
     """Label every head.
 
     Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
-    over documents. `effect` is the least of three, with its interval: of `hiding` the keys, of `exchange` of their
-    values for others' and of their `removal` (`analyses.labels.knockouts`); `p_effect` is the largest of their p. Where
-    hiding costs less than 0.01 it is the effect; a measure without claims of its own (`self`) has none. `q` is over all
-    candidates and kinds of evidence, since a label takes whichever holds; `q_within` over those of the behaviour;
-    `q_attention` and `q_effect` are of either p alone. `docs/labels.md` describes all columns: what rules and minimal
-    pairs say of a head, and what hiding keys from all heads of a label costs.
+    over documents. `effect` is the least of three: of `hiding` the keys, of `exchange` of their values for others' and
+    of their `removal` (`analyses.labels.knockouts`); where hiding costs less than 0.01 it is the effect. `q` is over
+    all candidates and kinds of evidence, since a label takes whichever holds; `q_within` over those of the behaviour.
+    `docs/labels.md` describes all columns.
 
     Args:
         model: a transformer with a tokenizer.
-        corpora: by behaviour (`position`, `part-of-speech`, `coreference`), a corpus that can be read again and again.
+        corpora: by behaviour, a corpus that can be read again and again.
         behaviours: those that `corpora` may name; ours by default.
         collected: what the behaviours' measures added up to on them, where that is known already.
         effects: the rows of `tables/effects`, where the minimal pairs were patched already.
         documents: of each half, whose beginnings knock-outs read; by default 24 to 40, as the model's size affords.
         words: of each of them; by default 10 to 60.
-        exact: measure all effects. By default those that can change a label are measured; the others are estimates
-            (`measured` of `evidence`).
+        exact: measure all effects, not only those that can change a label (`measured` of `evidence`).
         seed: of everything random.
         shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with what is being done, and how often it was.
@@ -122,21 +115,24 @@ def label(
     say = progress or (lambda stage, count: None)
     study = Study(model, corpora, by_name, seed, shards or Shards(), say, documents, words, exact)
     totals, left_out = (list(collected), {}) if collected else _collected(study)
-    left_out |= {each.behaviour: _TOO_FEW.format(each.documents) for each in totals if each.documents < _FEWEST}
+    few = {each.behaviour: each.documents for each in totals if each.documents < _FEWEST}
+    left_out |= {name: f"{_TOO_FEW} {_FEWEST} documents, got {documents}" for name, documents in few.items()}
     totals = [each for each in totals if each.documents >= _FEWEST]
     evidence = gather(study, totals)
     left_out |= {each.behaviour.name: each.effects_left_out for each in evidence if each.effects_left_out}
     if not evidence:
         return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=EVIDENCE_COLUMNS), left_out)
     tables = [_reported(each) for each in evidence]
-    pairs = zip(evidence, tables, strict=True)
-    candidates = [each.candidates().merge(table, on=CELL, how="inner") for each, table in pairs]
+    possible = [
+        candidates(each.behaviour, each.bars, each.heads[0], each.effects[0]).merge(table, on=CELL)
+        for each, table in zip(evidence, tables, strict=True)
+    ]
     if effects is None:
         tests = [by_name[name].effects for name in dict.fromkeys(each.behaviour.name for each in evidence)]
         shares = [test(model, seed=seed).table for test in tests if test]
         effects = pd.concat(shares, ignore_index=True) if shares else pd.DataFrame(columns=EFFECT_COLUMNS)
     rules = [each.rules(seed=seed) for each in totals if each.rules]
-    labels, nameless = _judged(_with_rules(pd.concat(candidates, ignore_index=True), rules))
+    labels, nameless = _judged(_with_rules(pd.concat(possible, ignore_index=True), rules))
     say("hiding keys from all heads of a label", 0)
     labels = _with_all_heads(labels, study, evidence)
     tasks = {measure.called: measure.tasks for each in evidence for measure in each.behaviour.measures}
@@ -173,7 +169,10 @@ def _reported(evidence: Evidence) -> pd.DataFrame:
     rows = _columns(gains, "gain", "attention", "n", "without").merge(
         _columns(costs, "effect", "effect", "readout", *_LEAST[3:], *_MASKED, "measured"), on=CELL, how="left"
     )
-    agreement = {name: _agreement(of_measure) for name, of_measure in rows.groupby("measure")}
+    agreement = {
+        name: pairs.loc[:, ["gain", "effect"]].astype(float).corr("spearman", min_periods=3).iloc[0, 1]
+        for name, pairs in rows.groupby("measure")
+    }
     beats = {*beating_reference(heads)[[*HEAD, "together"]].itertuples(index=False, name=None)}
     measures = [evidence.behaviour[name] for name in rows["measure"]]
     heads_and_measures = zip(rows[HEAD].itertuples(index=False, name=None), measures, strict=True)
@@ -188,8 +187,7 @@ def _reported(evidence: Evidence) -> pd.DataFrame:
 
 
 def _in_both_readings(heads: pd.DataFrame) -> pd.DataFrame:
-    """The rows with the first position kept; where `readings` asks for both, p is the larger, and `without` whether the
-    gain stands without it."""
+    """The rows with the first position; where `readings` asks for both, the larger p, and if it holds `without`."""
     rows, removed = (heads.loc[heads["sink"] == sink] for sink in SINKS)
     removed = rows[CELL].merge(removed[[*CELL, "p", "gain", "ci_low"]], on=CELL, how="left").set_index(rows.index)
     in_both = rows["readings"] == BOTH_READINGS
@@ -202,13 +200,6 @@ def _columns(rows: pd.DataFrame, value: str, evidence: str, *columns: str) -> pd
     """A table's value, interval and p under the names that labels give them."""
     names = {"ci_low": f"{value}_low", "ci_high": f"{value}_high", "p": f"p_{evidence}"}
     return pd.DataFrame({names.get(name, name): rows[name] for name in (*CELL, value, *names, *columns)})
-
-
-def _agreement(rows: pd.DataFrame) -> float:
-    pairs = rows[["gain", "effect"]].astype(float).dropna()
-    if len(pairs) < 3 or np.ptp(pairs.to_numpy(), axis=0).min() == 0:
-        return float("nan")
-    return float(np.asarray(tuple(spearmanr(pairs["gain"], pairs["effect"])))[0])
 
 
 def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -273,9 +264,8 @@ def _q(p: np.ndarray, candidates: pd.DataFrame) -> np.ndarray:
     A candidate is a family of tests: attention, effect, both, each as itself and by a plainer name. Whichever of its
     nulls are true, a label that is false takes one of two p below a bound: those of attention, of effect, of the rules
     or of the masked rows are all that the tests are the largest of, and any two cover every case. So twice the smallest
-    p of a candidate (1 where it can make no label) is one p of it. Benjamini-Hochberg over candidates
-    selects; within what it selects each kind is held to the same bound, which controls the rate of false labels over
-    those selected (Benjamini & Bogomolov 2014).
+    p of a candidate (1 where it can make no label) is one p of it. Benjamini-Hochberg over candidates selects; within
+    what it selects each kind is held to the same bound (Benjamini & Bogomolov 2014).
     """
     smallest = np.sort(2 * np.asarray(candidates.groupby(CELL)["p"].min(), dtype=float))
     m, below = len(smallest), np.searchsorted(smallest, 2 * p, side="right")  # candidates with no larger a p
@@ -289,15 +279,12 @@ def _with_rules(candidates: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.D
     if not tables:
         return candidates.assign(p_rule=np.nan, verdict=None, rule=None)
     verdicts = pd.concat(tables, ignore_index=True)
-    p_rule = verdicts["p_both"].where(verdicts["verdict"] == BEATS)  # held to their own rate, too
-    return candidates.merge(verdicts.assign(p_rule=p_rule)[[*CELL, "p_rule", "verdict", "rule"]], on=CELL, how="left")
+    verdicts["p_rule"] = verdicts["p_both"].where(verdicts["verdict"] == BEATS)  # held to their own rate, too
+    return candidates.merge(verdicts[[*CELL, "p_rule", "verdict", "rule"]], on=CELL, how="left")
 
 
 def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evidence]) -> pd.DataFrame:
-    """The labels, beside the effect in all heads at once that have the label by one measure, and in all but this one.
-
-    Their rival are as many heads without it, drawn at random; all of them where they are fewer.
-    """
+    """The labels, beside the effect in all heads at once that have one, in all but this one, and in `_rivals`."""
     shared = ["stack", "attention", "behaviour", "label", "measure"]
     rows = labels.assign(
         heads=labels.groupby(shared)["head"].transform("size"),

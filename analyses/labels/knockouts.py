@@ -1,9 +1,9 @@
 """Does the model need what a head attends to? Every label's effect on its own items, for every head.
 
 At the rows that a label claims, a head's claimed keys are hidden; the effect is the drop in what is read there
-(`readouts`: the next token, a masked word, a probe), less the larger of what two controls lose: other keys of the same
-rows, and keys at the distances that are usual for the label (`claims`). Hiding moves the keys' mass to others, so that
-a key whose value nobody reads may be missed; what is needed must be missed too where weights stay as they are.
+(`readouts`), less the larger of what two controls lose: other keys of the same rows, and keys at the distances that are
+usual for the label (`hiding`). Hiding moves the keys' mass to others, so that a key whose value nobody reads may be
+missed; what is needed must be missed too where weights stay as they are.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -17,8 +17,7 @@ import pandas as pd
 from analyses.behaviours import chosen
 from analyses.execution.shards import Shards
 from analyses.labels import hiding
-from analyses.labels.claims import distances
-from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work
+from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work, distances
 from analyses.labels.readouts import Readout, readouts, windows_of
 from analyses.labels.screen import Measured, Screen, Screened, verify
 from analyses.measures.definitions import Behaviour, Looks, Measure
@@ -83,13 +82,12 @@ def measure(
 ) -> Knockouts:
     """What hiding claimed keys costs of what is read at the same rows: a row a head and measure, in nats a claimed row.
 
-    `readout` is what is read (`analyses.labels.readouts`). `drop` is the mean over the `n` claimed rows, `control` that
-    of the control that loses most (`control_name`); `effect` is their difference, with a 95% interval over documents
-    and a one-sided p for effect > 0. `q` is over all rows, where those that are not measured count as not significant.
-    `exchange` is the drop where each claimed key keeps its weight and mixes in the value of another key that the row
-    sees, `removal` where its weighted value is left out: what the model needs is missed in both ways. With a `screen`
-    they are measured where hiding costs enough, and `measured` is False where all numbers but `masked` are estimates,
-    or missing. `docs/measures/interventions.md` describes controls and columns.
+    `drop` is the mean over the `n` claimed rows, `control` that of the control that loses most (`control_name`);
+    `effect` is their difference, with a 95% interval over documents and a one-sided p for effect > 0. `q` is over all
+    rows, where those that are not measured count as not significant. `exchange` is the drop where each claimed key
+    keeps its weight and mixes in the value of another key that the row sees, `removal` where its weighted value is left
+    out. `measured` is False where all numbers but `masked` are estimates, or missing.
+    `docs/measures/interventions.md` describes controls and columns.
 
     Args:
         model: a transformer of one stack with a tokenizer.
@@ -100,8 +98,7 @@ def measure(
         reading: what is read (`Texts`).
 
     Raises:
-        InputError: a model without tokenizer; one that fills masks without a mask token; nothing to train a probe on;
-            no text, or no row claimed in any.
+        InputError: the model or the texts have nothing that could be read.
     """
     measures, seed = _hidden_measures(reading.get("behaviours"), model), reading.get("seed", 0)
     armed = {measure.name for _, measure in measures} if armed is None else armed
@@ -123,15 +120,11 @@ def measure_together(
 ) -> pd.DataFrame:
     """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
 
-    Each of `heads` is the name of a measure, and the (layer, head) pairs that its keys are hidden from. Heads that do
-    the same stand in for each other, so that hiding keys from one of them shows a lower bound. Columns are those of
-    `measure`, missing where no row of the corpus is claimed.
+    Each of `heads` is the name of a measure, and the (layer, head) pairs that its keys are hidden from: heads that do
+    the same stand in for each other. Columns are those of `measure`, missing where no row of the corpus is claimed.
     """
-    by_name = {
-        measure.name: (behaviour, measure) for behaviour, measure in _hidden_measures(reading.get("behaviours"), model)
-    }
-    measures, armed = [by_name[name] for name, _ in heads], {name for name, _ in heads}
-    work = _work(model, corpus, measures, armed, reading)
+    by_name = {measure[1].name: measure for measure in _hidden_measures(reading.get("behaviours"), model)}
+    work = _work(model, corpus, [by_name[name] for name, _ in heads], {name for name, _ in heads}, reading)
     drops = hiding.hide(work, head_sets=[places for _, places in heads])["drop"]
     everywhere = np.ones((1, len(heads)), dtype=bool)
     costs = _columns(work, Measured(drops, None, everywhere, everywhere), reading.get("seed", 0))
@@ -141,8 +134,8 @@ def measure_together(
 def least(effects: pd.DataFrame) -> pd.DataFrame:
     """Rows of either table with the effect and interval of the arm that costs least, and the largest p of the three.
 
-    `hiding` is the effect of hiding alone. It is the effect, too, where keys were not exchanged and removed: the least
-    of all three can only be less. p is missing there.
+    `hiding` is the effect of hiding alone. It is the effect, too, where keys were not exchanged and removed; p is
+    missing there.
     """
     parts = ["effect", "ci_low", "ci_high", "p"]
     names = [parts, *([f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ARMS)]
@@ -155,7 +148,6 @@ def least(effects: pd.DataFrame) -> pd.DataFrame:
 def _hidden_measures(
     behaviours: Sequence[str | Behaviour] | None, model: Transformer
 ) -> list[tuple[Behaviour, Measure]]:
-    """All that is claimed and hidden."""
     return [
         (behaviour, measure)
         for behaviour in chosen(behaviours).values()
@@ -248,17 +240,10 @@ def _columns(work: Work, measured: Measured, seed: int) -> dict[str, object]:
     costs = hiding.costs_of(work, measured.drops, measured.counted)
     claim = costs[CLAIM]
     effect = estimate(*claim.flat(), *hiding.strictest(costs)[0].flat(), seed=seed)
-    columns: dict[str, object] = {
-        "drop": effect.value,
-        "control": effect.baseline,
-        "control_name": hiding.control_names(work, costs),
-        "effect": effect.gain,
-        "ci_low": effect.low,
-        "ci_high": effect.high,
-        "p": effect.p,
-        "n": claim.rows.sum(0).reshape(-1).round().astype(int),
-        "documents": effect.groups,
-    }
+    n = claim.rows.sum(0).reshape(-1).round().astype(int)
+    columns: dict[str, object] = {"n": n, "documents": effect.groups, "control_name": hiding.control_names(work, costs)}
+    columns |= {"drop": effect.value, "control": effect.baseline, "effect": effect.gain}
+    columns |= {"ci_low": effect.low, "ci_high": effect.high, "p": effect.p}
     parts = {arm: sums.flat() for arm, sums in hiding.costs_of(work, measured.drops, kinds=ARMS).items()}
     if measured.mass is not None:
         masses = hiding.costs_of(work, measured.mass)

@@ -64,7 +64,14 @@ def readouts(
     Probes are fitted to `training` where there is no output layer.
     """
     if model.output is not None:
-        readout = _NextToken(model.output) if model.config.last.causal else _masked_word(model)
+        mask_id = model.tokenizer.mask_id if model.tokenizer else None
+        if model.config.last.causal:
+            readout: Readout = _NextToken(model.output)
+        elif mask_id is not None:
+            readout = MaskedWord(model.output, mask_id)
+        else:
+            expected = 'a tokenizer with a mask token ("[MASK]" or "<mask>")'
+            raise InputError(f"a model that sees both ways is read at masked words: expected {expected}, got none")
         return {behaviour.name: readout for behaviour in behaviours}
     windows = [window for text in training for window in windows_of(model, text)]
     read_by: dict[str, Readout] = {}
@@ -121,16 +128,6 @@ class MaskedWord(Readout):
     def read(self, window: Window, rows: Sequence[int]) -> Read:
         """Log-probabilities of what stood there."""
         return Read(torch.tensor(rows), log_probabilities(torch.tensor([window.ids[row] for row in rows])))
-
-
-def _masked_word(model: Transformer) -> MaskedWord:
-    mask_id = model.tokenizer.mask_id if model.tokenizer else None
-    if model.output is None or mask_id is None:
-        raise InputError(
-            "a model that sees both ways is read at masked words: expected a tokenizer with a mask token "
-            '("[MASK]" or "<mask>"), but this one has none'
-        )
-    return MaskedWord(model.output, mask_id)
 
 
 @dataclass(frozen=True, eq=False)

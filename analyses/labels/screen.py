@@ -3,10 +3,9 @@
 A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). On the half
 that reports, all candidates are measured, and exchange and removal where hiding costs enough. While labels are chosen,
 cells are measured whose estimate makes a candidate, or comes within its error of one. An estimate is of first order, so
-its error grows with the square of what the claimed rows move, added up without signs; small estimates of cells that
-attention does not choose tell how fast. A quarter of the least effect that counts is allowed anyway. A random sample of
-the rest, of every layer and of what the model is sure of or not (gradients vanish there), bounds how many are missed.
-Each cell is measured on a part of the documents at a time, until these settle whether its effect reaches what counts.
+its error grows with the square of what the claimed rows move; small estimates of cells that attention does not choose
+tell how fast. A random sample of the rest bounds how many are missed. Each cell is measured on a part of the documents
+at a time, until these settle whether its effect reaches what counts.
 """
 
 import random

@@ -36,21 +36,12 @@ Looks = dict[int, set[int]]
 
 @dataclass(frozen=True)
 class Unit:
-    """What a measure counts in: only gains of one unit can be ranked together.
+    """What a measure counts in: only gains of one unit can be ranked together."""
 
-    title     heads a table of such measures
-    ranked    more is better; the others only describe
-    drawn     what gives a figure its colours: the gain, the value as it is, or the value as a ratio
-    caption   how such a figure is read, where it shows no gains
-    """
-
-    title: str
-    ranked: bool = True
-    drawn: Quantity = "gain"
-    caption: str = ""
-
-    def __post_init__(self):
-        one_of("drawn", self.drawn, Quantity)
+    title: str  # heads a table of such measures
+    ranked: bool = True  # more is better; the others only describe
+    drawn: Quantity = "gain"  # what gives a figure its colours: the gain, the value as it is, or the value as a ratio
+    caption: str = ""  # how such a figure is read, where it shows no gains
 
 
 UNITS = {name: Unit(**declared) for name, declared in DECLARED["units"].items()}

@@ -70,20 +70,15 @@ class Scored:
 class Measured:
     """What one behaviour's measures say of every head.
 
-    heads       the rows of `tables/heads`; a measure that no row was eligible for has none
-    baselines   every rival's own value where a measure has several
-    counts      what was read, and what was left out and why
-    documents   how many the intervals rest on
-    absent      the measures that the text has no item of
-    followed    gives the rows of `tables/rules`, where heads of syntax are measured
+    `baselines` has every rival's own value where a measure has several.
     """
 
-    heads: pd.DataFrame
+    heads: pd.DataFrame  # the rows of `tables/heads`; a measure that no row was eligible for has none
     baselines: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=BASELINE_COLUMNS))
-    counts: Mapping[str, int] = field(default_factory=dict)
-    documents: int | None = None
-    absent: Sequence[str] = ()
-    followed: Callable[[], pd.DataFrame] = pd.DataFrame
+    counts: Mapping[str, int] = field(default_factory=dict)  # what was read, and what was left out and why
+    documents: int | None = None  # how many the intervals rest on
+    absent: Sequence[str] = ()  # the measures that the text has no item of
+    followed: Callable[[], pd.DataFrame] = pd.DataFrame  # gives `rules`
 
     @property
     def rules(self) -> pd.DataFrame:
@@ -157,12 +152,9 @@ class Collected:
 
 
 def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with what the same measures say of attention weighted by the norm of what is written.
+    """The rows, with what the same measures say of attention weighted by the norm of what is written (`NormWeighted`).
 
-    Args:
-        heads: rows of `tables/heads`.
-        by_norm: such rows of the same heads, read of `interp.patterns.one_attention.NormWeighted`. Baselines have no
-            norms, so that `norm_gain` is over the same ones.
+    Baselines have no norms, so that `norm_gain` is over the same ones.
     """
     cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
     named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}
@@ -227,12 +219,6 @@ def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, An
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(n > 0, null.mean.sum(0).numpy().reshape(-1) / n, np.nan)
     return {"null": mean, "p_null": np.where(n > 0, null.test(scores).reshape(-1), np.nan)}
-
-
-def gains(scored: Scored, n_heads: int) -> np.ndarray:
-    """Value less strictest baseline (head measure), without an interval; NaN where nothing counts."""
-    head_values, against = values(scored, n_heads)
-    return head_values - against
 
 
 def values(scored: Scored, n_heads: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch.nn.functional as F
 
-from analyses import coreference, cross_attention, part_of_speech, position
+from analyses import coreference, part_of_speech, position
 from analyses.behaviours import RECORDED
 from analyses.measures.head_tables import Heads, Scored, values
 from analyses.reading.windows import Reading
@@ -31,13 +31,7 @@ _SEED = 2000  # added to the seed: neither the stories that the default model le
 _LOGITS = 1 << 24  # at once
 
 
-def measures(
-    model: Model,
-    seed: int = 0,
-    *,
-    corpus: Iterable[AnnotatedText] | None = None,
-    held_out: Sequence[Examples] | None = None,
-) -> dict[str, float]:
+def measures(model: Model, seed: int = 0, *, corpus: Iterable[AnnotatedText] | None = None) -> dict[str, float]:
     """What one look finds: `heads/MEASURE/L0.H3` of every head, `baseline/MEASURE`, and `model/...` of the whole.
 
     Of heads, as `docs/measures` defines them: attention to the previous token, induction (on random repeats),
@@ -49,13 +43,8 @@ def measures(
     tokens 10 to 25, in nats (Olsson 2022 compares the 500th of 512 with the 50th; of shorter rows in proportion); and
     `model/copying`, the share of the second copy of a random repeat that is foretold rightly, its first token aside.
 
-    What a model cannot be asked (an encoder: what comes next; without a tokenizer: any text) is left out.
-
-    Args:
-        model: a transformer, in evaluation.
-        seed: of the stories and the random repeats; the same seed gives the same numbers.
-        corpus: what heads are measured on; 48 generated stories by default.
-        held_out: rows that in-context learning is measured on; by default generated stories, one after the other.
+    What a model cannot be asked (an encoder: what comes next; without a tokenizer: any text) is left out. Heads are
+    measured on `corpus`, by default 48 generated stories; in-context learning on stories, one after the other.
     """
     texts = _stories(whole_number("seed", seed))[:_STORIES] if corpus is None else tuple(corpus)
     kinds = Heads.every(model)
@@ -66,7 +55,7 @@ def measures(
         values = [value for name, value in numbers.items() if name.startswith(f"heads/{measure}/")]
         numbers |= {f"model/{measure}": max(values)} if values else {}
     if len(kinds) == 1 and kinds[0].causal and model.config.output != "none":
-        rows = _rows_of_stories(model, seed) if held_out is None else held_out
+        rows = _rows_of_stories(model, seed)
         if rows and (score := in_context(model, rows)) is not None:
             numbers["model/in-context"] = score
         if (length := position.repeat_length(model)) >= position.SHORTEST_REPEAT:
@@ -98,7 +87,7 @@ def _on_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: i
         return []
     how: Any = {"seed": seed, "heads": heads}
     collectors: list[Scoring] = (
-        [cross_attention.Collector(model, **how)]
+        [position.CrossingCollector(model, **how)]
         if heads.attention == "cross"
         else [
             position.Collector(model, **how, n_untrained=0),

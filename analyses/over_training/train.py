@@ -126,8 +126,7 @@ def _facts(recipe: Recipe, trained: Trained, out: Path) -> dict[str, Any]:
 def _telling(plan: Plan, told: Output) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
     """Two ways to tell how it goes: while data is made ready, and while the model learns.
 
-    On a terminal there is a bar with the loss, tokens a second and the time left; a line a look stays above it.
-    Elsewhere there is the line alone, on standard output, where JSON goes always.
+    A terminal has a bar, and a line a look above it; else there is the line alone. JSON goes to standard output always.
     """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")

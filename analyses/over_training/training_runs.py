@@ -61,10 +61,7 @@ class Run:
 def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progress: Say | None = None) -> Run:
     """A run's losses and the measures of its heads: those that it recorded, else those of its snapshots now.
 
-    Nothing is written into `folder`.
-
-    Raises:
-        InputError: the directory holds neither, or nothing in it can be read.
+    Nothing is written into `folder`. One that holds neither, or from which nothing can be read, is refused.
     """
     if not folder.is_dir():
         raise InputError(f'no directory "{folder}": give one that interp train wrote')
@@ -137,11 +134,7 @@ def phases(folder: Path) -> tuple[int, ...]:
 
 
 def given(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = None) -> Run:
-    """A run that the user names; arguments, and what is raised, as of `read_run`.
-
-    Raises:
-        InputError: it tells nothing of heads either.
-    """
+    """A run that the user names, as of `read_run`, which must tell of heads."""
     run = read_run(folder, folder.resolve().name, load, seed=seed, progress=progress)
     if run.heads.empty:
         raise InputError(
@@ -242,11 +235,9 @@ WHEN_COLUMNS = [*HEAD, "measure", "run", "step", "value", "baseline", "gain", "f
 def phase_change(steps: Sequence[int], values: Sequence[float]) -> Rise | None:
     """Where a curve rises abruptly, if it does.
 
-    Of all stretches from one look to a later one that are at most a twentieth of the run long (or one interval), the
-    shortest that holds nine tenths of the largest rise in any. It is a phase change if the curve rises there by at
-    least 0.1 and by at least a third of what lies between its lowest and its highest value, and at least three times as
-    fast, per step, as if it rose from one to the other evenly over the whole run. With fewer than four looks there is
-    none.
+    Of all stretches from one look to a later one that are at most `STRETCH` of the run long (or one interval), the
+    shortest that holds `NEARLY` all of the largest rise in any. It is a phase change if the curve rises there by at
+    least `LEAST`, by `PART` of its whole range, and `TIMES` as fast, per step, as if it rose evenly over the whole run.
     """
     x, y = np.asarray(steps, dtype=float), np.asarray(values, dtype=float)
     if len(x) < FEWEST:
@@ -295,10 +286,9 @@ def best_curve(heads: pd.DataFrame) -> pd.DataFrame:
 def formed(run: Run) -> pd.DataFrame:
     """For each measure and kind of attention, the head that has most at the last look, and when it had half of that.
 
-    `half_way` is the look from which on that head keeps half of its final gain over the baseline (`formed_at`); missing
-    where the gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of
-    shares whose gain is that much: what stays with its baseline has not formed, however it jumps. Relations, and tags
-    but one, are left out (`observe.DRAWN`).
+    `half_way` is that head's `formed_at`. `rise_from` to `times` are the phase change of whichever head is best at each
+    look, of shares that gain at least 0.05: what stays with its baseline has not formed, however it jumps. Relations,
+    and tags but one, are left out (`observe.DRAWN`).
     """
     rows = []
     rows_drawn = run.heads.loc[run.heads["measure"].isin(DRAWN)]
@@ -317,9 +307,8 @@ def formed(run: Run) -> pd.DataFrame:
 def when_formed(curves: pd.DataFrame) -> pd.DataFrame:
     """When each head had formed: a row a head and measure that was looked at at least twice.
 
-    `value`, `baseline` and `gain` are those of the last look, at `step`. `formed_at` is the look from which on the head
-    keeps half of that gain (`formed_at`), `before` the look before it: missing where the head had it from the first
-    look on, and so did not form while anybody looked.
+    `value`, `baseline` and `gain` are those of the last look, at `step`. `before` is the look before `formed_at`,
+    missing where the head had it from the first look on, and so did not form while anybody looked.
     """
     rows = []
     for key, curve in curves.sort_values("step").groupby([*HEAD, "measure", "run"], sort=False):

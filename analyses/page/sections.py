@@ -25,9 +25,6 @@ _LONGEST = 28  # letters of a text on a terminal
 UNUSED = "not used: it annotates nothing that is asked here, or an earlier corpus has it too"
 
 
-# Texts.
-
-
 @dataclass(frozen=True)
 class Span:
     """Words that look otherwise than those around them; `to` is the id that a link leads to."""
@@ -54,14 +51,10 @@ def _span(kind: Literal["b", "em", "code", "soft"]) -> Callable[[object], Span]:
     return lambda text: Span(str(text), kind)
 
 
-bold = _span("b")
-"""What a reader's eye should find."""
-emphasis = _span("em")
-"""A word that names what follows."""
-code = _span("code")
-"""A command, a file or a hash."""
-soft = _span("soft")
-"""What may be passed over."""
+bold = _span("b")  # what a reader's eye should find
+emphasis = _span("em")  # a word that names what follows
+code = _span("code")  # a command, a file or a hash
+soft = _span("soft")  # what may be passed over
 BREAK = Span("", "break")  # a new line in the same paragraph
 
 
@@ -89,9 +82,6 @@ def plain(text: Text) -> str:
         case Tokens():
             return "".join(token for token, _ in text.tokens)
     return "".join(map(plain, text))
-
-
-# Blocks.
 
 
 @dataclass(frozen=True)
@@ -239,21 +229,16 @@ def counts_table(
     return [Table(["", *titles], cells, "w" + "r" * len(titles))] if cells else []
 
 
-# Columns.
-
-
 def _estimate(value: float, low: float, high: float) -> Text:
     bounds = interval(low, high, sign=True)
     return [number(value, sign=True), *([" ", soft(bounds)] if bounds != "–" else [])]
 
 
 def _pairs(task: Any, effect: float, flips: float, n: float) -> str:
-    """How a head carries the minimal pairs that ask about the same as its label."""
     return f"{task} {number(effect)}, {flips:.0f} of {n:.0f} answers change" if isinstance(task, str) else ""
 
 
 def _verdict(verdict: Any, rule: Any) -> str:
-    """Whether a head beats the simplest rules, and which rule it follows."""
     follows = isinstance(rule, str) and rule not in {"no rule", "the relation itself"}
     return f"{verdict}{f'; follows “{measure_name(rule)}”' * follows}" if isinstance(verdict, str) else ""
 
@@ -343,8 +328,3 @@ def _schema(key: Sequence[str], **columns: Mapping[str, Any]) -> Schema:
 WAYS = "noise noise_low noise_flips denoise denoise_low denoise_flips"  # columns of `both ways`
 SCHEMAS = {name: _schema(**declared) for name, declared in WORDS["tables"].items()}
 """By table, its columns."""
-
-
-def meanings(table: str) -> dict[str, str]:
-    """By title, what the columns of a table mean that need a definition."""
-    return {column.title: column.meaning for column in SCHEMAS[table].columns.values() if column.meaning}

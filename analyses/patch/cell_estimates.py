@@ -18,20 +18,10 @@ from jaxtyping import Bool, Float
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
-from analyses.patch.cells import METRICS, all_idle, sweeps
+from analyses.patch.cells import METRICS, sweeps
 from analyses.wording.formats import number
 from interp import InputError, Model
-from interp.patching import (
-    Edges,
-    Metric,
-    Pairs,
-    Receiver,
-    Sweep,
-    atp_star,
-    attribution_patching,
-    edge_attribution,
-    path_patch,
-)
+from interp.patching import Edges, Pairs, Receiver, Sweep, atp_star, attribution_patching, edge_attribution, path_patch
 from interp.patching.by_forward import Part, Sender
 from interp.patching.patch_sites import IN_ATTENTION
 from interp.patching.results import POSITIONAL, Direction, named_places
@@ -128,10 +118,15 @@ def _methods(
     return estimates
 
 
+def _idle(effects: Sequence[Float[Tensor, "*cells prompt"]], least: Float[Tensor, " prompt"]) -> Bool[Tensor, "*cells"]:
+    """Where no effect, of none of some ways to find it, is more than rounding on any prompt."""
+    return torch.stack([(each.abs().nan_to_num() <= least).all(-1) for each in effects]).all(0)
+
+
 def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
     """One row a cell and method, cells that lie in no prompt left out."""
     effect = sweep.effect(metric)
-    idle = all_idle([effect, *methods.values()], sweep.rounding(metric)).flatten().cpu().numpy()
+    idle = _idle([effect, *methods.values()], sweep.rounding(metric)).flatten().cpu().numpy()
     indices = np.unravel_index(np.arange(len(idle)), effect.shape[:-1])
     n = (~effect.isnan()).sum(-1).flatten().cpu().numpy()
     tables = []
@@ -172,10 +167,10 @@ def edge_rows(
             exact = torch.full_like(scored[EAP].effect(), torch.nan)
             for count, receiver in enumerate(reasons):
                 say("measuring edges into receiver", count)
-                for index, effect in _measured(model, pairs, METRICS[name](), each.direction, scored[EAP], receiver):
+                for index, effect in _measured(model, pairs, name, each.direction, scored[EAP], receiver):
                     exact[index, scored[EAP].labels["receiver"].index(receiver)] = effect
             least = each.rounding(name)
-            idle = all_idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
+            idle = _idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
             for method, edges in scored.items():
                 tables.append(_edge_rows(edges, exact, idle, reasons).assign(method=method, metric=name))
     table = pd.concat(tables, ignore_index=True)
@@ -206,7 +201,7 @@ def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
 
 
 def _measured(
-    model: Model, pairs: Pairs, metric: Metric, direction: Direction, edges: Edges, receiver: str
+    model: Model, pairs: Pairs, metric: str, direction: Direction, edges: Edges, receiver: str
 ) -> Iterator[tuple[int, Float[Tensor, " prompt"]]]:
     exists = ~edges.effect()[:, edges.labels["receiver"].index(receiver)].isnan().any(-1)
     match receiver.split("."):  # `1.4.q`, `mlp.1` or `logits`
@@ -222,7 +217,7 @@ def _measured(
         group = [(index, name) for index, name in senders if name.startswith("mlp") == (site == "mlp_out")]
         if not group:
             continue
-        effect = path_patch(model, pairs, metric, [end], site, by, "nothing", direction).effect()
+        effect = path_patch(model, pairs, METRICS[metric](), [end], site, by, "nothing", direction).effect()
         for index, name in group:
             yield index, effect[tuple(map(int, name.removeprefix("mlp.").split(".")))]
 

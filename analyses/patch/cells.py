@@ -5,32 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import torch
-from jaxtyping import Bool, Float
 
-from interp import InputError, Model
-from interp.patching import (
-    Metric,
-    Pairs,
-    Sweep,
-    kl_divergence,
-    log_probability,
-    logit_difference,
-    next_token_loss,
-    probability,
-    rank,
-    sweep,
-)
+from interp import InputError, Model, patching
+from interp.patching import Metric, Pairs, Sweep, sweep
 from interp.patching.patch_sites import IN_ATTENTION, PatchSite
 from interp.patching.results import ANSWERS, ESTIMATED, POSITIONAL, Direction, long_table, refusal
 
 METRICS: dict[str, Callable[[], Metric]] = {
-    "logit_difference": logit_difference,
-    "log_probability": log_probability,
-    "probability": probability,
-    "rank": rank,
-    "kl_divergence": kl_divergence,
-    "loss": next_token_loss,
+    "logit_difference": patching.logit_difference,
+    "log_probability": patching.log_probability,
+    "probability": patching.probability,
+    "rank": patching.rank,
+    "kl_divergence": patching.kl_divergence,
+    "loss": patching.next_token_loss,
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
@@ -81,18 +68,14 @@ class Answers:
         """Both shares, and the difference."""
         difference = f"{self.difference:+.3g}".replace("-", "−")
         return (
-            f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.share:.0%}) and the "
-            f"wrong one on {self.wrong} of the corrupted; clean less corrupted, the logit difference is {difference}, "
-            f"of the {self.sign} sign."
+            f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.share:.0%}) "
+            f"and the wrong one on {self.wrong} of the corrupted; clean less corrupted, the logit difference is "
+            f"{difference}, of the {self.sign} sign."
         )
 
 
 def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Any) -> pd.DataFrame:
-    """The rows of `Cells.table`: how far patching each cell moves each metric. `how` is as of `sweeps`.
-
-    Raises:
-        InputError: no such site or metric, or a model without an output layer.
-    """
+    """The rows of `Cells.table`: how far patching each cell moves each metric. `how` is as of `sweeps`."""
     return cells_of(model, sweeps(model, pairs, site, **how), seed=seed).table
 
 
@@ -107,17 +90,9 @@ def sweeps(
     stack: str | None = None,
     attention: str = "self",
 ) -> list[Sweep]:
-    """One sweep a direction.
+    """One sweep a direction of all `metrics`, names of `METRICS`; `by_position` patches positions one by one.
 
-    Args:
-        model: a transformer with an output layer.
-        pairs: clean and corrupted prompts.
-        site: what is patched.
-        by_position: whether positions are patched one by one.
-        directions: `denoise`, `noise` or both.
-        metrics: names of `METRICS`.
-        stack: of a model with an encoder and a decoder which is patched, by default the decoder.
-        attention: `self` or `cross`.
+    `stack` says which is patched of a model with an encoder and a decoder, by default the decoder.
     """
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
@@ -173,10 +148,3 @@ def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
     refused = {name: reason for name, reason in reasons.items() if reason}
     order = [*place, "layer", "head", *positional, *tokens, "direction", "metric", *ESTIMATED]
     return Cells(table.loc[:, order], refused, prompts, Answers.from_sweep(first), name)
-
-
-def all_idle(
-    effects: Sequence[Float[torch.Tensor, "*cells prompt"]], least: Float[torch.Tensor, " prompt"]
-) -> Bool[torch.Tensor, "*cells"]:
-    """Where no effect, of none of some ways to find it, is more than rounding on any prompt."""
-    return torch.stack([(each.abs().nan_to_num() <= least).all(-1) for each in effects]).all(0)

@@ -124,11 +124,11 @@ def probe(
     items: TaskItems, splits: Splits, untrained: Float[Tensor, "site item"], *, penalty: float, seed: int
 ) -> Scores:
     """Probes of every site for the task and its control task, probes of mixed layers, and what stands beside them."""
-    right = _right(_vectors(items, splits), items, ["label", "control"], penalty)
+    vectors = _vectors(items, splits)
+    right = _right(vectors, items, ["label", "control"], penalty)
+    streams: Sequence[Tensor] = [each.stream for each in vectors]
     if items.task.label is None:  # layers can be mixed along the same axes only
         streams = _edges(*splits, "stream", common=True)
-    else:
-        streams = [each.stream for each in _vectors(items, splits)]
     cumulative, shares, half_shares = _mixes(streams, items, penalty, seed)
     rule, rule_name = baseline(items)
     return Scores(

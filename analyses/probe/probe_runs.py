@@ -1,10 +1,10 @@
 """What do probes find in one corpus? A row a layer and head, and how deep each task is read."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,18 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from analyses.probe.fitted import Scores, Splits, probe, read, right_alone
-from analyses.probe.probe_tasks import (
-    COREFERENCE,
-    SPLITS,
-    TAG,
-    TASKS,
-    Items,
-    TaskItems,
-    choose,
-    probed_stack,
-    split_of,
-    with_control,
-)
+from analyses.probe.probe_tasks import SPLITS, TASKS, Items, TaskItems, choose, probed_stack, split_of, with_control
 from analyses.scoring.collectors import refuse_unread
 from interp import AnnotatedText, InputError, Model, StackConfig
 from interp.errors import whole_number
@@ -34,21 +23,11 @@ from interp.patterns.totals import N_GROUPS
 from interp.probes import PENALTY, centre_of_gravity, expected_layer_terms
 from interp.statistics import estimate
 
-
-class Columns(NamedTuple):
-    """Columns of what probes get, what a rival gets, the difference, and the difference's bounds."""
-
-    value: str
-    rival: str
-    difference: str
-    low: str
-    high: str
-
-
-CONTROL = Columns("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
-RULE = Columns("accuracy", "baseline", "gain", "gain_low", "gain_high")
-UNTRAINED = Columns("accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high")
-AMBIGUOUS = Columns("ambiguous_accuracy", "ambiguous_baseline", "ambiguous_gain", "ambiguous_low", "ambiguous_high")
+# Columns of what probes get, what a rival gets, the difference, and the difference's bounds.
+CONTROL = ("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
+RULE = ("accuracy", "baseline", "gain", "gain_low", "gain_high")
+UNTRAINED = ("accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high")
+AMBIGUOUS = ("ambiguous_accuracy", "ambiguous_baseline", "ambiguous_gain", "ambiguous_low", "ambiguous_high")
 LAYER_COLUMNS = [
     *("stack", "layer", "head", "depth", "site", "task", *CONTROL, "n", *RULE[1:], "baseline_name"),
     *(*UNTRAINED[1:], "cumulative_accuracy", *AMBIGUOUS, "ambiguous_n"),
@@ -76,10 +55,9 @@ class Probed:
         """A row a task and layer's stream or head: the rows of `tables/layers`.
 
         `depth` counts the blocks passed: 0 is the stream into the first. `ci_low` and `ci_high` bound the selectivity.
-        `gain` is accuracy less `baseline`: the most frequent label of the type, for edges the strictest rule (nearest
-        mention and the like). `learnt` is accuracy less `untrained_accuracy`, that of the same probe on the model with
-        fresh weights. `ambiguous_*` are tags of the types that training shows both as noun and as verb. Intervals are
-        over test documents, for the probes as trained, one draw of the control task and one untrained model.
+        `gain` is accuracy less `baseline`: the most frequent label of the type, for edges the strictest rule. `learnt`
+        is accuracy less that of the same probe on the model with fresh weights. `ambiguous_*` are tags of types that
+        training shows both as noun and as verb. Intervals are over test documents, for the probes as trained.
         """
         n_layers, n_heads = self.config.n_layers, self.config.n_heads
         rows: list[tuple[int, int | None, int, str]] = [(0, None, 0, "resid_pre")]
@@ -195,8 +173,8 @@ def measure(
     *,
     held_out: Iterable[AnnotatedText] | None = None,
     tasks: Sequence[str] | None = None,
-    words: int = TAG.limit,
-    edges: int = COREFERENCE.limit,
+    words: int = TASKS["tag"].limit,
+    edges: int = TASKS["coreference"].limit,
     penalty: float = PENALTY,
     seed: int = 0,
     progress: Say | None = None,
@@ -206,6 +184,7 @@ def measure(
     `tag`: a word's part of speech. `relation`: its relation to its head, without subtype. `coreference`: are a pronoun
     and a mention before it of one chain (the nearest of its chain and the nearest of another are asked)? A word's
     vector is the mean over its pieces; an edge's is both words' coordinates along 64 principal axes and their product.
+    An `InputError` refuses an unknown task, too few documents, and a corpus that has nothing for any task.
 
     Args:
         model: a model with one stack and a tokenizer.
@@ -217,10 +196,6 @@ def measure(
         penalty: of the probes' squared weights, see `interp.probes.fit`.
         seed: of control tasks, of the untrained model's weights, of the halves and of the resampling.
         progress: called with what is being done, and how many texts have been read.
-
-    Raises:
-        InputError: an unknown task, too few documents, a text unknown to the tokenizer; for every task the corpus has
-            nothing, or fewer types than classes.
     """
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")
@@ -232,7 +207,7 @@ def measure(
         corpus,
         held_out,
         words=words if any(TASKS[task].label for task in names) else 0,
-        edges=edges if COREFERENCE.name in names else 0,
+        edges=edges if "coreference" in names else 0,
         progress=lambda texts: say("probes: choosing words", texts),
     )
     tasks_items, left_out = _task_items(items, names, seed)
@@ -240,15 +215,15 @@ def measure(
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
     fresh = _read(untrained(model, seed), items, "probes: reading, untrained", say)
-    bare = {
-        task: right_alone(each, fresh, penalty) for task, each in _announced(tasks_items, "the untrained model", say)
-    }
+    bare, scores = {}, {}
+    for task, each in tasks_items.items():
+        say(f"probes: fitting the untrained model, {task}", len(each.train.rows))
+        bare[task] = right_alone(each, fresh, penalty)
     del fresh  # before as much again is read
     vectors = _read(model, items, "probes: reading", say)
-    scores = {
-        task: probe(each, vectors, bare[task], penalty=penalty, seed=seed)
-        for task, each in _announced(tasks_items, "the model", say)
-    }
+    for task, each in tasks_items.items():
+        say(f"probes: fitting the model, {task}", len(each.train.rows))
+        scores[task] = probe(each, vectors, bare[task], penalty=penalty, seed=seed)
     documents = sum(map(len, items.documents.values()))
     return Probed(*probed_stack(model), seed, scores, left_out, dict(items.counts), documents)
 
@@ -270,9 +245,3 @@ def _task_items(items: Items, names: Sequence[str], seed: int) -> tuple[dict[str
 def _read(model: Model, items: Items, stage: str, say: Say) -> Splits:
     train, test = (read(model, items.windows[split], lambda texts: say(stage, texts)) for split in SPLITS)
     return train, test
-
-
-def _announced(tasks: Mapping[str, TaskItems], model: str, say: Say) -> Iterator[tuple[str, TaskItems]]:
-    for name, items in tasks.items():
-        say(f"probes: fitting {model}, {name}", len(items.train.rows))
-        yield name, items

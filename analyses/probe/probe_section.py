@@ -51,10 +51,8 @@ def section(
     """Probe every task, and return what a page shows: tables `layers` and `depths`, figures, sentences.
 
     A task is trained on the first corpus that annotates it, and tested on the first of `held_out` that does; where none
-    does, a quarter of the corpus's documents is kept apart for the test.
-
-    Raises:
-        InputError: nothing could be probed, with every reason; or a damaged corpus.
+    does, a quarter of the corpus's documents is kept apart for the test. An `InputError` has every reason why nothing
+    could be probed.
     """
     if not corpora:
         raise InputError("nothing to probe: expected at least one corpus")
@@ -82,7 +80,8 @@ def section(
     rows = {task: layers.loc[layers["task"] == task] for task in order}
     best = {task: best_sentence(rows[task], TASKS[task], deepest) for task in order}
     question, answer, lines = question_of(depths), verdict(depths), differences(depths)
-    gravity, gravity_alt = probe_depths(depths, deepest, title=question), depths_alt(depths)
+    gravity = probe_depths(depths, deepest, title=question)
+    gravity_alt = " ".join(f"{task}: {depth_text(rows)}" for task, rows in depths.groupby("task", sort=False))
     compared: list[doc.Block] = [*([(doc.bold(answer),)] if answer else [])]
     compared += [doc.Bullets(lines) if lines else _TEXTS["not alone"]]
     compared += [doc.caveat(_TEXTS["apart"])] * (len(probed) > 1)
@@ -173,19 +172,17 @@ def _caveats(task: Task, source: Source, probed: Probed, held_out: Sequence[Corp
     return [text for text, holds in caveats.items() if holds]
 
 
-# Sentences.
-
-
 def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
     """Where a task is read best, how well, and what the simplest rivals get."""
     streams = rows.loc[rows["head"].isna()]
     best = streams.loc[streams["accuracy"].idxmax()].to_dict()  # of equals the first
     where = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
     rivals = []
-    for rival, name in ((RULE, f"{WORDS['rule']} ({best['baseline_name']})"), (UNTRAINED, WORDS["untrained"])):
-        doubt = "" if direction(best[rival.low], best[rival.high]) == "more" else " (the probe is not surely better)"
-        rivals.append(f"{name} gets {percent(best[rival.rival])}{doubt}")
-    right = f"{percent(best['accuracy'])} of {number(best['n'])} {task.items} right"
+    for columns, name in ((RULE, f"{WORDS['rule']} ({best['baseline_name']})"), (UNTRAINED, WORDS["untrained"])):
+        _, rival, _, low, high = (best[column] for column in columns)
+        doubt = "" if direction(low, high) == "more" else " (the probe is not surely better)"
+        rivals.append(f"{name} gets {percent(rival)}{doubt}")
+    right = f"{percent(best['accuracy'])} of {number(best['n'])} {'words' if task.label else 'pairs'} right"
     return f"Read best {where}: {right}; {' and '.join(rivals)}."
 
 
@@ -207,11 +204,6 @@ def layers_alt(layers: pd.DataFrame) -> str:
         points = ", ".join(f"{depth} {number(right)}" for depth, right in values)
         texts.append(f"{task}: {points}; its control at most {number(ordered['control_accuracy'].max())}")
     return f"Accuracy after each number of blocks. {'. '.join(texts)}."
-
-
-def depths_alt(depths: pd.DataFrame) -> str:
-    """What the dots of all tasks show."""
-    return " ".join(f"{task}: {depth_text(rows)}" for task, rows in depths.groupby("task", sort=False))
 
 
 def depth_text(rows: pd.DataFrame) -> str:
@@ -245,8 +237,8 @@ def differences(depths: pd.DataFrame) -> list[str]:
             answer = f"{answer}: {_signed(row)} blocks"
             answer = f"{UNSURE}: one of them has none" if pd.isna(row["value"]) else answer
             texts.append(f"By the {row['measure']}, {answer}.")
-        verb = "Are" if task == "relation" else "Is"
-        lines.append(f"{verb} {TASKS[task].subject} read higher than {TASKS[base].subject}? {' '.join(texts)}")
+        subject, rival = (TASKS[each].title.lower() for each in (task, base))
+        lines.append(f"{'Are' if task == 'relation' else 'Is'} {subject} read higher than {rival}? {' '.join(texts)}")
     return lines
 
 

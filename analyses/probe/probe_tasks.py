@@ -22,7 +22,6 @@ from interp.patterns import group_of
 from interp.probes import commonest_labels, control_labels
 
 SPLITS = ("train", "test")
-_TEST_SHARE = 4  # one document of so many is kept for the test
 
 
 def probed_stack(model: Model) -> tuple[str, StackConfig]:
@@ -88,7 +87,7 @@ def choose(
             if all(count <= 0 for split in filled for count in room[split].values()):
                 items.counts["corpora not read to their end: enough words and pronouns"] += 1
                 break
-            split = filled[-1] if len(filled) == 1 or is_test(text.document) else filled[0]
+            split = filled[-1] if len(filled) == 1 or _is_test(text.document) else filled[0]
             items.counts["texts"] += 1
             items.documents[split].add(text.document)
             items.windows[split] += _window_items(model, text, room[split], items.counts)
@@ -109,9 +108,8 @@ def choose(
     return items
 
 
-def is_test(document: str) -> bool:
-    """Whether a document is kept for the test; apart from the hash that groups documents for intervals."""
-    return blake2b(document.encode(), digest_size=1, person=b"probe").digest()[0] % _TEST_SHARE == 0
+def _is_test(document: str) -> bool:  # apart from the hash that groups documents for intervals
+    return blake2b(document.encode(), digest_size=1, person=b"probe").digest()[0] % 4 == 0
 
 
 def _window_items(model: Model, text: AnnotatedText, room: Counter[str], counts: Counter[str]) -> Iterator[WindowItems]:
@@ -167,16 +165,6 @@ class Task:
     limit: int
     label: Callable[[AnnotatedText, int], str | None] | None = None
 
-    @property
-    def items(self) -> str:
-        """What its items are called."""
-        return "words" if self.label else "pairs"
-
-    @property
-    def subject(self) -> str:
-        """What is read, within a sentence."""
-        return self.title.lower()
-
 
 _LABELS: dict[str, Callable[[AnnotatedText, int], str | None]] = {
     "tag": lambda text, word: None if text.tags is None else text.tags[word],
@@ -184,7 +172,6 @@ _LABELS: dict[str, Callable[[AnnotatedText, int], str | None]] = {
     "relation": lambda text, word: None if text.relations is None else text.relations[word].split(":")[0],
 }
 TASKS = {name: Task(name=name, label=_LABELS.get(name), **said) for name, said in WORDS["tasks"].items()}
-TAG, COREFERENCE = TASKS["tag"], TASKS["coreference"]
 
 
 @dataclass(frozen=True)
@@ -265,7 +252,7 @@ def baseline(items: TaskItems) -> tuple[Float[Tensor, " item"], str]:
 
 def ambiguous(items: TaskItems) -> Float[Tensor, " item"] | None:
     """1 at the test words whose type is both a noun and a verb in training; None where no tags are items."""
-    if items.task is not TAG:
+    if items.task.name != "tag":
         return None
     pairs = set(zip(items.train.types, items.train.labels, strict=True))
     return torch.tensor([all((name, tag) in pairs for tag in _AMBIGUOUS) for name in items.test.types]).float()

@@ -54,9 +54,6 @@ def word_patterns(
     """Attention between the words of one text: *to* a word sums over its pieces, *from* a word averages (Clark 2019).
 
     Rows add up to what does not go to special tokens. A word without a token of its own is NaN, as row and column.
-
-    Raises:
-        InputError: the model has no tokenizer, or the text does not fit its context.
     """
     word_of, ids = _tokens(model, text)
     pattern = head_patterns(model, TokenBatch.from_rows([ids]), heads)
@@ -103,10 +100,7 @@ def _tokens(model: Model, text: AnnotatedText) -> tuple[list[int], list[int]]:
 
 
 def find(
-    model: Model,
-    corpus: Iterable[AnnotatedText],
-    cut: Callable[[AnnotatedText], AnnotatedText | None],
-    count: int = 1,
+    model: Model, corpus: Iterable[AnnotatedText], cut: Callable[[AnnotatedText], AnnotatedText | None], count: int = 1
 ) -> list[AnnotatedText]:
     """The first passages, one a text at most, that `cut` finds in a corpus and the model can read."""
     passages = (cut(text) for text in islice(corpus, SEARCHED))

@@ -1,18 +1,33 @@
-"""Which heads are read, and which text does each kind of attention read?
+"""Which heads are read, which text does each kind of attention read, and what do heads attend to there?
 
 An encoder reads the source, a decoder's self-attention the target, cross-attention looks from the target into the
-source. A text with no target of its own is its own target.
+source. A text with no target of its own is its own target. A model without a tokenizer reads token ids: texts whose
+words are whole numbers. Measures of position need no words, so they are the same numbers then.
 """
 
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
-from interp import AnnotatedText, InputError, Model, Tokenizer
+from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer, Transformer
+from interp.finite import check_finite
+from interp.patterns import group_of
+from interp.patterns.one_attention import FewRows, NormWeighted, read_patterns
+from interp.patterns.rows import Pattern, rows_at
 from interp.running import target_tokenizer
+from interp.tokens import Pieces
+
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 @dataclass(frozen=True)
@@ -27,11 +42,7 @@ class Heads:
 
     @staticmethod
     def of(model: Model) -> "Heads":
-        """The self-attention of a model of one stack.
-
-        Raises:
-            InputError: the model has two.
-        """
+        """The self-attention of a model of one stack."""
         heads, *rest = Heads.every(model)
         if rest:
             raise InputError("expected a model of one stack: this one has an encoder and a decoder, name which heads")
@@ -72,11 +83,7 @@ def is_paired(model: Model, heads: Heads) -> bool:
 
 
 def tokenizer_of(model: Model, heads: Heads) -> Tokenizer:
-    """What makes the tokens that the heads' queries stand on.
-
-    Raises:
-        InputError: the model does not say how its decoder's input begins.
-    """
+    """What makes the tokens that the heads' queries stand on."""
     assert model.tokenizer is not None  # a `Reading` sees to it
     return target_tokenizer(model) if is_paired(model, heads) else model.tokenizer
 
@@ -93,3 +100,163 @@ def least_target(model: Model, count: int) -> Tensor | None:
     if len(model.config.stacks) == 1:
         return None
     return torch.full((count, 1), model.config.target_start or 0)
+
+
+class TokenIds(Tokenizer):
+    """Reads "5 17 3" as the ids 5, 17 and 3; nothing stands around them."""
+
+    def __init__(self, d_vocab: int):
+        self.backend = Backend(WordLevel({str(id): id for id in range(d_vocab)}))
+        self.backend.pre_tokenizer = WhitespaceSplit()
+        self.prefix, self.suffix = (), ()
+
+    def knows(self, word: str) -> bool:
+        """Whether a word is an id."""
+        return self.backend.token_to_id(word) is not None
+
+    def pieces(self, text: str) -> Pieces:
+        """The ids of a text."""
+        for word in text.split():
+            if not self.knows(word):
+                raise InputError(
+                    f"this model has no tokenizer, so it reads token ids from 0 to {self.largest_id}: expected texts "
+                    f'like "5 17 3", got {word[:40]!r}; or give the model a tokenizer'
+                )
+        return super().pieces(text)
+
+    def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "TokenIds":
+        """The same with ids around every text."""
+        tokenizer = copy.copy(self)
+        tokenizer.prefix, tokenizer.suffix = prefix, suffix
+        return tokenizer
+
+
+def by_ids(model: AnyModel) -> AnyModel:
+    """The same model, reading token ids; its weights are those of `model`, which stays as it is."""
+    reading: Any = copy.copy(model)
+    first, last = next(iter(model.config.stacks.values())), model.config.last
+    try:
+        reading.tokenizer, reading.target_tokenizer = TokenIds(first.d_vocab), TokenIds(last.d_vocab)
+    except AttributeError as error:
+        raise InputError(
+            "without a tokenizer: expected a model whose tokenizer and target_tokenizer can be set"
+        ) from error
+    return reading
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginnings of some documents of one half of a corpus, the same in every run.
+
+    Documents, not rows, make intervals narrow: of each only the first words are read.
+    """
+
+    corpus: Iterable[AnnotatedText]
+    half: Literal[0, 1]
+    documents: int
+    words: int  # of each document, at most; a longer text is cut after a sentence where one ends
+
+    def __iter__(self) -> Iterator[AnnotatedText]:
+        room: dict[str, int] = {}
+        for text in self.corpus:
+            if group_of(text.document) % 2 != self.half:
+                continue
+            if text.document not in room and len(room) == self.documents:
+                return
+            words_left = room.get(text.document, self.words)
+            cut = _beginning(text, words_left)
+            room[text.document] = words_left - len(cut.words) if len(cut.words) == len(text.words) else 0
+            if cut.words:
+                yield cut
+
+
+def _beginning(text: AnnotatedText, most: int) -> AnnotatedText:
+    """As many whole sentences as fit, or the first words where not even one does."""
+    if len(text.words) <= most or text.target is not None:
+        return text
+    stops = [start for start in text.sentence_starts if 0 < start <= most]
+    return text.excerpt(0, max(stops, default=most))
+
+
+def makes_rows(model: Model, heads: Heads) -> bool:
+    """Whether rows of these heads can be had without their patterns."""
+    return isinstance(model, Transformer) and heads.attention == "self"
+
+
+class Pass:
+    """Texts that a model reads when something is first asked of their patterns.
+
+    Where only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory. Whole
+    patterns are read once, and rows are taken from them.
+
+    tokens   those that the heads' queries stand on
+    source   what the encoder reads, where the heads are a decoder's that has one
+    read     what the first stack reads
+    target   what the decoder reads, where there is an encoder
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        heads: Heads,
+        ids: Sequence[Sequence[int]],
+        sources: Sequence[Sequence[int]] | None = None,
+        norms: NormWeighted | None = None,
+        *,
+        few_rows: bool = False,
+    ):
+        """`norms` weigh the same by the norm of what is written; with `few_rows` nobody asks for whole patterns."""
+        self.model, self.heads, self.norms, self.few_rows = model, heads, norms, few_rows
+        self.tokens = TokenBatch.from_rows(ids).to(model.device)
+        self.source = None if sources is None else TokenBatch.from_rows(sources).to(model.device)
+        self.read = self.tokens if self.source is None else self.source
+        self.target = least_target(model, len(ids)) if self.source is None else self.tokens
+        self.site = f"{heads.stack}.*.{'cross_attn' if heads.attention == 'cross' else 'attn'}.pattern"
+
+    @cached_property
+    def whole(self) -> tuple[Pattern, Pattern | None]:
+        """The pattern of every head, layer by layer, and the same by norm."""
+        if self.norms is None:
+            pattern, by_norm = read_patterns(self.model, self.read, self.site, self.target), None
+        else:
+            pattern, by_norm = self.norms.beside(self.read, self.target)
+        undefined = pattern.sum((1, 3)).isnan() & self.tokens.mask
+        if not bool(undefined.any()):
+            return pattern, by_norm
+        row = int(undefined.any(1).int().argmax())
+        alone = [each.ids[row][each.mask[row]][None] for each in (self.read, self.tokens)]
+        check_finite(self.model, alone[0], None if self.source is None else alone[1])
+        n_tokens, dtype = int(self.tokens.mask[row].sum()), self.model.dtype
+        raise InputError(f"{self.site} holds NaN in {dtype} on a text of {n_tokens} tokens, though not alone")
+
+    @cached_property
+    def few(self) -> FewRows | None:
+        """What rows are made of; None where whole patterns were read first, or there is no other way."""
+        if not self.few_rows or "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
+            return None
+        assert isinstance(self.model, Transformer)
+        return FewRows.of(self.model, self.read, self.heads.stack, self.target, norms=self.norms is not None)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The patterns of a batch, all heads on one axis, layer by layer: those that are there, or what a pass gives."""
+
+    source: Pattern | Pass
+    by_norm: bool = False  # of a pass: weighed by the norm of what is written
+
+    @property
+    def pattern(self) -> Pattern:
+        """All of them."""
+        pattern = self.source.whole[self.by_norm] if isinstance(self.source, Pass) else self.source
+        assert pattern is not None
+        return pattern
+
+    def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
+        """Those of some queries."""
+        few = self.source.few if isinstance(self.source, Pass) else None
+        if few is not None:
+            rows = few.rows(prompt, query, by_norm=self.by_norm)
+            if not bool(rows.isnan().any()):
+                return rows  # else whole patterns say what is undefined
+        return rows_at(self.pattern, prompt, query)

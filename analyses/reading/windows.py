@@ -17,13 +17,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from analyses.reading.attended import Attended, Pass, makes_rows
-from analyses.reading.inputs import Heads, is_paired, shown_to, tokenizer_of
-from analyses.reading.token_ids import by_ids
+from analyses.reading.inputs import Attended, Heads, Pass, by_ids, is_paired, makes_rows, shown_to, tokenizer_of
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
-from interp.patterns.crossing import Crossing
 from interp.patterns.one_attention import NormWeighted
+from interp.patterns.positional import Crossing
 from interp.patterns.rows import Sink
 from interp.tokens import NO_WORD, align
 from interp.visibility import Visibility
@@ -301,20 +299,20 @@ class Reading:
 
     def batched(self, pool: Sequence[Window]) -> Iterator[list[Window]]:
         """Windows that the model reads together: those of about one length, as many as memory should hold."""
+
+        def fits(size: int, longest: Window) -> bool:
+            length = max(len(longest.ids), len(longest.source or ()))
+            if self.few_rows and makes_rows(self.model, self.read):
+                return size * length <= _TOKENS
+            return self.read.count * size * length**2 <= _PATTERN_ELEMENTS
+
         pool = sorted(pool, key=lambda window: len(window.ids))
         while pool:
             size = 1
-            while size < len(pool) and self._fits(size + 1, pool[size]):
+            while size < len(pool) and fits(size + 1, pool[size]):
                 size += 1
             yield pool[:size]
             pool = pool[size:]
-
-    def _fits(self, size: int, longest: Window) -> bool:
-        """Whether so many windows are read together, of which one is the longest."""
-        length = max(len(longest.ids), len(longest.source or ()))
-        if self.few_rows and makes_rows(self.model, self.read):
-            return size * length <= _TOKENS
-        return self.read.count * size * length**2 <= _PATTERN_ELEMENTS
 
 
 def read_batch(

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analyses.behaviours import asked_of, vocabulary
 from analyses.corpora import Corpus
-from analyses.corpora.serving import Serving, serving, unserved
+from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.execution.side_by_side import meanwhile, side_by_side
 from analyses.figures import measure_name
 from analyses.headlines.sentences import attention_clause, rule_sentence, task_sentence
@@ -33,7 +33,6 @@ from analyses.wording.plain_words import TEXTS, WORDS, worded
 from interp import InputError, Model, Transformer
 from interp.patterns.one_attention import NormWeighted
 
-_NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (
     "its minimal pairs are prompts for models of one stack; interp patch with --target patches an encoder-decoder"
 )
@@ -67,11 +66,6 @@ class Result:
     def readable(self) -> bool:
         """Whether its corpus annotates what it needs."""
         return self.behaviour.needs <= self.corpus.annotates
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether its heads are compared with rules, in rows of `tables/rules`."""
-        return self.collected is not None and self.collected.rules is not None
 
     def name(self, by_kind: bool) -> str:
         """The heading; it says in which attention where a model has several kinds."""
@@ -149,20 +143,19 @@ def tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
 
 def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list[Result]:
     """The results; those that are compared with rules have their rows of `tables/rules` at hand."""
-    rest = iter(rules)
+    rest, complete = iter(rules), []
+    for result in results:
+        if result.collected and result.collected.rules:
+            known = partial(_known, next(rest))
+            measured, totals = replace(result.measured, followed=known), replace(result.collected, rules=known)
+            complete.append(replace(result, measured=measured, collected=totals))
+        else:
+            complete.append(result)
+    return complete
 
-    def with_table(result: Result) -> Result:
-        if not result.has_rules or result.collected is None:
-            return result
-        table = next(rest)
 
-        def known(*, seed: int = 0) -> pd.DataFrame:  # a report has one seed
-            return table
-
-        measured, totals = replace(result.measured, followed=known), replace(result.collected, rules=known)
-        return replace(result, measured=measured, collected=totals)
-
-    return [*map(with_table, results)]
+def _known(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:  # a report has one seed
+    return table
 
 
 def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -> tuple[Effects, float]:
@@ -170,7 +163,7 @@ def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -
     if len(model.config.stacks) > 1:
         effects = no_effects(behaviour.name, _TWO_STACKS)
     elif behaviour.effects is None:
-        effects = no_effects(behaviour.name, _NO_PAIRS)
+        effects = no_effects(behaviour.name, "there are no minimal pairs for it")
     else:
         effects = behaviour.effects(model, **({} if pairs is None else {"pairs": pairs}), seed=seed)
     return effects, time.perf_counter() - began
@@ -222,9 +215,6 @@ def _table_by_norm(sums: _Sums, seed: int) -> pd.DataFrame | None:
 def _not_measured(behaviour: Behaviour, kind: Heads, corpus: Corpus, stands_in: bool = False, *, why: str) -> Result:
     nothing = Measured(pd.DataFrame(columns=HEAD_COLUMNS)), Effects(pd.DataFrame(columns=EFFECT_COLUMNS))
     return Result(behaviour, kind, corpus, stands_in, *nothing, left_out=why)
-
-
-# The page.
 
 
 def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None) -> Part:

@@ -77,11 +77,7 @@ def experiments(
     name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
-    """Run the articles' small experiments, those of some `commands` or all.
-
-    Raises:
-        InputError: no such command, or none of them can be asked of this model.
-    """
+    """Run the articles' small experiments, those of some `commands` or all."""
     for command in commands or ():
         one_of("commands", command, Command)
     names = [key for key, each in experimenting.EXPERIMENTS.items() if commands is None or each.command in commands]

@@ -70,11 +70,7 @@ PAPERS: Mapping[str, Any] = DECLARED["papers"]
 def coreference_scores(
     model: Model, corpus: Corpus, *, heads: Heads | None = None, seed: int = 0, progress: Progress | None = None
 ) -> CoreferenceScores:
-    """Score every head, and two rules, as the corpus's own paper does; `docs/measures` has the definitions.
-
-    Raises:
-        InputError: another corpus, no pronoun beside two names, or hardly a token that the tokenizer knows.
-    """
+    """Score every head, and two rules, as the corpus's own paper does; `docs/measures` has the definitions."""
     if corpus.kind not in PAPERS:
         titles = ", ".join(paper["title"] for paper in PAPERS.values())
         raise InputError(f"{corpus.name}: expected {titles}; other corpora have `analyses.coreference.measure`")

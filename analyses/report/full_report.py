@@ -25,8 +25,8 @@ from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.over_training.training_runs import forming, when_formed
 from analyses.own_measures import as_behaviours
 from analyses.page import sections as doc
-from analyses.page.sections import Page, Part, Section, meanings
-from analyses.reading.token_ids import TokenIds, by_ids
+from analyses.page.sections import Page, Part, Section
+from analyses.reading.inputs import TokenIds, by_ids
 from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
@@ -39,13 +39,12 @@ from analyses.wording.head_names import Place
 from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model
 
-_COREFERENCE = coreference.BEHAVIOUR.name
-_UNKNOWN = ["unknown tokens"]  # is shown when it is 0, too
 _RELATIONS = "; ".join(f"{name} {' to '.join(ends)}" for name, ends in plain_words.RELATIONS.items())
 _TERMS = {name: meaning.format(relations=_RELATIONS) for name, meaning in plain_words.WORDS["terms"].items()}
 _PARTS = "scores", "explanations", "probes", "experiments"  # that stand below the behaviours
 _TARGETS = {True: "its own targets", False: "each text as its own target"}  # that a decoder with an encoder read
-DEFINITIONS = {"finding": _TERMS.pop("finding"), **meanings("heads"), **_TERMS}
+_MEANINGS = {column.title: column.meaning for column in doc.SCHEMAS["heads"].columns.values() if column.meaning}
+DEFINITIONS = {"finding": _TERMS.pop("finding"), **_MEANINGS, **_TERMS}
 
 
 def build(
@@ -66,6 +65,9 @@ def build(
 ) -> Path:
     """The full report: measure, test, label, probe and draw.
 
+    An `InputError` refuses an unknown behaviour, a text that the model cannot read, an empty or damaged corpus, a
+    training run of another model, and a model of which nothing can be measured.
+
     Args:
         model: a transformer with a tokenizer.
         corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
@@ -82,10 +84,6 @@ def build(
             they formed.
         name: the model's, for the record.
         record: as for all (`analyses.report.builders`).
-
-    Raises:
-        InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, a training run of
-            another model, or nothing that can be measured with this model.
     """
 
     def measure(run: Run) -> Page:
@@ -110,15 +108,12 @@ def build(
             passages = choose_passages(model, read[0].corpus, measures)
         page = partial(_page, run, reader, sources, known, pairs, results, passages)
         with_experiments = behaviours is None if experiments is None else experiments
-        rest = {
-            "labels and the effects behind them": labels,
-            "what probes read": probes,
-            "experiments": with_experiments,
-        }
-        if any(rest.values()):
-            run.show(replace(page(parts), unfinished=", ".join(name for name, wanted in rest.items() if wanted)))
+        to_come = {"labels and the effects behind them": labels, "what probes read": probes}
+        to_come["experiments"] = with_experiments
+        if unfinished := ", ".join(name for name, wanted in to_come.items() if wanted):
+            run.show(replace(page(parts), unfinished=unfinished))
         meant: dict[str, Callable[[Run], Part]] = {
-            **({"scores": partial(report_parts.scores, model, sources)} if _COREFERENCE in known else {}),
+            **({"scores": partial(report_parts.scores, model, sources)} if coreference.BEHAVIOUR.name in known else {}),
             "explanations": partial(report_parts.explanations, reader, results),
             **({"probes": partial(_probes, model, sources)} if probes else {}),
         }
@@ -189,7 +184,7 @@ def _training(training: TrainingRun, model: Model) -> Part:
 
 
 def _with_figures(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
-    with meanwhile([result.measured.followed for result in results if result.has_rules]) as ended:
+    with meanwhile([each.measured.followed for each in results if each.collected and each.collected.rules]) as ended:
         drawn = [result if result.left_out else _drawn(run, model, result) for result in results]
         run.say("comparing with rules", 0)
         rules = ended()
@@ -220,10 +215,7 @@ def _page(
     parts: Mapping[str, Part],
     facts: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> Page:
-    """What is known so far: results, passages, and by name the parts that are done.
-
-    `facts` are every head's, ranked, once all that they rest on is measured.
-    """
+    """What is known so far; `facts` are every head's, ranked, once all that they rest on is measured."""
     by_kind = len(model.config.stacks) > 1
     training, labels, *rest = (parts.get(name, Part()) for name in ("training", "labels", *_PARTS))
     sections = [behaviour_sections.section(each, by_kind, labels.tables.get("evidence")) for each in results]
@@ -231,7 +223,8 @@ def _page(
     for part in parts.values():
         tables |= part.tables
     line, first = overview(tables, behaviours, passages, facts)
-    counts = doc.counts_table([each.counts for each in results], [each.name(by_kind) for each in results], _UNKNOWN)
+    titles = [each.name(by_kind) for each in results]
+    counts = doc.counts_table([each.counts for each in results], titles, ["unknown tokens"])
     ids = [doc.caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
     sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
     n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analyses import figures, position
 from analyses.figures import measure_name
-from analyses.figures.attention_lines import FAINTEST
+from analyses.figures.single_heads import FAINTEST
 from analyses.measures.definitions import UNITS, Behaviour
 from analyses.measures.findings import notable, shows, varied
 from analyses.measures.head_tables import Heads
@@ -52,9 +52,6 @@ class Drawing(NamedTuple):
     def figure(self) -> Figure:
         """As the page shows it."""
         return Figure(self.name, self.draw(), self.caption, self.alt)
-
-
-# What tables are enough for.
 
 
 def measured(
@@ -99,9 +96,6 @@ def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str
         alt = _panels({_WAYS.get(str(way), str(way)): _largest(part, "effect") for way, part in ways})
         drawings[str(task)] = Drawing(f"{behaviour}-effects-{slug}", draw, TEXTS["effect cells"], alt)
     return drawings
-
-
-# What needs the model.
 
 
 def illustrate(
@@ -215,9 +209,6 @@ def _over_words(
         figure = figures.attention_over_words(words, patterns, title=title, emphasised=emphasised, sought=answers)
         return Figure(f"{behaviour}-words", figure, caption, lines_alt(patterns, words, pronoun))
     return None
-
-
-# Alternative texts.
 
 
 def grid_alt(heads: pd.DataFrame, measures: Sequence[str], quantity: str = "gain") -> str:

@@ -30,11 +30,7 @@ class View(Shown):
         return {"text/html": self.html, "image/svg+xml": self.svg, "text/plain": repr(self)}
 
     def save(self, out: str | Path, *, force: bool = False) -> None:
-        """Write it as a page of its own; it replaces an earlier page, or with `force` any other file.
-
-        Raises:
-            InputError: it is a picture, `out` holds something else, or cannot be written.
-        """
+        """Write it as a page of its own; it replaces an earlier page, or with `force` any other file."""
         if self.viewer is None:
             raise InputError("only what a run looked at is a page: .figure().savefig() keeps a sweep's map")
         write(self.viewer, out, force=force)
@@ -49,15 +45,14 @@ def view(
 ) -> View:
     """Where does each token look, in every head? Or of a sweep: how much does each cell carry?
 
+    An `InputError` refuses a run without patterns, a model without texts, and texts beside what was already run.
+
     Args:
         what: a run whose patterns were captured (`capture="*.pattern"`), a model with texts to read, or a sweep.
         texts: what a model reads.
         target: what its decoder reads where there is an encoder.
         labels: the directory of a report, which names and colours heads as its atlas does; those are first.
         head: the head that is seen first: `L2.H5`, of an encoder-decoder `cross.L2.H5`.
-
-    Raises:
-        InputError: a run without patterns, a model without texts, texts beside what was already run, no such head.
     """
     if isinstance(what, Sweep):
         _refuse(texts=texts, target=target, labels=labels, head=head)
@@ -82,7 +77,6 @@ def view(
 
 
 def _picture(sweep: Sweep) -> str:
-    """Its map, or where its cells make none its largest effects."""
     from matplotlib import rc_context  # noqa: PLC0415 nothing else here draws
 
     file = StringIO()

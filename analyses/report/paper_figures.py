@@ -16,7 +16,7 @@ import pandas as pd
 from analyses import figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
-from analyses.execution.file_marks import PICTURES, TEXT_MARK, check_free
+from analyses.execution.provenance import PICTURES, TEXT_MARK, check_free
 from analyses.figures.curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
 from analyses.headlines.facts import WRITTEN, facts, in_order
@@ -55,18 +55,11 @@ def write(
     """Draw a run's figures again, without titles, each with its caption in a text file beside it.
 
     Earlier figures of the same names in `out` are replaced, once all are drawn; where one cannot be written, none is.
+    With `force`, files of these names that we did not write are replaced, too.
 
-    Args:
-        run: what a command left.
-        out: the directory that the files are written to.
-        names: some of `drawings`; all by default.
-        width: in inches, 2 to 20; a figure that needs more, or that no page would hold, is left out.
-        font_size: in points, 5 to 30, of most text; ticks have 8 where it has 9.
-        format: of the files. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
-        force: replace files of these names that we did not write, too.
-
-    Raises:
-        InputError: no such figure, none that could be drawn, a width or size out of range, or no place to write to.
+    `names` are some of `drawings`, by default all. `width` is in inches, 2 to 20; a figure that needs more, or that no
+    page would hold, is left out. `font_size` is that of most text in points, 5 to 30; ticks have 8 where it has 9. Text
+    stays text in pdf (TrueType) and svg; png has 300 dots an inch.
     """
     one_of("format", format, Format)
     inches = f"inches; {COLUMN} is a column of a paper, 6.9 its page"
@@ -120,7 +113,6 @@ def write(
 
 
 def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, run: RunFolder) -> None:
-    """Draw a figure into a file, with its caption and what its numbers were made from beside it."""
     figure = draw()
     if (high := figure.get_figheight()) > HIGHEST:
         raise RoomError(f"it would be {high:.1f} inches high, and a page holds {HIGHEST:g}: give it more width")

@@ -46,7 +46,6 @@ class Stages:
     _seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _now: str = "starting"
     _since: float = field(default_factory=time.perf_counter)
-    _began: float = field(default_factory=time.perf_counter)
 
     def __call__(self, stage: str, count: int) -> None:
         """Tell it, and count the time since the last call for what was being done."""
@@ -64,10 +63,6 @@ class Stages:
         """Of each stage until now, in the order in which they were first told."""
         self._count()
         return dict(self._seconds)
-
-    def whole(self) -> float:
-        """Seconds by the clock since the beginning: what ran at once counts once."""
-        return time.perf_counter() - self._began
 
     def _count(self) -> None:
         now = time.perf_counter()
@@ -99,12 +94,9 @@ def write(
     command: str = "",
     progress: Say | None = None,
 ) -> Page:
-    """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last.
-
-    Raises:
-        InputError: as `measure`; an output directory that cannot be used; a model whose numbers are not finite.
-    """
-    say, seed = Stages(progress or (lambda stage, count: None)), whole_number("seed", seed)
+    """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last."""
+    began, seed = time.perf_counter(), whole_number("seed", seed)
+    say = Stages(progress or (lambda stage, count: None))
     for name, model in models.items():
         with inside(name):
             check_finite(model)
@@ -119,12 +111,12 @@ def write(
             for name, table in page.tables.items():
                 new.table(name, table)
             say("writing figures", 0)
-            drawn = figures([*page.overview, *page.lead, *page.summary, *page.sections])
-            svgs = new.figures({each.name: each.figure for each in drawn})
-            times = {"seconds": say.whole(), "stages": say.seconds()}
+            blocks = _nested([*page.overview, *page.lead, *page.summary, *page.sections])
+            svgs = new.figures({each.name: each.figure for each in blocks if isinstance(each, Figure)})
+            times = {"seconds": time.perf_counter() - began, "stages": say.seconds()}
             facts = _facts(described, page) | recorded(command=command, seed=seed, **times)
-            if shards.counts.n_read:
-                facts["shards_found"] = shards.counts.n_read  # measured before: not in the seconds
+            if shards.counts["read"]:
+                facts["shards_found"] = shards.counts["read"]  # measured before: not in the seconds
             sections = [Section("In short", page.summary), *page.sections, *_provenance(page, described, facts)]
             shapes = [] if page.overview else _shapes(described)  # where heads are seen first, models come later
             pending = [doc.caveat(TEXTS["to come"].format(page.unfinished))] if page.unfinished else []
@@ -146,11 +138,10 @@ def write(
 
 @contextmanager
 def _resumable(shards: Shards) -> Iterator[None]:
-    """Say of what stops a run that the same command goes on from there."""
     try:
         yield
     except (KeyboardInterrupt, InputError) as error:
-        if not shards.counts.n_kept:
+        if not any(shards.counts.values()):
             raise
         why = str(error) or "nothing was written"
         kind = InputError if isinstance(error, InputError) else KeyboardInterrupt
@@ -196,7 +187,6 @@ def short_name(name: str) -> str:
 
 
 def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Section]:
-    """How it was made, what run.json tells in full; how to cite it; and what its terms mean."""
     lines: list[tuple[Block, ...]] = [("command", doc.code(facts["command"]))] if facts["command"] else []
     for model in models:
         identity = [f"no fingerprint ({model.get('no_fingerprint')}), so a run that is stopped begins again"]
@@ -317,8 +307,3 @@ def _nested(blocks: Sequence[Any]) -> Iterator[Any]:
             yield from _nested([each for term in block.terms for each in term])
         else:
             yield from _nested(getattr(block, "below", ()))
-
-
-def figures(blocks: Sequence[Any]) -> Iterator[Figure]:
-    """All figures in some blocks, in order."""
-    yield from (block for block in _nested(blocks) if isinstance(block, Figure))

@@ -60,11 +60,8 @@ class AntecedentItem:
 def antecedent_items(text: AnnotatedText, pronouns: Collection[str] | None = None) -> list[AntecedentItem]:
     """The pronouns of one text that have both a right and a wrong candidate before them, in order.
 
-    Mentions that share a head word are one candidate, right if any of them is.
-
-    Args:
-        text: annotated with coreference chains; one without (`mentions` is None) has no items.
-        pronouns: the forms that ask, in lower case; by default he, him, his, himself, she, her, hers, herself.
+    Mentions that share a head word are one candidate, right if any of them is. `pronouns` are the forms that ask, in
+    lower case; by default he, him, his, himself, she, her, hers, herself. A text without chains has no items.
     """
     return items_and_unasked(text, pronouns)[0]
 
@@ -97,9 +94,7 @@ def _item(
     text: AnnotatedText, pronoun: Mention, mentions: Sequence[Mention], gender_of: Callable[[int], str | None]
 ) -> AntecedentItem:
     """The pronoun and what stands before it; `mentions` are sorted by head, the shortest of a head first."""
-    candidates: list[int] = []
-    correct: list[bool] = []
-    genders: list[str | None] = []
+    candidates, correct, genders = [], [], []
     for number, mention in enumerate(mentions):
         if mention.head >= pronoun.start:
             break

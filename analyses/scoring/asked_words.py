@@ -13,7 +13,7 @@ from analyses.measures.definitions import Looks, Measure, Rival
 from analyses.reading.windows import Batch, Window
 from analyses.scoring.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
 from analyses.scoring.choices import Items
-from analyses.scoring.relations import NEAREST, OFFSETS, pairs_of
+from analyses.scoring.rules import NEAREST, OFFSETS, pairs_of
 from analyses.wording.plain_words import Label
 from interp.tokens import NO_WORD
 
@@ -53,19 +53,14 @@ def asks(measure: Measure, window: Window, *, causal: bool) -> list[int]:
 
 
 def questions(measure: Measure, label: str, batch: Batch, *, causal: bool) -> list[list[Question]]:
-    """What a label asks of each text of a batch, in the order of its words.
+    """What a label asks of each whole text of a batch, in the order of its words; what is not seen is not sought.
 
-    Args:
-        measure: that the label rests on. A head chooses among what it chooses among: mentions of an antecedent, other
-            words where the measure is about words, else all words.
-        label: the measure's own, or the rule that a head follows instead (`rule:last VERB`, `rule:any->NOUN`).
-        batch: whole texts, a window each.
-        causal: whether words see no later one; what is not seen is not sought.
+    The label is the measure's own, or the rule that a head follows instead (`rule:last VERB`, `rule:any->NOUN`). A head
+    chooses among mentions of an antecedent, other words where the measure is about words, else all words.
     """
-    of_mentions = measure.rivals in (RIVALS, PREDICTING_RIVALS)
     called = Label.parse(label)
     rule = called.name if called.kind == "rule" else ""
-    if of_mentions:
+    if measure.rivals in (RIVALS, PREDICTING_RIVALS):
         return [_of_mentions(measure, rule, window) for window in batch.windows]
     if called.kind == "any":
         sought = [_of_tag(window, called.target) for window in batch.windows]

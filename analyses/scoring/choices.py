@@ -19,50 +19,40 @@ from torch import Tensor
 
 from analyses.measures.definitions import Measure, Rival
 from analyses.measures.head_tables import Heads
-from analyses.reading.attended import Attended
+from analyses.reading.inputs import Attended
 from analyses.reading.windows import Batch, by_text
 from analyses.scoring.collectors import Readings, Sinks
-from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen, Records
+from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen, Pair, Records
 from interp.annotation import AnnotatedText
 from interp.patterns import nulls, selection
 from interp.patterns.rows import SINKS, Sink
 from interp.tokens import NO_WORD
-
-Pair = tuple[int, int, int, int]  # the word that asks, the one sought, the measure's number, and where it is annotated
 
 
 @dataclass(frozen=True)
 class Items:
     """Questions put to a batch: which prompt and word ask (counted in the window), and for which measure.
 
-    candidates  item word   the words among which a head chooses
-    right       item word   the words that are sought
-    picks       item        by a rule's name the word that it chooses, where that is not read off the items; None: all
-                            words alike
-    by_tag     chance is told by words of the same tag at about the same distance
+    `picks` has by a rule's name the word that it chooses, where that is not read off the items; None: all words alike.
     """
 
     batch: Batch
     prompt: Int[Tensor, " item"]
     query: Int[Tensor, " item"]
     column: Int[Tensor, " item"]
-    candidates: Bool[Tensor, "item word"]
-    right: Bool[Tensor, "item word"]
+    candidates: Bool[Tensor, "item word"]  # the words among which a head chooses
+    right: Bool[Tensor, "item word"]  # the words that are sought
     picks: Mapping[str, Int[Tensor, " item"] | None] = field(default_factory=dict)
-    by_tag: bool = True
+    by_tag: bool = True  # chance is told by words of the same tag at about the same distance
 
     @staticmethod
     def of(
         batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], unseen: np.ndarray, *, causal: bool, sign: int = 1
     ) -> "Items":
-        """The pairs of words that a batch shows.
+        """The pairs of different words that a batch shows, of the sorted `pairs` of its texts.
 
-        Args:
-            batch: windows.
-            pairs: gives the pairs of a text, sorted. Words that are paired with themselves are passed over.
-            unseen: by measure, how many items have a target that is not shown: these are added.
-            causal: no word after the query is seen; of a batch that is `turned` (`sign` -1), none before it.
-            sign: 1, or -1.
+        Items whose target is not shown are added to `unseen`, by measure. In a causal stack no word after the query is
+        seen; of a batch that is `turned` (`sign` -1), none before it.
         """
         rows: list[tuple[int, int, int, int]] = []
         for prompt, window in enumerate(batch.windows):
@@ -124,9 +114,8 @@ class Items:
 
     def nearest(self, tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
         """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
-        n_words = self.batch.pieces.shape[1]
-        word = torch.arange(n_words, device=self.prompt.device)
-        numbers, of_words = self.tags
+        word, (numbers, of_words) = self.words, self.tags
+        n_words = len(word)
         numbers_of_tags = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
         has_tag = torch.isin(of_words, numbers_of_tags) & (self.batch.pieces > 0)
         if last_of_run:
@@ -145,11 +134,10 @@ class Items:
 class _Columns(Attended):
     """Patterns with rows and columns changed: each column over the number of pieces of its word."""
 
-    pieces: Int[Tensor, "prompt position"] | None = None
+    pieces: Int[Tensor, "prompt position"] = field(kw_only=True)
 
     def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
         """What some keys get."""
-        assert self.pieces is not None
         return self.pattern.transpose(-1, -2)[prompt, :, query] / self.pieces[prompt][:, None].to(self.pattern)
 
 
@@ -255,10 +243,8 @@ class Choices:
 
     def _candidates(self, *, without_first: bool) -> Bool[Tensor, "item word"]:
         items, prompt = self.items, self.items.prompt
-        if not without_first:
-            return items.candidates
-        gone = (items.words == self.first_word[prompt, None]) & (self.batch.pieces[prompt] == 1)
-        return items.candidates & ~gone
+        at_first = (items.words == self.first_word[prompt, None]) & (self.batch.pieces[prompt] == 1)
+        return items.candidates & ~at_first if without_first else items.candidates
 
     def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"], Float[Tensor, "piece head"]]:
         """Attention from each piece of the words that ask to candidates, and apart from it to the first position; and
@@ -297,7 +283,7 @@ class Choices:
         """Which items some of the words ask, and how they are judged."""
         (which,), items = words[self.item_asker].nonzero(as_tuple=True), self.items
         pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_asker[which]]
-        score, column, tied = (part[row] for part in selection.Highest.of(pooled))
+        score, column, tied = (part[row] for part in selection.highest(pooled))
         prompt = items.prompt[which]
         chosen = self.batch.word_of.flatten()[prompt[:, None] * self.batch.word_of.shape[1] + column]
         candidates = self._candidates(without_first=without_first)[which]

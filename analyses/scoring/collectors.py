@@ -98,21 +98,13 @@ class Scoring:
 
 
 def collect(reading: Reading, collectors: Sequence[Scoring]) -> list[Collected | InputError]:
-    """What each collector adds up over one reading of a corpus, or why there was nothing for it.
-
-    Raises:
-        InputError: the corpus is empty, or of words where the model has no tokenizer.
-    """
+    """What each collector adds up over one reading of a corpus, or why there was nothing for it."""
     read(reading, collectors)
     return collected(reading, collectors)
 
 
 def read(reading: Reading, collectors: Sequence[Scoring], by_norm: Sequence[Scoring] = ()) -> None:
-    """Show every batch to all collectors; to those `by_norm` as the reading's `weighted` weighs it.
-
-    Raises:
-        InputError: as `collect`.
-    """
+    """Show every batch to all collectors; to those `by_norm` as the reading's `weighted` weighs it."""
     reading.few_rows = all(collector.few_rows for collector in (*collectors, *by_norm))
     for batch in reading:
         for collector in collectors:
@@ -135,11 +127,7 @@ def measured(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Measured:
-    """What one behaviour alone says: its rows of `tables/heads`, every rival's value, and what was read and left out.
-
-    Raises:
-        InputError: the corpus is empty or lacks what is measured, or is of words where the model has no tokenizer.
-    """
+    """What one behaviour alone says: rows of `tables/heads`, every rival's value, and what was read and left out."""
     whole_number("seed", seed)
     (collected_sums,) = collect(Reading(model, corpus, progress), [collector])
     if isinstance(collected_sums, InputError):
@@ -157,11 +145,7 @@ def summary(reading: Reading) -> dict[str, Any]:
 
 
 def refuse_unread(counts: Mapping[str, int], name: str) -> None:
-    """A text of which the model's tokenizer knows hardly anything was not read.
-
-    Raises:
-        InputError: more than nine tenths of the tokens counted are unknown.
-    """
+    """A text of which the model's tokenizer knows hardly anything was not read."""
     unknown, tokens = counts.get("unknown tokens", 0), counts.get("tokens", 0)
     if tokens and unknown > UNREADABLE * tokens:
         raise InputError(

@@ -16,7 +16,7 @@ from torch import Tensor
 from analyses.reading.windows import Batch
 from analyses.scoring.antecedents import RIVALS, Chooser, antecedent_items
 from analyses.scoring.choices import Items
-from analyses.scoring.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
+from analyses.scoring.rules import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
 from interp.annotation import ROOT, AnnotatedText
 
 POSITION, TOKEN, CLOSEST, RELATED = GROUPS = (
@@ -50,17 +50,13 @@ NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Pairs:
-    """Queries of a batch, and the keys that they see; words are counted in their window.
-
-    prompt, query  item
-    item, key      pair: `BEFORE_ALL` and `BEHIND_ALL` stand for special tokens
-    """
+    """Queries of a batch, and the keys that they see; words are counted in their window."""
 
     batch: Batch
     prompt: Int[Tensor, " item"]
     query: Int[Tensor, " item"]
     item: Int[Tensor, " pair"]
-    key: Int[Tensor, " pair"]
+    key: Int[Tensor, " pair"]  # `BEFORE_ALL` and `BEHIND_ALL` stand for special tokens
 
     @cached_property
     def _at(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,9 +142,7 @@ class Pairs:
         edges = self.batch.by_word(
             lambda text: [
                 -1 if head == ROOT else numbers.get(name, len(RELATIONS))
-                for head, name in zip(
-                    text.heads or (), text.relations or (), strict=bool(text.heads and text.relations)
-                )
+                for head, name in zip(text.heads or (), text.relations or (), strict=False)
             ]
         )
         up = self.other & (heads[prompt, query] == key), edges[prompt, query]

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool
-from torch import Tensor
 
 from analyses.measures.definitions import DECLARED
 from analyses.measures.findings import NOTABLE
@@ -19,7 +18,7 @@ from interp.errors import whole_number
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
 from interp.patching.metrics import last_logits
 from interp.patching.results import ANSWERS, guessed, refusal
-from interp.patterns.shuffled import shuffled_copy
+from interp.patterns.one_attention import shuffled_copy
 from interp.statistics import FEWEST_CLUSTERS, Shares, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
@@ -55,16 +54,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Effects:
-    """The causal part of one behaviour.
+    """The causal part of one behaviour."""
 
-    table      the rows of `tables/effects`
-    tasks      a row of `tables/tasks` each: how many pairs, the logit differences, what was left out or refused
-    left_out   why there is nothing, where there is
-    """
-
-    table: pd.DataFrame
-    tasks: Sequence[dict[str, Any]] = ()
-    left_out: str | None = None
+    table: pd.DataFrame  # the rows of `tables/effects`
+    tasks: Sequence[dict[str, Any]] = ()  # the rows of `tables/tasks`
+    left_out: str | None = None  # why there is nothing, where there is
 
 
 def effects_of(model: Model, behaviour: str, tasks: Mapping[str, Callable[..., Task]], *, seed: int) -> Effects:
@@ -129,7 +123,11 @@ def _measure(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list[
     facts |= {"difference": float((clean - corrupt).mean()), "accuracy": float((clean > 0).double().mean())}
     facts |= task.extra
     if task.neutral is not None:
-        facts["neutral"] = float(_neutral_difference(model, task.pairs, task.neutral).mean())
+        assert task.pairs.right is not None
+        assert task.pairs.wrong is not None
+        logits, answers = last_logits(model, task.neutral.to(model.device)), (task.pairs.right, task.pairs.wrong)
+        right, wrong = (logits.gather(1, answer[:, None])[:, 0] for answer in answers)
+        facts["neutral"] = float((right - wrong).mean())
     facts["fixed"] = ", ".join(name for name, values in task.clusters.items() if len({*values}) < FEWEST_CLUSTERS)
     clusters = [*task.clusters.values()]
     reason = guessed(clean, task.answers, clusters) or refusal(ANSWERS, *plain)
@@ -181,22 +179,11 @@ def _reporting(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:
     return np.array([2 * rank[order[name]] >= len(order) for name in names])
 
 
-def _neutral_difference(model: Model, pairs: Pairs, neutral: TokenBatch) -> Tensor:
-    """Logit of the right minus the wrong answer where the prompt says neither."""
-    assert pairs.right is not None
-    assert pairs.wrong is not None
-    logits = last_logits(model, neutral.to(model.device))
-    right, wrong = (logits.gather(1, answer[:, None])[:, 0] for answer in (pairs.right, pairs.wrong))
-    return right - wrong
-
-
 def _effect_rows(
     model: Model, sweep: Sweep, clusters: Sequence[Sequence[str]], reports: Bool[np.ndarray, " pair"], seed: int
 ) -> pd.DataFrame:
-    (metric, values), unpatched_values = (
-        *sweep.values.items(),
-        sweep.clean if sweep.direction == "noise" else sweep.corrupt,
-    )
+    ((metric, values),) = sweep.values.items()
+    unpatched_values = sweep.clean if sweep.direction == "noise" else sweep.corrupt
     changed = ((values > 0) != (unpatched_values[metric] > 0)).flatten(0, -2).cpu().numpy()  # head prompt
     effect = sweep.effect().double().flatten(0, -2).cpu().numpy().T
     whole = sweep.difference().double().cpu().numpy()
@@ -209,12 +196,6 @@ def _effect_rows(
     bound = np.where(chose.value > 0, chose.low, chose.high)
     clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
     head_columns, _ = Heads.of(model).columns(1)
-    columns = {
-        "effect": reported.value,
-        "ci_low": reported.low,
-        "ci_high": reported.high,
-        "p": reported.p,
-        "n": reported.n,
-    }
-    columns |= {"flips": changed[:, reports].sum(1), "choosing_bound": np.where(clear, bound, np.nan)}
+    columns = {"effect": reported.value, "ci_low": reported.low, "ci_high": reported.high, "p": reported.p}
+    columns |= {"n": reported.n, "flips": changed[:, reports].sum(1), "choosing_bound": np.where(clear, bound, np.nan)}
     return pd.DataFrame({**head_columns, "intervention": sweep.direction, **columns})

@@ -9,7 +9,7 @@ import base64
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ import interp
 from analyses.corpora.mentions import ALL_PRONOUNS, PRONOUNS
 from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Heads
-from analyses.reading.token_ids import TokenIds
+from analyses.reading.inputs import TokenIds
 from analyses.reading.windows import Window, windows
 from analyses.scoring.asked_words import asks
 from analyses.wording.head_names import Place
@@ -53,11 +53,7 @@ def address(model: Model, name: HeadName) -> str:
 
 
 def head_named(model: Model, name: str) -> HeadName:
-    """The head that has this `address`.
-
-    Raises:
-        InputError: the model has no such head.
-    """
+    """The head that has this `address`; one that the model lacks is refused."""
     ends = []
     for heads in Heads.every(model):
         cells = np.ndindex(heads.n_layers, heads.n_heads)
@@ -87,11 +83,6 @@ class Attention:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     weights: UInt8[NDArray[np.uint8], "layer head query key"]
-
-    def names(self) -> Iterator[HeadName]:
-        """The heads, layer by layer."""
-        for layer, head in np.ndindex(self.weights.shape[:2]):
-            yield self.heads.stack, self.heads.attention, int(layer), int(head)
 
     @cached_property
     def firmness(self) -> Float[NDArray[np.floating], "layer head"]:
@@ -169,8 +160,10 @@ class Viewer:
         """All heads: those that are called something, then those that look at one token most firmly."""
         firmness: dict[HeadName, float] = {}
         for attention in self._attentions:
-            for name in attention.names():
-                firmness[name] = max(firmness.get(name, 0.0), float(attention.firmness[name[2:]]))
+            stack, kind = attention.heads.stack, attention.heads.attention
+            for (layer, head), value in np.ndenumerate(attention.firmness):
+                name = stack, kind, layer, head
+                firmness[name] = max(firmness.get(name, 0.0), float(value))
         rank = {name: place for place, name in enumerate(self.called)}
         return sorted(firmness, key=lambda name: (rank.get(name, len(rank)), -firmness[name]))
 
@@ -222,7 +215,6 @@ class Viewer:
 
     @cached_property
     def _packed(self) -> tuple[dict[int, dict[str, str]], int]:
-        """The packed heads of each kind of attention that fit the budget, and how many patterns do not."""
         by_attention: dict[int, dict[str, str]] = {id(attention): {} for attention in self._attentions}
         room, left_out = self.budget, 0
         for name in dict.fromkeys([self.start, *self.ordered]):
@@ -238,11 +230,7 @@ class Viewer:
 
 
 def passage(run: Run, prompt: int = 0) -> Passage:
-    """What one prompt of a run looked at: every kind of attention of which all layers' patterns were captured.
-
-    Raises:
-        InputError: no pattern was captured or a layer's is missing, there is no such prompt, or an edit added axes.
-    """
+    """What one prompt of a run looked at: every kind of attention of which all layers' patterns were captured."""
     if run.model is None:
         raise InputError("this run does not tell which model ran: expected what interp.run gives")
     attentions = []
@@ -264,11 +252,7 @@ def passage(run: Run, prompt: int = 0) -> Passage:
 
 
 def read(model: Model, text: str, target: str | None = None) -> Passage:
-    """What every head of a model looks at in a text; `target` is what the decoder reads where there is an encoder.
-
-    Raises:
-        InputError: as `interp.run`; a model without a tokenizer.
-    """
+    """What every head of a model looks at in a text; `target` is what the decoder reads where there is an encoder."""
     check_model(model)
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")

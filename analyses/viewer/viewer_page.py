@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from analyses.execution.file_marks import check_free
+from analyses.execution.provenance import check_free
 from analyses.viewer.passages import Viewer
 from interp import InputError
 from interp.training.whole_files import file_above, replacing
@@ -77,11 +77,7 @@ def frame(viewer: Viewer) -> str:
 
 
 def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "", *, force: bool = False) -> None:
-    """Write the page of a viewer, whole or not at all; it replaces an earlier page, or with `force` any other file.
-
-    Raises:
-        InputError: `out` is no file, or one that we did not write, or the system refuses.
-    """
+    """Write the page of a viewer, whole or not at all; it replaces an earlier page, or with `force` any other file."""
     path = Path(out)
     if file := file_above(path):
         raise InputError(f"{file} is a file: expected a directory above {path.name}; choose another --out")

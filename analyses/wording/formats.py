@@ -6,13 +6,9 @@ from typing import Any
 import numpy as np
 
 
-def _is_undefined(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
-
-
 def number(value: Any, *, sign: bool = False) -> str:
     """Whole numbers with their thousands apart, others to three digits."""
-    if _is_undefined(value):
+    if value is None or not math.isfinite(value):
         return "–"
     if isinstance(value, (int, np.integer)):
         return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
@@ -23,7 +19,7 @@ def number(value: Any, *, sign: bool = False) -> str:
 
 def whole(value: Any) -> str:
     """A count, also one that a column with missing ones holds as a fraction."""
-    return number(value if _is_undefined(value) else int(value))
+    return number(value if value is None or not math.isfinite(value) else int(value))
 
 
 def interval(low: Any, high: Any, *, sign: bool = False) -> str:
@@ -44,7 +40,7 @@ def false_discovery_rate(q: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """A share with two digits; of what rounds to nothing or all and is neither, that it is more or less."""
-    if share is None or _is_undefined(share):
+    if share is None or not math.isfinite(share):
         return "–"
     if 0 < share < 0.005:
         return "under 1%"

@@ -40,8 +40,7 @@ HEAD = [*Place._fields]  # the columns of a table that say of which head a row i
 
 def places(rows: pd.DataFrame) -> list[Place]:
     """The heads that a table has rows of, in its order."""
-    named = rows[HEAD].drop_duplicates().itertuples(index=False, name=None)
-    return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
+    return [Place.of(row) for row in rows.loc[:, HEAD].drop_duplicates().to_dict("records")]
 
 
 def kinds(rows: pd.DataFrame) -> int:

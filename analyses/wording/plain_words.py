@@ -100,10 +100,9 @@ class Label(NamedTuple):
                 pass
             case _:
                 kind = "own"
-        words = dict(zip(("this", "that"), ends, strict=True)) | {"where": place, "there": place.removeprefix("the ")}
-        words |= dict(zip(("these", "those"), map(plural, ends), strict=True))
-        words |= dict(zip(("a_this", "a_that"), map(an, ends), strict=True))
-        words |= {"title": title or str(self), **self._asdict()}
+        forms = [*ends, *map(plural, ends), *map(an, ends)]
+        words = dict(zip(("this", "that", "these", "those", "a_this", "a_that"), forms, strict=True))
+        words |= {"where": place, "there": place.removeprefix("the "), "title": title or str(self), **self._asdict()}
         return Words(*(template.format(**words) for template in WORDS["labels"][kind]))
 
 
@@ -123,7 +122,7 @@ def listed(names: Sequence[str], word: str = "and") -> str:
 
 
 def plural(noun: str) -> str:
-    """Several of what a tag names."""
+    """`verbs`, `auxiliaries`."""
     return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
 
 
@@ -171,8 +170,7 @@ def readout(name: str) -> str:
 def carried(name: str) -> str:
     """What minimal pairs decide: `he or she` where it is one between two words."""
     words = name.removeprefix("adjacent ")
-    place = " right after its noun" if words != name else ""
-    return words.replace("/", " or ") + place if "/" in words else name
+    return words.replace("/", " or ") + " right after its noun" * (words != name) if "/" in words else name
 
 
 def answer(name: str) -> str:
@@ -194,12 +192,9 @@ class Asked(NamedTuple):
 
 
 def asked(label: str, measure: str, vocabulary: Mapping[str, Words]) -> Asked:
-    """The words that a measure asks, and what a head's attention from them does that has the label.
+    """The words that a measure asks, and what the attention from them does of a head that has the label.
 
-    Args:
-        label: the measure's own, or a rule's (`rule:last VERB`); several offsets apart by commas.
-        measure: by its name.
-        vocabulary: by measure, its words.
+    The label is the measure's own, or a rule's (`rule:last VERB`); several offsets are apart by commas.
     """
     of_measure, called = worded(measure, vocabulary), [Label.parse(each) for each in label.split(", ")]
     is_rule = called[0].kind in {"rule", "any"}

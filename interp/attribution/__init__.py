@@ -4,7 +4,13 @@ The stream is a sum, so a logit is one too once the final norm's scale is held a
 what a head does through later layers.
 """
 
-from interp.attribution.direct import DirectAttribution, composition_scores, direct_logit_attribution, head_results
+from interp.attribution.direct import (
+    DirectAttribution,
+    attribution_by_source,
+    composition_scores,
+    direct_logit_attribution,
+    head_results,
+)
 from interp.attribution.lens import LogitLens, logit_lens
 from interp.patching.pairs import Answer
 from interp.tokens import Positions
@@ -14,6 +20,7 @@ __all__ = [
     "DirectAttribution",
     "LogitLens",
     "Positions",
+    "attribution_by_source",
     "composition_scores",
     "direct_logit_attribution",
     "head_results",

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.attention import Attention
@@ -15,7 +15,7 @@ from interp.errors import InputError, one_of
 from interp.indices import is_number
 from interp.model import Model
 from interp.parts import RootMeanSquare
-from interp.patching.pairs import Answer, answer_ids
+from interp.patching.pairs import Answer, Inputs, answer_ids
 from interp.patching.patch_sites import Attending, last_stack, only_stack
 from interp.patching.results import Drawing, cell_rows, dust, long_table, unreliable
 from interp.running import Run, Tokens, as_batches, run
@@ -55,6 +55,9 @@ class DirectAttribution(Shown):
     values: Float[Tensor, "term prompt"]
     total: Float[Tensor, " prompt"]
     model: Transformer = field(repr=False)
+    inputs: Inputs = field(repr=False)
+    columns: Int[Tensor, " prompt"] = field(repr=False)  # where each prompt is read
+    directions: Mapping[Attending, Float[Tensor, "layer prompt head d_head"]] = field(repr=False)  # what z is worth
 
     def __getitem__(self, name: str) -> Float[Tensor, " prompt"]:
         """One term by its name."""
@@ -164,13 +167,15 @@ def direct_logit_attribution(
 
     e = _direction_before(stack.norm, values(last), direction)
     terms = {"embed": (values(embed) * e).sum(-1)}
+    directions: dict[Attending, list[Tensor]] = {attention: [] for attention in attentions}
     for layer, block in enumerate(stack.blocks):
         prefix = f"{name}.{layer}."
         for attention in attentions:
             kind = _PREFIX[attention]
             z = values(f"{prefix}{kind}attn.z")
-            directions, bias = _toward(block, attention, z, e)
-            heads = einsum(z, directions, "prompt head d_head, prompt head d_head -> head prompt")
+            toward, bias = _toward(block, attention, z, e)
+            directions[attention].append(toward)
+            heads = einsum(z, toward, "prompt head d_head, prompt head d_head -> head prompt")
             terms |= {f"{prefix}{kind}head.{head}": value for head, value in enumerate(heads)}
             terms |= {} if bias is None else {f"{prefix}{kind}attn.bias": bias}
         if block.mlp is not None:
@@ -181,7 +186,34 @@ def direct_logit_attribution(
     if shift is not None:
         terms["output.bias"] = shift
         total = total + shift
-    return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model)
+    stacked: dict[Attending, Tensor] = {kind: torch.stack(of_layers) for kind, of_layers in directions.items()}
+    return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model, inputs, columns[:, 0], stacked)
+
+
+@torch.no_grad()
+def attribution_by_source(
+    attribution: DirectAttribution, attention: Attending = "self"
+) -> Float[Tensor, "layer head key prompt"]:
+    """Each head's direct contribution by the position that it was read from: pattern[query, key] * v[key] W_O.
+
+    Over keys it adds up to the head's contribution. Keys are columns of what the heads read (of the source, in
+    cross-attention); padding is NaN.
+
+    Raises:
+        InputError: no such attention.
+    """
+    model, (batch, target), columns = attribution.model, attribution.inputs, attribution.columns
+    _attention(model.last.blocks[0], attention)  # which says where there is none
+    site = f"{last_stack(model)}.{{}}.{_PREFIX[attention]}attn."
+    out = run(model, batch, f"{site.format('*')}v", target=target, until=f"{site.format('*')}pattern")
+    shared, of_layers = model.last.config.n_heads // model.last.config.kv_heads, []
+    for layer, toward in enumerate(attribution.directions[attention]):
+        pattern = out[f"{site.format(layer)}pattern"][torch.arange(len(columns), device=columns.device), :, columns]
+        v = out[f"{site.format(layer)}v"].repeat_interleave(shared, -2)
+        worth = einsum(v.to(toward), toward, "prompt key head d_head, prompt head d_head -> head key prompt")
+        of_layers.append(pattern.permute(1, 2, 0) * worth)
+    keys = batch if attention == "cross" else target or batch
+    return torch.stack(of_layers).masked_fill(~keys.mask.T, torch.nan)
 
 
 def _direction(

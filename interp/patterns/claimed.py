@@ -53,17 +53,12 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Eligible:
-    """Which rows of a batch count in one reading, and what permuted keys take of them.
+    """Which rows of a batch count in one reading, and what permuted keys take of them."""
 
-    eligible        prompt query measure   1 where a row counts
-    mean, variance  prompt query measure   what permuted keys take of the row's mass and of its spread
-    n               prompt query           how many keys change places
-    """
-
-    eligible: Float[Tensor, "prompt query measure"]
-    mean: Float[Tensor, "prompt query measure"]
-    variance: Float[Tensor, "prompt query measure"]
-    n: Float[Tensor, "prompt query"]
+    eligible: Float[Tensor, "prompt query measure"]  # 1 where a row counts
+    mean: Float[Tensor, "prompt query measure"]  # what permuted keys take of the row's mass
+    variance: Float[Tensor, "prompt query measure"]  # and of its spread
+    n: Float[Tensor, "prompt query"]  # how many keys change places
 
     def sums(self, scores: Scores, moments: tuple[PerRow, PerRow], sink: Sink | None = None) -> Sums:
         """Scores with the rows that count (`sink`: of each head, those left without the first position) and null."""
@@ -80,21 +75,16 @@ class Claimed:
     """
 
     def __init__(self, rows: Rows, keys: Sequence[Bool[Tensor, "prompt query key"]], *, content: bool = False):
-        """Ask each row that is scored and sees a claimed key.
+        """Ask each row that is scored and sees one of the `keys` that a measure claims.
 
-        Args:
-            rows: of the batch.
-            keys: by measure, the keys that satisfy it; those that a row does not see are passed over.
-            content: under the null keys change places with content keys alone, instead of all that are visible.
+        Under the null they change places with all visible keys, or with `content` keys alone.
         """
         claimed = torch.stack([*keys], 1) & (rows.visible & rows.scored[..., None])[:, None]  # prompt measure query key
         self.prompt, self.query, self.key = claimed.any(1).nonzero(as_tuple=True)
         self.claims = claimed[self.prompt, :, self.query, self.key].to(REAL)  # pair measure
         exchanged = rows.visible & rows.content[:, None] if content else rows.visible
-        self.exchange, self.ends = (
-            Exchange(rows, exchanged),
-            torch.bincount(self.prompt, minlength=len(rows.ids)).tolist(),
-        )
+        self.exchange = Exchange(rows, exchanged)
+        self.ends = torch.bincount(self.prompt, minlength=len(rows.ids)).tolist()
         self.eligible = []
         n_prompts, n_measures, n_queries, _ = claimed.shape
         for first in (0, 1):  # with the first position, and without

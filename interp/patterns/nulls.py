@@ -14,10 +14,12 @@ from jaxtyping import Bool, Float, Int
 from scipy import special
 from torch import Tensor
 
+from interp.patterns.selection import PerHead, Scores
 from interp.patterns.totals import GroupSums
 
 # A row shared alike has no order to permute; what float32 leaves of its variance is this little of its squares.
 _ROUNDING = 1e-6
+Words, Bins = Bool[Tensor, "item word"], Int[Tensor, "item word"]
 
 
 @dataclass
@@ -73,12 +75,7 @@ def distance_bin(offset: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
     return exponent.to(offset.dtype) * offset.sign()
 
 
-def choice(
-    scores: Float[Tensor, "item head word"],
-    candidates: Bool[Tensor, "item word"],
-    correct: Bool[Tensor, "item word"],
-    bins: Int[Tensor, "item word"],
-) -> tuple[Float[Tensor, "item head"], Float[Tensor, "item head"]]:
+def choice(scores: Scores, candidates: Words, correct: Words, bins: Bins) -> tuple[PerHead, PerHead]:
     """Mean and variance of `selection.accuracy` when scores are permuted among the candidates of each bin.
 
     The candidates that tie for the highest stay in their bins, as many as there were, and fall on any of the bin's
@@ -94,12 +91,7 @@ def choice(
     return (t * of_ties).sum(-1) / n_tied, (t * (n - t) / n.clamp(min=1) * factor).sum(-1) / n_tied**2
 
 
-def share(
-    scores: Float[Tensor, "item head word"],
-    candidates: Bool[Tensor, "item word"],
-    correct: Bool[Tensor, "item word"],
-    bins: Int[Tensor, "item word"],
-) -> tuple[Float[Tensor, "item head"], Float[Tensor, "item head"]]:
+def share(scores: Scores, candidates: Words, correct: Words, bins: Bins) -> tuple[PerHead, PerHead]:
     """Mean and variance of `selection.share` when scores are permuted among the candidates of each bin."""
     total = (scores * candidates[:, None]).sum(-1).clamp(min=1e-30)
     inside, n, k = _within_bins(candidates, correct, bins, scores.dtype)
@@ -111,10 +103,7 @@ def share(
 
 
 def _within_bins(
-    candidates: Bool[Tensor, "item word"],
-    correct: Bool[Tensor, "item word"],
-    bins: Int[Tensor, "item word"],
-    dtype: torch.dtype,
+    candidates: Words, correct: Words, bins: Bins, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "item word bin"], Float[Tensor, "item 1 bin"], Float[Tensor, "item 1 bin"]]:
     """1 where a candidate is in a bin; how many candidates each bin has, and how many correct ones."""
     inside = (candidates[..., None] & (bins[..., None] == bins[candidates].unique())).to(dtype)

@@ -5,10 +5,15 @@ Offsets are key - query, so the previous token is -1.
 
 Both readings come from one set of values a row: without the first position's attention f, a row's mass is divided by
 1 - f, and so is all that is linear in it; its entropy follows from the same sum of -A log A.
+
+In cross-attention queries are positions of the target and keys of the source, so there are no offsets. There each
+measure is a mean over eligible rows too, but `monotonicity`, which is a number a text.
 """
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.patterns import nulls
@@ -19,6 +24,8 @@ from interp.patterns.totals import Totals
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
 MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16..16
 N_MODES = 2 * MODE_RANGE + 1
+CROSSING = ("first-token", "entropy", "diagonal", "monotonicity")  # the measures of cross-attention
+_FEWEST = 3  # rows of a text below which a rank correlation says nothing
 
 Claims = Bool[Tensor, "prompt query key"]
 
@@ -142,3 +149,79 @@ def argmax_offsets(pattern: Pattern, rows: Rows) -> tuple[Scores, Scores]:
     counts.scatter_add_(-1, bins, counted.to(pattern.dtype))
     n_rows = rows.scored.sum(-1).to(pattern.dtype)[:, None, None].expand_as(counts)
     return counts, n_rows
+
+
+# Cross-attention: where does a head look in the source, while the decoder writes the target?
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What is known about the queries and keys of a batch of cross-attention patterns."""
+
+    scored: Bool[Tensor, "prompt query"]  # True at the target's content tokens whose rows are counted here
+    target: Bool[Tensor, "prompt query"]  # True at the target's real tokens
+    source: Bool[Tensor, "prompt key"]  # True at the source's, which every query sees; padding stands behind them
+
+    @property
+    def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
+        """The pattern of a head that looks at all of the source alike: the baseline, through the same scorer."""
+        real = self.source.to(REAL)
+        return (real / real.sum(-1, keepdim=True))[:, None, None].expand(-1, 1, self.scored.shape[1], -1)
+
+
+def _progress(real: Bool[Tensor, "prompt position"]) -> Float[Tensor, "prompt position"]:
+    """How far through its text each token stands, from 0 to 1."""
+    place = (real.cumsum(-1) - 1).clamp(min=0).to(REAL)
+    return place / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
+
+
+def score_crossing(
+    pattern: Pattern, crossing: Crossing, *, sink_removed: bool = False
+) -> tuple[Float[Tensor, "prompt head measure"], Float[Tensor, "prompt head measure"]]:
+    """Sums over eligible rows, and how many rows (for monotonicity: texts) they are.
+
+    With `sink_removed` the source's first position is taken off and the rest renormalised; rows that keep less than
+    0.01 of their mass are left out.
+    """
+    source, rows = crossing.source, crossing.scored[:, None].expand(pattern.shape[:-1])
+    if sink_removed:
+        sink = Sink.of(pattern)
+        rows = rows & sink.kept
+        pattern = torch.cat([torch.zeros_like(pattern[..., :1]), pattern[..., 1:] * sink.scale[..., None]], -1)
+    n_keys = source[:, int(sink_removed) :].sum(-1)[:, None, None]
+    has_choice = rows & (n_keys >= 2)
+    entropy = entropies(pattern) / n_keys.clamp(min=2).log()
+    # |key / last key - query / last query|: 0 where both have come as far through their text, at most 1
+    off_diagonal = (_progress(crossing.target)[..., None] - _progress(source)[:, None]).abs()
+    diagonal = (pattern * off_diagonal[:, None].to(pattern)).sum(-1)
+    eligible = [rows & (not sink_removed), has_choice, has_choice]
+    sums = [(value * rows).sum(-1) for value, rows in zip((pattern[..., 0], entropy, diagonal), eligible, strict=True)]
+    correlation, defined = _rank_correlation(pattern, rows)
+    scores = torch.stack([*sums, correlation], -1)
+    return scores, torch.stack([*(rows.sum(-1) for rows in eligible), defined], -1).to(scores)
+
+
+def _rank_correlation(
+    pattern: Pattern, rows: Bool[Tensor, "prompt head query"]
+) -> tuple[Float[Tensor, "prompt head"], Bool[Tensor, "prompt head"]]:
+    """Spearman's correlation of the favourite key with the query over a text's rows, and whether it is defined.
+
+    It is not where a text has fewer than three rows, or where all of them favour one key.
+    """
+    key = argmax(pattern)
+    query = torch.arange(key.shape[-1], device=key.device).expand_as(key)
+    first, second = _ranks(key, rows), _ranks(query, rows)
+    n = rows.sum(-1)
+    spread = (first.square().sum(-1) * second.square().sum(-1)).sqrt()
+    defined = (n >= _FEWEST) & (spread > 0)
+    return torch.where(defined, (first * second).sum(-1) / spread.clamp(min=1e-12), 0.0).to(pattern), defined
+
+
+def _ranks(value: Tensor, rows: Bool[Tensor, "prompt head query"]) -> Float[Tensor, "prompt head query"]:
+    """Ranks among the rows that count, equal values sharing theirs, less their mean; 0 elsewhere."""
+    candidates = rows[..., None, :]
+    below = ((value[..., None, :] < value[..., None]) & candidates).sum(-1)
+    level = ((value[..., None, :] == value[..., None]) & candidates).sum(-1)
+    rank = below + (level + 1) / 2
+    mean = (rank * rows).sum(-1, keepdim=True) / rows.sum(-1, keepdim=True).clamp(min=1)
+    return (rank - mean) * rows

@@ -23,18 +23,12 @@ Pattern = Float[Tensor, "prompt head query key"]
 
 @dataclass(frozen=True)
 class Rows:
-    """What is known about the queries and keys of a batch of self-attention patterns.
-
-    ids      prompt position             token ids
-    content  prompt position             True at real tokens that are not special: keys that can satisfy a measure
-    scored   prompt position             True at the content tokens whose rows are counted here
-    visible  prompt query key            True where a query may attend
-    """
+    """What is known about the queries and keys of a batch of self-attention patterns."""
 
     ids: Int[Tensor, "prompt position"]
-    content: Bool[Tensor, "prompt position"]
-    scored: Bool[Tensor, "prompt position"]
-    visible: Bool[Tensor, "prompt query key"]
+    content: Bool[Tensor, "prompt position"]  # True at real tokens, not special: keys that can satisfy a measure
+    scored: Bool[Tensor, "prompt position"]  # True at the content tokens whose rows are counted here
+    visible: Bool[Tensor, "prompt query key"]  # True where a query may attend
 
     @property
     def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
@@ -45,18 +39,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Sink:
-    """The first position's attention, and what is left of each row without it.
+    """The first position's attention, and what is left of each row without it."""
 
-    behind  prompt head query key   the pattern without the first position
-    first   prompt head query   attention to the first position
-    rest    prompt head query   attention to all others
-    scale   prompt head query   what the rest is multiplied by to add up to 1; 0 in rows that do not keep enough
-    """
-
-    behind: Float[Tensor, "prompt head query key"]
-    first: Float[Tensor, "prompt head query"]
-    rest: Float[Tensor, "prompt head query"]
-    scale: Float[Tensor, "prompt head query"]
+    behind: Float[Tensor, "prompt head query key"]  # the pattern without the first position
+    first: Float[Tensor, "prompt head query"]  # attention to the first position
+    rest: Float[Tensor, "prompt head query"]  # attention to all others
+    scale: Float[Tensor, "prompt head query"]  # makes the rest add up to 1; 0 in rows that do not keep enough
 
     @staticmethod
     def of(pattern: Pattern) -> "Sink":

@@ -1,7 +1,5 @@
 """Which of several candidate words does a head choose? Heads and baselines go through the same scorer."""
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -34,26 +32,20 @@ def share(
     return (scores * correct[:, None]).sum(-1) / total.clamp(min=1e-30), counted
 
 
-class Highest(NamedTuple):
-    """Each row's highest score, the first place that has it, and whether another has it too."""
-
-    score: Float[Tensor, "*row"]
-    at: Int[Tensor, "*row"]
-    tied: Bool[Tensor, "*row"]
-
-    @staticmethod
-    def of(scores: Float[Tensor, "*row word"]) -> "Highest":
-        """Search rows of scores of at least 0; a highest score of 0 is tied with nothing."""
-        rows = scores.flatten(0, -2)
-        best, second = (rows.new_empty(len(rows)) for _ in range(2))
-        at, size = torch.empty(len(rows), dtype=torch.long, device=rows.device), max(1, CHUNK // rows.shape[-1])
-        for begin in range(0, len(rows), size):
-            chunk = slice(begin, begin + size)
-            part, index = rows[chunk], argmax(rows[chunk])[..., None]
-            value = part.gather(-1, index)
-            part.scatter_(-1, index, -1.0)  # out of the way of the second highest, and back: cheaper than a copy
-            second[chunk] = part.amax(-1)
-            part.scatter_(-1, index, value)
-            best[chunk], at[chunk] = value[..., 0], index[..., 0]
-        best, at, tied = (each.view(scores.shape[:-1]) for each in (best, at, (second == best) & (best > 0)))
-        return Highest(best, at, tied)
+def highest(
+    scores: Float[Tensor, "*row word"],
+) -> tuple[Float[Tensor, "*row"], Int[Tensor, "*row"], Bool[Tensor, "*row"]]:
+    """Each row's highest score of at least 0, the first place that has it, and whether another has it too (not 0)."""
+    rows = scores.flatten(0, -2)
+    best, second = (rows.new_empty(len(rows)) for _ in range(2))
+    place, size = torch.empty(len(rows), dtype=torch.long, device=rows.device), max(1, CHUNK // rows.shape[-1])
+    for begin in range(0, len(rows), size):
+        chunk = slice(begin, begin + size)
+        part, index = rows[chunk], argmax(rows[chunk])[..., None]
+        value = part.gather(-1, index)
+        part.scatter_(-1, index, -1.0)  # out of the way of the second highest, and back: cheaper than a copy
+        second[chunk] = part.amax(-1)
+        part.scatter_(-1, index, value)
+        best[chunk], place[chunk] = value[..., 0], index[..., 0]
+    best, place, tied = (each.view(scores.shape[:-1]) for each in (best, place, (second == best) & (best > 0)))
+    return best, place, tied

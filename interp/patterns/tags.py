@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -33,6 +32,8 @@ _FINE = (1, 2, 3, 4, 5, 7, 8, 10, 16, 32, 64, 128)
 _COARSE = (10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 256)
 _COARSE_BOTH = (16, 32, 64, 128)  # in a bidirectional stack: all rows of a text see the same number
 _EDGE = 8  # rows this near to an end of their text are compared with equally near ones: heads look elsewhere there
+_NOTHING = 1e-6  # expected mass a word
+_MOST_ODDS, _STEPS = 20.0, 40  # logarithms of odds are sought between these, halving so often
 
 
 def stratum_of(visible: Bool[Tensor, "prompt query key"], *, causal: bool) -> Int[Tensor, "prompt query"]:
@@ -50,14 +51,6 @@ def stratum_of(visible: Bool[Tensor, "prompt query key"], *, causal: bool) -> In
     return torch.where(n_before <= _EDGE, n_before.clamp(min=1) - 1, stratum)
 
 
-def _n_strata(causal: bool) -> int:
-    return _EDGE + len(_COARSE) + 1 if causal else 2 * _EDGE + len(_COARSE_BOTH) + 1
-
-
-_NOTHING = 1e-6  # expected mass a word
-_MOST_ODDS, _STEPS = 20.0, 40  # logarithms of odds are sought between these, halving so often
-
-
 class Bins:
     """Bins of distances on either side of the query; a causal stack has one side."""
 
@@ -66,12 +59,6 @@ class Bins:
         self.fine = [(side, at) for side in sides for at in _FINE]
         self.lift = _grouping([(side, sum(at >= edge for edge in _EDGES)) for side, at in self.fine])
         self.null = _grouping([(side, int(nulls.distance_bin(torch.tensor(min(at, 128))))) for side, at in self.fine])
-
-    def fine_of(self, n_queries: int, n_keys: int) -> Int[Tensor, "query key"]:
-        """The fine bin of each key's distance from each query; -1 for the query itself."""
-        offset = torch.arange(n_keys) - torch.arange(n_queries)[:, None]
-        nearest = torch.bucketize(offset.abs(), torch.tensor(_FINE), right=True) - 1
-        return nearest + len(_FINE) * (offset > 0)
 
 
 def _grouping(labels: Sequence[tuple[int, int]]) -> Float[Tensor, "fine bin"]:
@@ -101,7 +88,6 @@ class Sides:
     keys: Float[Tensor, "row any_tag fine"]  # how many keys of each tag; of any in the last
     group: Float[Tensor, "fine null"]  # fine bins to bins whose keys change places
 
-    @cached_property
     def permuted(self) -> tuple[Float[Tensor, "row head tag"], Float[Tensor, "row head tag"]]:
         """Mean and variance of `to_tag` when each row's keys change places within their bins."""
         mass, keys = self.in_bin @ self.group, self.keys @ self.group
@@ -111,74 +97,66 @@ class Sides:
         return mass @ of_mass.transpose(1, 2), spread @ of_spread.transpose(1, 2)
 
 
-class TagRows:
-    """What rows attend to, by tag and by distance, for both readings."""
+def tag_sides(
+    bins: Bins,
+    pattern: Pattern,
+    allowed: Bool[Tensor, "prompt query key"],
+    tags: Int[Tensor, "prompt key"],
+    asking: Asking,
+) -> tuple[Sides, Sides]:
+    """What rows attend to among `allowed` keys, by tag (-1 for none) and by distance: with the first position and not.
 
-    def __init__(
-        self,
-        bins: Bins,
-        pattern: Pattern,
-        allowed: Bool[Tensor, "prompt query key"],
-        tags: Int[Tensor, "prompt key"],
-        asking: Asking,
-    ):
-        """Sum up the attention on `allowed` keys, pieces of other words; `tags` are indices, -1 for none."""
-        self.asking, self.allowed, self.tags = asking, allowed, tags
-        self.fine, self.group = bins.fine_of(*allowed.shape[1:]).to(tags.device), bins.null.to(pattern)
-        self.inside, self.of_tag = one_hot(self.fine, len(bins.fine), pattern), one_hot(tags, asking.n_tags, pattern)
-        self._sums = self._summed(pattern)
+    The first position is added where it is read, not taken off where it is not.
+    """
+    query, key = (torch.arange(n, device=tags.device) for n in allowed.shape[1:])
+    offset = key - query[:, None]
+    nearest = torch.bucketize(offset.abs(), torch.tensor(_FINE, device=tags.device), right=True) - 1
+    fine, group = nearest + len(_FINE) * (offset > 0), bins.null.to(pattern)  # query key; -1 for the query itself
+    inside, of_tag = one_hot(fine, len(bins.fine), pattern), one_hot(tags, asking.n_tags, pattern)
+    rest, of_tag_behind = inside.clone(), of_tag.clone()
+    rest[:, 0], of_tag_behind[:, 0] = 0, 0
+    rest_null, sums = rest @ group, []
+    size = max(1, CHUNK // pattern[0, :, 0].numel())
+    for begin in range(0, max(1, len(asking.prompt)), size):
+        prompt, query = (part[begin : begin + size] for part in (asking.prompt, asking.query))
+        rows = rows_at(pattern, prompt, query).mul_(allowed[prompt, query][:, None])  # row head key
+        first = rows[..., 0].clone()
+        both = rows @ torch.cat([of_tag_behind[prompt], rest[query]], -1)
+        to_tag, in_bin = both.split([of_tag.shape[-1], rest.shape[-1]], -1)
+        sums.append((to_tag, in_bin, rows.square_() @ rest_null[query], first))
+    to_tag, in_bin, squares, first = (torch.cat(parts) for parts in zip(*sums, strict=True))
+    without = Sides(to_tag, in_bin, squares, _counts(fine, len(bins.fine), allowed, tags, asking).to(to_tag), group)
+    prompt, query, attention = asking.prompt, asking.query, first[..., None]  # row head 1
+    first_allowed = allowed[prompt, query, 0]
+    if not first_allowed.any():
+        return without, without
+    bin, tag = inside[query, 0], of_tag[prompt, 0]  # row fine; row tag
+    any_tag = torch.cat([tag, torch.ones_like(tag[:, :1])], -1)
+    with_first = Sides(
+        to_tag + attention * tag[:, None],
+        in_bin + attention * bin[:, None],
+        squares + attention.square() * (bin @ group)[:, None],
+        without.keys + any_tag[..., None] * first_allowed[:, None, None] * bin[:, None],
+        group,
+    )
+    return with_first, without
 
-    def _summed(self, pattern: Pattern) -> tuple[Tensor, ...]:
-        """Attention to tags, in bins, squared in bins, all behind the first position; and to that."""
-        rest, of_tag = self.inside.clone(), self.of_tag.clone()
-        rest[:, 0], of_tag[:, 0] = 0, 0  # the first position is added where it is read, not taken off where it is not
-        rest_null, sums = rest @ self.group, []
-        asking, size = self.asking, max(1, CHUNK // pattern[0, :, 0].numel())
-        for begin in range(0, max(1, len(asking.prompt)), size):
-            prompt, query = (each[begin : begin + size] for each in (asking.prompt, asking.query))
-            rows = rows_at(pattern, prompt, query).mul_(self.allowed[prompt, query][:, None])  # row head key
-            first = rows[..., 0].clone()
-            to_tag, in_bin = (rows @ torch.cat([of_tag[prompt], rest[query]], -1)).split(
-                [of_tag.shape[-1], rest.shape[-1]], -1
-            )
-            sums.append((to_tag, in_bin, rows.square_() @ rest_null[query], first))
-        return tuple(torch.cat(each) for each in zip(*sums, strict=True))
 
-    @cached_property
-    def without_first(self) -> Sides:
-        """The first position left out."""
-        to_tag, in_bin, squares, _ = self._sums
-        return Sides(to_tag, in_bin, squares, self._keys.to(to_tag), self.group)
-
-    @property
-    def _keys(self) -> Int[Tensor, "row any_tag fine"]:
-        """How many allowed keys behind the first position, of each tag and of any in the last, are in each bin."""
-        prompt, query = self.asking.prompt, self.asking.query
-        n_tags, n_fine = self.asking.n_tags, self.inside.shape[-1]
-        row, key = self.allowed[prompt, query, 1:].nonzero(as_tuple=True)
-        tag = torch.where((self.tags < 0) | (self.tags >= n_tags), n_tags, self.tags)[:, 1:]
-        place = (row * (n_tags + 1) + tag[prompt[row], key]) * n_fine + self.fine[:, 1:][query[row], key]
-        shape = (len(prompt), n_tags + 1, n_fine)
-        counts = torch.bincount(place, minlength=math.prod(shape)).view(shape)
-        counts[:, -1] = counts.sum(1)
-        return counts
-
-    @cached_property
-    def with_first(self) -> Sides:
-        """With the first position among the keys."""
-        plain, attention = self.without_first, self._sums[-1][..., None]  # row head 1
-        allowed = self.allowed[self.asking.prompt, self.asking.query, 0]
-        if not allowed.any():
-            return plain
-        bin, tag = self.inside[self.asking.query, 0], self.of_tag[self.asking.prompt, 0]  # row fine; row tag
-        any_tag = torch.cat([tag, torch.ones_like(tag[:, :1])], -1)
-        return Sides(
-            plain.to_tag + attention * tag[:, None],
-            plain.in_bin + attention * bin[:, None],
-            plain.squares + attention.square() * (bin @ plain.group)[:, None],
-            plain.keys + any_tag[..., None] * allowed[:, None, None] * bin[:, None],
-            plain.group,
-        )
+def _counts(
+    fine: Int[Tensor, "query key"],
+    n_fine: int,
+    allowed: Bool[Tensor, "prompt query key"],
+    tags: Int[Tensor, "prompt key"],
+    asking: Asking,
+) -> Int[Tensor, "row any_tag fine"]:
+    """How many allowed keys behind the first position, of each tag and of any in the last, are in each bin."""
+    row, key = allowed[asking.prompt, asking.query, 1:].nonzero(as_tuple=True)
+    tag = torch.where((tags < 0) | (tags >= asking.n_tags), asking.n_tags, tags)[:, 1:]
+    place = (row * (asking.n_tags + 1) + tag[asking.prompt[row], key]) * n_fine + fine[:, 1:][asking.query[row], key]
+    shape = (len(asking.prompt), asking.n_tags + 1, n_fine)
+    counts = torch.bincount(place, minlength=math.prod(shape)).view(shape)
+    counts[:, -1] = counts.sum(1)
+    return counts
 
 
 def one_hot(index: Int[Tensor, "*any"], n: int, like: Tensor) -> Float[Tensor, "*any n"]:
@@ -194,7 +172,8 @@ class TagTotals:
         self.pairs, self.n_tags = list(pairs), 1 + max(tag for pair in pairs for tag in pair)
         self.causal, self.bins = causal, Bins(causal=causal)
         self.sources = sorted({x for x, _ in pairs})
-        n_bins, rows = self.bins.lift.shape[1], (N_GROUPS, len(self.sources), _n_strata(causal))
+        n_strata = _EDGE + len(_COARSE) + 1 if causal else 2 * _EDGE + len(_COARSE_BOTH) + 1
+        n_bins, rows = self.bins.lift.shape[1], (N_GROUPS, len(self.sources), n_strata)
         self.given = torch.zeros(N_GROUPS, n_heads, len(self.sources), self.n_tags, dtype=torch.float64)
         self.rows = torch.zeros(N_GROUPS, 1, len(pairs), dtype=torch.float64)
         # rows: a group's words of one tag that see about as many keys; the largest of all sums, so in half the bytes
@@ -230,7 +209,7 @@ class TagTotals:
         weight = asking.weight.to(sides.to_tag)[:, None]  # row head
         if scale is not None:
             weight = weight * rows_at(scale, asking.prompt, asking.query)
-        mean, variance = sides.permuted
+        mean, variance = sides.permuted()
         sees = (sides.keys[:, None, :-1].sum(-1) > 0).to(weight)  # words that see a key of the tag at all
         values = (sides.to_tag, weight), (mean, weight), (variance, weight.square()), (sees, asking.weight[:, None])
         observed, *sums = (self._by_prompt(*each, asking, len(groups)) for each in values)

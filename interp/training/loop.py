@@ -105,13 +105,17 @@ def train(
 
 @dataclass
 class _Run:
-    """A run from its last state to its end."""
+    """A run from its last state to its end.
+
+    Losses wait on the device until many are read at once, so that no step waits for the one before.
+    """
 
     model: Transformer
     learner: Learner
     directory: Directory
     observe: Callable[[], tuple[dict[str, float], str | None]]
     tell: Callable[[Progress], None]
+    waiting: list[tuple[int, Step]] = field(default_factory=list)
     total: float = 0.0  # of the losses of all targets since the last report
     n_targets: int = 0
     n_tokens: int = 0
@@ -135,7 +139,7 @@ class _Run:
         # several processes would not all stop after the same step
         with unstopped() if self.processes.kind is None else nullcontext([]) as interruptions:
             for step in range(start, self.plan.steps):
-                self._count(step, self.learner.step(step))
+                self.waiting.append((step, self.learner.step(step)))
                 stops = bool(interruptions) and step + 1 < self.plan.steps
                 self._pause(step + 1, record, stops=stops)
                 if stops:
@@ -152,6 +156,8 @@ class _Run:
         observes = last or snapshot or bool(plan.evaluate_every and steps % plan.evaluate_every == 0)
         keeps = last or stops or bool(plan.save_every and steps % plan.save_every == 0)
         reports = observes or steps % _REPORT_EVERY == 0
+        if reports or keeps:
+            self._read_losses()
         if observes:
             self.processes.publish(self.learner.learning, self.model)
         if reports:
@@ -168,15 +174,19 @@ class _Run:
         if reports:
             self.since = time.perf_counter()
 
-    def _count(self, number: int, step: Step) -> None:
-        """Add up the step's loss; nothing is kept of a model that is broken."""
-        loss, norm = float(self.processes.summed(step.loss.double())) * step.n_targets, float(step.norm)
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            value, good = loss if math.isfinite(norm) else math.nan, self.directory.last_good
-            raise InputError(f"the loss of step {number + 1} is {value}: lower the learning rate; {good}")
-        self.total += loss
-        self.n_targets += step.n_targets
-        self.n_tokens += step.n_tokens
+    def _read_losses(self) -> None:
+        """Add up the losses that wait; nothing is kept of a model that is broken."""
+        losses = self.processes.summed(torch.stack([step.loss for _, step in self.waiting]).double()).tolist()
+        for (number, step), loss in zip(self.waiting, losses, strict=True):
+            norm = float(step.norm)
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                value = loss * step.n_targets if math.isfinite(norm) else math.nan
+                good = self.directory.last_good
+                raise InputError(f"the loss of step {number + 1} is {value}: lower the learning rate; {good}")
+            self.total += loss * step.n_targets
+            self.n_targets += step.n_targets
+            self.n_tokens += step.n_tokens
+        self.waiting.clear()
 
     def _report(self, steps: int, observes: bool, record: Record) -> None:
         loss, rate = self.total / max(self.n_targets, 1), self.plan.rate(steps - 1)

@@ -34,15 +34,12 @@ def reader() -> Transformer:
     return Transformer(config, Tokenizer(backend)).eval()
 
 
-def looking_at(keys: list[int], n_keys: int) -> torch.Tensor:
-    return torch.eye(n_keys)[keys][None, None]
-
-
 def test_only_rows_that_write_a_part_count_and_each_for_its_own_part():
     sought = torch.zeros(1, 2, 4, 5, dtype=torch.bool)
     sought[0, 0, 0:2, 1:3] = True  # rows 0 and 1 write what stands in columns 1 and 2
     sought[0, 1, 2, 4] = True  # row 2 what stands in column 4; row 3 nothing
-    hits, rows = alignment.score(torch.cat([looking_at([1, 4, 4, 1], 5), looking_at([2, 1, 0, 0], 5)], 1), sought)
+    pattern = torch.eye(5)[torch.tensor([[[1, 4, 4, 1], [2, 1, 0, 0]]])]  # where each row of two heads looks
+    hits, rows = alignment.score(pattern, sought)
     assert hits.tolist() == [[[1, 1, 2], [2, 0, 2]]]
     assert rows.tolist() == [[[2, 1, 3], [2, 1, 3]]]
 
@@ -83,8 +80,7 @@ def test_parts_of_one_name_count_together_but_each_row_has_its_own(reader):
 
 def test_padding_changes_nothing(reader):
     pairs = [*dates(5)]
-    together = alignment.measure(reader, pairs).set_index(["layer", "head", "measure"])["value"]
-    alone = [alignment.measure(reader, [pair]).set_index(["layer", "head", "measure"])["value"] for pair in pairs]
+    together, *alone = (alignment.measure(reader, few)["value"] for few in (pairs, *([pair] for pair in pairs)))
     np.testing.assert_allclose(together, np.mean(alone, 0))
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from analyses import part_of_speech
+from analyses import coreference, part_of_speech
 from analyses.measures.findings import carriers, causes
-from analyses.tasks import causal_tests, gender_pairs
+from analyses.tasks import causal_tests
 from analyses.tasks.causal_tests import _effect_rows, _reporting, _right_answers
 from interp import Transformer, TransformerConfig
 from interp.initialisation import initialise
 from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
-from interp.patterns.shuffled import shuffled_copy
+from interp.patterns.one_attention import shuffled_copy
 from interp.statistics import shares
 from models import load
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
@@ -58,7 +58,7 @@ def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads
     """Of one person, whoever averages what it sees tells he from she."""
     copy = shuffled_copy(model, 1)
     (mine,), (copied,) = (
-        [task for task in gender_pairs.effects(each).tasks if task["task"] == "name-gender"] for each in (model, copy)
+        [task for task in coreference.effects(each).tasks if task["task"] == "name-gender"] for each in (model, copy)
     )
     assert (mine["accuracy"], mine["refused"]) == (1.0, None)
     assert copied["accuracy"] > 0.9
@@ -88,14 +88,11 @@ def test_a_shuffled_copy_shares_all_but_queries_and_keys(model):
         assert torch.equal(one.flatten(1).sort(1)[0], another.flatten(1).sort(1)[0])
 
 
-def test_every_subject_comes_in_both_numbers_so_no_answer_belongs_to_a_noun(model):
+def test_every_subject_comes_in_both_numbers_and_no_prompt_in_both_halves_either_way_round(model):
     task = part_of_speech._agreement(model, 200, 0, "agreement", "")
     both = {*zip(task.clusters["subject"], task.answers, strict=True)}
-    assert len(both) == 2 * len({*task.clusters["subject"]})
+    assert len(both) == 2 * len({*task.clusters["subject"]})  # no answer belongs to a noun
     assert sorted({*task.answers}) == ["was", "were"]
-
-
-def test_no_prompt_is_in_both_halves_either_way_round(model):
     task = part_of_speech._agreement(model, 200, 0, "agreement-adjacent", "")
     assert task.pairs is not None
     reports = _reporting(task.pairs, 0)
@@ -138,12 +135,8 @@ def test_what_one_half_of_the_pairs_chooses_is_reported_on_the_other():
 # Pairs about people.
 
 
-@pytest.fixture(scope="module")
-def two(model):
-    return gender_pairs._task(model, 40, 0, gender_pairs._two_people, "gender", "")
-
-
-def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model, two):
+def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model):
+    two = coreference._task(model, 40, 0, coreference._two_people, "gender", "")
     tokenizer = model.tokenizer
     right = Counter()
     for ids, answer in zip(two.pairs.clean.ids.tolist(), two.pairs.right.tolist(), strict=True):
@@ -152,20 +145,18 @@ def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model, two):
         masculine = tokenizer.decode([answer]).strip() == "his"
         right.update(place for place, name in enumerate(names) if (name in MASCULINE_NAMES) == masculine)
     assert right == {0: 20, 1: 20}
-    both = zip(two.pairs.clean.ids.tolist(), two.pairs.corrupt.ids.tolist(), strict=True)
-    for clean, corrupt in ((tokenizer.decode(one).split(), tokenizer.decode(other).split()) for one, other in both):
+    for one, other in zip(two.pairs.clean.ids.tolist(), two.pairs.corrupt.ids.tolist(), strict=True):
+        clean, corrupt = (tokenizer.decode(ids).split() for ids in (one, other))
         assert sorted(clean) == sorted(corrupt)
         assert clean != corrupt
-
-
-def test_every_pair_of_names_comes_before_any_comes_again(two):
+    # every pair of names comes before any comes again
     names = zip(two.clusters["masculine name"], two.clusters["feminine name"], strict=True)
     assert max(Counter(names).values()) == 1
     assert len({*two.clusters["frame"]}) >= 8
 
 
 def test_the_default_is_right_about_one_person_and_of_two_in_some_sentences_alone(model):
-    found = gender_pairs.effects(model, pairs=120)
+    found = coreference.effects(model, pairs=120)
     two_people, one = (next(task for task in found.tasks if task["task"] == name) for name in ("gender", "name-gender"))
     assert one["refused"] is None
     assert one["accuracy"] == 1.0
@@ -181,20 +172,18 @@ def test_a_model_that_guesses_has_no_shares_and_is_not_swept(monkeypatch):
     model = load("default")
     initialise(model, 0)
     monkeypatch.setattr(causal_tests, "sweep", lambda *args, **options: pytest.fail("minutes of a large model"))
-    found = gender_pairs.effects(model)
+    found = coreference.effects(model)
     assert all("a coin would do as well" in task["refused"] for task in found.tasks)
     assert found.table.empty
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [pytest.param("crossed", marks=pytest.mark.smoke), "apart"])
-def test_intervals_of_pairs_that_share_names_and_frames_cover_the_truth(kind):
+@pytest.mark.smoke
+def test_intervals_of_pairs_that_share_names_and_frames_cover_the_truth():
     rng, n, covered = np.random.default_rng(0), 60, []
     for _ in range(600):
         names, frames = rng.integers(0, 20, n), rng.integers(0, 10, n)
-        own = rng.normal(0, 0.2, n)
-        if kind == "crossed":
-            own += rng.normal(0, 0.3, 20)[names] + rng.normal(0, 0.2, 10)[frames]
+        own = rng.normal(0, 0.2, n) + rng.normal(0, 0.3, 20)[names] + rng.normal(0, 0.2, 10)[frames]
         found = shares((0.4 + own)[:, None], np.ones(n), clusters=[names.tolist(), frames.tolist()])
         covered.append(found.low[0] <= 0.4 <= found.high[0])
     assert 0.92 <= np.mean(covered) <= 0.98

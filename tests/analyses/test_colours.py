@@ -73,30 +73,27 @@ def contrast(one: np.ndarray, other: np.ndarray) -> float:
 @pytest.mark.parametrize("palette", PALETTES)
 def test_any_two_behaviours_are_told_apart_at_a_glance(palette, lacking):
     inks = {name: seen(shade, lacking) for name, shade in PALETTES[palette][0].items()}
-    near = {
-        (one, other): round(float(colour.delta_E(inks[one], inks[other], method="CIE 2000")), 1)
-        for one, other in combinations(inks, 2)
-    }
     least = BESIDE_WORDS if palette == "figure on a dark page" else APART
-    assert {pair: apart for pair, apart in near.items() if apart < least} == {}
+    for one, other in combinations(inks, 2):
+        assert colour.delta_E(inks[one], inks[other], method="CIE 2000") >= least, (one, other)
 
 
 @pytest.mark.parametrize("palette", PALETTES)
 def test_each_can_be_read_on_its_ground(palette):
     inks, ground = PALETTES[palette]
-    assert {name: contrast(ink, ground) for name, ink in inks.items() if contrast(ink, ground) < READABLE} == {}
+    assert min(contrast(ink, ground) for ink in inks.values()) >= READABLE
 
 
-GROUNDS = [
-    (ink, f"{name}-wash", least) for name in NAMES[:3] for ink, least in ((name, 4.5), ("ink", 7), ("soft", 4.5))
-]
-GROUNDS += [(ink, ground, least) for ground in ("bg", "tint") for ink, least in (("ink", 7), ("soft", 4.5))]
+WASHES = [(name, f"{name}-wash", READABLE) for name in NAMES[:3]]
+LETTERS = [("ink", 7), ("soft", READABLE)]
+GROUNDS = ["bg", "tint", *(ground for _, ground, _ in WASHES)]
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_text_can_be_read_on_every_ground(theme):
     """And the edge of a field or a fold is seen."""
-    for ink, ground, least in [*GROUNDS, ("own", "tint", READABLE), ("edge", "bg", 3)]:
+    letters = [(ink, ground, least) for ground in GROUNDS for ink, least in LETTERS]
+    for ink, ground, least in [*WASHES, *letters, ("own", "tint", READABLE), ("edge", "bg", 3)]:
         assert contrast(rgb(theme[ink]), rgb(theme[ground])) >= least, (ink, ground)
 
 

@@ -1,5 +1,7 @@
 """What explains a head: rules name the keys that a search finds, and planted attention comes back as it was planted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +16,7 @@ from analyses.report.report_parts import SINKS, by_group
 from analyses.scoring.named_keys import FIRST, GROUPS, NAMES
 from interp import AnnotatedText, InputError
 from interp.annotation import ROOT, Mention
-from interp.patterns.visible_keys import VisibleKeys
+from interp.patterns.attention_models import VisibleKeys
 from models.planted import Planted, noise, offset, uniform
 
 TAGS = sorted(UNIVERSAL_TAGS)
@@ -29,19 +31,19 @@ def texts(count: int = 60, length: int = 14, seed: int = 0) -> list[AnnotatedTex
     for number in range(count):
         heads = [int(head) for head in rng.integers(0, length, length)]
         heads = [ROOT if head == at else head for at, head in enumerate(heads)]
-        places = rng.choice(length, 5, replace=False)
-        found.append(
-            AnnotatedText(
-                words=tuple(rng.choice(WORDS, length)),
-                space_after=(True,) * length,
-                document=f"document {number}",
-                tags=tuple(rng.choice(TAGS, length)),
-                heads=tuple(heads),
-                relations=tuple("root" if head == ROOT else rng.choice(RELATIONS) for head in heads),
-                mentions=tuple(Mention(int(at), int(at) + 1, int(at), "ab"[k % 2]) for k, at in enumerate(places)),
-            )
-        )
+        places = rng.choice(length, 5, replace=False).tolist()
+        plain = AnnotatedText.plain(" ".join(rng.choice(WORDS, length)), f"document {number}")
+        annotated = {
+            "tags": tuple(rng.choice(TAGS, length)),
+            "heads": tuple(heads),
+            "relations": tuple("root" if head == ROOT else rng.choice(RELATIONS) for head in heads),
+            "mentions": tuple(Mention(at, at + 1, at, "ab"[k % 2]) for k, at in enumerate(places)),
+        }
+        found.append(replace(plain, **annotated))
     return found
+
+
+DECODER = Planted(WORDS, [[offset(-1), uniform]], n_ctx=40, causal=True, start="<s>").build()
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +101,8 @@ def named_by_hand(text: AnnotatedText, query: int) -> dict[str, list[int]]:
 
 
 def test_rules_name_the_keys_that_a_search_finds():
-    model = Planted(WORDS, [[uniform]], n_ctx=40, causal=True, start="<s>").build()
     columns = [*NAMES]
-    for batch in Reading(model, texts(4)):
+    for batch in Reading(DECODER, texts(4)):
         item, *_, marks, _, _ = explanations._words(batch, {})
         rows = iter(marks.split(item.unique(return_counts=True)[1].tolist()))
         for text in (window.text for window in batch.windows):
@@ -114,12 +115,8 @@ def test_rules_name_the_keys_that_a_search_finds():
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_planted_mixtures_come_back(seen, noise):
-    pairs = [
-        ("offset -1", "every VERB"),
-        ("last NOUN", FIRST),
-        ("det:dependent->head", "itself"),
-        ("same form", UNIFORM),
-    ]
+    pairs = [("offset -1", "every VERB"), ("last NOUN", FIRST), ("det:dependent->head", "itself")]
+    pairs.append(("same form", UNIFORM))
     planted = giving(*seen, *({most: 0.7, less: 0.3} for most, less in pairs), noise=noise)
     table = table_of(planted, seen[1])
     for head, (most, less) in enumerate(pairs):
@@ -155,8 +152,7 @@ def test_of_a_head_close_to_uniform_nothing_is_said(seen):
 
 
 def test_planted_models_are_explained_by_what_was_planted():
-    model = Planted(WORDS, [[offset(-1), uniform]], n_ctx=40, causal=True, start="<s>").build()
-    found = explain(model, texts(80))
+    found = explain(DECODER, texts(80))
     mixture = shares(found.table, "mixture")
     assert mixture["offset -1"] == pytest.approx(13 / 14, abs=0.01)  # before the first word stands the start token
     assert shares(found.table, "shapley")["position"] > 0.8 * shares(found.table, "nested")[ALL]
@@ -165,6 +161,5 @@ def test_planted_models_are_explained_by_what_was_planted():
 
 
 def test_one_document_cannot_be_both_fitted_and_reported():
-    model = Planted(WORDS, [[uniform]], n_ctx=40, causal=True, start="<s>").build()
     with pytest.raises(InputError, match="both halves"):
-        explain(model, texts(1))
+        explain(DECODER, texts(1))

@@ -2,13 +2,12 @@
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from analyses import coreference, own_measures, part_of_speech, position
+from analyses import coreference, part_of_speech, position
 from analyses.behaviours import ACROSS, OURS, chosen
 from analyses.corpora import read
 from analyses.measures.definitions import UNITS, Behaviour, Measure
@@ -35,16 +34,11 @@ def texts() -> list[AnnotatedText]:
     return list(stories(6, 5))
 
 
-def batches(model: Transformer, corpus: list[AnnotatedText]) -> list[Batch]:
-    return list(Reading(model, corpus))
-
-
 @pytest.fixture(params=["decoder", "encoder", "default model"])
 def read_text(request, shared_file) -> tuple[Transformer, list[AnnotatedText]]:
     """Random patterns in two kinds of stack, and the default model on sentences that people wrote."""
     if request.param == "default model":
-        path: Path = shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu")
-        return load("default"), list(read(path, 25))
+        return load("default"), list(read(shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu"), 25))
     return random_model(request.param == "decoder"), texts()
 
 
@@ -66,7 +60,7 @@ def test_positional_scorers_add_up_what_is_claimed(read_text):
     model, corpus = read_text
     collector = position.Collector(model, n_untrained=0)
     expected = {measure.name: (torch.zeros(collector.heads.count).double(), 0) for measure in MASSES}
-    for batch in batches(model, corpus):
+    for batch in Reading(model, corpus):
         collector.add(batch)
         for measure in MASSES:
             mass, rows = mass_on_claims(batch, measure)
@@ -98,7 +92,7 @@ def test_lifts_add_up_what_is_claimed(read_text):
     model, corpus = read_text
     collector = part_of_speech.Collector(model)
     expected: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(collector.heads.count).double())
-    for batch in batches(model, corpus):
+    for batch in Reading(model, corpus):
         collector.add(batch)
         for measure in collector.lifts.measures:
             expected[measure.name] += mass_on_claims(batch, measure, averaged=True)[0]
@@ -117,7 +111,7 @@ def test_relations_ask_for_the_words_that_they_pair(read_text):
         plain = [(*pair, at) for at, each in enumerate(measures) for pair in each.pairs(text)]
         assert [pair[:3] for pair in chosen.pairs(text)] == sorted(plain)
     count = 0
-    for batch in batches(model, corpus):
+    for batch in Reading(model, corpus):
         items = Items.of(batch, chosen.pairs, np.zeros(len(measures), dtype=int), causal=chosen.causal)
         target = items.right.int().argmax(1)
         columns = (each.tolist() for each in (items.column, items.prompt, items.query, target))
@@ -135,7 +129,7 @@ def test_antecedents_are_chosen_among_what_is_claimed():
     model, corpus = random_model(causal=True), texts()
     collector = coreference.Collector(model)
     share, right, n = defaultdict(float), defaultdict(float), defaultdict(int)
-    for batch in batches(model, corpus):
+    for batch in Reading(model, corpus):
         collector.add(batch)
         for measure in (*coreference.MEASURES, *coreference.PREDICTING):
             for prompt, window in enumerate(batch.windows):
@@ -159,8 +153,7 @@ def test_antecedents_are_chosen_among_what_is_claimed():
 
 
 def test_where_the_pronoun_is_not_read_yet_no_rule_knows_it():
-    text = next(iter(texts()))
-    for item in antecedent_items(text):
+    for item in antecedent_items(texts()[0]):
         other = replace(item, form={"he": "she", "she": "he"}.get(item.form, item.form), role="obj")
         for rival in PREDICTING_RIVALS:
             assert rival(item) == rival(other)
@@ -173,7 +166,7 @@ def test_a_users_claims_are_scored_as_ours(read_text):
     mine = own_behaviour([Measure("mine", mask=ours.mask, rivals=ours.rivals)])
     theirs = position.Collector(model, n_untrained=0)
     own = mine.collector(model)
-    for batch in batches(model, corpus):
+    for batch in Reading(model, corpus):
         own.add(batch)
         theirs.add(batch)
     at = theirs.names.index("duplicate-token")
@@ -208,5 +201,3 @@ def test_two_measures_of_one_name_are_refused():
         chosen(["position", again])
     with pytest.raises(InputError, match="no behaviour nearness"):
         chosen(["nearness"])
-    with pytest.raises(InputError, match="expected `pairs` or `claims`"):
-        own_measures.own_behaviour([Measure("nothing")])

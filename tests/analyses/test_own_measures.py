@@ -2,17 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import jaxtyping
 import pandas as pd
 import pytest
 import torch
+from commands import command
 from page_code import SENTENCE, blocks, write_treebank
 from pages import page_of
 from worded import worded
 
-from analyses.cli import app as cli
 from analyses.corpora import read
 from analyses.headlines.facts import facts
 from analyses.headlines.sentences import sentences
@@ -36,9 +37,8 @@ def before_the_verb(text: AnnotatedText) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def treebank(tmp_path) -> Path:
-    path = tmp_path / "en_ewt-ud-dev.conllu"
-    write_treebank(path)
-    return path
+    write_treebank(tmp_path / "en_ewt-ud-dev.conllu")
+    return tmp_path / "en_ewt-ud-dev.conllu"
 
 
 def test_the_page_is_short_and_runs(treebank, tmp_path, monkeypatch, capsys):
@@ -72,7 +72,7 @@ def test_a_measure_of_places_finds_the_head_that_looks_there():
     exec(PLACES.replace("Measure(", "commas_before = Measure("), names | {"Measure": Measure}, names)
     commas = names["commas_before"]
     assert isinstance(commas, Measure)
-    texts = [AnnotatedText(("a", ",") * 6, (True,) * 12, f"d{at}") for at in range(12)]
+    texts = [AnnotatedText.plain("a , " * 6, f"d{at}") for at in range(12)]
     model = Planted(["a", ","], [[offset(-2), offset(-1)]], n_ctx=24, start="<s>").build()
     table = measured(own_behaviour([commas]).collector(model), model, texts).heads.query("sink == 'kept'")
     assert table.set_index("head")["value"].round(6).to_dict() == {0: 1.0, 1: 0.0}
@@ -80,12 +80,9 @@ def test_a_measure_of_places_finds_the_head_that_looks_there():
 
 def test_rivals_intervals_and_chance():
     """The word before is chosen always by one head, and by chance by the one that looks at all alike."""
-    words = ["a", "b", "c", "d", "e"]
-    model = Planted(words, [[offset(-1), uniform, first_token]], n_ctx=24, start="<s>").build()
-    texts = [
-        AnnotatedText(tuple(words), (True,) * 5, f"d{at}", ("X", "X", "X", "VERB", "X"), (-1,) * 5, ("root",) * 5)
-        for at in range(30)
-    ]
+    model = Planted([*"abcde"], [[offset(-1), uniform, first_token]], n_ctx=24, start="<s>").build()
+    plain_texts = [AnnotatedText.plain("a b c d e", f"d{at}") for at in range(30)]
+    texts = [replace(text, tags=("X", "X", "X", "VERB", "X")) for text in plain_texts]
     table = measure_pairs(model, texts, before_the_verb, name="mine").query("sink == 'kept'").set_index("head")
     assert table["value"].round(6).tolist()[:2] == [1.0, round(1 / 3, 6)]
     assert (table["baseline_name"] == "offset -1").all()
@@ -100,12 +97,9 @@ def test_rivals_intervals_and_chance():
 def test_a_users_head_is_labelled(tmp_path):
     words = [f"w{at}" for at in range(8)]
     model = Planted(words, [[offset(-1), uniform], [noise(2.0, 1), noise(2.0, 2)]], n_ctx=24, start="<s>").build()
-    texts = [
-        AnnotatedText(
-            tuple(words), (True,) * 8, f"d{at}", tuple("VERB" if (at + i) % 5 == 0 else "X" for i in range(8))
-        )
-        for at in range(40)
-    ]
+    plain_texts = [AnnotatedText.plain(" ".join(words), f"d{at}") for at in range(40)]
+    tags = [tuple("VERB" if (at + i) % 5 == 0 else "X" for i in range(8)) for at in range(40)]
+    texts = [replace(text, tags=own) for text, own in zip(plain_texts, tags, strict=True)]
 
     def before(text):
         return [pair for pair in before_the_verb(text) if pair[0]]
@@ -135,7 +129,7 @@ def test_a_users_head_is_labelled(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.smoke
-def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch):
+def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch, capsys):
     model, own = worded("did", "not", "see"), tmp_path / "own.py"
     own.write_text(
         "from analyses.measures import Measure\n"
@@ -146,14 +140,10 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch)
     out = tmp_path / "out"
     corpora = f"--corpus {treebank} --corpus tales:4".split()  # for what the treebank does not annotate
     wanted = [*corpora, *["--no-labels", "--no-probes", "--no-experiments", "--pairs", "2", "--out"], str(out)]
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["report", "--measures", str(own), *wanted])
-    assert not ended.value.code
+    assert not command(capsys, "report", "--measures", str(own), *wanted).code
     assert "mine" in set(pd.read_csv(out / "tables/heads.csv")["measure"])
-    assert (
-        "there are no minimal pairs for it"
-        in json.loads((out / "run.json").read_text())["causal_test_left_out"]["own measures"]
-    )
+    left_out = json.loads((out / "run.json").read_text())["causal_test_left_out"]
+    assert "there are no minimal pairs for it" in left_out["own measures"]
 
 
 @pytest.mark.parametrize(
@@ -162,10 +152,7 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch)
         ("1 / 0", "own.py: ZeroDivisionError: division by zero"),
         ("def broken(", "own.py: SyntaxError"),
         ("answer = 42", "expected a Measure or a Behaviour at the top level"),
-        (
-            "from analyses.measures import Measure\nMEASURES = [Measure('m')]",
-            "expected `pairs` or `claims`",
-        ),
+        ("from analyses.measures import Measure\nMEASURES = [Measure('m')]", "expected `pairs` or `claims`"),
         ("raise SystemExit", "SystemExit"),
     ],
 )

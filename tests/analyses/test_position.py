@@ -50,7 +50,7 @@ def test_previous_token_scores_equal_those_from_eager_attentions(name, request, 
 def test_windows_score_every_word_of_a_long_text_once():
     words = [f"w{number % 50}" for number in range(300)]
     model = Planted(sorted(set(words)), [[offset(-1)]], n_ctx=40, start="<s>").build()
-    found = measured(position.Collector(model), model, [AnnotatedText(tuple(words), (True,) * 300, "long")])
+    found = measured(position.Collector(model), model, [AnnotatedText.plain(" ".join(words), "long")])
     table = found.heads
     row = table[(table.measure == "previous-token") & (table.sink == "kept")].iloc[0]
     assert (row.n, row.value) == (299, pytest.approx(1.0, abs=1e-6))
@@ -61,35 +61,27 @@ def test_the_bar_of_a_favourite_offset_does_not_depend_on_the_order_of_documents
     """More texts than untrained models read: the same ones are drawn whichever comes first."""
     words = [f"w{number}" for number in range(30)]
     model = Planted(words, [[offset(-1), uniform]], n_ctx=32, start="<s>").build()
-    texts = []
-    for number in range(90):
-        rng = random.Random(number)
-        some = tuple(rng.choices(words, k=rng.randint(3, 20)))
-        texts.append(AnnotatedText(some, (True,) * len(some), f"document {number}"))
+    draws = (random.Random(number) for number in range(90))
+    lines = [" ".join(draw.choices(words, k=draw.randint(3, 20))) for draw in draws]
+    texts = [AnnotatedText.plain(line, f"document {number}") for number, line in enumerate(lines)]
     one, other = (position.measure(model, order) for order in (texts, texts[::-1]))
     bar = one.loc[one["measure"] == "positional-head", "baseline"]
     assert bar.between(0.05, 0.95).all()
     pd.testing.assert_frame_equal(one, other, rtol=1e-5, atol=1e-7)
 
 
-def texts(n: int = 24) -> list[AnnotatedText]:
-    generator = torch.Generator().manual_seed(3)
-    drawn = [torch.randint(len(WORDS), (7 + at % 9,), generator=generator).tolist() for at in range(n)]
-    return [AnnotatedText.plain(" ".join(WORDS[id] for id in ids), f"text-{at}") for at, ids in enumerate(drawn)]
-
-
 def table(seed: int = 0) -> pd.DataFrame:
-    return position.measure(worded(), texts(), seed=seed)
+    draw = random.Random(3)
+    lines = [" ".join(draw.choices(WORDS, k=7 + at % 9)) for at in range(24)]
+    texts = [AnnotatedText.plain(line, f"text-{at}") for at, line in enumerate(lines)]
+    return position.measure(worded(), texts, seed=seed)
 
 
-def test_the_same_seed_gives_the_same_bytes():
-    first = table().to_csv(index=False)
+def test_the_same_seed_gives_the_same_bytes_and_small_batches_the_numbers_of_large_ones(monkeypatch):
+    together = table()
+    first = together.to_csv(index=False)
     assert table().to_csv(index=False) == first
     assert table(seed=1).to_csv(index=False) != first
-
-
-def test_small_batches_give_the_numbers_of_large_ones(monkeypatch):
-    together = table()
     for name, size in (("_PATTERN_ELEMENTS", 300), ("_POOL", 3)):
         monkeypatch.setattr(windows, name, size)
         pd.testing.assert_frame_equal(table(), together, rtol=0, atol=1e-5)  # sums in another order round otherwise

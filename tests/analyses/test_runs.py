@@ -1,4 +1,4 @@
-"""Directories of runs are read as data: tables, joined tables, and one line where there is no run to be read."""
+"""Directories of runs are read as data: tables, joined tables, recipes for them, and one line where there is no run."""
 
 import json
 import re
@@ -6,19 +6,23 @@ from collections.abc import Callable
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from page_code import blocks
 from tiny import LLAMA
 
-from analyses import runs
+from analyses import position, runs
 from analyses.execution.provenance import SCHEMA
 from analyses.page.sections import Page
 from analyses.report.scaffold import write
-from interp import InputError, Transformer, TransformerConfig
+from interp import AnnotatedText, InputError, Transformer, TransformerConfig
 from interp.errors import InputWarning
+from models.planted import Planted, offset, uniform
 
 DELTAS = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}
 HEADS = pd.DataFrame({"layer": [0, 1], "gain": [0.5, float("nan")]})
@@ -91,10 +95,7 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
     (nested := leave("nested")).joinpath("run.json").write_text('{"a":' * 100_000)
     (trained := leave("trained")).joinpath("metrics.jsonl").write_text("")
     read, again = f"and schema {SCHEMA} is read", "make it again, interp report"
-    left, as_left = (
-        "expected a directory that a command of interp left",
-        "expected run.json, as every command leaves it",
-    )
+    left, as_left = "expected a directory that a command of interp", "expected run.json, as every command leaves it"
     for out, said in (
         (facts_of(leave("earlier"), schema=None), f"written by an earlier interp, schema 0, {read}: {again}"),
         (facts_of(leave("later"), schema=SCHEMA + 1), f"by a later interp, schema {SCHEMA + 1}, {read}: update interp"),
@@ -109,8 +110,7 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
             runs.join([out])
         assert "\n" not in str(refusal.value)
 
-
-def test_an_unfinished_run_is_read_with_a_warning(leave):
+    # one that is unfinished is read with a warning
     out = facts_of(leave("report"), unfinished="labels")
     with pytest.warns(InputWarning, match="is unfinished, without labels: make it again, interp report"):
         assert runs.read(out).tables == ["heads"]
@@ -120,7 +120,6 @@ def test_an_unfinished_run_is_read_with_a_warning(leave):
     ("changed", "said"),
     [
         ({"seed": "0"}, r"expected a whole number as seed, got '0'"),
-        ({"seed": None}, "expected a whole number as seed, got None"),
         ({"files": ["a", 1.5]}, "expected a list of names as files"),
         ({"versions": {"torch": "2"}}, "expected versions by package as versions"),
         ({"corpora": [{"name": "a"}]}, "expected names and hashes of corpora"),
@@ -140,9 +139,8 @@ def test_a_table_that_is_not_as_it_was_written_is_refused(leave):
     assert len(runs.read(out).table("heads")) == 2
     other = pd.DataFrame({"layer": [0, 1], "gain": [0.6, float("nan")]})
     other.to_parquet(out / "tables" / "heads.parquet")  # a good table, of another number
-    with pytest.raises(
-        InputError, match=r"heads\.parquet cannot be read \(it is not as it was written\): make it again"
-    ):
+    why = r"heads\.parquet cannot be read \(it is not as it was written\): make it again"
+    with pytest.raises(InputError, match=why):
         runs.read(out).table("heads")
     assert len(runs.read(facts_of(out, tables_sha256=None)).table("heads")) == 2  # of a run that told no hashes
 
@@ -181,3 +179,30 @@ def test_a_small_file_of_a_huge_table_is_refused_before_it_is_read(make, expecte
     monkeypatch.setattr(pd, "read_parquet", lambda *_: pytest.fail("it was read"))
     with pytest.raises(InputError, match=rf"heads\.parquet cannot be read \(.*{expected}.*: make it again"):
         runs.read(out).table("heads")
+
+
+def test_the_code_of_the_recipes_finds_what_was_planted(leave, tmp_path, monkeypatch):
+    """docs/recipes.md: L0.H0 looks at the previous token, L0.H1 at all alike."""
+    draw, words = Random(0), [f"w{at}" for at in range(31)]
+    model = Planted(words, [[offset(-1), uniform]], n_ctx=40, start="<s>").build()
+    for name in ("stories", "tales"):
+        texts = [AnnotatedText.plain(" ".join(draw.choices(words, k=12)), f"{name} {at}") for at in range(20)]
+        leave(name, heads=position.measure(model, texts))
+    labels = [(0, "previous-token"), (1, "offset:-2"), (1, "first-token")]
+    for seed, n_labels in enumerate((3, 2, 1)):
+        table = pd.DataFrame(sorted(labels[:n_labels]), columns=["head", "label"])
+        leave(f"seed-{seed}", seed, labels=table.assign(stack="decoder", attention="self", layer=0))
+    names: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)
+    for block in blocks("docs/recipes.md", "python"):
+        exec(compile(block, "docs/recipes.md", "exec"), names)
+    wide, planted = names["wide"].loc["previous-token"], ("decoder", "self", 0, 0)
+    assert list(wide.columns) == ["stories", "tales"]
+    assert wide["stories"].idxmax() == wide["tales"].idxmax() == planted
+    assert names["both"].index[0] == ("previous-token", *planted)
+    assert set(names["both"].index.get_level_values("head")) == {0}
+    assert names["both"]["min"].iloc[0] == wide.loc[planted].min()
+    by_seed = names["by_seed"].loc[("decoder", "self", 0, 1)].to_dict()
+    assert by_seed == {0: "first-token, offset:-2", 1: "offset:-2", 2: ""}
+    assert names["often"].loc[("decoder", "self", 0, 1, "offset:-2")] == 2
+    assert list(names["steady"].index) == [(*planted, "previous-token")]

@@ -11,7 +11,7 @@ from tiny import model, ragged_pairs, rows, token_ids, two_stacks
 from torch.testing import assert_close
 
 from analyses.measures.head_tables import Heads
-from analyses.reading.attended import Pass
+from analyses.reading.inputs import Pass
 from analyses.report.scaffold import write
 from interp import InputError, Transformer, generate, loss, run, sweep, token_losses
 from interp.finite import check_finite

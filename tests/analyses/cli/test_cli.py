@@ -116,7 +116,7 @@ def faked() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         for name, needs in (("position", ()), ("part-of-speech", ("tags",)), ("coreference", ("chains",))):
             patch.setitem(behaviours.OURS, name, fake(name, frozenset(needs)))
-        patch.setattr("analyses.corpora.serving.read", lambda spec: corpus(f"generated {spec}"))
+        patch.setattr("analyses.corpora.corpus.read", lambda spec: corpus(f"generated {spec}"))
         patch.setattr(experiments, "EXPERIMENTS", {})
         yield patch
 

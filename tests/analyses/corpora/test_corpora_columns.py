@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyses.corpora import read
-from analyses.reading.samples import Sample
+from analyses.reading.inputs import Sample
 from interp import AnnotatedText, Attributes, InputError
 from interp.patterns import group_of
 from tests.analyses.corpora.made_corpora import ENTITIES

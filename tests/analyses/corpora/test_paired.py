@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from analyses import corpora, cross_attention
+from analyses import corpora, position
 from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
@@ -65,10 +65,10 @@ def test_pairs_longer_than_a_context_are_left_out_and_counted(model):
 
 def test_collectors_of_cross_attention_want_cross_attention(model):
     with pytest.raises(InputError, match="no cross-attention"):
-        cross_attention.Collector(Planted(WORDS, [[planted.uniform]]).build())
+        position.CrossingCollector(Planted(WORDS, [[planted.uniform]]).build())
     reading = Reading(model, [AnnotatedText.plain("w1 w2", "d")], heads=kinds(model)["encoder self"])
     with pytest.raises(InputError, match="expected patterns of cross-attention"):
-        collect(reading, [cross_attention.Collector(model)])
+        collect(reading, [position.CrossingCollector(model)])
     with pytest.raises(InputError, match="expected a model of one stack"):
         Heads.of(model)
 
@@ -78,7 +78,7 @@ def test_a_batch_gives_what_each_pair_gives_alone(model):
     heads = kinds(model)["decoder cross"]
 
     def totals(some: list[AnnotatedText]):
-        collector = cross_attention.Collector(model)
+        collector = position.CrossingCollector(model)
         collect(Reading(model, some, heads=heads), [collector])
         return collector.totals["kept"]
 

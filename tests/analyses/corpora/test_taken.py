@@ -12,7 +12,7 @@ import pytest
 
 from analyses import corpora
 from analyses.corpora import read
-from analyses.corpora.serving import serving, unserved
+from analyses.corpora.corpus import serving, unserved
 from interp import AnnotatedText, Mention
 from interp.errors import InputError, InputWarning
 

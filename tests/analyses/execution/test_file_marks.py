@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from analyses.execution.file_marks import PICTURES, TEXT_MARK, check_free
+from analyses.execution.provenance import PICTURES, TEXT_MARK, check_free
 from interp import InputError
 
 

@@ -34,7 +34,7 @@ def test_what_was_made_is_found_again_whole(tmp_path):
     found, _ = kept(of, 1, torch.ones(3))
     assert found.keys() == KEPT.keys()
     torch.testing.assert_close(found, KEPT, rtol=0, atol=0)  # and of the same types
-    assert (of.counts.n_read, of.counts.n_written) == (2, 1)
+    assert of.counts == {"read": 2, "written": 1}
     of.clear()
     assert not list(tmp_path.iterdir())
 
@@ -68,7 +68,7 @@ def test_a_disk_that_is_full_keeps_nothing_and_stops_nothing(tmp_path, monkeypat
     monkeypatch.setattr(shards, "save_file", full)
     of = Shards.for_output(tmp_path / "out", [])
     assert [kept(of, 1)[1] for _ in range(2)] == [1, 1]
-    assert of.counts.n_kept == 0
+    assert of.counts == {"read": 0, "written": 0}
     assert not list(of.folder.iterdir())
 
 
@@ -123,9 +123,9 @@ def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkey
                 found = labelled(of, exact)
                 break
             except Stop:
-                assert of.counts.n_read == before
+                assert of.counts["read"] == before
                 starts += 1
     assert starts > 2
-    assert of.counts.n_read == before
+    assert of.counts["read"] == before
     for name in ("labels", "evidence"):
         pd.testing.assert_frame_equal(getattr(found, name), getattr(whole, name), check_exact=True)

@@ -19,8 +19,6 @@ from models.planted import Planted, antecedent, offset, uniform, word_to_word
 from models.stories import stories
 from tests import tiny
 
-PREFERRED = 3.0
-
 
 def words_of(texts: list[str]) -> list[str]:
     """Every word of some texts once, stops included."""
@@ -31,45 +29,33 @@ def pairs(experiment: str, source: str) -> list[swaps.Swap]:
     return [swap for swap in swaps.swaps_of(experiment) if swap.source == source]
 
 
-@pytest.fixture(scope="module")
-def knightly() -> Transformer:
+def test_a_planted_head_brings_all_of_the_knight():
     """L0.H1 looks from "shining" at the noun and writes what belongs to it; L0.H0 does nothing."""
-    swaps = pairs("knight", ARTICLES)
-    nouns = {"knight": "armor"} | {swap.corrupt.split()[1]: swap.wrong.strip() for swap in swaps}
+    articles = pairs("knight", ARTICLES)
+    nouns = {"knight": "armor"} | {swap.corrupt.split()[1]: swap.wrong.strip() for swap in articles}
     writes = {noun: [answer] for noun, answer in nouns.items()}
-    head = antecedent({"shining": list(nouns)}, writes, strength=PREFERRED)
-    texts = [text for swap in swaps for text in (swap.clean, swap.corrupt)]
-    return Planted([*words_of(texts), *nouns.values()], [[uniform, head]]).build()
-
-
-def test_a_planted_head_brings_all_of_the_knight(knightly):
-    found = swaps.measure_knight(knightly)
+    head = antecedent({"shining": list(nouns)}, writes, strength=3.0)
+    texts = [text for swap in articles for text in (swap.clean, swap.corrupt)]
+    found = swaps.measure_knight(Planted([*words_of(texts), *nouns.values()], [[uniform, head]]).build())
     table = found.table
     assert set(table["source"]) == {ARTICLES}
     by_head = table.set_index("head")
     for column in ("share", "direct"):
         assert by_head.loc[1, column] == pytest.approx(1.0, abs=1e-5)
         assert by_head.loc[0, column] == pytest.approx(0.0, abs=1e-6)
-    assert by_head.loc[1, "n"] == len(pairs("knight", ARTICLES))
+    assert by_head.loc[1, "n"] == len(articles)
     assert by_head.loc[1, "accuracy"] == 1.0
     assert by_head.loc[1, "accuracy_low"] == pytest.approx(20 / (20 + 1.96**2))  # Wilson's, over pairs
     assert "L0.H1 carries the largest share of the difference, 1.00" in EXPERIMENTS["knight"].sentence(found)
 
-
-def test_of_a_model_that_is_as_good_as_a_coin_no_share_is_quoted(knightly):
-    """Both accuracies of a coin: every other prompt right, and an interval that holds a half."""
-    found = swaps.measure_knight(knightly)
-    assert (found.table["accuracy_low"] > 0.8).all()
-    guessing = replace(found, table=found.table.assign(accuracy=0.55, accuracy_low=0.4))
+    # of a model that is as good as a coin no share is quoted
+    guessing = replace(found, table=table.assign(accuracy=0.55, accuracy_low=0.4))
     said = EXPERIMENTS["knight"].sentence(guessing)
     assert "the model does not do the task" in said
     assert "55% rightly, and a coin 50%" in said
     assert "carries" not in said
     assert not re.search(r"\d\.\d\d", said)
-
-
-def test_prompts_that_cannot_be_read_are_counted_and_said(knightly):
-    found = swaps.measure_knight(knightly)
+    # prompts that cannot be read are counted and said
     offered = len(pairs("knight", STORIES))
     assert found.left_out == {"pairs with words outside the vocabulary": offered}
     assert STORIES in found.refused
@@ -81,7 +67,7 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     answers = {swap.clean.split()[1]: ["his"] for swap in stories}
     answers |= {swap.corrupt.split()[1]: ["her"] for swap in stories}
     texts = [text for swap in stories for text in (swap.clean, swap.corrupt)]
-    head = antecedent({"called": list(answers)}, answers, strength=PREFERRED)
+    head = antecedent({"called": list(answers)}, answers, strength=3.0)
     model = Planted([*words_of(texts), "his", "her"], [[uniform], [head], [uniform]]).build()
     found = swaps.measure_profession(model)
     table = found.table
@@ -100,8 +86,7 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     assert "carries 1.00" in EXPERIMENTS["profession"].sentence(doing)
 
 
-@pytest.fixture(scope="module")
-def described() -> Transformer:
+def test_adjectives_are_found_and_carried():
     """L0.H0 looks from nouns at all their adjectives alike; L0.H1 at the word before and remembers which."""
     rng = random.Random(0)
     scenes = [scene for group in experiment_data("adjectives")["prompts"] for scene in swaps.scenes(group, rng)]
@@ -109,11 +94,10 @@ def described() -> Transformer:
     named = [word for group in experiment_data("adjectives")["prompts"] for word in group["adjectives"]]
     described_by = word_to_word(nouns, sorted(set(named)), nearest=False)
     vocabulary = words_of([" ".join(scene) for scene in scenes]) + named
-    return Planted(sorted(set(vocabulary)), [[described_by, offset(-1, remember=True)]]).build()
-
-
-def test_adjectives_are_found_and_carried(described):
-    table = swaps.measure_adjectives(described).table.set_index(["source", "head"])
+    found = swaps.measure_adjectives(
+        Planted(sorted(set(vocabulary)), [[described_by, offset(-1, remember=True)]]).build()
+    )
+    table = found.table.set_index(["source", "head"])
     for source in (ARTICLES, STORIES):
         # the first noun stands fourth and sees 2 adjectives of 4 words; the second sees 1 of 8 and looks at all three
         assert table.loc[(source, 0), "uniform"] == pytest.approx((2 / 4 + 1 / 8) / 2)
@@ -121,8 +105,7 @@ def test_adjectives_are_found_and_carried(described):
         assert table.loc[(source, 1), "attention"] == pytest.approx(1.0, abs=1e-5)
         assert table.loc[(source, 1), "carried"] == pytest.approx(1.0, abs=1e-5)  # nothing else writes
         assert table.loc[(source, 0), "carried"] == pytest.approx(0.0, abs=1e-6)
-    said = EXPERIMENTS["adjectives"].sentence(swaps.measure_adjectives(described))
-    assert "L0.H1 writes the largest share, 1.00" in said
+    assert "L0.H1 writes the largest share, 1.00" in EXPERIMENTS["adjectives"].sentence(found)
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +113,8 @@ def sensed() -> Transformer:
     """A head that remembers the word before: contexts that end alike leave a word the same."""
     senses = experiment_data("word-sense")["prompts"][1]["senses"]
     texts = [f"{frame} {word}" for frames in senses.values() for frame in frames for word in ("ring", "bell")]
-    return Planted(
-        words_of([*texts, *experiment_data("companions")["frames"], "girl boy box"]), [[offset(-1, remember=True)]]
-    ).build()
+    words = words_of([*texts, *experiment_data("companions")["frames"], "girl boy box"])
+    return Planted(words, [[offset(-1, remember=True)]]).build()
 
 
 def test_identical_contexts_give_cosine_1_and_others_what_the_head_wrote(sensed):
@@ -155,18 +137,19 @@ def test_a_word_moves_no_more_than_an_unambiguous_one_where_only_the_context_is_
 
 
 def test_companions_differ_by_their_token_alone(sensed):
-    table = swaps.measure_companions(sensed).table.set_index("layer")
+    found = swaps.measure_companions(sensed)
+    table = found.table.set_index("layer")
     assert set(table["far"]) == {"box"}
     # of the 2 (embedded) and 3 (after the head) parts of length 1 all but the token are shared
     for layer, cosine in ((0, 1 / 2), (1, 2 / 3)):
         assert table.loc[layer, "near_cosine"] == pytest.approx(cosine, abs=1e-6)
         assert table.loc[layer, "gap"] == pytest.approx(0.0, abs=1e-9)
     assert table["n"].eq(len(experiment_data("companions")["frames"])).all()
-    assert "0.50 against 0.50" in EXPERIMENTS["companions"].sentence(swaps.measure_companions(sensed))
+    assert "0.50 against 0.50" in EXPERIMENTS["companions"].sentence(found)
 
 
-def test_distance_of_planted_heads():
-    texts = [text for text in stories(30, 5)]
+def test_distance_of_planted_heads_and_both_ways_in_an_encoder():
+    texts = list(stories(30, 5))
     vocabulary = sorted({word for text in texts for word in text.words})
     model = Planted(vocabulary, [[offset(0), offset(-1)], [offset(-3), offset(-3)]], n_ctx=128).build()
     measured = model_parts.measure_distance(model, texts)
@@ -178,11 +161,6 @@ def test_distance_of_planted_heads():
     contrast, low, high = measured.contrast.values()
     assert low <= contrast <= high
     assert f"farther by {contrast:.2f}" in model_parts.distance_sentence(measured)
-
-
-def test_in_an_encoder_distances_count_both_ways():
-    texts = list(stories(30, 5))
-    vocabulary = sorted({word for text in texts for word in text.words})
     model = Planted(vocabulary, [[offset(-2), offset(2)]], n_ctx=128, causal=False).build()
     found = model_parts.measure_distance(model, texts)
     back, forth = found.table.set_index("head")["distance"].loc[[0, 1]]
@@ -205,10 +183,13 @@ def test_operations_by_hand():
     assert {(name, part): parts.flops(stacks[name], part, 3) for name, part in expected} == expected
 
 
-def test_the_exponent_of_a_square_is_2():
+def test_the_exponent_of_a_square_is_2_and_too_few_lengths_tell_none():
     tokens = np.array([64, 128, 256, 512, 1024])
     assert model_parts.exponent(tokens, 1e-9 * tokens**2) == pytest.approx((2, 0), abs=1e-6)
     assert np.isnan(model_parts.exponent(tokens[:2], tokens[:2])).all()
+    found = model_parts.measure_cost(load("default"), (16, 32), repeats=1)
+    assert "so few lengths" in model_parts.cost_sentence(found)
+    EXPERIMENTS["cost"].plot.draw(found.table, "How?").draw_without_rendering()
 
 
 @pytest.fixture(scope="module")
@@ -228,9 +209,8 @@ def test_shares_of_every_quantity_add_up_to_1(found):
     table = found["shares"].table
     for _, rows in table.groupby("quantity"):
         assert rows["share"].sum() == pytest.approx(1.0)
-    model = load("default")
     parameters = table.loc[table["quantity"] == model_parts.PARAMETERS, "value"]
-    assert parameters.sum() == sum(each.numel() for each in model.parameters())
+    assert parameters.sum() == sum(each.numel() for each in load("default").parameters())
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -257,13 +237,11 @@ def test_sentences_hold_the_numbers_of_their_tables(found):
     said, shares = {name: EXPERIMENTS[name].sentence(each) for name, each in found.items()}, found["shares"].table
     attention = shares.loc[shares["part"] == model_parts.ATTENTION, "share"]
     assert all(f"{share:.2f}" in said["shares"] for share in attention)
-    for name, column in (("adjectives", "gain"), ("cost", "exponent")):
-        assert f"{found[name].table[column].max():.2f}" in said[name]
+    assert f"{found['cost'].table['exponent'].max():.2f}" in said["cost"]
     ring = found["word-sense"].table.query("word == 'ring' and layer == layer.max()").set_index("role")["gap"]
     assert all(rounded(ring[role]) in said["word-sense"] for role in ("ambiguous", "excess"))
-    companions = found["companions"].table
-    for gap in companions.loc[companions["layer"] == companions["layer"].max()].groupby("source")["gap"].first():
-        assert f"a gap of {rounded(gap)}" in said["companions"]
+    gaps = found["companions"].table.query("layer == layer.max()").groupby("source")["gap"].first()
+    assert all(f"a gap of {rounded(gap)}" in said["companions"] for gap in gaps)
 
 
 @pytest.mark.parametrize(
@@ -284,12 +262,6 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(why, said):
         with pytest.raises(InputError, match=said) as error:
             EXPERIMENTS[name].measure(models[why])
         assert "\n" not in str(error.value)
-
-
-def test_too_few_lengths_tell_no_exponent():
-    found = model_parts.measure_cost(load("default"), (16, 32), repeats=1)
-    assert "so few lengths" in model_parts.cost_sentence(found)
-    EXPERIMENTS["cost"].plot.draw(found.table, "How?").draw_without_rendering()
 
 
 def test_a_page_of_the_command_has_its_experiments_and_one_that_cannot_be_asked_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from analyses import figures
-from analyses.figures.attention_lines import FAINTEST
+from analyses.figures.single_heads import FAINTEST
 from analyses.figures.style import COREFERENCE, INK, POSITION
 from analyses.measures.findings import notable
 from analyses.report import illustrations

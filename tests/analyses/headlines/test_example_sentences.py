@@ -16,19 +16,20 @@ from interp import AnnotatedText, Mention
 from models import planted
 from models.planted import Planted
 
-WORDS = ["Tim", "Sue", "saw", "fed", "the", "big", "dog", "cat", "and", "she", "."]
-_OF_WORDS = ("PROPN", "PROPN", "VERB", "VERB", "DET", "ADJ", "NOUN", "NOUN", "CCONJ", "PRON", "PUNCT")
-TAGS = dict(zip(WORDS, _OF_WORDS, strict=True))
+TAGS = {"Tim": "PROPN", "Sue": "PROPN", "saw": "VERB", "fed": "VERB", "the": "DET", "big": "ADJ"}
+TAGS |= {"dog": "NOUN", "cat": "NOUN", "and": "CCONJ", "she": "PRON", ".": "PUNCT"}
+WORDS = [*TAGS]
 
 
 def text(sentence: str, document: str = "d", mentions: tuple[Mention, ...] = ()) -> AnnotatedText:
     """Objects are the last words but one; the verb is their head."""
-    words = tuple(sentence.split())
-    told = AnnotatedText(words, (True,) * len(words), document, mentions=mentions)
+    plain = AnnotatedText.plain(sentence, document)
+    words = plain.words
     verb, thing = words.index(next(word for word in words if TAGS[word] == "VERB")), len(words) - 2
     heads = tuple(verb if at == thing else -1 for at in range(len(words)))
     relations = tuple("obj" if at == thing else "root" for at in range(len(words)))
-    return replace(told, tags=tuple(TAGS[word] for word in words), heads=heads, relations=relations)
+    tags = tuple(TAGS[word] for word in words)
+    return replace(plain, tags=tags, heads=heads, relations=relations, mentions=mentions)
 
 
 TEXTS = [
@@ -92,23 +93,18 @@ def fact(label: str, *measures: str) -> Fact:
     return Fact(words, "x", "looks there", Label.parse(label), (size,), 0.001, 0.4, (), measures=measures or (label,))
 
 
-@pytest.fixture(scope="module")
-def shown() -> pd.DataFrame:
-    """A head that looks one back, another that does, and a uniform one."""
-    layers = [[planted.offset(-1), planted.offset(-1), planted.uniform, planted.uniform]]
-    model = Planted(WORDS, layers, n_ctx=40, start="<s>").build()
-    found = {Place("decoder", "self", 0, head): [] for head in range(4)}
-    found[Place("decoder", "self", 0, 0)] = [replace(fact("agreement"), measures=()), fact("tag:VERB->PROPN")]
-    found[Place("decoder", "self", 0, 1)] = found[Place("decoder", "self", 0, 3)] = [fact("tag:NOUN->VERB")]
-    return example_sentences(model, dict.fromkeys(OURS, TEXTS), found, OURS)
-
-
 def of_head(shown: pd.DataFrame, head: int, choice: str) -> pd.DataFrame:
     return shown.loc[(shown["head"] == head) & (shown["choice"] == choice)]
 
 
-def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_failures(shown):
+def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_failures():
     """From a verb one back stands the name: always right. From a noun stands an adjective or article: never."""
+    layers = [[planted.offset(-1), planted.offset(-1), planted.uniform, planted.uniform]]
+    model = Planted(WORDS, layers, n_ctx=40, start="<s>").build()
+    by_head = [[replace(fact("agreement"), measures=()), fact("tag:VERB->PROPN")], [fact("tag:NOUN->VERB")], []]
+    found = {Place("decoder", "self", 0, head): by_head[head] for head in range(3)}
+    found[Place("decoder", "self", 0, 3)] = by_head[1]
+    shown = example_sentences(model, dict.fromkeys(OURS, TEXTS), found, OURS)
     best, drawn = of_head(shown, 0, "best"), of_head(shown, 0, "random")
     assert len(best) == 3  # one of each passage
     assert len(drawn) == 5

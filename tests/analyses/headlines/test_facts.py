@@ -48,9 +48,7 @@ def test_what_is_needed_comes_first_then_what_simpler_descriptions_leave_over(ta
     assert told({name: tables[name] for name in ("heads", "effects", "tasks")}, 1, 1) == attends  # without labels
     order = [place.named(several=False) for place in strongest(facts(tables, OURS))]
     assert order == ["L0.H1", "L1.H0", "L1.H1"]
-
-
-def test_an_effect_that_is_not_established_keeps_its_q_beside_that_of_attention(tables):
+    # an effect that is not established keeps its q beside that of attention
     several = facts(tables, OURS)[Place("decoder", "self", 1, 1)]
     (fact,) = [fact for fact in several if fact.label.kind == "relation"]
     assert (fact.q, fact.q_effect) == (0.001, 0.4)
@@ -92,10 +90,8 @@ def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_th
 def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     position, syntax = said(tables)
     assert headline([position, syntax]) == "Position is found, syntax in part"
-    assert position.first == (
-        "L1.H0 looks at what followed this token before (induction) with 90% of its attention; uniform attention gets "
-        "2%."
-    )
+    looks = "L1.H0 looks at what followed this token before (induction) with 90% of its attention"
+    assert position.first == f"{looks}; uniform attention gets 2%."
     assert position.rest == "Replacing L1.H0 removes 15% of copying and changes 6 of 40 answers."
     assert syntax.text == (
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 60%. Where taking the last "
@@ -141,18 +137,15 @@ def test_what_shows_in_effects_only_is_told_by_its_effect_first(tables):
 
 
 def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
-    found = said({"heads": tables["heads"]})
-    assert headline(found) == "Position and syntax show in attention (effect untested)"
+    found, untested = said({"heads": tables["heads"]}), "in attention (effect untested)"
+    assert headline(found) == f"Position and syntax show {untested}"
     none = [replace(found[-1], verdict="none", title=title) for title in ("syntax", "coreference")]
-    assert headline([*found[:1], *none]) == (
-        "Position shows in attention (effect untested), syntax and coreference not found"
-    )
+    assert headline([*found[:1], *none]) == f"Position shows {untested}, syntax and coreference not found"
 
 
 def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = Page("What?", ["short"], [], tables=hand_made())
-    write("report", lambda run: page, {"tiny": Transformer(TransformerConfig(decoder=LLAMA))})
+    left(Path("report"), hand_made())
     (block,) = blocks("docs/headlines.md", "python")
     exec(compile(block, "docs/headlines.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [
@@ -191,12 +184,9 @@ def test_what_is_no_report_of_this_model_is_refused_in_one_line(tmp_path):
     quiet = {"heads": hand_made()["heads"].assign(q=1.0), "tasks": pd.DataFrame({"task": []})}
     assert called_by(left(tmp_path / "quiet", quiet), MODEL) == {}
     out, bare = left(tmp_path / "report", hand_made()), left(tmp_path / "bare", {"cells": pd.DataFrame({"layer": [0]})})
+    other = Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8)))
     for report, model, why in (
-        (
-            out,
-            Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8))),
-            "is about tiny: it has no names for heads",
-        ),
+        (out, other, "is about tiny: it has no names for heads"),
         (out, edited(MODEL, {"decoder.0.attn.z": zero()}), r"whose fingerprint is another \(weights, settings, edits"),
         (out, edited(MODEL, {"decoder.0.attn.z": lambda z: z}), "whose fingerprint is another"),  # which has none
         (bare, MODEL, "bare is no report of heads: expected a directory that `interp report` left"),

@@ -8,7 +8,7 @@ import pytest
 
 from analyses.behaviours import OURS
 from analyses.labels import hiding, knockouts
-from analyses.labels.claims import Keys, at_usual_distances, distances, with_control
+from analyses.labels.hiding import Keys, at_usual_distances, distances, with_control
 from analyses.measures.definitions import Looks
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, Mention, Transformer

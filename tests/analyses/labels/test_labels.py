@@ -16,7 +16,7 @@ from analyses.labels.evidence import CELL, HALVES, Study, documents_of
 from analyses.labels.knockouts import least
 from analyses.measures.findings import notable
 from analyses.measures.head_tables import BOTH_READINGS, Collected, Heads, Scored
-from analyses.reading.samples import Sample
+from analyses.reading.inputs import Sample
 from analyses.wording.head_names import HEAD
 from benchmarks.labels import readers_one, sinks_one
 from benchmarks.planted import compose, planted_texts
@@ -262,7 +262,7 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
     def found(limit: int | None) -> int:
         corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [])
         evidence.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected(1, 1)])
-        return shards.counts.n_read
+        return shards.counts["read"]
 
     assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
 

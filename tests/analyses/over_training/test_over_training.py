@@ -14,9 +14,7 @@ import torch
 from commands import command
 from matplotlib.colors import to_hex
 from pages import Page, outside_addresses, page_of
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from worded import worded
 
 from analyses import figures, report, runs
 from analyses.behaviours import OURS
@@ -36,11 +34,10 @@ from analyses.over_training.training_runs import (
     read_run,
     when_formed,
 )
-from analyses.page.sections import Section
 from analyses.position import repeated
 from analyses.report.paper_figures import drawings
 from analyses.report.scaffold import render
-from interp import AnnotatedText, InputError, StackConfig, TokenBatch, Tokenizer, Transformer, TransformerConfig
+from interp import AnnotatedText, InputError, TokenBatch, Transformer
 from interp.initialisation import initialise
 from interp.training import Examples
 from models import load, planted, save
@@ -56,14 +53,9 @@ def texts(count: int, length: int = 60) -> list[AnnotatedText]:
     """Words without rhyme or reason, nouns and adjectives among them."""
     rng = random.Random(0)
     tags = {**dict.fromkeys(NOUNS, "NOUN"), **dict.fromkeys(ADJECTIVES, "ADJ")}
-    made = []
-    for number in range(count):
-        words = tuple(rng.sample(WORDS, length))
-        roots = (-1,) * length, ("root",) * length
-        made.append(
-            AnnotatedText(words, (True,) * length, f"d{number}", tuple(tags.get(w, "X") for w in words), *roots)
-        )
-    return made
+    roots = {"heads": (-1,) * length, "relations": ("root",) * length}
+    plain = [AnnotatedText.plain(" ".join(rng.sample(WORDS, length)), f"d{number}") for number in range(count)]
+    return [replace(text, tags=tuple(tags.get(word, "X") for word in text.words), **roots) for text in plain]
 
 
 @pytest.fixture(scope="module")
@@ -76,23 +68,23 @@ def grown() -> Transformer:
     return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
-def told(*lines: dict, cut: str = "") -> str:
-    return "".join(json.dumps(line) + "\n" for line in lines) + cut
-
-
-def look(step: int, induction: float, other: float = 0.02, **more: float) -> dict:
+def look(step: int, induction: float) -> dict:
     """A line as `train` writes it: two heads, of which L1.H1 gets the induction."""
-    heads = {"heads/induction/L0.H0": other, "heads/induction/L1.H1": induction, "baseline/induction": 0.01}
-    return {"step": step, "loss": 5.0, "rate": 0.1, "held_out/novels": 4.0, **heads, **more}
+    heads = {"heads/induction/L0.H0": 0.02, "heads/induction/L1.H1": induction, "baseline/induction": 0.01}
+    return {"step": step, "loss": 5.0, "rate": 0.1, "held_out/novels": 4.0, **heads}
 
 
 FORMING = [look(step, 0.02) for step in range(100, 2300, 100)] + [look(step, 0.8) for step in range(2300, 3100, 100)]
 
 
-def run_of(folder: Path, lines: list[dict], name: str = "run", **how):
+def record(folder: Path, *lines: dict, cut: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.jsonl").write_text(told(*lines))
-    return read_run(folder, name, load, **how)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + cut)
+    return folder
+
+
+def run_of(folder: Path, lines: list[dict], name: str = "run"):
+    return read_run(record(folder, *lines), name, load)
 
 
 class TestALook:
@@ -141,8 +133,8 @@ class TestALook:
     def test_each_kind_of_attention_of_two_stacks_has_a_name_of_its_own(self):
         plans = {"encoding": [[planted.offset(-1)]], "crossing": [[planted.offset(0), planted.uniform]]}
         model = Planted(WORDS[:9], [[planted.uniform]], n_ctx=32, start="<s>", **plans).build()
-        words = tuple(random.Random(0).choices(WORDS[:9], k=12))
-        found = measures(model, corpus=[AnnotatedText(words, (True,) * 12, f"d{n}") for n in range(2)])
+        words = " ".join(random.Random(0).choices(WORDS[:9], k=12))
+        found = measures(model, corpus=[AnnotatedText.plain(words, f"d{n}") for n in range(2)])
         assert found["heads/previous-token/encoder.L0.H0"] == pytest.approx(1, abs=1e-3)
         assert found["heads/previous-token/decoder.L0.H0"] < 0.5
         assert found["heads/monotonicity/cross.L0.H0"] > 0.99
@@ -166,8 +158,7 @@ class TestAPhaseChange:
             ([100, 200, 300, 400, 500, 1000, 1500], lambda step: 0.5 * (step > 200) + 0.1 * (step > 500), (200, 300)),
             (range(10, 4001, 10), lambda step: np.clip((step - 2200) / 100, 0, 1), (2200, 2290, 0, 0.9)),
         ],
-        ids=["even looks", "looks apart unevenly", "looks close together"],
-    )
+    )  # even looks, looks apart unevenly, looks close together
     def test_it_is_where_the_curve_leaps(self, steps, values, expected):
         rise = phase_change(steps, [float(values(step)) for step in steps])
         assert rise is not None
@@ -183,7 +174,6 @@ class TestAPhaseChange:
             np.array([0.0, 0.0, 1.0]),  # too few looks
             np.repeat(np.linspace(0, 1, 5), 8),  # by small steps
         ],
-        ids=["even", "small", "flat", "falling", "three looks", "stairs"],
     )
     def test_there_is_none_where_nothing_leaps(self, values):
         assert phase_change(range(100, 100 * len(values) + 1, 100), values.tolist()) is None
@@ -192,8 +182,7 @@ class TestAPhaseChange:
 class TestARun:
     def test_what_it_recorded_is_read_but_no_cut_end_and_nothing_that_is_no_number(self, tmp_path):
         odd = {"step": 1, "loss": float("nan"), "held_out/a": "4", "heads/induction/L0.H0": None, "heads/x": 1.0}
-        (tmp_path / "metrics.jsonl").write_text(told(odd, *FORMING, cut='{"step": 3100, "heads/indu'))
-        run = read_run(tmp_path, "a", load)
+        run = read_run(record(tmp_path, odd, *FORMING, cut='{"step": 3100, "heads/indu'), "a", load)
         assert list(run.table.columns) == COLUMNS
         row = run.heads.query("step == 2300 and layer == 1 and head == 1 and measure == 'induction'").iloc[0]
         assert row[["value", "baseline", "attention"]].tolist() == [0.8, 0.01, "self"]
@@ -220,6 +209,8 @@ class TestARun:
         (none,) = sentences(slow, formed(slow))
         assert none.startswith("No phase change: ")
         assert "0.050 at its highest, at step 3\u202f000" in none
+        lines = training_page.one_by_one({"a": ["One.", "Two."], "b": ["Three."]})  # all first before any second
+        assert [*lines.values()] == ["a: One.", "b: Three.", "a: Two."]
 
     def test_phases_are_told_by_the_recipe_and_by_nothing_that_is_damaged(self, tmp_path):
         assert run_of(tmp_path, FORMING).boundaries == ()
@@ -235,29 +226,20 @@ class TestARun:
             read_run(tmp_path / "nowhere", "a", load)
 
 
-@pytest.fixture(scope="module")
-def steps(tmp_path_factory) -> Path:
-    """A run of two snapshots, one of them damaged beside, whose record has losses alone."""
-    folder = tmp_path_factory.mktemp("runs") / HOSTILE
-    backend = Backend(WordLevel({word: at for at, word in enumerate(["<unk>", *WORDS])}, unk_token="<unk>"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    stack = StackConfig(2, 11, 3, 5, 7, 29, len(WORDS) + 1, causal=True)
-    for step in (10, 20):
-        model = Transformer(TransformerConfig(decoder=stack), Tokenizer(backend))
-        initialise(model, step)
-        save(model, folder / "steps" / f"{step:06d}")
-    (folder / "steps" / "000030").mkdir()
-    (folder / "metrics.jsonl").write_text(told(*({"step": step, "loss": 9.0 - step / 10} for step in (10, 20))))
-    return folder
-
-
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
 
 
 class TestTheCommand:
-    def test_it_measures_snapshots_and_leaves_the_run_as_it_was(self, steps, tmp_path, capsys):
-        before, out = contents(steps), tmp_path / "out"
+    def test_it_measures_snapshots_and_leaves_the_run_as_it_was(self, tmp_path, capsys):
+        """A run of two snapshots, one of them damaged beside, whose record has losses alone."""
+        steps, out, model = tmp_path / HOSTILE, tmp_path / "out", worded(*WORDS)
+        for step in (10, 20):
+            initialise(model, step)
+            save(model, steps / "steps" / f"{step:06d}")
+        (steps / "steps" / "000030").mkdir()
+        record(steps, *({"step": step, "loss": 9.0 - step / 10} for step in (10, 20)))
+        before = contents(steps)
         ended = command(capsys, "over-training", str(steps), "--out", str(out))
         assert not ended.code
         said, wrote, *_ = ended.out.splitlines()
@@ -317,22 +299,10 @@ def test_in_the_figure_runs_stand_side_by_side_on_the_same_axes_and_the_best_hea
     assert np.max(best.get_ydata()) == 0.8
 
 
-def test_a_terminal_is_told_every_runs_first_sentence_before_any_second():
-    told = training_page.one_by_one({"a": ["One.", "Two."], "b": ["Three."]})
-    assert [*told.values()] == ["a: One.", "b: Three.", "a: Two."]
-
-
-def look_at(step: int, heads: int = 2, layers: int = 2, **values: float) -> dict:
-    """A look at induction: every head has .02, but for those that are named."""
-    every = {f"L{layer}.H{head}": 0.02 for layer in range(layers) for head in range(heads)}
-    found = {f"heads/induction/{name}": value for name, value in (every | values).items()}
+def look_at(step: int, heads: int = 3, layers: int = 2) -> dict:
+    """A look at induction: every head has .02."""
+    found = {f"heads/induction/L{layer}.H{head}": 0.02 for layer in range(layers) for head in range(heads)}
     return {"step": step, "loss": 5.0, "baseline/induction": 0.02, **found}
-
-
-def record(folder: Path, *lines: dict) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
-    return folder
 
 
 def curves(*values: float, baseline: float = 0.02) -> pd.DataFrame:
@@ -365,8 +335,8 @@ class TestTheRule:
 
 class TestTheCard:
     def page_of(self, **tables: pd.DataFrame) -> Page:
-        look_at, first = overview({**hand_made(), **tables}, OURS)
-        return Page(render(look_at, [first], [Section("In short", ["Nothing more."])], {}))
+        line, first = overview({**hand_made(), **tables}, OURS)
+        return Page(render(line, [first], [], {}))
 
     def page(self, *values: float) -> Page:
         return self.page_of(forming=curves(*values), when_formed=when_formed(curves(*values)))
@@ -399,29 +369,26 @@ class TestWhichRun:
     def model(self) -> Transformer:
         return tiny.model("gpt2")
 
-    def shape(self, model: Transformer) -> dict[str, int]:
-        return {"layers": model.config.last.n_layers, "heads": model.config.last.n_heads}
+    def known(self, name: str | Path, model: Transformer) -> tuple[Path, int]:
+        run = known(str(name), model)
+        assert run is not None
+        return run.folder, run.looks
 
     def test_it_stands_with_the_model_or_in_training_or_above_a_snapshot(self, model, tmp_path):
         out = tmp_path / "mine"
         save(model, out)
         assert known(str(out), model) is None
-        looks = [look_at(step, **self.shape(model)) for step in (100, 200, 300)]
+        looks = [look_at(step) for step in (100, 200, 300)]
         beside = record(out / "training" / "mine", *looks)
-        found = known(str(out), model)
-        assert found is not None
-        assert (found.folder, found.looks) == (beside, 3)
+        assert self.known(out, model) == (beside, 3)
         record(out, *looks[:2])
-        assert known(str(out), model).folder == out  # type: ignore[union-attr]
+        assert self.known(out, model) == (out, 2)
         save(model, out / "steps" / "000100")
-        found = known(str(out / "steps" / "000100"), model)
-        assert found is not None
-        assert (found.folder, found.looks) == (out, 1)
+        assert self.known(out / "steps" / "000100", model) == (out, 1)
 
     def test_the_default_has_its_own(self):
-        found = known("default", load("default"))
-        assert found is not None
-        assert (found.looks, found.folder.name) == (68, "default")
+        folder, n_looks = self.known("default", load("default"))
+        assert (folder.name, n_looks) == ("default", 68)
         assert known("minilm", tiny.model("gpt2")) is None
 
     def test_one_that_is_damaged_or_of_other_heads_or_tells_of_none_is_passed_over(self, model, tmp_path):
@@ -436,7 +403,7 @@ class TestWhichRun:
 
     def test_one_that_is_named_must_be_of_the_model_and_tell_of_heads(self, model, tmp_path):
         of_another = given(record(tmp_path / "other", look_at(1, layers=1), look_at(2, layers=1)), load)
-        with pytest.raises(InputError, match=r"other trained another model: its record is of 1 layer of 2 heads, this"):
+        with pytest.raises(InputError, match=r"other trained another model: its record is of 1 layer of 3 heads, this"):
             report.build(model, [], tmp_path / "out", behaviours=["position"], training=of_another)
         assert not (tmp_path / "out").exists()
         with pytest.raises(InputError, match="tells nothing of heads: expected heads/"):
@@ -444,7 +411,7 @@ class TestWhichRun:
 
     def test_a_report_keeps_the_curves_and_says_where_they_are_from(self, model, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        run = given(record(tmp_path / "run", *(look_at(step, **self.shape(model)) for step in (1, 2))), load)
+        run = given(record(tmp_path / "run", *(look_at(step) for step in (1, 2))), load)
         settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
         out = report.build(model, [], tmp_path / "out", training=run, **settled)
         left = runs.read(out)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +40,6 @@ from interp.patching.results import estimates
 
 ONE = "--clean", "Tim saw", "--corrupt", "Sue saw", "--answer", "He", "--wrong", "She"
 HOSTILE, IMAGE = "<script>alert(1)</script>", "<img/src=x>"
-Patched = Callable[..., tuple[pd.DataFrame, dict, str]]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def here(tmp_path, monkeypatch, model) -> Path:
 
 
 @pytest.fixture
-def patched(here, capsys) -> Patched:
+def patched(here, capsys):
     """Runs the command; gives its cells, its run.json and the text of its page."""
 
     def run(*arguments: str) -> tuple[pd.DataFrame, dict, str]:
@@ -81,34 +79,24 @@ def patched(here, capsys) -> Patched:
     return run
 
 
-def on_rows(model: Transformer, rows, site: str = "z", **how) -> pd.DataFrame:
-    return patching.measure(model, patching.make_pairs(model, table(rows)), site, **how)
+def on_rows(model: Transformer, rows, site: str = "z") -> pd.DataFrame:
+    return patching.measure(model, patching.make_pairs(model, table(rows)), site, by_position=True)
 
 
 # The table.
 
 
-@pytest.mark.parametrize("direction", ["denoise", "noise"])
-def test_effects_are_the_means_of_the_sweep(model, pairs, by_position, direction):
-    cells = by_position.loc[by_position["direction"] == direction]
-    expected = sweep(model, pairs, logit_difference(), "z", ("layer", "head", "position"), direction).effect()
-    places = tuple(cells[axis].tolist() for axis in ("layer", "head", "position"))
-    np.testing.assert_allclose(cells["effect"], expected.nanmean(-1)[places], atol=1e-6)
-    assert len(cells) == expected[..., 0].numel()
-    assert cells.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]  # prompts that reach it
-
-
 def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
-    cells = on_rows(model, ROWS[:1], by_position=True)  # a single pair
+    cells = on_rows(model, ROWS[:1])  # a single pair
     assert cells[["ci_low", "ci_high", "p", "q", "share_low"]].isna().all(axis=None)
     assert set(cells["n"]) == {1}
     assert cells.groupby("position")["token"].first().tolist() == ["Tim", "saw"]
     assert cells.groupby("position")["corrupt_token"].first().tolist() == ["Sue", "saw"]
-    bounds, several = ["ci_low", "ci_high", "share_low", "share_high"], by_position  # bounds of two prompts would meet
-    assert several.loc[several["n"] == 2, bounds].isna().all(axis=None)
+    several, bounds = by_position, ["ci_low", "ci_high", "share_low", "share_high"]
+    assert several.loc[several["n"] == 2, bounds].isna().all(axis=None)  # they would meet
     assert several.loc[(several["n"] == 3) & (several["effect"] != 0), "ci_low"].notna().any()
     assert several["token"].isna().all()  # prompts differ there
-    same = on_rows(model, [("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3, by_position=True)
+    same = on_rows(model, [("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3)
     before = same[same["position"] < 3]  # what changes nothing is not tested
     assert (before["effect"] == 0).all()
     assert before["p"].isna().all()
@@ -150,7 +138,7 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     quantity = "share" if cells["share"].notna().any() else "effect"
     shown = np.asarray(meshes[0].get_array(), dtype=float).ravel()
     np.testing.assert_allclose(shown, cells.loc[cells["direction"] == "denoise", quantity])
-    dollars = on_rows(worded("$a", "$b"), [("$a saw", "$b saw", "He", "She")], "resid_pre", by_position=True)
+    dollars = on_rows(worded("$a", "$b"), [("$a saw", "$b saw", "He", "She")], "resid_pre")
     alone = figures.cell_map(dollars, "logit_difference")
     alone.draw_without_rendering()  # a dollar sign begins no formula
     labels = [each.get_text().replace("\\", "") for each in alone.axes[0].get_xticklabels()]
@@ -200,9 +188,8 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     page = page_of(here / "patch")
     ids = [attrs.get("id") for tag, attrs in page.tags if tag == "h2"]
     assert ids[1:] == ["prompts", "logit_difference", "estimates", "reading", "made", "cite"]
-    assert not outside_addresses(page)
+    assert (outside_addresses(page), unlisted(page)) == ([], [])
     assert not any(tag in {"link", "iframe", "object"} for tag, _ in page.tags)
-    assert not unlisted(page)
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 3
     assert all(len(attrs["alt"] or "") > 40 for attrs in images)
@@ -210,8 +197,8 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     assert [each for each in said if each not in shown] == []
     assert "nan" not in shown.lower().split()
     assert f"denoise: alone, {figures.cell_name(cells.loc[cells['effect'].abs().idxmax()].to_dict())}" in shown
-    assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html"} <= set(facts["files"])
-    assert {"figures/estimates-logit_difference.svg", "figures/estimates-logit_difference.png"} <= set(facts["files"])
+    figure = "figures/estimates-logit_difference.svg"
+    assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html", figure} <= set(facts["files"])
     assert facts["estimates"]["edges"]["steps"] == 5
 
 
@@ -223,10 +210,8 @@ def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
     _, facts, shown = patched("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
     assert facts["prompts"]["left_out"] == {"the prompts do not align": 1}
     assert pd.read_csv(here / "patch/tables/pairs.csv")["row"].tolist() == [*range(1, 9)]
-    for said in ("Left out: 1 pair, because the prompts do not align.", "Shares are refused: the whole effect is"):
-        assert said in shown
-    assert "denoise: alone, L" in shown
-    assert "moves it by" in shown
+    said = "Left out: 1 pair, because the prompts do not align.", "Shares are refused: the whole effect is"
+    assert [each for each in (*said, "denoise: alone, L", "moves it by") if each not in shown] == []
 
 
 def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_says(here, patched, monkeypatch):
@@ -239,8 +224,7 @@ def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_
     assert not any("estimates" in name for name in facts["files"])
     assert "One pair tells nothing of other prompts" in shown
     page = page_of(here / "patch")
-    assert not unlisted(page)
-    assert not outside_addresses(page)
+    assert (outside_addresses(page), unlisted(page)) == ([], [])
     assert shown.count(HOSTILE) >= 3
     assert IMAGE in shown
 
@@ -306,7 +290,6 @@ def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched,
     assert pd.read_parquet(here / "whole/tables/cells.parquet")["position"].isna().all()
 
 
-DIRECTIONS = ("denoise", "noise")
 AXES = ("layer", "head", "position")
 
 
@@ -337,10 +320,14 @@ def cells_at(rows: pd.DataFrame, axes: tuple[str, ...] = AXES) -> tuple[list[int
 # Cells.
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_exact_is_the_sweep_s_and_estimates_are_the_library_s(model, pairs, found, direction):
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs, by_position, found, direction):
     patched = model, pairs, logit_difference()
     exact = sweep(*patched, "z", AXES, direction).effect()
+    cells = by_position.loc[by_position["direction"] == direction]
+    np.testing.assert_allclose(cells["effect"], exact.nanmean(-1)[cells_at(cells)], atol=1e-6)
+    assert len(cells) == exact[..., 0].numel()
+    assert cells.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]  # prompts that reach it
     estimates = {  # AtP* has no sign: it is held against mean absolute effects
         "attribution patching": (exact, attribution_patching(*patched, {"z": AXES}, direction)["z"].effect()),
         "AtP*": (exact.abs(), atp_star(*patched, {"z": AXES}, direction)["z"].values["logit_difference"]),
@@ -356,12 +343,11 @@ def test_exact_is_the_sweep_s_and_estimates_are_the_library_s(model, pairs, foun
 @pytest.mark.parametrize("site", ["q", "k"])
 def test_queries_and_keys_have_the_qk_fix(model, pairs, site):
     both = cell_estimates.measure(model, pairs, site, directions=["noise"])
-    table = both.table
-    rows, by = rows_of(table, "QK fix", "noise"), ("layer", "head")
+    rows, by = rows_of(both.table, "QK fix", "noise"), ("layer", "head")
     fixed = attribution_patching(model, pairs, logit_difference(), {site: by}, "noise", qk_fix=True)[site]
     np.testing.assert_allclose(rows["estimate"], fixed.effect().nanmean(-1)[cells_at(rows, by)], atol=1e-7)
     assert "--site z" in both.left_out["EAP, EAP-IG"]
-    assert not table["sender"].notna().any()
+    assert both.table["sender"].isna().all()
 
 
 def test_what_a_model_has_no_estimates_for_is_left_out_with_the_reason(model):
@@ -379,7 +365,7 @@ def test_what_a_model_has_no_estimates_for_is_left_out_with_the_reason(model):
 # Edges.
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, found, direction):
     edges = found.loc[found["sender"].notna()]
     from_embedding = edges["sender"] == "embed"
@@ -394,14 +380,13 @@ def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, found,
             assert rows.loc[(sender, receiver), "estimate"] == pytest.approx(sign * score, abs=1e-6)
         assert len(rows) == int((~scored.effect().isnan().any(-1)).sum())
     heads = path_patch(model, pairs, logit_difference(), [Receiver("q", 1, 2)], direction=direction).effect().mean(-1)
-    feeds = path_patch(
-        model, pairs, logit_difference(), [Receiver("logits")], "mlp_out", ("layer",), direction=direction
-    )
-    for head in range(3):
-        assert rows.loc[(f"0.{head}", "1.2.q"), "exact"] == pytest.approx(float(heads[0, head]), abs=1e-7)
-    for layer in range(2):
-        expected = float(feeds.effect().mean(-1)[layer])
-        assert rows.loc[(f"mlp.{layer}", "logits"), "exact"] == pytest.approx(expected, abs=1e-7)
+    logits = [Receiver("logits")]
+    feeds = path_patch(model, pairs, logit_difference(), logits, "mlp_out", ("layer",), direction=direction)
+    for sender, receiver, effect in (
+        *((f"0.{head}", "1.2.q", heads[0, head]) for head in range(3)),
+        *((f"mlp.{layer}", "logits", effect) for layer, effect in enumerate(feeds.effect().mean(-1))),
+    ):
+        assert rows.loc[(sender, receiver), "exact"] == pytest.approx(float(effect), abs=1e-7)
 
 
 def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, pairs, monkeypatch):
@@ -447,8 +432,8 @@ def test_what_moves_nothing_is_no_agreement(found, agreement):
 
 
 def test_a_gradient_of_nothing_has_no_correlation(model, pairs):
-    table = cell_estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"]).table
-    found = patching.correlations(table)
+    both = cell_estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"])
+    found = patching.correlations(both.table)
     by_method = found.set_index("method")["spearman"]
     assert by_method[["attribution patching", "AtP*", "EAP"]].isna().all()
     assert np.isfinite(by_method["EAP-IG"])

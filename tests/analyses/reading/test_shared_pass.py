@@ -7,7 +7,7 @@ import torch
 from worded import WORDS, worded
 
 from analyses import coreference, position
-from analyses.reading import attended
+from analyses.reading import inputs
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, collected, read
 from interp import AnnotatedText, InputError, Mention
@@ -42,7 +42,7 @@ def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):
         return [reader.totals[sink].scores for each in (own, by_norm) for reader in each.scorers for sink in SINKS]
 
     with monkeypatch.context() as patched:
-        patched.setattr(attended, "makes_rows", lambda *_: False)
+        patched.setattr(inputs, "makes_rows", lambda *_: False)
         expected = sums()
     monkeypatch.setattr(NormWeighted, "beside", None)
     for found, plain in zip(sums(), expected, strict=True):

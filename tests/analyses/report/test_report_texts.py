@@ -17,8 +17,18 @@ from analyses.report import illustrations as drawn
 from analyses.report.behaviour_sections import attention, cause
 from analyses.report.full_report import DEFINITIONS
 from analyses.report.scaffold import render
-from analyses.scoring.relations import NEAREST, OFFSETS
-from analyses.scoring.rules import ANTECEDENT, ANY, BEATS, FAILS, NO_RULE, OTHERS, UNTESTED, plain_name
+from analyses.scoring.rules import (
+    ANTECEDENT,
+    ANY,
+    BEATS,
+    FAILS,
+    NEAREST,
+    NO_RULE,
+    OFFSETS,
+    OTHERS,
+    UNTESTED,
+    plain_name,
+)
 from analyses.tasks.causal_tests import Effects
 from tests.analyses.headlines.hand_made_tables import effect_row, hand_made, heads_row, label_row
 from tests.pages import page_of, retold
@@ -55,31 +65,26 @@ def in_short(behaviour: str, *rows: dict, bars: dict[str, float] | None = None) 
 def test_behind_the_best_head_stand_others_that_show_it_and_what_heads_gain_that_have_learnt_nothing():
     rows = [heads_row(0, head, "position", "previous-token", 0.9 - 0.1 * head, 0.02) for head in range(3)]
     others = "gets 2%. 3 of 3 heads are above it, next L0.H1, L0.H2."
-    assert in_short("position", *rows)[0].endswith(others)
     assert in_short("position", *rows, bars={"previous-token": 0.04})[0].endswith(others)
     assert in_short("position", *rows, bars={"previous-token": 0.88})[0].endswith(
         f"{others} Heads that have learnt nothing stay below 88%."
     )
     (*_, last) = attention(OURS["position"], measured("position", *rows))
     assert last == "Without labels nothing says what heads gain that have learnt nothing."
-
-
-def test_where_no_head_stands_out_the_closest_is_named():
-    row = heads_row(0, 1, "position", "self", 0.03, 0.02)
-    rows = [row, heads_row(0, 1, "position", "previous-token", 0.04, 0.02)]
+    # where no head stands out the closest is named
+    rows = [heads_row(0, 1, "position", "self", 0.03, 0.02), heads_row(0, 1, "position", "previous-token", 0.04, 0.02)]
     assert in_short("position", *rows) == [
         "No head stands out. The closest: L0.H1 looks at the token before with 4% of its attention; uniform attention "
         "gets 2%."
     ]
 
 
-@pytest.mark.parametrize("name", [name for behaviour in OURS.values() for name in behaviour.headline])
-def test_no_measure_that_leads_a_page_is_called_by_its_name(name):
-    behaviour = next(each.name for each in OURS.values() if name in each.headline)
-    unit = OURS[behaviour][name].unit
-    (said, *_) = in_short(behaviour, heads_row(0, 0, behaviour, name, 0.9, 0.1, unit=unit))
-    assert unit == "entropy" or said.startswith("L0.H0 ")
-    assert not re.search(r":|->|→|“|\d\.\d\d", said)
+def test_no_measure_that_leads_a_page_is_called_by_its_name():
+    for behaviour, name in ((each, name) for each in OURS.values() for name in each.headline):
+        unit = behaviour[name].unit
+        (said, *_) = in_short(behaviour.name, heads_row(0, 0, behaviour.name, name, 0.9, 0.1, unit=unit))
+        assert unit == "entropy" or said.startswith("L0.H0 "), name
+        assert not re.search(r":|->|→|“|\d\.\d\d", said), name
 
 
 def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_restores():
@@ -108,28 +113,22 @@ def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_resto
     ]
 
 
-HEADS = pd.DataFrame(
-    [
-        heads_row(1, 0, "position", "induction", 0.9, 0.02),
-        heads_row(0, 1, "position", "induction", 0.3, 0.02, q=0.5),
-        heads_row(0, 0, "position", "induction", float("nan"), 0.02),
-        heads_row(0, 0, "position", "distance", 4.0, 6.0),
-        heads_row(1, 0, "position", "distance", 2.0, 6.0),
-    ]
-)
-
-
 def test_a_grid_names_the_heads_with_most_and_counts_its_dots():
+    rows = [(1, 0, "induction", 0.9), (0, 1, "induction", 0.3), (0, 0, "induction", float("nan"))]
+    rows = [heads_row(layer, head, "position", name, value, 0.02) for layer, head, name, value in rows]
+    rows[1]["q"] = 0.5
+    rows += [heads_row(layer, 0, "position", "distance", value, 6.0) for layer, value in ((0, 4.0), (1, 2.0))]
+    heads = pd.DataFrame(rows)
     said = "induction: most in L1.H0 0.880, L0.H1 0.280 (1 of 3 heads marked)."
-    assert drawn.grid_alt(HEADS, ["induction"]) == f"Gains over the baseline. {said}"
-    assert drawn.grid_alt(HEADS, ["distance"], "value") == "distance: most in L0.H0 4.000, L1.H0 2.000."
-    assert "(none of 3 heads marked)" in drawn.grid_alt(HEADS.assign(q=1.0), ["induction"])
-    assert drawn.grid_alt(HEADS.iloc[2:3], ["induction"]).endswith("induction: undefined.")
-    both = pd.concat([HEADS.iloc[:1], HEADS.iloc[:1].assign(attention="cross")])
+    assert drawn.grid_alt(heads, ["induction"]) == f"Gains over the baseline. {said}"
+    assert drawn.grid_alt(heads, ["distance"], "value") == "distance: most in L0.H0 4.000, L1.H0 2.000."
+    assert "(none of 3 heads marked)" in drawn.grid_alt(heads.assign(q=1.0), ["induction"])
+    assert drawn.grid_alt(heads.iloc[2:3], ["induction"]).endswith("induction: undefined.")
+    both = pd.concat([heads.iloc[:1], heads.iloc[:1].assign(attention="cross")])
     assert "decoder.L1.H0 0.880, cross.L1.H0 0.880" in drawn.grid_alt(both, ["induction"], "gain")
     parts = {"position": pd.DataFrame([[0.2, 0.4], [0.6, np.nan]]), "nothing": pd.DataFrame([[np.nan, np.nan]])}
     assert drawn.shares_alt(parts) == "position: 0.400 on average, most in L1.H0."
-    assert drawn.distance_alt(HEADS) == "Mean distance in tokens: layer 0 4.0, layer 1 2.0; uniform attention 6.0."
+    assert drawn.distance_alt(heads) == "Mean distance in tokens: layer 0 4.0, layer 1 2.0; uniform attention 6.0."
 
 
 def test_a_stripe_is_told_by_its_distance():
@@ -146,11 +145,8 @@ def test_a_stripe_is_told_by_its_distance():
 
 def test_patterns_between_words_name_their_widest_lines_and_leave_out_what_is_not_drawn():
     pattern = np.array([[1.0, 0.0, 0.0], [0.3, 0.7, 0.0], [0.6, 0.04, np.nan]])
-    words = ["Anna", "slept", "she"]
-    assert (
-        drawn.lines_alt({"L0.H0": pattern}, words)
-        == "L0.H0: Anna to Anna 1.000, slept to slept 0.700, she to Anna 0.600."
-    )
+    words, lines = ["Anna", "slept", "she"], "L0.H0: Anna to Anna 1.000, slept to slept 0.700, she to Anna 0.600."
+    assert drawn.lines_alt({"L0.H0": pattern}, words) == lines
     assert drawn.lines_alt({"L0.H0": pattern}, words, 2) == "L0.H0: from she to Anna 0.600."
     assert drawn.cells_alt({"a:x->y": pattern[:1] * 0}, ["NOUN"], words) == "a:x→y: nothing."
 
@@ -169,13 +165,9 @@ def test_labels_are_told_with_their_heads():
     assert drawn.agreement_alt(labels, labels.iloc[:0]).endswith("None has a label.")
 
 
-def test_no_figure_of_a_report_has_its_title_or_caption_for_an_alternative(position_report):
-    page = (position_report / "report.html").read_text("utf-8")
+def test_no_figure_of_a_report_or_the_documentation_has_its_title_or_caption_for_an_alternative(position_report):
     assert len([tag for tag, _ in page_of(position_report).tags if tag == "figure"]) >= 4
-    assert retold(page) == []
-
-
-def test_pictures_of_the_documentation_say_what_is_to_be_seen():
+    assert retold((position_report / "report.html").read_text("utf-8")) == []
     root = Path(report.__file__).parents[2]
     pages = [root / "README.md", root / "models/checkpoints/default/README.md", *sorted(root.glob("docs/**/*.md"))]
     texts = [page.read_text("utf-8") for page in pages]
@@ -187,11 +179,7 @@ def test_pictures_of_the_documentation_say_what_is_to_be_seen():
 
 ALL_MEASURES = [each for behaviour in (*OURS.values(), *ACROSS.values()) for each in behaviour.measures]
 RULES = [plain_name(name) for name in (*(rule.name for rule in (*OFFSETS, *NEAREST)), f"{ANY}NOUN", "same gender")]
-NAMES = {
-    *(each.name for each in ALL_MEASURES),
-    *(each.called for each in ALL_MEASURES if each.called),
-    *filter(None, RULES),
-}
+NAMES = {*filter(None, [*RULES, *(name for each in ALL_MEASURES for name in (each.name, each.called))])}
 
 
 def test_every_measure_and_label_leads_to_a_definition():

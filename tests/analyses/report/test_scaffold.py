@@ -19,8 +19,8 @@ from analyses.report.scaffold import Run, short_name, write
 from interp import Transformer, TransformerConfig
 
 HOSTILE = "<script>alert(1)</script> & co"
-RUN = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "stages"}
-RECORDED = RUN | {"corpora", "files", "sentences", "tables_sha256"}
+RECORDED = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "stages", "corpora", "files"}
+RECORDED |= {"sentences", "tables_sha256"}
 TABLE = pd.DataFrame({"layer": [0, 1]})
 
 
@@ -31,19 +31,12 @@ def drawing() -> Drawing:
 
 
 def page(**more) -> Page:
-    marked = Table(
-        ["", HOSTILE], [["a", bold(HOSTILE)], "over the rows", [[values.Tokens([(HOSTILE, True)])], "b"]], "lr"
-    )
+    rows = [["a", bold(HOSTILE)], "over the rows", [[values.Tokens([(HOSTILE, True)])], "b"]]
+    marked = Table(["", HOSTILE], rows, "lr")
+    inline = values.emphasis("two"), BREAK, values.code("three"), values.soft(" four "), link("five", "here")
     blocks = [
         HOSTILE,
-        [
-            "one, ",
-            values.emphasis("two"),
-            BREAK,
-            values.code("three"),
-            values.soft(" four "),
-            values.link("five", "here"),
-        ],
+        ["one, ", *inline],
         *(values.remark("soft"), values.caveat("beware")),
         values.Bullets([HOSTILE, values.joined(["x", bold("y")], "; ")]),
         Definitions([("term", "said", values.Bullets(["more"]))]),
@@ -58,30 +51,26 @@ def written(out: Path, given: Page, models=None, **how) -> dict:
     return json.loads((out / "run.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def model() -> Transformer:
-    return Transformer(TransformerConfig(decoder=LLAMA))
+MODEL = Transformer(TransformerConfig(decoder=LLAMA))
 
 
-def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
+def test_every_record_has_the_same_keys_whatever_was_measured(tmp_path):
     corpus = Corpus("texts", "fake", frozenset({"tags"}), "0" * 64, lambda: iter(()))
     given = page(corpora=[Source(corpus, values.UNUSED, {"measured": []})], facts={"own": 1}, models={"b": {"more": 2}})
-    one = written(tmp_path / "one", given, {"a": model}, seed=3, command="interp x")
-    two = written(tmp_path / "two", given, {"a": model, "b": model})
+    one = written(tmp_path / "one", given, {"a": MODEL}, seed=3, command="interp x")
+    two = written(tmp_path / "two", given, {"a": MODEL, "b": MODEL})
     none = written(tmp_path / "none", page())
     assert {*one} - {"name", "model", "own"} == {*two} - {"models", "own"} == {*none} - {"models"} == RECORDED
     assert (one["schema"], one["seed"], one["command"], one["own"]) == (SCHEMA, 3, "interp x", 1)
-    assert one["corpora"] == [
-        {"name": "texts", "kind": "fake", "sha256": "0" * 64, "annotates": ["tags"], "measured": []}
-    ]
+    about = {"name": "texts", "kind": "fake", "sha256": "0" * 64, "annotates": ["tags"], "measured": []}
+    assert one["corpora"] == [about]
     assert len(one["model"]["fingerprint"]) == 64
     assert one["model"]["sha256"] is None  # it was not read from files
     assert [each["name"] for each in two["models"]] == ["a", "b"]
     assert two["models"][1]["more"] == 2
     assert two["models"][0] == {"name": "a", **one["model"]}
+    # a record has what the page says in short as words
 
-
-def test_a_record_has_what_the_page_says_in_short_as_words(tmp_path):
     first = (link("First", "first"), ("Seen in ", bold("L1.H3"), "."), values.Bullets(["and", values.code("there")]))
     said = Definitions([first, ("Second", values.remark("Not a sentence."))])
     made = written(tmp_path / "out", replace(page(), summary=["Before.", said]))
@@ -142,14 +131,13 @@ def test_the_record_says_how_long_each_stage_took(tmp_path):
     assert told == ["reading", "drawing", "the page is there\n", "reading", "writing figures"]
 
 
-def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_no_slips(model, tmp_path):
+def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_no_slips(tmp_path):
     paths = ("/somewhere/else/MiniLM/", "gum:/somewhere/gum", "../models/own", "org/name", "tales:100")
     assert [*map(short_name, paths)] == ["MiniLM", "gum", "own", "org/name", "tales:100"]
     small = Transformer(TransformerConfig(decoder=replace(LLAMA, n_layers=1)))
-    for at, models in enumerate(({"/a/path/tiny": model}, {"a": small}, {"a": model, "b": small})):
-        facts = written(
-            tmp_path / str(at), Page("What?", ["short"], [], definitions=[("n", "how many")]), models, seed=7
-        )
+    defining = Page("What?", ["short"], [], definitions=[("n", "how many")])
+    for at, models in enumerate(({"/a/path/tiny": MODEL}, {"a": small}, {"a": MODEL, "b": small})):
+        facts = written(tmp_path / str(at), defining, models, seed=7)
         source = (tmp_path / str(at) / "report.html").read_text("utf-8")
         assert slips(source) == []
         contents = re.findall(r'href="#([^"]+)"', source.split("</nav>")[0])

@@ -16,21 +16,24 @@ from analyses.reading.examples import Head, word_patterns
 from analyses.reading.windows import Reading, Window
 from analyses.scoring.choices import Items
 from analyses.scoring.collectors import measured
-from analyses.scoring.relations import CLASSES, NEAREST, OFFSETS, edges
 from analyses.scoring.rules import (
     BEATS,
+    CLASSES,
     FAILS,
+    NEAREST,
     NO_CHOICE,
     NO_RULE,
+    OFFSETS,
     OTHERS,
     RELATION,
     UNTESTED,
     Chosen,
     Records,
+    edges,
     rules_table,
 )
 from interp import AnnotatedText, Transformer
-from interp.patterns.tags import TagRows, TagTotals
+from interp.patterns.tags import TagTotals, tag_sides
 from models.planted import Planted, noise
 from models.stories import stories
 
@@ -236,7 +239,7 @@ def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31, *, ordered: bool = 
     totals = TagTotals(4, pairs, causal=True)
     asking = totals.asking(tags, torch.ones_like(tags))
     allowed = visible & (torch.arange(n) != torch.arange(n)[:, None])
-    sides = TagRows(totals.bins, pattern, allowed, tags, asking).with_first
+    sides, _ = tag_sides(totals.bins, pattern, allowed, tags, asking)
     totals.add(torch.arange(prompts), sides, asking, visible)
     return totals
 

@@ -8,7 +8,7 @@ from analyses.behaviours import OURS, vocabulary
 from analyses.part_of_speech import TAG_PAIRS, UNIVERSAL_TAGS
 from analyses.scoring.antecedents import PREDICTING_RIVALS
 from analyses.scoring.antecedents import RIVALS as OF_ANTECEDENTS
-from analyses.scoring.relations import NEAREST, OFFSETS, RELATIONS
+from analyses.scoring.rules import NEAREST, OFFSETS, RELATIONS
 from analyses.wording import plain_words
 from analyses.wording.formats import number, percent, whole
 from analyses.wording.plain_words import Label

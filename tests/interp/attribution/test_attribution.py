@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
 from interp.attribution import (
+    attribution_by_source,
     composition_scores,
     direct_logit_attribution,
     head_results,
@@ -81,6 +82,9 @@ def test_terms_add_up_to_the_logit_difference(name, side):
             assert found.by_head().shape == found.by_head("cross").shape == (2, 4, 3)
             assert found.by_head("cross").abs().min() > 0
             assert_close(found["decoder.1.cross_head.2"], found.by_head("cross")[1, 2])
+            sources = attribution_by_source(found, "cross")
+            assert_close(sources.nansum(2), found.by_head("cross"))
+            assert torch.equal(sources[0, 0].isnan().T, ~SOURCE.mask)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "no positions"])

@@ -7,8 +7,7 @@ import pytest
 import torch
 from covering import pairwise
 
-from analyses import part_of_speech, position
-from analyses.tasks import gender_pairs
+from analyses import coreference, part_of_speech, position
 from interp import Transformer
 from interp.patching import Pairs, logit_difference, sweep, top_cells
 from interp.patching.search import _Race
@@ -22,7 +21,7 @@ TIE = 0.02
 
 def task_pairs(task: str, model: Transformer) -> Pairs:
     return {
-        "name-gender": lambda: gender_pairs._task(model, 24, 0, gender_pairs._one_person, "name-gender", ""),
+        "name-gender": lambda: coreference._task(model, 24, 0, coreference._one_person, "name-gender", ""),
         "agreement-adjacent": lambda: part_of_speech._agreement(model, 24, 0, task, ""),
         "repeat": lambda: position._broken_repeat(model, 12, 0, "repeat", ""),
     }[task]().pairs

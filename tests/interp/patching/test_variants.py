@@ -5,7 +5,7 @@ import torch
 from tiny import VARIANTS, pairs_of_two, ragged_pairs, rows, two_stacks, variant
 
 from interp import put, run
-from interp.attribution import composition_scores, direct_logit_attribution
+from interp.attribution import attribution_by_source, composition_scores, direct_logit_attribution
 from interp.patching import ablate, attribution_patching, logit_difference, sweep, top_cells
 from tests.interp.patching.settings import ATTENTIONS, CELLS, CLOSE, HEADS, PLACES
 
@@ -32,6 +32,7 @@ def test_direct_attributions_add_up(name):
     logits = 2.0 * torch.atanh(capped / 2.0)  # attributed are logits before their cap
     found = direct_logit_attribution(model, batch, right, wrong)
     torch.testing.assert_close(found.values.sum(0), logits[prompt, right] - logits[prompt, wrong], **CLOSE)
+    torch.testing.assert_close(attribution_by_source(found).nansum(2), found.by_head(), **CLOSE)
     scores = composition_scores(model).nan_to_num()
     assert 0 < scores.max() <= 1 + 1e-9
 

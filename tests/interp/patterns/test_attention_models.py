@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from interp.patterns import choice_models, mixtures
-from interp.patterns.visible_keys import VisibleKeys
+from interp.patterns.attention_models import VisibleKeys, fit_logit, fit_mixture, logit_gain, mixture_gain
 
 N_MARKS = 5
 
@@ -66,7 +65,7 @@ def test_no_other_weights_are_more_likely():
     """Scipy, in float64 and without EM, finds the same maximum."""
     seen = random_rows(100, n_heads=2)
     parts, has, attention = (each.double().numpy() for each in (*parts_of(seen), seen.attention))
-    found, row = mixtures.fit(seen, tolerance=1e-6, steps=3000).double().numpy(), seen.row.numpy()
+    found, row = fit_mixture(seen, tolerance=1e-6, steps=3000).double().numpy(), seen.row.numpy()
     for head in range(2):
 
         def cost(point: np.ndarray, head: int = head) -> float:
@@ -80,7 +79,7 @@ def test_no_other_weights_are_more_likely():
 def test_heads_are_fitted_as_each_would_be_alone():
     seen = random_rows(n_heads=4)
     alone = [giving(seen, seen.attention[:, [head]]) for head in range(4)]
-    for fit in (mixtures.fit, choice_models.fit):
+    for fit in (fit_mixture, fit_logit):
         one_by_one = torch.cat([fit(each) for each in alone], 1)
         torch.testing.assert_close(fit(seen), one_by_one, atol=1e-3, rtol=1e-3)
 
@@ -92,18 +91,18 @@ def test_kl_below_uniform_is_what_both_models_are_measured_by():
     exact = giving(seen, torch.exp(seen.marks.float() @ weights) * seen.uniform[:, None])
     whole = exact.below_uniform()
     assert (whole.sum(0) > 1).all()
-    torch.testing.assert_close(choice_models.closer(exact, weights), whole, atol=1e-3, rtol=1e-4)
-    torch.testing.assert_close(choice_models.closer(exact, 0 * weights), 0 * whole, atol=1e-3, rtol=0)
+    torch.testing.assert_close(logit_gain(exact, weights), whole, atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(logit_gain(exact, 0 * weights), 0 * whole, atol=1e-3, rtol=0)
     planted = torch.rand(N_MARKS + 1, 3, generator=torch.Generator().manual_seed(5))
     other = giving(seen, mixed(seen, planted))
-    torch.testing.assert_close(mixtures.closer(other, planted), other.below_uniform(), atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(mixture_gain(other, planted), other.below_uniform(), atol=1e-3, rtol=1e-4)
     alike = giving(seen, seen.uniform[:, None].expand(-1, 3))
     torch.testing.assert_close(alike.below_uniform(), 0 * whole, atol=1e-3, rtol=0)
 
 
 def test_logits_are_those_that_scipy_finds():
     seen = random_rows(80, n_heads=2)
-    weights = choice_models.fit(seen, penalty=1e-2, tolerance=1e-9).double().numpy()
+    weights = fit_logit(seen, penalty=1e-2, tolerance=1e-9).double().numpy()
     marks, row = seen.marks.double().numpy(), seen.row.numpy()
     uniform, attention = seen.uniform.double().numpy(), seen.attention.double().numpy()
     for head in range(2):

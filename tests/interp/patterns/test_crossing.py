@@ -7,9 +7,9 @@ import torch
 from scipy import stats
 from torch.testing import assert_close
 
-from interp.patterns.crossing import MEASURES, Crossing, score
+from interp.patterns.positional import CROSSING, Crossing, score_crossing
 
-_, ENTROPY, _, MONOTONICITY = range(len(MEASURES))
+_, ENTROPY, _, MONOTONICITY = range(len(CROSSING))
 
 
 def crossing(n_queries: int, n_keys: int, *, specials: int = 0, padding: int = 0) -> Crossing:
@@ -22,7 +22,7 @@ def looking_at(keys: list[int], n_keys: int) -> torch.Tensor:
 
 
 def means(pattern: torch.Tensor, rows: Crossing, **how: bool) -> tuple[list[float], list[float]]:
-    sums, counts = score(pattern, rows, **how)
+    sums, counts = score_crossing(pattern, rows, **how)
     return (sums / counts)[0, 0].tolist(), counts[0, 0].tolist()
 
 
@@ -72,6 +72,6 @@ def test_padding_changes_nothing(removed):
     behind = [torch.cat([part, part.new_zeros(1, 2)], 1) for part in (rows.scored, rows.target, rows.source)]
     padded = torch.zeros(1, 3, 9, 7, dtype=torch.float64)
     padded[:, :, :7, :5] = alone
-    scores = (score(*each, sink_removed=removed) for each in ((alone, rows), (padded, Crossing(*behind))))
+    scores = (score_crossing(*each, sink_removed=removed) for each in ((alone, rows), (padded, Crossing(*behind))))
     for one, other in zip(*scores, strict=True):
         assert_close(one, other)

@@ -12,7 +12,7 @@ from benchmarks.planted import compose
 from benchmarks.planted import planted_texts as texts
 from interp.config import NoNorm
 from interp.patterns import Null, Rows, nulls, positional, selection
-from interp.patterns.tags import TagRows, TagTotals
+from interp.patterns.tags import TagTotals, tag_sides
 
 GENERATOR = torch.Generator()
 
@@ -137,7 +137,7 @@ class TestCalibration:
         allowed = rows.visible & (torch.arange(n) != torch.arange(n)[:, None])
         totals = TagTotals(heads, [(0, 1), (1, 2)], causal=True)
         asking = totals.asking(tags, torch.ones_like(tags))
-        sides = TagRows(totals.bins, pattern, allowed, tags, asking).with_first
+        sides, _ = tag_sides(totals.bins, pattern, allowed, tags, asking)
         totals.add(torch.arange(prompts), sides, asking, rows.visible)
         p = totals.null.test(totals.finish().scores)
         for column in p.T:

@@ -12,10 +12,10 @@ from worded import worded
 
 from analyses import coreference, part_of_speech
 from analyses.part_of_speech import RELATIONS, TAG_PAIRS
-from analyses.reading.attended import Attended
+from analyses.reading.inputs import Attended
 from analyses.reading.windows import Batch, Reading, Window
 from analyses.scoring.choices import Choices, Items
-from analyses.scoring.relations import WAYS, edges
+from analyses.scoring.rules import WAYS, edges
 from interp import AnnotatedText, InputError, Mention, StackConfig, TokenBatch, Transformer, TransformerConfig
 from interp.patterns import Rows, nulls, positional, selection
 from interp.patterns.rows import Sink

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from analyses import cross_attention, part_of_speech, position
+from analyses import part_of_speech, position
 from analyses.labels import label
 from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Reading
@@ -41,8 +41,8 @@ def model(request):
     ).build()
 
 
-def table(model, heads: Heads, module=position, **how: object):
-    (rows,) = collect(Reading(model, texts(), heads=heads), [module.Collector(model, heads=heads, **how)])
+def table(model, heads: Heads, collector=position.Collector, **how: object):
+    (rows,) = collect(Reading(model, texts(), heads=heads), [collector(model, heads=heads, **how)])
     return rows.table()
 
 
@@ -53,7 +53,7 @@ def value(table, head: int, measure: str) -> float:
 def test_each_kind_of_attention_is_named_and_has_its_paper_values(model):
     *stacks, crossing = Heads.every(model)
     encoder, decoder = (table(model, heads, n_untrained=0) for heads in stacks)
-    crossing = table(model, crossing, cross_attention)
+    crossing = table(model, crossing, position.CrossingCollector)
     assert value(encoder, 0, "next-token") == pytest.approx(1, abs=1e-3)
     assert set(encoder["stack"]) == {"encoder"}
     assert value(decoder, 0, "previous-token") == pytest.approx(1, abs=1e-3)
@@ -72,7 +72,7 @@ def test_each_kind_of_attention_is_named_and_has_its_paper_values(model):
 def test_syntax_is_found_in_the_encoder_alone(model):
     # in the decoder a verb stands two back; only the first noun of four sees no word but its adjective
     for heads, expected in zip(Heads.every(model), (1, 1 / 4), strict=False):
-        rows = table(model, heads, part_of_speech, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
+        rows = table(model, heads, part_of_speech.Collector, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
         assert value(rows, 1, "relation:amod:head->dependent") == pytest.approx(expected)
 
 
