@@ -19,7 +19,8 @@ from interp.patterns.totals import GroupSums
 
 # A row shared alike has no order to permute; what float32 leaves of its variance is this little of its squares.
 _ROUNDING = 1e-6
-Words, Bins = Bool[Tensor, "item word"], Int[Tensor, "item word"]
+Words = Bool[Tensor, "item word"]
+Bins = Int[Tensor, "item word"]
 
 
 @dataclass
