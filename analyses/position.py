@@ -102,6 +102,12 @@ MEASURES = (
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
+def masks(*, causal: bool) -> dict[str, positional.Mask]:
+    """By measure, what is claimed of the text itself."""
+    asked = BEHAVIOUR.asked(causal=causal)
+    return {measure.name: measure.mask for measure in asked if measure.mask and not measure.corpus}
+
+
 class Collector(Scoring):
     """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
 
@@ -115,14 +121,14 @@ class Collector(Scoring):
         super().__init__(model, BEHAVIOUR.name, heads)
         self.model, self.seed, self.repeats = model, seed, repeats
         self.seeds = range(whole_number("seed", seed), seed + n_untrained)  # of the untrained models
-        self.names = positional.measures(self.heads.causal)
-        self.sums = Readings(self.heads, [_BY_NAME[name] for name in self.names])
+        self.masks = masks(causal=self.heads.causal)
+        self.sums = Readings(self.heads, [_BY_NAME[name] for name in (*self.masks, *positional.SPREAD)])
         self.modes = positional.Modes.empty(self.heads.count, positional.N_MODES)
         self.drawn: list[tuple[bytes, Window]] = []
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        questions = positional.Questions(batch.rows, causal=self.heads.causal)
+        questions = positional.Questions(batch.rows, self.masks)
         heads, uniform = questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
         self.sums.add_prompts(batch.groups, heads, uniform)
         self.modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))

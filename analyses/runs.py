@@ -17,7 +17,7 @@ from analyses.execution.output import MAKER, RUN, SUMS, UNFINISHED
 from analyses.execution.provenance import SCHEMA, digest
 from interp.bounded_files import LARGEST_WHOLE, whole
 from interp.errors import InputError, InputWarning, inside
-from interp.training import record
+from interp.training import state
 
 _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json, those that are read here
     "files": (lambda value: _is_list_of(value, str), "a list of names"),
@@ -188,7 +188,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     try:
         if not folder.is_dir():
             raise InputError(f"{'a file' if folder.exists() else 'no such directory'}; {expected}")
-        if (folder / record.METRICS).is_file():
+        if (folder / state.METRICS).is_file():
             raise InputError("a training run, which has no tables: interp over-training makes some of it")
         if not (folder / RUN).exists():
             raise InputError(f"no {RUN} is in it; {expected}")

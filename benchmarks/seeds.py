@@ -15,7 +15,7 @@ from typing import Any
 from analyses.over_training import measures
 from benchmarks.console import arguments
 from interp import InputError
-from interp.training import record
+from interp.training import state
 from models import load
 
 HEADS = ("previous-token", "induction", "antecedent")
@@ -28,7 +28,7 @@ def ended(run: Path) -> dict[str, Any]:
         InputError: the directory is no run, or there is nothing to tell what its heads do.
     """
     numbers: dict[str, Any] = {}
-    for line in record.read(run):
+    for line in state.read_metrics(run):
         numbers |= line
     if "step" not in numbers:
         raise InputError(f"{run} is no training run: expected metrics.jsonl, as interp train writes it into its --out")

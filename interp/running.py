@@ -10,28 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from interp.config import TransformerConfig
+from interp.config import StackConfig, TransformerConfig
 from interp.display import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
-from interp.model import (  # noqa: F401
-    Model,
-    Site,
-    Tokens,
-    as_batch,
-    as_batches,
-    as_target,
-    check_model,
-    matching,
-    split_name,
-    target_tokenizer,
-    texts_of,
-)
+from interp.model import Model, Site, Tokens, as_batches, check_model, matching, split_name
 from interp.tap import UNTAPPED, AllSeen, Edit, Tap
 from interp.tokens import TokenBatch, Tokenizer, said_of
 
+_TRIED = 16  # tokens of the text that is tried for numbers that are not finite
 Edits = Mapping[str, Change | SelectiveEdit]  # by a site's name or a glob
 
 
@@ -282,3 +271,32 @@ def edited(model: Model, edit: Edits) -> Edited:
         raise InputError("expected edits by site ({'decoder.1.attn.z': zero(head=7)}), got none")
     matching(model, [*edit])
     return Edited(model, edit)
+
+
+def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | None = None) -> None:
+    """Refuse a model that computes NaN or infinity: the first such site is named, and the weight, if it is one already.
+
+    `tokens` and `target` are ids without padding; by default a few random ones.
+    """
+    check_model(model)
+    first, last = next(iter(model.config.stacks.values())), model.config.last
+    tokens = _random_ids(first) if tokens is None else tokens
+    if len(model.config.stacks) > 1 and target is None:
+        target = _random_ids(last)
+    named = model.named_parameters() if isinstance(model, nn.Module) else ()
+    for site, value in run(model, tokens, tuple(model.sites), target=target).activations.items():
+        infinite = value.isposinf() if site.endswith(".scores") else value.isinf()  # what is masked scores -infinity
+        nan = value.isnan()
+        if bool((nan | infinite).any()):
+            kind = "NaN" if bool(nan.any()) else "infinite numbers"
+            is_low = model.dtype in {torch.float16, torch.bfloat16}
+            check = "what would be measured is undefined; check the weights and config.json"
+            advice = "load it as torch.float32" if is_low else check
+            weights = (name for name, weight in named if not bool(weight.isfinite().all()))
+            cause = f"the weight {name} is not finite, so " if (name := next(weights, None)) else ""
+            raise InputError(f"{cause}{site} holds {kind}, computed in {model.dtype}: {advice}")
+
+
+def _random_ids(config: StackConfig) -> Tensor:
+    size = (1, min(_TRIED, config.n_ctx))
+    return torch.randint(config.d_vocab, size, generator=torch.Generator().manual_seed(0))

@@ -190,14 +190,13 @@ def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarra
 def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Outcome:
     """Mean attention distance of every head, in tokens; `head` -1 is the mean of its layer."""
     tokenizer_of(model, unfinished=False)
-    causal = model.config.last.causal
     layers, heads = model.config.n_layers, model.config.n_heads
     totals = Totals.empty(layers * heads + 1, 1)
     reading = Reading(model, list(stories(_READ_STORIES, seed + 2)) if corpus is None else corpus)
-    column = positional.measures(causal=causal).index("distance")
+    column = positional.SPREAD.index("distance")
     for batch in reading:
         pattern = torch.cat([batch.pattern, batch.rows.uniform], 1)  # uniform attention is one more head
-        sums = positional.Questions(batch.rows, causal=causal).read(pattern)["kept"]
+        sums = positional.Questions(batch.rows, {}).read(pattern)["kept"]
         totals.add(batch.groups, sums.scores[..., column, None], sums.counts[..., column, None])
     refuse_unread(reading.counts, "the generated stories" if corpus is None else "the corpus")
     scores, rows = totals.scores[..., 0].numpy(), totals.weights[..., 0].numpy()

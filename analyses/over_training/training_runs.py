@@ -23,7 +23,7 @@ from analyses.over_training.observe import DRAWN, by_kind, measures
 from analyses.wording.formats import counted
 from analyses.wording.head_names import HEAD
 from interp import InputError, Model
-from interp.training import record, state
+from interp.training import state
 from models.sources import LENS, directory_of
 
 COLUMNS = ["run", "step", "measure", "stack", "attention", "layer", "head", "value", "baseline"]
@@ -65,7 +65,9 @@ def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progr
     """
     if not folder.is_dir():
         raise InputError(f'no directory "{folder}": give one that interp train wrote')
-    lines = [line for line in record.read(folder) if isinstance(line, dict) and isinstance(line.get("step"), int)]
+    lines = [
+        line for line in state.read_metrics(folder) if isinstance(line, dict) and isinstance(line.get("step"), int)
+    ]
     snapshots = sorted(each for each in folder.glob("steps/*") if each.name.isdecimal() and each.is_dir())
     if not lines and not snapshots:
         raise InputError(
@@ -92,7 +94,7 @@ def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progr
     table = pd.DataFrame([row for line in lines for row in _rows(line)], columns=COLUMNS).assign(run=name)
     table = table.astype({"layer": "Int64", "head": "Int64", "baseline": float, "value": float})
     table = table.sort_values("step", kind="stable", ignore_index=True)
-    metrics = folder / record.METRICS
+    metrics = folder / state.METRICS
     sha256 = digest([metrics.read_bytes()]) if metrics.is_file() else None
     return Run(name, table, source, folder, sha256, phases(folder), left_out)
 
@@ -156,7 +158,7 @@ def known(name: str, model: Model) -> Run | None:
     folder = directory_of(name).resolve()
     is_snapshot = folder.parent.name == "steps" and folder.name.isdecimal()
     for each in [folder.parents[1]] if is_snapshot else [folder, folder / "training" / folder.name]:
-        if (each / record.METRICS).is_file():
+        if (each / state.METRICS).is_file():
             try:
                 run = read_run(each, each.name, None)
             except InputError:  # somebody else's metrics.jsonl, or one that is damaged: a report can do without

@@ -20,11 +20,11 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer, Transformer
-from interp.finite import check_finite
+from interp.model import target_tokenizer
 from interp.patterns import group_of
 from interp.patterns.one_attention import FewRows, NormWeighted, read_patterns
 from interp.patterns.rows import Pattern, rows_at
-from interp.running import target_tokenizer
+from interp.running import check_finite
 from interp.tokens import Pieces
 
 AnyModel = TypeVar("AnyModel", bound=Model)

@@ -24,7 +24,7 @@ from analyses.wording.formats import number
 from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model
 from interp.errors import inside, whole_number
-from interp.finite import check_finite
+from interp.running import check_finite
 
 Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
 UNNAMED = "a model"

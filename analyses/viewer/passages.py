@@ -30,7 +30,7 @@ from analyses.scoring.asked_words import asks
 from analyses.wording.head_names import Place
 from interp import AnnotatedText, InputError, Model, Run
 from interp.display import so_many
-from interp.running import check_model
+from interp.model import check_model
 
 HeadName = tuple[str, str, int, int]  # what a `Place` holds
 

@@ -21,10 +21,10 @@ from analyses.execution import output
 from analyses.execution.provenance import recorded
 from interp import AnnotatedText, StackConfig, Tokenizer, Transformer, TransformerConfig
 from interp.config import Gated, RMSNorm, Rotary
-from interp.finite import check_finite
 from interp.initialisation import initialise
 from interp.patching.pair_files import read_columns
-from interp.training import record, state, token_arrays
+from interp.running import check_finite
+from interp.training import state, token_arrays
 from models import load, save
 from models.recipes import read as read_recipe
 from models.recipes.text_sources import Generated, Paired, StoredTexts, Text
@@ -184,7 +184,7 @@ def _same_tokens(folder: Path) -> None:
 
 def _record(folder: Path) -> None:
     with_sample = [{"step": step, "held_out/loss": 1.0 / step, "sample": "w1 w2"} for step in (1, 2, 3)]
-    (folder / record.METRICS).write_text("".join(f"{json.dumps(line)}\n" for line in with_sample))
+    (folder / state.METRICS).write_text("".join(f"{json.dumps(line)}\n" for line in with_sample))
 
 
 def _texts(folder: Path) -> None:
@@ -238,7 +238,7 @@ READERS: Mapping[str, Reader] = {
     "token array": Reader("text.tokens", _same_tokens, _same_tokens, writes=True),
     "note of a token array": Reader("text.tokens.json", _same_tokens, _same_tokens, writes=True),
     "generated texts": Reader("stories.texts", _same_texts, _same_texts),
-    "metrics of a training": Reader(record.METRICS, _record, record.read),
+    "metrics of a training": Reader(state.METRICS, _record, state.read_metrics),
     "training text": Reader("plain.txt", _copies("plain.txt"), _texts),
     "training pairs": Reader("paired-words.tsv", _copies("paired-words.tsv"), _paired),
 }

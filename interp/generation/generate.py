@@ -11,10 +11,9 @@ from torch import Tensor
 
 from interp.attention import Growing
 from interp.errors import InputError, whole_number
-from interp.finite import check_finite
 from interp.generation.written import Watch, Written
 from interp.model import Model, Tokens, as_batch, as_batches, check_model
-from interp.running import Edited, Edits
+from interp.running import Edited, Edits, check_finite
 from interp.tap import Tap
 from interp.tokens import Continued, TokenBatch, text_positions
 from interp.transformer import Transformer

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from interp.display import Shown, so_many
 from interp.errors import InputError, inside
-from interp.model import Model
+from interp.model import Model, as_batch, as_target, check_model, target_tokenizer
 from interp.patching import pair_files
 from interp.patching.pair_files import COLUMNS, FIXED, POSITION, Columns, NamedPlaces, Place, each_place, position_of
-from interp.running import as_batch, as_target, check_model, target_tokenizer
 from interp.tokens import Span, TokenBatch, Tokenizer, said_of
 
 _NAMES = (

@@ -10,6 +10,7 @@ In cross-attention queries are positions of the target and keys of the source, s
 measure is a mean over eligible rows too, but `monotonicity`, which is a number a text.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,22 +28,15 @@ N_MODES = 2 * MODE_RANGE + 1
 CROSSING = ("first-token", "entropy", "diagonal", "monotonicity")  # the measures of cross-attention
 _FEWEST = 3  # rows of a text below which a rank correlation says nothing
 
+SPREAD = ("distance", "entropy")  # of which no key is claimed
+
 Claims = Bool[Tensor, "prompt query key"]
+Mask = Callable[[Rows], Claims]
 
 
 def offset_name(offset: int) -> str:
     """The measure's name: the nearest neighbours have their own."""
     return {-1: "previous-token", 1: "next-token"}.get(offset, f"offset:{offset}")
-
-
-def offsets(causal: bool) -> tuple[int, ...]:
-    """The offsets that a stack can show: a causal one sees no key after the query."""
-    return tuple(offset for offset in OFFSETS if offset < 0 or not causal)
-
-
-def measures(causal: bool) -> list[str]:
-    """Names of the measures in the order in which `Questions.read` returns them."""
-    return [*map(offset_name, offsets(causal)), "first-token", "self", "duplicate-token", "distance", "entropy"]
 
 
 # Which keys satisfy a measure (`prompt query key`), whether a row sees them or not.
@@ -80,18 +74,22 @@ class Questions:
     position, are not eligible.
     """
 
-    def __init__(self, rows: Rows, *, causal: bool):
-        around = [near(rows, offset) for offset in offsets(causal)]
-        self.first = Claimed(rows, [first_token(rows)])  # to which special tokens are keys as others are
-        self.content = Claimed(rows, [*around, near(rows, 0), earlier_copies(rows)], content=True)
-        self.spread = _Spread(rows)
+    def __init__(self, rows: Rows, masks: Mapping[str, Mask]):
+        """Ask what measures claim, by name. To the first token special tokens are keys as others are."""
+        self.names = [*masks, *SPREAD]
+        self.order, self.parts = [], []
+        for special in (False, True):
+            names = [name for name, mask in masks.items() if (mask is first_token) == special]
+            self.order += names
+            if names:
+                self.parts.append(Claimed(rows, [masks[name](rows) for name in names], content=not special))
+        self.order += SPREAD
+        self.parts.append(_Spread(rows))
 
     def read(self, pattern: Pattern, sink: Sink | None = None) -> dict[str, Sums]:
-        """The sums of both readings, measures in the order of `measures`; `sink` is the pattern's own, if known."""
+        """The sums of both readings, measures in the order of `names`; `sink` is the pattern's own, if known."""
         sink = Sink.of(pattern) if sink is None else sink
-        parts = [part.read(pattern, sink) for part in (self.content, self.first, self.spread)]
-        n_offsets = self.content.claims.shape[1] - 2
-        order = [*range(n_offsets), n_offsets + 2, n_offsets, n_offsets + 1, n_offsets + 3, n_offsets + 4]
+        parts, order = [part.read(pattern, sink) for part in self.parts], [*map(self.order.index, self.names)]
         return {name: Sums.joined([part[name] for part in parts], order) for name in parts[0]}
 
 

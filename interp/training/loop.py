@@ -16,8 +16,7 @@ from interp.training import state
 from interp.training.objectives import Examples, Mixed, Source
 from interp.training.parallel import Parallel, joined
 from interp.training.plan import Plan
-from interp.training.record import METRICS, Record
-from interp.training.state import Directory, Save
+from interp.training.state import METRICS, Directory, Record, Save
 from interp.training.steps import Learner, Step, held_out_losses, summed_loss
 from interp.training.stops import unstopped
 from interp.transformer import Transformer

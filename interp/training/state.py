@@ -1,11 +1,12 @@
-"""What does a run need to go on as if it had never stopped? Weights, moments and the step, in one file."""
+"""What does a run keep? Weights, moments and the step, to go on as if it had never stopped; and its numbers by step."""
 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.training.parallel import shared_as, whole
-from interp.training.record import METRICS
 from interp.training.whole_files import check_kind, check_owner, drafting, replacing, sweep
 from interp.transformer import Transformer
 
 FILE = "state.safetensors"
+METRICS = "metrics.jsonl"  # numbers by step, a line of JSON each
 MODEL = "model"  # what its draft is called
 OURS = {FILE, METRICS, MODEL, "recipe.toml", "run.json"}  # what is written to `out` by way of a draft
 Save = Callable[[Transformer, Path], None]
@@ -169,3 +170,40 @@ class Directory:
         if self._saved is None:
             return "no state was saved yet"
         return f"the last good state is {self._state}, after step {self._saved}"
+
+
+class Record:
+    """Numbers by step, in `metrics.jsonl`; a run that is resumed at `step` takes back what was recorded after it."""
+
+    def __init__(self, out: Path, step: int = 0):
+        self.path = out / METRICS
+        lines = [line for line in read_metrics(out) if line["step"] <= step] if step else []
+        with replacing(self.path) as part:
+            part.write_bytes(b"".join(map(_line, lines)))
+
+    def __call__(self, step: int, numbers: Mapping[str, float], text: str | None = None) -> None:
+        """Record what was measured after `step` steps; a number that is not finite is `null` in the line."""
+        line = {"step": step} | {name: value if isfinite(value) else None for name, value in numbers.items()}
+        end = self.path.stat().st_size
+        try:
+            with self.path.open("ab") as file:
+                file.write(_line(line if text is None else {**line, "sample": text}))
+        except OSError:
+            os.truncate(self.path, end)  # no half line
+            raise
+
+
+def read_metrics(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run so far, up to the first that is damaged."""
+    lines = []
+    with suppress(FileNotFoundError, ValueError, RecursionError):
+        for text in (out / METRICS).read_bytes().splitlines():
+            line = json.loads(text)
+            if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+                break
+            lines.append(line)
+    return lines
+
+
+def _line(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, ensure_ascii=False) + "\n").encode()

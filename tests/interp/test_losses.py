@@ -14,8 +14,8 @@ from analyses.measures.head_tables import Heads
 from analyses.reading.inputs import Pass
 from analyses.report.scaffold import write
 from interp import InputError, Transformer, generate, loss, run, sweep, token_losses
-from interp.finite import check_finite
 from interp.patching import next_token_loss, sweep_by_forward
+from interp.running import check_finite
 from models import load
 
 

@@ -94,9 +94,9 @@ def test_positional_null_is_what_permuted_patterns_score(causal, sink):
     pattern, rows = batch(1, 2, 7, causal=causal)
     many = torch.stack([permuted_content(pattern, rows)[0] for _ in range(6000)]).flatten(0, 1)[None]
     torch.testing.assert_close(many[..., 1:].sum(-1)[0, :2], pattern[0, ..., 1:].sum(-1))
-    questions = positional.Questions(rows, causal=causal)
+    questions = positional.Questions(rows, position.masks(causal=causal))
     own, found = questions.read(pattern)[sink], questions.read(many)[sink].scores[0].unflatten(0, (-1, 2))
-    names = positional.measures(causal)
+    names = questions.names
     for name in ("previous-token", "offset:-3", "self", "duplicate-token"):
         at = names.index(name)
         torch.testing.assert_close(own.null_mean[0, :, at], found[..., at].mean(0), rtol=0.03, atol=0.02, msg=name)
@@ -116,7 +116,8 @@ class TestCalibration:
     def test_positions(self):
         prompts, heads = 64, 400  # enough rows for a sum of skewed ones to be normal
         pattern, rows = batch(prompts, heads, 29, causal=True)
-        found = positional.Questions(rows, causal=True).read(pattern)
+        questions = positional.Questions(rows, position.masks(causal=True))
+        found = questions.read(pattern)
         for sink, sums in found.items():
             null = Null.empty(heads, sums.scores.shape[-1])
             groups = torch.arange(prompts)
@@ -124,7 +125,7 @@ class TestCalibration:
             scores = torch.zeros_like(null.mean)
             scores[:prompts] = sums.scores.double()
             p = null.test(scores)
-            for at, name in enumerate(positional.measures(causal=True)):
+            for at, name in enumerate(questions.names):
                 if name == "entropy" or (name, sink) == ("first-token", "removed"):
                     assert np.isnan(p[:, at]).all()
                 else:

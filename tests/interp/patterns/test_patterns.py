@@ -10,7 +10,7 @@ import torch
 from covering import pairwise
 from worded import worded
 
-from analyses import coreference, part_of_speech
+from analyses import coreference, part_of_speech, position
 from analyses.part_of_speech import RELATIONS, TAG_PAIRS
 from analyses.reading.inputs import Attended
 from analyses.reading.windows import Batch, Reading, Window
@@ -97,7 +97,7 @@ def slow_positions(batch: Batch, causal: bool, sink: str) -> dict[tuple[int, int
         keys = [key for key in range(first, len(row)) if batch.rows.visible[prompt, query, key]]
         real = [key for key in keys if content[prompt][key]]
         values: dict[str, float] = {"distance": sum(row[key] * abs(query - key) for key in keys)}
-        for offset in (*positional.offsets(causal), 0):
+        for offset in (*(each for each in positional.OFFSETS if each < 0 or not causal), 0):
             if 0 <= query + offset < len(row) and query + offset >= first and content[prompt][query + offset]:
                 values["self" if offset == 0 else positional.offset_name(offset)] = row[query + offset]
         if query > 0 and not first:
@@ -121,11 +121,12 @@ CASES = pytest.mark.parametrize(
 @CASES
 def test_positions(causal, start, seed, sink):
     batch = random_batch(causal=causal, start=start, seed=seed)
-    found = positional.Questions(batch.rows, causal=causal).read(batch.pattern)[sink]
+    questions = positional.Questions(batch.rows, position.masks(causal=causal))
+    found = questions.read(batch.pattern)[sink]
     expected = slow_positions(batch, causal, sink)
     for prompt in range(len(LENGTHS)):
         for head in range(HEADS):
-            for at, name in enumerate(positional.measures(causal)):
+            for at, name in enumerate(questions.names):
                 value, count = expected[prompt, head, name]
                 assert found.counts[prompt, head, at] == count, name
                 assert found.scores[prompt, head, at].item() == pytest.approx(value, rel=1e-5, abs=2e-5), name

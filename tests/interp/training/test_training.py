@@ -8,7 +8,7 @@ import torch
 from learners import BOTH, DECODER, ENCODER, model, plan, sources, text, tokenizer, weights
 
 from interp import InputError, Transformer
-from interp.training import Masked, Pairs, Phase, Plan, Windows, record, train
+from interp.training import Masked, Pairs, Phase, Plan, Windows, state, train
 from interp.training.objectives import IGNORED
 from interp.training.parallel import Processes
 from interp.training.steps import summed_loss
@@ -153,7 +153,7 @@ def test_what_is_left_can_be_loaded_and_the_curve_read(tmp_path):
     train(made, sources(), plan(12, evaluate_every=4, sample="w1 w2"), tmp_path, save=save, **more)
     torch.testing.assert_close(weights(load(tmp_path)), weights(made), atol=0, rtol=0)
     assert weights(load(tmp_path / "steps" / "000004")).keys() == weights(made).keys()
-    lines = record.read(tmp_path)
+    lines = state.read_metrics(tmp_path)
     assert [line["step"] for line in lines] == [4, 8, 12] == [each.step for each in told]
     assert lines[-1]["model/size"] == 16
     assert lines[-1]["model/none"] is None
@@ -170,7 +170,7 @@ def test_a_report_is_of_the_steps_since_the_last(tmp_path):
     for every in (1, 4):
         ours = Plan((Phase(8, 4, 9),), warmup=1, evaluate_every=every)
         train(model(), {"text": WINDOWS}, ours, tmp_path / str(every), save=save)
-        losses[every] = [line["loss"] for line in record.read(tmp_path / str(every))]
+        losses[every] = [line["loss"] for line in state.read_metrics(tmp_path / str(every))]
     assert losses[4] == pytest.approx([sum(losses[1][:4]) / 4, sum(losses[1][4:]) / 4])
 
 

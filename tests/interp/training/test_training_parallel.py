@@ -10,7 +10,7 @@ from learners import BOTH, DECODER, STACK, ended, leftovers, model, plan, proces
 
 from interp import InputError
 from interp.config import Buckets
-from interp.training import Pairs, Phase, Plan, Windows, record, state, train
+from interp.training import Pairs, Phase, Plan, Windows, state, train
 from models import load, save
 
 PAIRS = {"pairs": Pairs([([5, 6, 7], [7, 6, 5, 1]), ([8, 9], [9, 8, 1]), ([3, 4, 5, 6], [2])], start=0)}
@@ -58,7 +58,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path, how):
     expected = alone(tmp_path / "one", clipped, held_out=held, measures=size)
     close(together(tmp_path / "two", how, clipped, held_out=held, measures=size), expected)
     close(weights(load(tmp_path / "two")), weights_in(tmp_path / "one"))
-    one, two = record.read(tmp_path / "one"), record.read(tmp_path / "two")
+    one, two = state.read_metrics(tmp_path / "one"), state.read_metrics(tmp_path / "two")
     assert [line.keys() for line in one] == [line.keys() for line in two]
     for name in ("loss", "held_out/text", "size"):
         assert [line[name] for line in two] == pytest.approx([line[name] for line in one], abs=1e-6)

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from interp import InputError
-from interp.training import Plan, record, state, train
+from interp.training import Plan, state, train
 from models import load, save
 
 MOMENT = "moments/stacks.decoder.embed.token.weight/exp_avg"
@@ -63,7 +63,7 @@ def test_a_run_that_is_resumed_ends_with_the_weights_of_one_that_never_stopped(t
     with pytest.raises(Stop):
         go(tmp_path / "parts", ours, tell=stop)
     goes_on(tmp_path / "parts", ours)
-    lines = [record.read(tmp_path / name) for name in ("whole", "parts")]
+    lines = [state.read_metrics(tmp_path / name) for name in ("whole", "parts")]
     for line in [*lines[0], *lines[1]]:
         line.pop("tokens_per_second")
     assert lines[0] == lines[1]
@@ -155,7 +155,7 @@ def test_a_state_that_does_not_fit_leaves_the_one_before(tmp_path, limit):
 
 
 def test_metrics_that_do_not_fit_stay_whole(tmp_path, limit):
-    ours, place = twelve(), tmp_path / "parts" / record.METRICS
+    ours, place = twelve(), tmp_path / "parts" / state.METRICS
 
     def fill(seen):
         if size := place.stat().st_size:  # the second line fits in part
@@ -167,7 +167,7 @@ def test_metrics_that_do_not_fit_stay_whole(tmp_path, limit):
         go(tmp_path / "parts", ours, measures=fill)
     limit(resource.RLIM_INFINITY)
     assert place.read_text().endswith("}\n")
-    assert [line["step"] for line in record.read(tmp_path / "parts")] == [4]
+    assert [line["step"] for line in state.read_metrics(tmp_path / "parts")] == [4]
     goes_on(tmp_path / "parts", ours)
 
 
