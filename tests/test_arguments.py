@@ -113,7 +113,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "SiteEstimates": lambda: patched(patching.attribution_patching, SITES),
     "TopCells": lambda: patched(patching.top_cells, k=2),
     "Edges": lambda: patched(patching.edge_attribution),
-    "DirectAttribution": lambda: direct_logit_attribution(decoder(), ids(), 1, 2),
+    **dict.fromkeys(["DirectAttribution", "attribution"], lambda: direct_logit_attribution(decoder(), ids(), 1, 2)),
     "LogitLens": lambda: logit_lens(decoder(), ids()),
     "Run": lambda: run(decoder(), ids()),
     # of models

@@ -12,6 +12,7 @@ from analyses.experiments.experiment import Experiment, Outcome, briefly, experi
 from analyses.figures.kinds import plot_from
 from analyses.page.sections import Figure, Part, Section, caveat, link, soft
 from interp import InputError, Model
+from interp.errors import whole_number
 
 
 def _experiment(
@@ -48,6 +49,7 @@ def section(
 
     Where none can be asked of this model there are no sections, and `counted` says why.
     """
+    seed = whole_number("seed", seed)
     sections, short, tables, records, not_asked = [], [], {}, {}, {}
     refused: dict[str, list[str]] = {}  # by reason, the titles of those that could not be asked of this model
     for name in EXPERIMENTS if names is None else names:

@@ -43,6 +43,9 @@ class Unit:
     drawn: Quantity = "gain"  # what gives a figure its colours: the gain, the value as it is, or the value as a ratio
     caption: str = ""  # how such a figure is read, where it shows no gains
 
+    def __post_init__(self):
+        one_of("drawn", self.drawn, Quantity)
+
 
 UNITS = {name: Unit(**declared) for name, declared in DECLARED["units"].items()}
 RANKED = tuple(name for name, unit in UNITS.items() if unit.ranked)
