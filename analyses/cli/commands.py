@@ -45,9 +45,9 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
             requested = [*OURS, *(measure for path in measures for measure in read_file(path))]
         model = request.load()
         if training is None:
-            run = training_runs.known(request.model, model)
+            run = training_runs.run_of_model(request.model, model)
         else:
-            run = training_runs.given(training, request.load, seed=request.seed, progress=request.progress)
+            run = training_runs.run_of_folder(training, request.load, seed=request.seed, progress=request.progress)
         options: dict[str, Any] = {"pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
         options |= {"experiments": experiments, "behaviours": requested, "texts": text or (), "training": run}
         report.build(model, frame.corpora(corpus), request.out, **options, **request.named)
@@ -221,7 +221,7 @@ def train(recipe, *, out, resume, changes, device, cache, measures, parallel, qu
             measured=measures,
             parallel=None if parallel is None else parallel.value,
             command=command,
-            told=training.JSON if json else training.NOTHING if quiet else training.LINES,
+            mode=training.JSON if json else training.NOTHING if quiet else training.LINES,
         )
     except KeyboardInterrupt:
         frame.end(training.interrupted(out, command), frame.INTERRUPTED)

@@ -77,7 +77,7 @@ class Inspected:
 def _plain(fact: Fact) -> dict[str, Any]:
     """A fact as JSON has it."""
     values = {field.name: getattr(fact, field.name) for field in fields(fact)}
-    values |= {"words": fact.words._asdict(), "sizes": [asdict(size) for size in fact.sizes], "needed": fact.needed}
+    values |= {"words": fact.words._asdict(), "sizes": [asdict(size) for size in fact.sizes], "needed": fact.is_needed}
     values["rows"] = [{"table": row.table, "key": row.key} for row in fact.rows]
     return values | {"label": fact.name, "name": fact.name, "rung": fact.rung}
 

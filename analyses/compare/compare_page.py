@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyses import figures
 from analyses.behaviours import OURS, vocabulary
-from analyses.compare.comparison import HEADLINE, Comparison, Used
+from analyses.compare.comparison import HEADLINE, Comparison, Usage
 from analyses.figures import measure_name
 from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.page import sections as doc
@@ -36,10 +36,10 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
     }
     deep = {measure_name(each): [cells.get((each, name), "–") for name in names] for each in measures}
     sources = []
-    for each in comparison.used:
-        facts = {"measured": list(each.asked), "stood_in": each.stands_in}
-        facts |= {"documents": len(each.documents), "reporting_documents": each.reporting}
-        sources.append(Source(each.corpus, f"for {', '.join(each.asked)}", facts))
+    for source in comparison.used:
+        facts = {"measured": list(source.asked), "stood_in": source.stands_in}
+        facts |= {"documents": len(source.documents), "reporting_documents": source.reporting}
+        sources.append(Source(source.corpus, f"for {', '.join(source.asked)}", facts))
     unused = [{"name": each.name, "kind": each.kind, "sha256": each.digest} for each in comparison.unused]
     return Page(
         title=f"How do the heads of {listed(names)} compare?",
@@ -145,13 +145,13 @@ def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _behaviour(comparison: Comparison, used: Used, behaviour: str) -> Section:
-    reads, total = comparison.reads, len(used.documents)
+def _behaviour(comparison: Comparison, usage: Usage, behaviour: str) -> Section:
+    reads, total = comparison.reads, len(usage.documents)
     names, schema = [each.name for each in reads], SCHEMAS["compare"]
     rows = comparison.table.loc[comparison.table["behaviour"] == behaviour]
-    counts = map(number, (total, total - used.reporting, used.reporting))
-    blocks: list[doc.Block] = [_SENTENCES["text"].format(used.corpus.title, *counts)]
-    blocks += map(doc.caveat, _caveats(comparison, used, behaviour))
+    counts = map(number, (total, total - usage.reporting, usage.reporting))
+    blocks: list[doc.Block] = [_SENTENCES["text"].format(usage.corpus.title, *counts)]
+    blocks += map(doc.caveat, _caveats(comparison, usage, behaviour))
     cells: list[Sequence[Text] | str] = []
     for measure in HEADLINE[behaviour]:
         if group := rows.loc[rows["measure"] == measure].to_dict("records"):
@@ -164,13 +164,13 @@ def _behaviour(comparison: Comparison, used: Used, behaviour: str) -> Section:
     return Section(OURS[behaviour].title, blocks, behaviour)
 
 
-def _caveats(comparison: Comparison, used: Used, behaviour: str) -> list[str]:
-    texts = [_SENTENCES["stands in"]] * used.stands_in + [_SENTENCES["few"]] * (used.reporting < FEW_DOCUMENTS)
-    for each in comparison.reads:
-        counts = each.counts.get(behaviour, {})
+def _caveats(comparison: Comparison, usage: Usage, behaviour: str) -> list[str]:
+    texts = [_SENTENCES["stands in"]] * usage.stands_in + [_SENTENCES["few"]] * (usage.reporting < FEW_DOCUMENTS)
+    for result in comparison.reads:
+        counts = result.counts.get(behaviour, {})
         tokens, unknown = counts.get("tokens", 0), counts.get("unknown tokens", 0)
         if unknown > UNKNOWN * tokens:
-            texts.append(f"{unknown / tokens:.0%} of the tokens of this text are unknown to {each.name}.")
+            texts.append(f"{unknown / tokens:.0%} of the tokens of this text are unknown to {result.name}.")
     lacking = [each for each in comparison.reads if behaviour in each.left_out]
     return texts + [f"Not measured in {each.name}: {each.left_out[behaviour]}." for each in lacking]
 

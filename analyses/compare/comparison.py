@@ -44,7 +44,7 @@ Say = Callable[[str, int], object]
 
 
 @dataclass(frozen=True)
-class Read:
+class Result:
     """What one model's heads did on the corpora, and what could not be measured in it, with the reason."""
 
     name: str
@@ -59,7 +59,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Used(Serving):
+class Usage(Serving):
     """A corpus, the behaviours that were measured on it, and its documents: all, and those that report."""
 
     documents: set[str] = field(default_factory=set)
@@ -76,8 +76,8 @@ class Comparison:
 
     table: pd.DataFrame
     heads: pd.DataFrame
-    reads: Sequence[Read]
-    used: Sequence[Used]
+    reads: Sequence[Result]
+    used: Sequence[Usage]
     unused: Sequence[Corpus] = ()  # those that an earlier corpus left nothing to
     unserved: Mapping[str, str] = field(default_factory=dict)  # behaviours that no text was read for, and why
     by_ids: bool = False  # whether all models read token ids, whatever their tokenizers
@@ -133,12 +133,12 @@ def compare(
         corpora = [each for each in corpora if of_ids(fewest, each)] or [random_ids(fewest, seed)]
         models = {name: by_ids(model) for name, model in models.items()}
     needs = {name: each.needs for name, each in OURS.items() if behaviours is None or name in behaviours}
-    used = [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
+    usages = [Usage(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
     left_out = dict(unserved(needs, corpora))
     if mute:
         why = f"{listed(mute)} {'has' if len(mute) == 1 else 'have'} no tokenizer, so all models read token ids"
         left_out |= {name: why for name in OURS if name != _WITHOUT_WORDS}
-    reads = [_read(name, model, used, left_out, seed, say) for name, model in models.items()]
+    reads = [_score(name, model, usages, left_out, seed, say) for name, model in models.items()]
     if not any(one.collected.keys() & other.collected.keys() for one, other in combinations(reads, 2)):
         why = dict.fromkeys(f"{read.name}: {reason}" for read in reads for reason in read.left_out.values())
         raise InputError(f"no behaviour could be measured in two of the models. {'; '.join(why)}")
@@ -148,8 +148,8 @@ def compare(
     tested = table[["p", "value_p"]].to_numpy(dtype=float)
     table[["q", "value_q"]] = benjamini_hochberg(tested.reshape(-1)).reshape(tested.shape)
     heads = pd.concat([read.heads for read in reads], ignore_index=True)
-    unused = [corpus for corpus in corpora if corpus.name not in {each.corpus.name for each in used}]
-    return Comparison(table, heads, reads, used, unused, left_out, bool(mute))
+    unused = [corpus for corpus in corpora if corpus.name not in {each.corpus.name for each in usages}]
+    return Comparison(table, heads, reads, usages, unused, left_out, bool(mute))
 
 
 def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> None:
@@ -170,10 +170,10 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
             )
 
 
-def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, str], seed: int, say: Say) -> Read:
+def _score(name: str, model: Model, usage: Sequence[Usage], unserved: Mapping[str, str], seed: int, say: Say) -> Result:
     collected: dict[str, Collected] = {}
     left_out = dict(unserved)
-    for source in used:
+    for source in usage:
         corpus = source.corpus
         reading = Reading(model, corpus, lambda texts, corpus=corpus: say(f"{name}: reading {corpus.name}", texts))
         collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in source.asked]
@@ -191,7 +191,7 @@ def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, 
             else:
                 collected[behaviour] = total
     if not collected:
-        return Read(name, collected, left_out, pd.DataFrame(columns=["model", *HEAD_COLUMNS, "depth", "shows"]))
+        return Result(name, collected, left_out, pd.DataFrame(columns=["model", *HEAD_COLUMNS, "depth", "shows"]))
     tested = with_q([totals.table(seed=seed) for totals in collected.values()])
     tables = [
         table.assign(depth=depth(table["layer"], totals.heads.n_layers), shows=table.index.isin(notable(table).index))
@@ -199,7 +199,7 @@ def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, 
     ]
     heads = pd.concat(tables, ignore_index=True)
     heads.insert(0, "model", name)
-    return Read(name, collected, left_out, heads)
+    return Result(name, collected, left_out, heads)
 
 
 def depth(layer: Any, n_layers: int) -> Any:
@@ -280,23 +280,23 @@ def difference_columns(pairs: Sequence[tuple[Best, Best]], *, seed: int) -> list
     return pd.DataFrame(columns | {"value_p": value.p}).to_dict("records")
 
 
-def _rows(behaviour: str, reads: Sequence[Read], seed: int) -> list[dict[str, Any]]:
+def _rows(behaviour: str, reads: Sequence[Result], seed: int) -> list[dict[str, Any]]:
     bests = [best_heads(read.collected[behaviour]) if behaviour in read.collected else {} for read in reads]
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for read, best in zip(reads, bests, strict=True):
-        depths = read.heads.loc[read.heads["shows"].astype(bool)].groupby("measure")["depth"]
+    for result, best in zip(reads, bests, strict=True):
+        depths = result.heads.loc[result.heads["shows"].astype(bool)].groupby("measure")["depth"]
         counts = {str(name): {"n_heads": len(group), "mean_depth": float(group.mean())} for name, group in depths}
         no_head = {"n_heads": 0, "mean_depth": float("nan")}
         for corpus in dict.fromkeys(head.corpus for head in best.values()):  # whose groups are the same
             names = [measure for measure, head in best.items() if head.corpus == corpus]
             gains = gain_columns([best[name] for name in names], seed=seed)
-            common = [name for name in names if name in bests[0] and read is not reads[0]]
+            common = [name for name in names if name in bests[0] and result is not reads[0]]
             differences = difference_columns([(best[name], bests[0][name]) for name in common], seed=seed)
             for name, gain in zip(names, gains, strict=True):
-                row = {"behaviour": behaviour, "measure": name, "corpus": corpus, "model": read.name}
+                row = {"behaviour": behaviour, "measure": name, "corpus": corpus, "model": result.name}
                 row |= {**best[name].columns, **gain, **counts.get(name, no_head), "reference": reads[0].name}
-                rows[name, read.name] = row
+                rows[name, result.name] = row
             for name, difference in zip(common, differences, strict=True):
-                rows[name, read.name] |= difference
+                rows[name, result.name] |= difference
     measures = dict.fromkeys(measure for best in bests for measure in best)
-    return [rows[name, read.name] for name in measures for read in reads if (name, read.name) in rows]
+    return [rows[name, result.name] for name in measures for result in reads if (name, result.name) in rows]

@@ -53,22 +53,22 @@ def section(
     sections, short, tables, records, not_asked = [], [], {}, {}, {}
     refused: dict[str, list[str]] = {}  # by reason, the titles of those that could not be asked of this model
     for name in EXPERIMENTS if names is None else names:
-        each = EXPERIMENTS[name]
+        study = EXPERIMENTS[name]
         if progress is not None:
             progress(f"experiments: {name}", 0)
         try:
-            outcome = each.measure(model, seed=seed)
+            outcome = study.measure(model, seed=seed)
         except InputError as error:
-            refused.setdefault(str(error), []).append(each.title)
+            refused.setdefault(str(error), []).append(study.title)
             not_asked[name] = str(error)
             continue
         records[name] = {"used": outcome.used, "left_out": outcome.left_out, "refused": outcome.refused}
         table = tables[name] = outcome.table
-        sentence, anchor = each.sentence(outcome), f"experiment-{name}"
+        sentence, anchor = study.sentence(outcome), f"experiment-{name}"
         text = [sentence, " ", soft(outcome.remark)] if outcome.remark else sentence
-        figure = Figure(name, each.plot.draw(table, each.question), each.caption, each.plot.describe(table))
-        sections.append(Section(each.title, [text, figure], anchor))
-        short.append((link(each.title, anchor), briefly(sentence)))
+        figure = Figure(name, study.plot.draw(table, study.question), study.caption, study.plot.describe(table))
+        sections.append(Section(study.title, [text, figure], anchor))
+        short.append((link(study.title, anchor), briefly(sentence)))
     caveats = [f"Not asked of this model: {'; '.join(titles)}: {reason}." for reason, titles in refused.items()]
     none = f"None of the articles’ experiments can be asked of this model: {'; '.join(refused)}."
     return Part(

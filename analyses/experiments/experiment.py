@@ -92,7 +92,7 @@ def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -
     """
     names = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
 
-    def say(where: str, table: pd.DataFrame) -> str:
+    def say(place: str, table: pd.DataFrame) -> str:
         first, values = table.iloc[0], {}
         for name, row in rows.items():
             part = table.query(row["where"], local_dict={"first": first}, engine="python") if "where" in row else table
@@ -100,7 +100,7 @@ def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -
                 best = part.eval(row["largest"], engine="python").idxmax() if "largest" in row else part.index[0]
                 values[name] = RowText(part.loc[[best]].to_dict("records")[0])
         parts = (text for text, each in zip(texts, names, strict=True) if each <= {*values})
-        return "".join(text.format(where=where, **values) for text in parts)
+        return "".join(text.format(where=place, **values) for text in parts)
 
     def sentence(outcome: Outcome) -> str:
         table = outcome.table if "source" in outcome.table else outcome.table.assign(source="")
@@ -171,14 +171,14 @@ def readable(
     source: str,
     left_out: Counter[str],
     texts: Callable[[Item], Iterable[str]],
-    what: str = "prompts",
+    unit: str = "prompts",
 ) -> list[Item]:
     """The items of one source of which the model can use every text; `left_out` counts the others by reason."""
     usable = []
     for item in items:
         reasons = (_unreadable(model, text, source) for text in texts(item))
         if reason := next(filter(None, reasons), None):
-            left_out[f"{what} with {reason}"] += 1
+            left_out[f"{unit} with {reason}"] += 1
         else:
             usable.append(item)
     return usable

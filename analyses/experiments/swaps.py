@@ -68,7 +68,7 @@ def by_swapping(
     tokenizer_of(model)
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
-    left_out, used, refused, tables, swaps = Counter[str](), {}, {}, [pd.DataFrame()], swaps_of(experiment)
+    left_out, counts, refused, tables, swaps = Counter[str](), {}, {}, [pd.DataFrame()], swaps_of(experiment)
     for source in dict.fromkeys(swap.source for swap in swaps):
         try:
             pairs, example = _paired(model, source, [swap for swap in swaps if swap.source == source], left_out)
@@ -88,10 +88,10 @@ def by_swapping(
         }
         whole = ways[0].difference().double().cpu().numpy()
         accuracy = float((torch.cat([way.clean["logit_difference"] for way in ways]) > 0).double().mean())
-        used[source] = len(pairs)
+        counts[source] = len(pairs)
         answered = {"accuracy": accuracy, "accuracy_low": _least(accuracy, len(pairs)), "example": example}
         tables.append(tabulate(pairs, effects, whole).assign(source=source, **answered).filter(columns.split()))
-    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out, refused)
+    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), counts, left_out, refused)
 
 
 def _paired(model: Model, source: str, swaps: Sequence[Swap], left_out: Counter[str]) -> tuple[Pairs, str]:
@@ -156,9 +156,9 @@ def _by_place(pairs: Pairs, effects: Cells, whole: Cells, tokens: Mapping[int, s
     for pair, last in enumerate(pairs.last.cpu().numpy()):
         from_end[:, : last + 1, pair] = effects[:, last::-1, pair]
     share = shares_of(from_end, whole, seed)
-    layer, before = np.unravel_index(np.arange(len(share.n)), from_end.shape[:2])
-    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": share.n})
-    table["token"] = [tokens[-place] for place in before]
+    layer, distance = np.unravel_index(np.arange(len(share.n)), from_end.shape[:2])
+    table = pd.DataFrame({"layer": layer, "place": -distance, **bounded(share), "n": share.n})
+    table["token"] = [tokens[-place] for place in distance]
     first = int((pairs.first_changed.cpu() - pairs.last.cpu()).min())
     return table.loc[(table["place"] >= first) & (share.n > 0)]  # nothing before the subject can carry it
 
@@ -166,11 +166,11 @@ def _by_place(pairs: Pairs, effects: Cells, whole: Cells, tokens: Mapping[int, s
 def _tokens(model: Model, pairs: Pairs) -> dict[int, str]:
     assert model.tokenizer is not None
     names = {}
-    for before in range(int(pairs.last.max()) + 1):
-        column = pairs.last - before
+    for distance in range(int(pairs.last.max()) + 1):
+        column = pairs.last - distance
         rows = column >= 0
         ids = {int(id) for batch in (pairs.clean, pairs.corrupt) for id in batch.ids[rows, column[rows]]}
-        names[-before] = model.tokenizer.label(ids.pop()).strip() if len(ids) == 1 else SUBJECT
+        names[-distance] = model.tokenizer.label(ids.pop()).strip() if len(ids) == 1 else SUBJECT
     return names
 
 
@@ -196,14 +196,14 @@ def measure_adjectives(model: Model, *, seed: int = 0) -> Outcome:
 
     `carried` is its share of the change in a noun's final stream when the adjectives are swapped.
     """
-    left_out, used, tables, rng = Counter[str](), {}, [pd.DataFrame()], random.Random(seed)
+    left_out, counts, tables, rng = Counter[str](), {}, [pd.DataFrame()], random.Random(seed)
     for group in experiment_data("adjectives")["prompts"]:
         source, offered = group["source"], scenes(group, rng)
         usable = readable(model, offered, source, left_out, lambda scene: [" ".join(scene)], "sentences")
         if usable:
-            used[source] = len(usable)
+            counts[source] = len(usable)
             tables.append(_rows(model, usable, group["adjectives"], left_out, seed).assign(source=source))
-    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out)
+    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), counts, left_out)
 
 
 def _rows(model: Model, usable: list[Words], adjectives: list[str], left_out: Counter[str], seed: int) -> pd.DataFrame:
@@ -254,18 +254,18 @@ def _with_other_adjectives(model: Model, scene: Words, adjectives: list[str], se
     choices = [word for word in adjectives if word not in scene]
     for _ in range(_TRIES):
         changed = dict[int, str](zip(_ADJECTIVES, rng.sample(choices, 3), strict=True))
-        other = [changed.get(place, word) for place, word in enumerate(scene)]
-        if _word_tokens(model, other) == _word_tokens(model, scene):
-            return other
+        variant = [changed.get(place, word) for place, word in enumerate(scene)]
+        if _word_tokens(model, variant) == _word_tokens(model, scene):
+            return variant
     return None
 
 
-def _carried(model: Model, scene: Words, other: Words) -> np.ndarray:
+def _carried(model: Model, scene: Words, variant: Words) -> np.ndarray:
     (stack,) = model.config.stacks
     layers = range(model.config.n_layers)
     last = f"{stack}.{layers[-1]}.resid_post"
     sites = [last, *(f"{stack}.{layer}.attn.z" for layer in layers)]
-    out = run(model, batch_of(model, [" ".join(words) for words in (scene, other)]), capture=sites)
+    out = run(model, batch_of(model, [" ".join(words) for words in (scene, variant)]), capture=sites)
     nouns = [_word_tokens(model, scene)[noun][-1] for noun in _NOUNS]
     change = _change(out[last])[nouns]  # noun d_model
     written = torch.cat([_change(head_results(model, out, layer))[nouns] for layer in layers], 1)  # noun cell d_model
@@ -285,7 +285,7 @@ def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
 
     Unambiguous words in the same frames are the controls.
     """
-    tables, used, left_out = [pd.DataFrame()], Counter[str](), Counter[str]()
+    tables, counts, left_out = [pd.DataFrame()], Counter[str](), Counter[str]()
     for group in experiment_data("word-sense")["prompts"]:
         source = group["source"]
         for word in group["words"]:
@@ -297,31 +297,31 @@ def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
             if len({sense for sense, _ in frames}) < 2:
                 left_out[f"of the words (“{word}”, without two senses of two readable frames each)"] += 1
                 continue
-            used[source] += len(frames)
+            counts[source] += len(frames)
             table = _sense_rows(model, word, group, frames, left_out, seed)
             tables.append(table.assign(n=len(frames), source=source, word=word))
-    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out)
+    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), counts, left_out)
 
 
 def _sense_rows(
     model: Model, word: str, group: Mapping[str, Any], frames: list[tuple[str, str]], left_out: Counter[str], seed: int
 ) -> pd.DataFrame:
     source, controls, (senses, texts) = group["source"], group["controls"], zip(*frames, strict=True)
-    known = [
+    usable = [
         control
         for control in controls
         if len(readable(model, texts, source, Counter(), lambda text, end=control: [f"{text} {end}"])) == len(texts)
     ]
-    left_out["control words that cannot be read in all frames"] += len(controls) - len(known)
+    left_out["control words that cannot be read in all frames"] += len(controls) - len(usable)
     roles = {"ambiguous": distances(model, word, texts, senses)}
-    if known:
-        roles["control"] = np.mean([distances(model, control, texts, senses) for control in known], 0)
+    if usable:
+        roles["control"] = np.mean([distances(model, control, texts, senses) for control in usable], 0)
         roles["excess"] = roles["ambiguous"] - roles["control"]
     rows = []
-    for role, (between, within) in roles.items():
-        for layer, gap in enumerate(between - within):
+    for role, (between_senses, within_sense) in roles.items():
+        for layer, gap in enumerate(between_senses - within_sense):
             value, low, high, _ = mean_interval(gap, seed=seed) if not np.isnan(gap).any() else (np.nan,) * 4
-            means = {"between": between[layer].mean(), "within": within[layer].mean()}
+            means = {"between": between_senses[layer].mean(), "within": within_sense[layer].mean()}
             rows.append({"role": role, "layer": layer, **means, "gap": value, "ci_low": low, "ci_high": high})
     return pd.DataFrame(rows)
 
@@ -332,11 +332,11 @@ def distances(
     """1 - cosine of the word's stream in each frame and in frames of other senses, and of its own: means."""
     x = streams(model, [f"{frame} {word}" for frame in frames]).numpy()
     x /= np.linalg.norm(x, axis=-1, keepdims=True)
-    apart = 1 - x @ x.swapaxes(1, 2)  # layer frame frame
-    same = np.equal.outer(*[np.unique(senses, return_inverse=True)[1]] * 2)
+    gap = 1 - x @ x.swapaxes(1, 2)  # layer frame frame
+    same_sense = np.equal.outer(*[np.unique(senses, return_inverse=True)[1]] * 2)
     itself = np.eye(len(senses), dtype=bool)
-    between, within = ((apart * pick).sum(-1) / pick.sum(-1) for pick in (~same, same & ~itself))
-    means = np.stack([between, within])
+    between_senses, within_sense = ((gap * pick).sum(-1) / pick.sum(-1) for pick in (~same_sense, same_sense & ~itself))
+    means = np.stack([between_senses, within_sense])
     if model.tokenizer is not None and len(model.tokenizer.continuation(f" {word}")) > 1:
         means[:, 0] = np.nan
     return means
@@ -355,7 +355,7 @@ def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_m
 def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
     """Cosine of a word's stream with that of one of its kind and of another, by layer: 0 as embedded."""
     tokenizer, data = tokenizer_of(model), experiment_data("companions")
-    rows, used, left_out = [], Counter[str](), Counter[str]()
+    rows, counts, left_out = [], Counter[str](), Counter[str]()
     for triple in data["triples"]:
         words = triple["word"], triple["near"], triple["far"]
         pieces = {len(tokenizer.continuation(f" {word}")) for word in words}
@@ -365,7 +365,7 @@ def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
         texts = [[f"{frame} {word}" for word in words] for frame in data["frames"]]
         usable = [row for row in texts if readable(model, row, triple["source"], left_out, lambda text: [text]) == row]
         if usable:
-            used[triple["source"]] += len(usable)
+            counts[triple["source"]] += len(usable)
             x = [streams(model, side).numpy() for side in zip(*usable, strict=True)]
             x = [side / np.linalg.norm(side, axis=-1, keepdims=True) for side in x]
             near, far = ((x[0] * side).sum(-1) for side in x[1:])  # layer frame
@@ -374,4 +374,4 @@ def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
                 for columns, values in zip(_COSINES, (near, far, near - far), strict=True):
                     row |= zip(columns.split(), mean_interval(values[layer], seed=seed), strict=False)
                 rows.append(row | {"n": len(usable)})
-    return Outcome(pd.DataFrame(rows), used, left_out)
+    return Outcome(pd.DataFrame(rows), counts, left_out)

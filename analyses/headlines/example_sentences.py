@@ -137,17 +137,17 @@ class _Reader:
         text_windows = windows(text, tokenizer_of(self.model, self.kind), n_ctx, Counter())
         return any(asks(measure, window, causal=self.kind.causal) for window in text_windows)
 
-    def rows(self, topic: _Topic, places: Sequence[Place]) -> Iterator[dict[str, Any]]:
+    def rows(self, topic: _Topic, heads: Sequence[Place]) -> Iterator[dict[str, Any]]:
         """The rows of heads that are shown at the same words."""
         passages, measure = self.passages(topic), self.measure(topic)
         choices = [*self._choices(topic, passages, measure)]
         if not choices and measure is not None:
-            yield from self.rows(_Topic(), places)
+            yield from self.rows(_Topic(), heads)
             return
         columns = {"corpus": getattr(self.corpus(topic), "name", ""), "label": topic.label or None}
         columns |= {"measure": measure.name if measure else None, "asked": len(choices), "read": len(passages)}
         sample = random.Random(self.seed).sample(choices, min(_EXAMPLES, len(choices)))
-        for place in places:
+        for place in heads:
             head = place.layer * self.kind.n_heads + place.head
             for name, group in (("best", _surest(choices, head)), ("random", sample)):
                 for choice in group:
@@ -172,8 +172,8 @@ class _Reader:
             else:
                 by_window = questions(measure, topic.label, batch, causal=causal)
             for prompt, (window, group) in enumerate(zip(batch.windows, by_window, strict=True)):
-                for each in group:
-                    yield _Choice(count + prompt, window.text.words, each, weights[prompt, :, each.asks])
+                for question in group:
+                    yield _Choice(count + prompt, window.text.words, question, weights[prompt, :, question.asks])
             count += len(batch.windows)
 
 

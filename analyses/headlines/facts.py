@@ -111,7 +111,7 @@ class Fact:
         return self.label.rung
 
     @property
-    def needed(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether the model needs the head for it."""
         return self.kind != "looks there"
 
@@ -270,7 +270,7 @@ def rank(fact: Fact) -> Rank:
     """The smaller, the earlier the fact comes."""
     nats = fact.sizes[0].unit == "nats"  # cannot be ranked among shares: after them
     share = 2 if not fact.mainly else 1 if fact.kind == "needed" else 0
-    return not fact.needed, share, -fact.rung, fact.kind == "needed", nats, -fact.strength
+    return not fact.is_needed, share, -fact.rung, fact.kind == "needed", nats, -fact.strength
 
 
 def ranked(facts: Sequence[Fact]) -> list[Fact]:
@@ -282,9 +282,9 @@ def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
     """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
 
     def head_rank(place: Place) -> tuple[float, float, Rank]:
-        needed = [fact for fact in facts[place] if fact.needed]
-        shares = [fact.strength for fact in needed if fact.kind == "needed" and fact.sizes[0].unit == "share"]
-        costs = [size.low for fact in needed for size in fact.sizes if size.unit == "nats"]
+        effects = [fact for fact in facts[place] if fact.is_needed]
+        shares = [fact.strength for fact in effects if fact.kind == "needed" and fact.sizes[0].unit == "share"]
+        costs = [size.low for fact in effects for size in fact.sizes if size.unit == "nats"]
         return -max(shares, default=0.0), -max(costs, default=0.0), min(map(rank, facts[place]))
 
     return sorted((place for place in facts if facts[place]), key=head_rank)
@@ -294,7 +294,7 @@ def called(facts: Mapping[Place, Sequence[Fact]]) -> dict[HeadName, Called]:
     """What heads are called by their first facts, the strongest head first."""
     first = {place: min(facts[place], key=rank) for place in strongest(facts)}
     return {
-        place: Called(fact.words.short, fact.behaviour, ", ".join(fact.measures[:1]), fact.needed)
+        place: Called(fact.words.short, fact.behaviour, ", ".join(fact.measures[:1]), fact.is_needed)
         for place, fact in first.items()
     }
 
@@ -321,9 +321,9 @@ def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:
     try:
         return facts(tables, WRITTEN)
     except KeyError as error:
-        again = run.facts.get("command") or "by the same command"
+        command = run.facts.get("command") or "by the same command"
         raise InputError(
-            f"{run.folder} is of an earlier interp, whose tables lack {error}: make it again, {again}"
+            f"{run.folder} is of an earlier interp, whose tables lack {error}: make it again, {command}"
         ) from error
 
 

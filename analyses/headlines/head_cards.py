@@ -154,7 +154,7 @@ def _cell(place: Place, facts: Sequence[Fact], by_kind: bool) -> Cell:
     if not facts:
         return Cell(id, name, "quiet")
     first, *rest = (plain_words.breakable(fact.words.short) for fact in facts[:2])
-    state = "needed" if any(fact.needed for fact in facts) else "looks"
+    state = "needed" if any(fact.is_needed for fact in facts) else "looks"
     return Cell(id, name, state, facts[0].behaviour, first, "".join(rest))
 
 
@@ -290,15 +290,15 @@ def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFra
         return (value - low) / (high - low)
 
     step, last = number(int(row["formed_at"])), number(int(row["step"]))
-    when = f"there from the first look on, step {step} of {last}"
+    onset = f"there from the first look on, step {step} of {last}"
     if pd.notna(row["before"]):
-        when = f"formed by step {step} of {last}, not yet at {number(int(row['before']))}"
-    looks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # a later loss is named
-    note = ", ".join(f"{number(values[index])} at step {number(steps[index])}" for index in dict.fromkeys(looks))
+        onset = f"formed by step {step} of {last}, not yet at {number(int(row['before']))}"
+    marks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # a later loss is named
+    note = ", ".join(f"{number(values[index])} at step {number(steps[index])}" for index in dict.fromkeys(marks))
     has_baseline = pd.notna(row["baseline"])
     note += f"; the strictest baseline (grey) has {number(row['baseline'])}" * has_baseline
     return {
-        "text": f"{does[0].upper()}{does[1:]}: {when}.",
+        "text": f"{does[0].upper()}{does[1:]}: {onset}.",
         "note": f"{note}.",
         "behaviour": behaviour,
         "points": [(step / steps[-1], height(value)) for step, value in zip(steps, values, strict=True)],

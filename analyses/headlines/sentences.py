@@ -42,8 +42,8 @@ def attention_clause(cell: Cells, head: str, words: Words) -> str:
     cases = cell["fewest"] == _RIGHT_OR_WRONG
     share = (words.share or ("in {} of cases" if cases else "with {} of its attention")).format(percent(cell["value"]))
     rival = rule(str(cell["baseline_name"]), "word" if cases else "token")
-    where = f" on {cell['corpus']}" if cell["corpus"] == REPEATS else ""
-    return say("share", **values, share=share, where=where, rival=rival, baseline=percent(cell["baseline"]))
+    suffix = f" on {cell['corpus']}" if cell["corpus"] == REPEATS else ""
+    return say("share", **values, share=share, where=suffix, rival=rival, baseline=percent(cell["baseline"]))
 
 
 def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool) -> str:
@@ -238,7 +238,7 @@ def _sentence(
             target = percent(rules["target_share"])
             attention.append(say("finds", head=head, taking=taking(str(rules["rival"])), target=target))
     effect = [fact_clause(carrier[1], carrier[0].named(several=by_kind), words)] if carrier else []
-    if not carrier and costly and costly[1].needed and (row := costly[1].row("labels")):
+    if not carrier and costly and costly[1].is_needed and (row := costly[1].row("labels")):
         effect = [hiding_clause(row.cells, costly[0].named(several=by_kind), worded(costly[1].name, words))]
     clauses = [f"{each}." for each in ([*effect, *attention] if verdict == "effect" else [*attention, *effect])]
     title = (behaviour.noun or behaviour.title).lower()

@@ -21,7 +21,7 @@ from interp.training import Windows
 from interp.training.objectives import IGNORED, Examples
 from models.stories import stories
 
-DRAWN = tuple(name for name in RECORDED.values() if ":" not in name)
+PAGE_MEASURES = tuple(name for name in RECORDED.values() if ":" not in name)
 """Those that a page draws; relations and pairs of tags, of which there are dozens, are for the cards of heads."""
 
 ROW = 128  # tokens: a run may begin with rows that are shorter than its context, and knows nothing of places beyond
@@ -51,7 +51,7 @@ def measures(model: Model, seed: int = 0, *, corpus: Iterable[AnnotatedText] | N
     numbers: dict[str, float] = {}
     for heads in kinds:
         numbers |= _head_numbers(model, heads, texts, seed, f"{heads.called}." if len(kinds) > 1 else "")
-    for measure in DRAWN:
+    for measure in PAGE_MEASURES:
         values = [value for name, value in numbers.items() if name.startswith(f"heads/{measure}/")]
         numbers |= {f"model/{measure}": max(values)} if values else {}
     if len(kinds) == 1 and kinds[0].causal and model.config.output != "none":
@@ -73,9 +73,9 @@ def _head_numbers(model: Model, heads: Heads, texts: Sequence[AnnotatedText], se
     if not scored and heads.attention == "self" and position.repeat_length(model) >= position.SHORTEST_REPEAT:
         scored = [position.induction(model, position.repeat_length(model), seed, heads)]
     numbers: dict[str, float] = {}
-    for each in (each for each in scored if each.sink == "kept"):
-        value, baseline = values(each, heads.count)
-        for column, key in ((i, measure.recorded) for i, measure in enumerate(each.measures) if measure.recorded):
+    for entry in (entry for entry in scored if entry.sink == "kept"):
+        value, baseline = values(entry, heads.count)
+        for column, key in ((i, measure.recorded) for i, measure in enumerate(entry.measures) if measure.recorded):
             for i, score in enumerate(value[:, column].tolist()):
                 numbers[f"heads/{key}/{kind}L{i // heads.n_heads}.H{i % heads.n_heads}"] = score
             numbers[f"baseline/{kind}{key}"] = float(baseline[column])
@@ -85,14 +85,14 @@ def _head_numbers(model: Model, heads: Heads, texts: Sequence[AnnotatedText], se
 def _on_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int) -> list[Scored]:
     if model.tokenizer is None:
         return []
-    how: Any = {"seed": seed, "heads": heads}
+    options: Any = {"seed": seed, "heads": heads}
     collectors: list[Scoring] = (
-        [position.CrossingCollector(model, **how)]
+        [position.CrossingCollector(model, **options)]
         if heads.attention == "cross"
         else [
-            position.Collector(model, **how, n_untrained=0),
-            part_of_speech.Collector(model, **how, rules=False, transposed=False),
-            coreference.Collector(model, **how),
+            position.Collector(model, **options, n_untrained=0),
+            part_of_speech.Collector(model, **options, rules=False, transposed=False),
+            coreference.Collector(model, **options),
         ]
     )
     reading = Reading(model, texts, heads=heads)
@@ -123,14 +123,14 @@ def in_context(model: Model, rows: Sequence[Examples]) -> float | None:
     totals = {stretch: [0.0, 0] for stretch in (LATE, EARLY)}  # of losses, and of targets
     for examples in rows:
         width = min(examples.targets.shape[1], ROW)
-        places = {each: slice(*(round(at * width / ROW) for at in each)) for each in totals}  # in proportion
+        slices = {each: slice(*(round(at * width / ROW) for at in each)) for each in totals}  # in proportion
         size = max(1, _LOGITS // (width * model.config.d_vocab))
         for start in range(0, len(examples), size):
             part = examples.part(slice(start, start + size)).to(model.device)
-            logits = run(model, part.tokens.ids[:, : places[LATE].stop]).logits
+            logits = run(model, part.tokens.ids[:, : slices[LATE].stop]).logits
             for stretch, total in totals.items():
-                targets = part.targets[:, places[stretch]]
-                flat = logits[:, places[stretch]].float().flatten(0, 1), targets.flatten()
+                targets = part.targets[:, slices[stretch]]
+                flat = logits[:, slices[stretch]].float().flatten(0, 1), targets.flatten()
                 total[0] += float(F.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum"))
                 total[1] += int((targets != IGNORED).sum())
     if not all(count for _, count in totals.values()):

@@ -44,14 +44,14 @@ def train(
     measured: bool = True,
     parallel: Parallel | None = None,
     command: str = "",
-    told: Output = LINES,
+    mode: Output = LINES,
 ) -> None:
     """Follow the recipe `name` into the directory `out`, and tell how it goes."""
     recipe = read(name, dict(map(assignment, changes)))
-    if recipe.fitted and leads() and told != NOTHING:
+    if recipe.fitted and leads() and mode != NOTHING:
         fitted = f"to fit {recipe.plan.steps:,} steps: {'; '.join(recipe.fitted)}"
-        print(fitted, file=sys.stderr if told == JSON else sys.stdout)
-    with _telling(recipe.plan, told) as (say, tell):
+        print(fitted, file=sys.stderr if mode == JSON else sys.stdout)
+    with _telling(recipe.plan, mode) as (say, tell):
         trained = recipe.train(
             out,
             device=device,
@@ -123,15 +123,15 @@ def _facts(recipe: Recipe, trained: Trained, out: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _telling(plan: Plan, told: Output) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
+def _telling(plan: Plan, mode: Output) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
     """Two ways to tell how it goes: while data is made ready, and while the model learns.
 
     A terminal has a bar, and a line a look above it; else there is the line alone. JSON goes to standard output always.
     """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")
-    has_bar = console.is_terminal and leads() and told != NOTHING
-    lines = console if has_bar and told == LINES else Console(file=sys.stdout, soft_wrap=True)
+    has_bar = console.is_terminal and leads() and mode != NOTHING
+    lines = console if has_bar and mode == LINES else Console(file=sys.stdout, soft_wrap=True)
     with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not has_bar) as bar:
         task = bar.add_task("reading", total=None, now="")
 
@@ -141,10 +141,10 @@ def _telling(plan: Plan, told: Output) -> Iterator[tuple[Callable[[str, int], No
         def tell(progress: Progress) -> None:
             now = f"loss {progress.loss:.3f}  {progress.tokens_per_second:,.0f} tokens/s"
             bar.update(task, description="training", completed=progress.step, total=plan.steps, now=now)
-            if told == NOTHING:
+            if mode == NOTHING:
                 return
             if progress.step == plan.steps or (plan.evaluate_every and progress.step % plan.evaluate_every == 0):
-                line = _line(progress) if told == LINES else json.dumps(jsonable(asdict(progress)), ensure_ascii=False)
+                line = _line(progress) if mode == LINES else json.dumps(jsonable(asdict(progress)), ensure_ascii=False)
                 lines.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
         yield say, tell

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
-from analyses.over_training.observe import DRAWN
+from analyses.over_training.observe import PAGE_MEASURES
 from analyses.over_training.training_runs import CHANGING, COLUMNS, FEWEST, HELD_OUT, LEAST, Run, best_curve, formed
 from analyses.page.sections import SCHEMAS, Block, Definitions, Figure, Page, Section, Table, caveat, code
 from analyses.wording import plain_words
@@ -31,7 +31,7 @@ def page(runs: Sequence[Run]) -> Page:
             Section("Step by step", [*_figures(runs, best, texts), *left_out], "figure"),
             *(_run(run, best[run.name]) for run in runs),
         ],
-        made=[
+        method=[
             ("run", (f"{run.name}, in ", code(run.folder), f": {counted(run.looks, 'look')} at heads")) for run in runs
         ],
         definitions=[*_WORDS["definitions"].items()],
@@ -71,7 +71,7 @@ def _figures(
     for place, part in enumerate(parts, 1):
         table = pd.concat([run.table for run in part])
         figure = figures.forming(
-            table.loc[table["layer"].isna() | table["measure"].isin(DRAWN)],
+            table.loc[table["layer"].isna() | table["measure"].isin(PAGE_MEASURES)],
             {run.name: change_steps(best[run.name]) for run in part},
             {run.name: run.boundaries for run in part},
         )

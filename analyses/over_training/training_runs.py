@@ -19,7 +19,7 @@ import pandas as pd
 from analyses.execution.provenance import digest
 from analyses.measures.findings import NOTABLE
 from analyses.measures.head_tables import Heads
-from analyses.over_training.observe import DRAWN, by_kind, measures
+from analyses.over_training.observe import PAGE_MEASURES, by_kind, measures
 from analyses.wording.formats import counted
 from analyses.wording.head_names import HEAD
 from interp import InputError, Model
@@ -135,7 +135,7 @@ def phases(folder: Path) -> tuple[int, ...]:
         return ()
 
 
-def given(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = None) -> Run:
+def run_of_folder(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = None) -> Run:
     """A run that the user names, as of `read_run`, which must tell of heads."""
     run = read_run(folder, folder.resolve().name, load, seed=seed, progress=progress)
     if run.heads.empty:
@@ -145,7 +145,7 @@ def given(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = Non
     return run
 
 
-def known(name: str, model: Model) -> Run | None:
+def run_of_model(name: str, model: Model) -> Run | None:
     """The run that trained a model, where its record of heads stands with the model's directory; None elsewhere.
 
     That is the record of the directory `name` itself, as `interp train` leaves it; of a snapshot, RUN/steps/001000,
@@ -157,10 +157,10 @@ def known(name: str, model: Model) -> Run | None:
         return None
     folder = directory_of(name).resolve()
     is_snapshot = folder.parent.name == "steps" and folder.name.isdecimal()
-    for each in [folder.parents[1]] if is_snapshot else [folder, folder / "training" / folder.name]:
-        if (each / state.METRICS).is_file():
+    for candidate in [folder.parents[1]] if is_snapshot else [folder, folder / "training" / folder.name]:
+        if (candidate / state.METRICS).is_file():
             try:
-                run = read_run(each, each.name, None)
+                run = read_run(candidate, candidate.name, None)
             except InputError:  # somebody else's metrics.jsonl, or one that is damaged: a report can do without
                 return None
             if is_snapshot:
@@ -290,10 +290,10 @@ def formed(run: Run) -> pd.DataFrame:
 
     `half_way` is that head's `formed_at`. `rise_from` to `times` are the phase change of whichever head is best at each
     look, of shares that gain at least 0.05: what stays with its baseline has not formed, however it jumps. Relations,
-    and tags but one, are left out (`observe.DRAWN`).
+    and tags but one, are left out (`observe.PAGE_MEASURES`).
     """
     rows = []
-    rows_drawn = run.heads.loc[run.heads["measure"].isin(DRAWN)]
+    rows_drawn = run.heads.loc[run.heads["measure"].isin(PAGE_MEASURES)]
     for key, heads in rows_drawn.groupby(["measure", *KIND], sort=False, dropna=False):
         best = best_curve(heads)
         layer, head = best[["layer", "head"]].iloc[-1]
@@ -317,8 +317,8 @@ def when_formed(curves: pd.DataFrame) -> pd.DataFrame:
         row, steps = last_look(curve), [int(step) for step in curve["step"]]
         if len(steps) > 1:
             place = dict(zip((*HEAD, "measure", "run"), cast(tuple[Any, ...], key), strict=True))
-            before = {later: sooner for sooner, later in pairwise(steps)}
-            rows.append(place | row | {"before": before.get(row["formed_at"])})
+            previous = {later: sooner for sooner, later in pairwise(steps)}
+            rows.append(place | row | {"before": previous.get(row["formed_at"])})
     return _table(rows, WHEN_COLUMNS)
 
 

@@ -197,7 +197,7 @@ class Source:
     """A corpus of the user's, or one that was read: what for, in words, and what else run.json says of it."""
 
     corpus: Corpus
-    used: str
+    purpose: str
     facts: Mapping[str, Any]
 
 
@@ -212,7 +212,7 @@ class Page:
     overview: Sequence[Block] = ()  # under the title, before what the models are
     corpora: Sequence[Source] = ()
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, what else run.json says of one
-    made: Terms = ()  # lines of how it was made, between those of the corpora and of the seed
+    method: Terms = ()  # lines of how it was made, between those of the corpora and of the seed
     definitions: Terms = ()  # below how it was made
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # figures are those in the sections
     facts: Mapping[str, Any] = field(default_factory=dict)  # for `run.json`

@@ -63,10 +63,10 @@ class Estimates:
     edges: Mapping[str, Any]  # how edges were chosen
 
 
-def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Any) -> Estimates:
+def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **options: Any) -> Estimates:
     """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect."""
-    check_metrics(how.get("metrics", ()))
-    return estimates_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed)
+    check_metrics(options.get("metrics", ()))
+    return estimates_of(model, pairs, sweeps(model, pairs, site, **options), seed=seed)
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
@@ -81,10 +81,10 @@ def estimates_of(
 ) -> Estimates:
     """Estimates beside the exact effects of some sweeps of one site."""
     tables, left_out, first = [], {}, sweeps[0]
-    for each in sweeps:
-        methods = _methods(model, pairs, each, left_out)
-        for metric in each.values:
-            tables.append(_cell_rows(each, metric, {method: values[metric] for method, values in methods.items()}))
+    for sweep in sweeps:
+        methods = _methods(model, pairs, sweep, left_out)
+        for metric in sweep.values:
+            tables.append(_cell_rows(sweep, metric, {method: values[metric] for method, values in methods.items()}))
     edges: dict[str, Any] = {}
     if first.site != EDGE_SITE:
         left_out["EAP, EAP-IG"] = f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}"
@@ -157,19 +157,19 @@ def edge_rows(
     """
     say = progress or (lambda stage, count: None)
     tables, reasons = [], {}
-    for each in sweeps:
-        for name in each.values:
+    for sweep in sweeps:
+        for name in sweep.values:
             scored = {
-                method: edge_attribution(model, pairs, METRICS[name](), each.direction, steps=steps)
+                method: edge_attribution(model, pairs, METRICS[name](), sweep.direction, steps=steps)
                 for method, steps in ((EAP, 1), (EAP_IG, STEPS))
             }
             reasons = _receivers(scored, seed, few)
             exact = torch.full_like(scored[EAP].effect(), torch.nan)
             for count, receiver in enumerate(reasons):
                 say("measuring edges into receiver", count)
-                for index, effect in _measured(model, pairs, name, each.direction, scored[EAP], receiver):
+                for index, effect in _measured(model, pairs, name, sweep.direction, scored[EAP], receiver):
                     exact[index, scored[EAP].labels["receiver"].index(receiver)] = effect
-            least = each.rounding(name)
+            least = sweep.rounding(name)
             idle = _idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
             for method, edges in scored.items():
                 tables.append(_edge_rows(edges, exact, idle, reasons).assign(method=method, metric=name))
@@ -265,9 +265,9 @@ def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
         idle, missing = group["idle"].to_numpy(dtype=bool), np.isnan(exact)
         counted = ~idle & ~missing & (group["chosen"] != "strongest").to_numpy(dtype=bool)
         rank, line = _agreement(exact[counted], estimate[counted])
-        what = "edges" if isinstance(group["sender"].iloc[0], str) else "cells"
+        unit = "edges" if isinstance(group["sender"].iloc[0], str) else "cells"
         counts = {"n": int(counted.sum()), "idle": int(idle.sum()), "unmeasured": int(missing.sum())}
-        rows.append({**key, "of": what, "spearman": rank, "pearson": line, **counts})
+        rows.append({**key, "of": unit, "spearman": rank, "pearson": line, **counts})
     return pd.DataFrame(rows)
 
 

@@ -74,9 +74,9 @@ class Answers:
         )
 
 
-def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Any) -> pd.DataFrame:
-    """The rows of `Cells.table`: how far patching each cell moves each metric. `how` is as of `sweeps`."""
-    return cells_of(model, sweeps(model, pairs, site, **how), seed=seed).table
+def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **options: Any) -> pd.DataFrame:
+    """The rows of `Cells.table`: how far patching each cell moves each metric. `options` are as of `sweeps`."""
+    return cells_of(model, sweeps(model, pairs, site, **options), seed=seed).table
 
 
 def sweeps(
@@ -101,8 +101,8 @@ def sweeps(
     axes = PatchSite.from_name(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
     readers = [METRICS[name]() for name in dict.fromkeys(metrics)]
-    how = {"stack": stack, "attention": attention}
-    return [sweep(model, pairs, readers, site, by, direction, **how) for direction in directions]
+    options = {"stack": stack, "attention": attention}
+    return [sweep(model, pairs, readers, site, by, direction, **options) for direction in directions]
 
 
 @dataclass(frozen=True)

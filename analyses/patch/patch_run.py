@@ -68,7 +68,7 @@ def find(
     source: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Patched:
     """Sweep one site over all pairs.
 
@@ -84,20 +84,20 @@ def find(
         source: the file that the prompts come from.
         seed: of everything random.
         progress: called with what is being done.
-        how: `directions`, `metrics`, `stack` and `attention` of `analyses.patch.cells.sweeps`.
+        options: `directions`, `metrics`, `stack` and `attention` of `analyses.patch.cells.sweeps`.
     """
     say = progress or (lambda stage, count: None)
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if estimates:
-        check_metrics(how.get("metrics", ()))
+        check_metrics(options.get("metrics", ()))
     file = None if source is None else source.name
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=file)
     by_position = bool(pairs.positions) if by_position is None else by_position
     say("patching", 0)
-    exact = sweeps(model, pairs, site, by_position=by_position, **how)
+    exact = sweeps(model, pairs, site, by_position=by_position, **options)
     config = {"by_position": by_position, "directions": [each.direction for each in exact]}
-    config |= {"metrics": [*exact[0].values], "stack": exact[0].stack, "attention": how.get("attention", "self")}
+    config |= {"metrics": [*exact[0].values], "stack": exact[0].stack, "attention": options.get("attention", "self")}
     cells = cells_of(model, exact, seed=seed)
     sha256 = None if source is None else digest([source.read_bytes()])
     patched = Patched(
@@ -212,7 +212,7 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
         title=f"Which part of {model['name']} carries the difference?",
         summary=_summary(patched, by_stack=len(stacks) > 1),
         sections=[*sections, Section("How to read this", [doc.Definitions([*terms.items()], "terms")], "reading")],
-        made=[
+        method=[
             ("prompts", file if prompts["file"] else "given with the command"),
             ("site", f"{patched.site}{', by position' * patched.how['by_position']}"),
         ],
@@ -243,7 +243,7 @@ def _has_share(row: Mapping[str, Any]) -> bool:
 
 
 def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
-    count, answers, cells, how = len(patched.pairs), patched.cells.answers, patched.cells.table, patched.how
+    count, answers, cells, config = len(patched.pairs), patched.cells.answers, patched.cells.table, patched.how
     first: list[doc.Block] = [] if answers is None else [answers.sentence]
     if answers is not None and answers.refused:
         why = f": {answers.unsaid}" if answers.unsaid else ""
@@ -251,14 +251,14 @@ def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
         first = [doc.caveat(answers.sentence), doc.caveat(failed)]
     site = _WORDS["sites"].get(patched.site, patched.site)
     if by_stack:
-        site += f", in the {how['stack']}" + "’s cross-attention" * (how["attention"] == "cross")
+        site += f", in the {config['stack']}" + "’s cross-attention" * (config["attention"] == "cross")
     axes = [axis for axis in ("layer", "head", "position", "query", "key") if axis in cells]
     unit = plain_words.listed([axis for axis in axes if not all(pd.isna(place) for place in cells[axis].tolist())])
     rough = [doc.caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
     return [
         *first,
         f"Patched was {site}, one {unit} at a time, on {counted(count, 'pair')} of prompts.",
-        doc.Definitions([_short(patched, metric) for metric in how["metrics"]]),
+        doc.Definitions([_short(patched, metric) for metric in config["metrics"]]),
         *([doc.caveat(_TEXTS["one pair"])] if count == 1 else [*rough, doc.remark(_TEXTS["same prompts"])]),
     ]
 
@@ -267,7 +267,7 @@ def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
     name, unit = figures.metric_unit(metric)
     clean, corrupt, _ = map(number, _means(patched, metric))
     average = ", on average" if len(patched.pairs) > 1 else ""
-    before = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
+    means = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
     counts, lines = unit.removeprefix("in ") if unit.startswith("in ") else "", []
     for direction, rows in _tops(patched, metric, _NAMES):
         has_share, parts = _has_share(rows[0]), []
@@ -282,7 +282,7 @@ def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
     answers, instead = patched.cells.answers, f"Effects are given {unit} instead."
     repeated = answers is not None and answers.refused == patched.cells.share_refused.get(metric, "")
     refused = [doc.caveat(instead)] if repeated else _refused(patched, metric, f" {instead}")
-    return doc.link(f"{name[:1].upper()}{name[1:]}", metric), before, doc.Bullets(lines), *refused
+    return doc.link(f"{name[:1].upper()}{name[1:]}", metric), means, doc.Bullets(lines), *refused
 
 
 def _means(patched: Patched, metric: str) -> tuple[float, float, float]:
@@ -321,12 +321,12 @@ def _prompts(patched: Patched) -> Section:
         for metric in patched.how["metrics"]
         for name, unit in [figures.metric_unit(metric)]
     ]
-    before = f"Before patching{', mean over pairs' if len(rows) > 1 else ''}."
+    caption = f"Before patching{', mean over pairs' if len(rows) > 1 else ''}."
     left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in patched.prompts["left_out"].items()]
     blocks: list[doc.Block] = [
         lead,
         doc.Table([*columns, "right, wrong answer"], cells, "rww" if shared else "rw"),
-        doc.Table(["metric", "clean", "corrupted", "difference", "unit"], means, "lrrr", before),
+        doc.Table(["metric", "clean", "corrupted", "difference", "unit"], means, "lrrr", caption),
         f"Left out: {'; '.join(left_out) or 'none'}.",
     ]
     return Section("What was patched", blocks, "prompts")
@@ -341,7 +341,7 @@ def _metric(patched: Patched, metric: str) -> Section:
         sizes = [f"{row['cell']} {number(row['share' if _has_share(row) else 'effect'])}" for row in rows]
         ways.append(f"{way}: {', '.join(sizes)}")
     alt = f"The largest effects of {place or patched.site} on the {name}. {'; '.join(ways)}."
-    drawn = [
+    drawings = [
         doc.Figure(f"{kind}-{metric}", figure, _TEXTS[kind].format(scale=_TEXTS["whole"] * shares).strip(), alt)
         for kind, figure in figures.sweep_figures(cells, metric, place=place).items()
     ]
@@ -350,7 +350,7 @@ def _metric(patched: Patched, metric: str) -> Section:
         SCHEMAS["cells"].page(rows, columns, _TEXTS["strongest"].format(way.capitalize(), _TEXTS[way], len(rows), unit))
         for way, rows in _tops(patched, metric, _TOP)
     ]
-    blocks = [*_refused(patched, metric), *drawn, Section("The strongest cells", tables)]
+    blocks = [*_refused(patched, metric), *drawings, Section("The strongest cells", tables)]
     return Section(f"Where the {name} comes from", blocks, metric)
 
 
@@ -370,9 +370,9 @@ def _estimates(metrics: Sequence[str], estimates: Estimates, correlations: pd.Da
             caption = _TEXTS["edges"].format(name)
             blocks.append(SCHEMAS["correlations"].page(edges, "edge direction exact EAP EAP-IG", caption))
     if counts := estimates.edges:
-        which = _TEXTS["edges sampled" if counts["sampled"] else "edges all"].format_map(counts)
+        extent = _TEXTS["edges sampled" if counts["sampled"] else "edges all"].format_map(counts)
         numbers = {name: number(count) for name, count in counts.items() if isinstance(count, int)}
-        blocks.append(_TEXTS["edges there"].format(**numbers, which=which))
+        blocks.append(_TEXTS["edges there"].format(**numbers, which=extent))
     if ATP_STAR in set(correlations["method"]) and n_layers == 2:
         blocks.append(doc.caveat(_TEXTS["two layers"]))
     blocks += [doc.caveat(f"{method} left out: {why}.") for method, why in estimates.left_out.items()]

@@ -35,10 +35,10 @@ class Vectors:
         return Vectors(self.stream[:, items], self.heads[:, items])
 
 
-Read = dict[str, Vectors]  # of one split: "words" with labels, and both ends of the edges, "pronouns" and "mentions"
+Parts = dict[str, Vectors]  # of one split: "words" with labels, and both ends of the edges, "pronouns" and "mentions"
 
 
-def read(model: Model, windows: Sequence[WindowItems], progress: Callable[[int], object] | None = None) -> Read:
+def read(model: Model, windows: Sequence[WindowItems], progress: Callable[[int], object] | None = None) -> Parts:
     """Run a model and keep the vectors of the items, in their order. A word's vector is the mean over its pieces."""
     sizes = {part: sum(len(each.ends[part]) for each in windows) for part in ("words", "pronouns", "mentions")}
     _, config = probed_stack(model)
@@ -95,7 +95,7 @@ def _word_vectors(
     return torch.stack(stream, 2), torch.cat(heads, 2)
 
 
-Splits = tuple[Read, Read]  # what a model made of the items to train on, and of those to test on
+Splits = tuple[Parts, Parts]  # what a model made of the items to train on, and of those to test on
 HALVES = 8  # random halves of the training documents that mixes of layers are fitted to again
 _AXES = 64  # principal axes of a site that an edge probe reads
 _FEWER = 6_000  # training items of a probe of mixed layers, and of a head's, which has far fewer dimensions
@@ -160,7 +160,7 @@ def _vectors(items: TaskItems, splits: Splits) -> Sequence[Vectors]:
     return [words.only(torch.tensor(rows)) if len(rows) < len(words) else words for words, rows in pairs]
 
 
-def _edges(train: Read, test: Read, kind: str, *, common: bool = False) -> tuple[Tensor, Tensor]:
+def _edges(train: Parts, test: Parts, kind: str, *, common: bool = False) -> tuple[Tensor, Tensor]:
     """Vectors of edges, along each site's principal axes of the training words at both ends, or those of all sites."""
     ends = [[getattr(read[end], kind) for end in ("pronouns", "mentions")] for read in (train, test)]
     words = torch.cat(ends[0], 1)

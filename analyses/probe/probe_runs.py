@@ -214,16 +214,16 @@ def measure(
     if not tasks_items:
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
-    fresh = _read(untrained(model, seed), items, "probes: reading, untrained", say)
+    fresh = _split_vectors(untrained(model, seed), items, "probes: reading, untrained", say)
     bare, scores = {}, {}
-    for task, each in tasks_items.items():
-        say(f"probes: fitting the untrained model, {task}", len(each.train.rows))
-        bare[task] = right_alone(each, fresh, penalty)
+    for task, task_items in tasks_items.items():
+        say(f"probes: fitting the untrained model, {task}", len(task_items.train.rows))
+        bare[task] = right_alone(task_items, fresh, penalty)
     del fresh  # before as much again is read
-    vectors = _read(model, items, "probes: reading", say)
-    for task, each in tasks_items.items():
-        say(f"probes: fitting the model, {task}", len(each.train.rows))
-        scores[task] = probe(each, vectors, bare[task], penalty=penalty, seed=seed)
+    vectors = _split_vectors(model, items, "probes: reading", say)
+    for task, task_items in tasks_items.items():
+        say(f"probes: fitting the model, {task}", len(task_items.train.rows))
+        scores[task] = probe(task_items, vectors, bare[task], penalty=penalty, seed=seed)
     documents = sum(map(len, items.documents.values()))
     return Probed(*probed_stack(model), seed, scores, left_out, dict(items.counts), documents)
 
@@ -242,6 +242,6 @@ def _task_items(items: Items, names: Sequence[str], seed: int) -> tuple[dict[str
     return complete, left_out
 
 
-def _read(model: Model, items: Items, stage: str, say: Say) -> Splits:
+def _split_vectors(model: Model, items: Items, stage: str, say: Say) -> Splits:
     train, test = (read(model, items.windows[split], lambda texts: say(stage, texts)) for split in SPLITS)
     return train, test

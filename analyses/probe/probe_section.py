@@ -148,11 +148,11 @@ def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dic
 
 
 def _trained_on(source: Source, scores: Scores) -> str:
-    where = f"of {source.held_out.title}" if source.held_out else "of the same corpus, kept apart"
+    origin = f"of {source.held_out.title}" if source.held_out else "of the same corpus, kept apart"
     train, test = (number(scores.documents[split]) for split in ("train", "test"))
     return (
         f"Trained on {number(scores.n_train)} items of {source.corpus.title} ({train} documents), "
-        f"tested on {number(len(scores.groups))} {where} ({test} documents)."
+        f"tested on {number(len(scores.groups))} {origin} ({test} documents)."
     )
 
 
@@ -176,14 +176,14 @@ def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
     """Where a task is read best, how well, and what the simplest rivals get."""
     streams = rows.loc[rows["head"].isna()]
     best = streams.loc[streams["accuracy"].idxmax()].to_dict()  # of equals the first
-    where = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
+    depth = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
     rivals = []
     for columns, name in ((RULE, f"{WORDS['rule']} ({best['baseline_name']})"), (UNTRAINED, WORDS["untrained"])):
         _, rival, _, low, high = (best[column] for column in columns)
         doubt = "" if direction(low, high) == "more" else " (the probe is not surely better)"
         rivals.append(f"{name} gets {percent(rival)}{doubt}")
     right = f"{percent(best['accuracy'])} of {number(best['n'])} {'words' if task.label else 'pairs'} right"
-    return f"Read best {where}: {right}; {' and '.join(rivals)}."
+    return f"Read best {depth}: {right}; {' and '.join(rivals)}."
 
 
 def best_head_sentence(rows: pd.DataFrame) -> str:

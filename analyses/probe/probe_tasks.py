@@ -35,7 +35,7 @@ class Edge(NamedTuple):
     pronoun: int  # word indices in the text
     mention: int
     forms: str  # of both, in lower case: the type of the pair
-    same: bool
+    corefers: bool
     rules: tuple[float, ...]  # for each of `RIVALS`, how surely it gets this edge right
 
 
@@ -140,9 +140,9 @@ def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterat
         return
     pair = item.keeping(sorted(latest.values()))
     verdicts = [rule(pair) for rule in RIVALS]
-    for i, (mention, same, form) in enumerate(zip(pair.candidates, pair.correct, pair.forms, strict=True)):
-        right = tuple(verdict[i] if same else 1 - verdict[i] for verdict in verdicts)
-        yield Edge(item.pronoun, mention, f"{item.form} {form}", same, right)
+    for i, (mention, corefers, form) in enumerate(zip(pair.candidates, pair.correct, pair.forms, strict=True)):
+        right = tuple(verdict[i] if corefers else 1 - verdict[i] for verdict in verdicts)
+        yield Edge(item.pronoun, mention, f"{item.form} {form}", corefers, right)
 
 
 _AMBIGUOUS = ("NOUN", "VERB")
@@ -202,7 +202,7 @@ def split_of(task: Task, windows: Sequence[WindowItems]) -> Split:
     rules = None
     if task.label is None:
         edges = [(edge, each.window.text.document) for each in windows for edge in each.edges]
-        items = [(row, edge.forms, str(edge.same), document) for row, (edge, document) in enumerate(edges)]
+        items = [(row, edge.forms, str(edge.corefers), document) for row, (edge, document) in enumerate(edges)]
         rules = torch.tensor([edge.rules for edge, _ in edges]).reshape(-1, len(RIVALS))
     else:
         words = enumerate((each.window.text, word) for each in windows for word in each.words)

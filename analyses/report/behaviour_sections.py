@@ -101,21 +101,21 @@ def measure(
     ]
     names = list(dict.fromkeys(each.name for *_, group in readings for each in group))
     with meanwhile([partial(_effects, model, behaviours[name], pairs, run.seed) for name in names]) as tested:
-        sums = [each for reading in readings if reading[-1] for each in _read(run, model, *reading, tested.take_back)]
+        sums = [each for reading in readings if reading[-1] for each in _gather(run, model, *reading, tested.take_back)]
         run.say(f"{', '.join(names)}: waiting for minimal pairs", 0)
         effects = dict(zip(names, tested(), strict=True))
     run.say.add({f"{name}: minimal pairs": seconds for name, (_, seconds) in effects.items()})
     run.say(f"{', '.join(names)}: intervals", 0)
     tables = side_by_side([partial(table, each, run.seed) for each in sums for table in (_table, _table_by_norm)])
-    for each, table, by_norm in zip(sums, tables[::2], tables[1::2], strict=True):
-        name, source = each.behaviour.name, (each.behaviour, each.kind, each.serving.corpus, each.serving.stands_in)
-        if isinstance(table, Measured) and isinstance(each.totals, Collected):
+    for item, table, by_norm in zip(sums, tables[::2], tables[1::2], strict=True):
+        name, source = item.behaviour.name, (item.behaviour, item.kind, item.serving.corpus, item.serving.stands_in)
+        if isinstance(table, Measured) and isinstance(item.totals, Collected):
             heads = beside_norms(table.heads, by_norm) if isinstance(by_norm, pd.DataFrame) else table.heads
-            followed = partial(each.totals.rules, seed=run.seed) if each.totals.rules else pd.DataFrame
+            followed = partial(item.totals.rules, seed=run.seed) if item.totals.rules else pd.DataFrame
             measured = replace(table, heads=heads, followed=followed)
-            results[name, each.kind] = Result(*source, measured, effects[name][0], collected=each.totals)
+            results[name, item.kind] = Result(*source, measured, effects[name][0], collected=item.totals)
         else:
-            results[name, each.kind] = _not_measured(*source, why=str(table))
+            results[name, item.kind] = _not_measured(*source, why=str(table))
     return [results[name, kind] for name in behaviours for kind in kinds if (name, kind) in results]
 
 
@@ -146,15 +146,15 @@ def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list
     rest, complete = iter(rules), []
     for result in results:
         if result.collected and result.collected.rules:
-            known = partial(_known, next(rest))
-            measured, totals = replace(result.measured, followed=known), replace(result.collected, rules=known)
+            followed = partial(_rules_table, next(rest))
+            measured, totals = replace(result.measured, followed=followed), replace(result.collected, rules=followed)
             complete.append(replace(result, measured=measured, collected=totals))
         else:
             complete.append(result)
     return complete
 
 
-def _known(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:  # a report has one seed
+def _rules_table(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:  # a report has one seed
     return table
 
 
@@ -169,10 +169,10 @@ def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -
     return effects, time.perf_counter() - began
 
 
-def _read(
+def _gather(
     run: Run,
     model: Model,
-    used: Serving,
+    source: Serving,
     kind: Heads,
     behaviours: Sequence[Behaviour],
     while_reading: Callable[[], object],
@@ -187,11 +187,11 @@ def _read(
         while_reading()
         run.say(f"{', '.join(each.name for each in behaviours)}: reading", texts)
 
-    reading = Reading(model, used.corpus, say, heads=kind, weighted=weighted)
+    reading = Reading(model, source.corpus, say, heads=kind, weighted=weighted)
     read(reading, collectors, by_norm)
     norms = collected(reading, by_norm) if by_norm else [None] * len(collectors)
     sums = zip(behaviours, collected(reading, collectors), norms, strict=True)
-    return [_Sums(behaviour, kind, used, each, norm) for behaviour, each, norm in sums]
+    return [_Sums(behaviour, kind, source, each, norm) for behaviour, each, norm in sums]
 
 
 def _table(sums: _Sums, seed: int) -> Measured | str:
@@ -227,8 +227,8 @@ def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None)
     caveats = [*map(doc.caveat, _caveats(result, by_kind=by_kind))]
     if result.left_out:
         why = f"Not measured: {result.left_out}."
-        where = f"{described} It was to be measured on {result.corpus.title}." if result.readable else described
-        section = doc.Section(name, [where, doc.caveat(why), *caveats], id)
+        paragraph = f"{described} It was to be measured on {result.corpus.title}." if result.readable else described
+        section = doc.Section(name, [paragraph, doc.caveat(why), *caveats], id)
         return Part([section], short=[(doc.link(name, id), why)])
     documents = f", {counted(measured.documents, 'document')}" if measured.documents else ""
     headings = [*strongest(measured.heads, result.behaviour.headline), *_baselines(result)]
@@ -245,9 +245,9 @@ def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None)
     kind = {"stack": result.kind.stack, "attention": result.kind.attention, "behaviour": result.behaviour.name}
     rows = pd.DataFrame() if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
     bars = dict(zip(rows["measure"], rows["bar"], strict=True)) if len(rows) else None
-    looks = doc.emphasis("Attention"), doc.Bullets(attention(result.behaviour, measured, bars))
+    clause = doc.emphasis("Attention"), doc.Bullets(attention(result.behaviour, measured, bars))
     causes = doc.emphasis("Cause"), doc.Bullets(cause(result.tested))
-    return Part([doc.Section(name, blocks, id)], short=[(doc.link(name, id), *looks, *causes)])
+    return Part([doc.Section(name, blocks, id)], short=[(doc.link(name, id), *clause, *causes)])
 
 
 def _caveats(result: Result, *, by_kind: bool) -> list[str]:
@@ -284,10 +284,10 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
 
     lines: list[Text] = []
     for measure in behaviour.headline:
-        for first, *others in filter(None, [best(rows, [measure], len(rows)).to_dict("records")]):
-            names = ", ".join(head_name(row["layer"], row["head"]) for row in others[:3])
+        for first, *rest in filter(None, [best(rows, [measure], len(rows)).to_dict("records")]):
+            names = ", ".join(head_name(row["layer"], row["head"]) for row in rest[:3])
             line = f"{clause(first)}."
-            line += f" {len(others) + 1} of {n_heads} heads are above it, next {names}." if names else ""
+            line += f" {len(rest) + 1} of {n_heads} heads are above it, next {names}." if names else ""
             if (bar := (bars or {}).get(measure, 0.0)) >= NOTABLE:
                 gain = percent(bar) if first["unit"] == "share" else number(bar)
                 line += f" Heads that have learnt nothing stay below {gain}."
@@ -313,8 +313,8 @@ def beside_rules(measured: Measured) -> pd.DataFrame:
 
 def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[doc.Table]:
     """For each unit, the heads with the largest gains in the headline measures, findings or not."""
-    without = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]]
-    rows = _headline(heads, headline).merge(without.rename(columns={"value": "without"}), on=_CELL, how="left")
+    no_sink = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]]
+    rows = _headline(heads, headline).merge(no_sink.rename(columns={"value": "without"}), on=_CELL, how="left")
     tops = [(UNITS[each].title, rows.loc[rows["unit"] == each].nlargest(_ROWS, "gain")) for each in RANKED]
     caption = "{}. The {} largest gains, findings or not, on the text on which they were chosen."
     return [

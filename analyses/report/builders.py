@@ -53,8 +53,8 @@ def probe(
             for corpus in texts:
                 tasks = [task for task, each in part.facts["tasks"].items() if each[key] == corpus.name]
                 unused = f"not used to {use}: it annotates nothing that an earlier one does not"
-                used = f"to {use} {', '.join(tasks)}" if tasks else unused
-                sources.append(Source(corpus, used, {"use": use, "tasks": tasks}))
+                purpose = f"to {use} {', '.join(tasks)}" if tasks else unused
+                sources.append(Source(corpus, purpose, {"use": use, "tasks": tasks}))
         return Page(
             title=f"What can be read from the layers of {short_name(name)}?",
             summary=[Definitions(part.short), remark(TEXTS["probes"])],
@@ -122,13 +122,13 @@ def patch(
     seed: int = 0,
     command: str = "",
     progress: Say | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Written:
-    """Patch one site. `how`, and what is raised, as of `analyses.patch.find`."""
+    """Patch one site. `options`, and what is raised, as of `analyses.patch.find`."""
     answers: list[patching.Answers | None] = []
 
     def measure(run: Run) -> Page:
-        patched = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **how)
+        patched = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **options)
         answers.append(patched.cells.answers)
         return patching.page(patched, run.models[0])
 

@@ -33,7 +33,7 @@ COLUMNS = [
     *("value", "ci_low", "ci_high", "rule", "gain", "gain_low", "gain_high", "n", "coverage"),
 ]
 RULES = ("nearest", "first")
-ALL, REPORTING = "all", "reporting"
+WHOLE, REPORTING = "all", "reporting"
 _NEITHER = -1  # name is chosen
 _FORMS = {MASCULINE: "he", FEMININE: "she", PLURAL: "they"}
 
@@ -102,7 +102,7 @@ class _Choices(NamedTuple):
     cluster: np.ndarray  # item: those of one are not independent: a page, a pair of occupations, an occupation
     conditions: np.ndarray  # item: a set
     visible: np.ndarray  # item name
-    chosen: np.ndarray  # item resolver
+    choice: np.ndarray  # item resolver
 
     def only(self, items: np.ndarray) -> "_Choices":
         return _Choices._make(values[items] for values in self)
@@ -137,8 +137,8 @@ def _items(text: AnnotatedText, kind: str) -> list[tuple[Any, ...]]:
 
 def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Choices | None:
     by_window = [(prompt, window, _items(window.text, kind)) for prompt, window in enumerate(batch.windows)]
-    without = sum(window.start == 0 and not items for _, window, items in by_window)
-    counts["texts left out: not a pronoun and two names"] += without
+    n_unusable = sum(window.start == 0 and not items for _, window, items in by_window)
+    counts["texts left out: not a pronoun and two names"] += n_unusable
     scored = [(prompt, window, item) for prompt, window, items in by_window for item in items if window.scores(item[0])]
     if not scored:
         return None
@@ -155,8 +155,8 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
     attention = word_scores.gather(2, words[:, None].expand(-1, word_scores.shape[1], -1)) * sees[:, None]
     nearness = 1 / (1 + np.abs(names - pronoun[:, None]) + 0.5 * (names > pronoun[:, None]))  # ties: the one before
     rules = [nearness * visible, np.array([2.0, 1.0]) * visible]  # see no more than the model does
-    chosen = np.stack([*_larger(attention.cpu().numpy()).T, *map(_larger, rules)], 1)
-    return _Choices._make([pronoun, names, *fields, visible, chosen])
+    choice = np.stack([*_larger(attention.cpu().numpy()).T, *map(_larger, rules)], 1)
+    return _Choices._make([pronoun, names, *fields, visible, choice])
 
 
 def _larger(attention: np.ndarray) -> np.ndarray:
@@ -166,9 +166,9 @@ def _larger(attention: np.ndarray) -> np.ndarray:
 
 def _table(choices: _Choices, corpus: Corpus, heads: Heads, women: Mapping[str, float], seed: int) -> pd.DataFrame:
     paper, half = PAPERS[corpus.kind], choices.groups % 2
-    choosing, halves = choices.only(half == 0), {ALL: choices, REPORTING: choices.only(half == 1)}
-    places, _ = heads.columns(1)
-    place = {name: pd.array([*places[name], *[pd.NA] * len(RULES)], dtype="Int64") for name in ("layer", "head")}
+    choosing, halves = choices.only(half == 0), {WHOLE: choices, REPORTING: choices.only(half == 1)}
+    columns, _ = heads.columns(1)
+    place = {name: pd.array([*columns[name], *[pd.NA] * len(RULES)], dtype="Int64") for name in ("layer", "head")}
     names = [head_name(layer, head) for layer in range(heads.n_layers) for head in range(heads.n_heads)]
     source = {"corpus": corpus.name, "paper": paper["title"], "stack": heads.stack, "attention": heads.attention}
     scores, tables = [Score(*score) for score in paper["scores"]], []
@@ -176,8 +176,8 @@ def _table(choices: _Choices, corpus: Corpus, heads: Heads, women: Mapping[str, 
         total, weight = (part.sum(0) for part in _totals(choosing, score.choosing, paper["of"]))
         value = np.where(weight > 0, total / np.maximum(weight, 1), -1.0)
         head, rule = int(value[: heads.count].argmax()), int(value[heads.count :].argmax())
-        chosen = np.isin(np.arange(len(value)), [head, heads.count + rule])
-        rows = pd.DataFrame({**source, **place, "resolver": [*names, *RULES], "chosen": chosen})
+        is_leader = np.isin(np.arange(len(value)), [head, heads.count + rule])
+        rows = pd.DataFrame({**source, **place, "resolver": [*names, *RULES], "chosen": is_leader})
         for half, items in halves.items():
             if values := _scored(items, score, rule, women, seed):
                 tables.append(rows.assign(half=half, score=score.name, condition=score.condition, **values))
@@ -213,14 +213,14 @@ def _scored(choices: _Choices, score: Score, rule: int, women: Mapping[str, floa
 def _totals(choices: _Choices, condition: str, mean: str) -> tuple[np.ndarray, np.ndarray]:
     """What a mean divides (group resolver): F1 is 2 TP / (2 TP + FP + FN), counted over names."""
     items = choices.only(choices.meets(condition))
-    right = np.stack([(items.chosen == name) & items.correct[:, [name]] for name in (0, 1)]).any(0)
+    right = np.stack([(items.choice == name) & items.correct[:, [name]] for name in (0, 1)]).any(0)
     if mean == "F1":
-        wrong = (items.chosen != _NEITHER) & ~right
+        wrong = (items.choice != _NEITHER) & ~right
         missed = items.correct.sum(1, keepdims=True) - right
         parts = 2.0 * right, 2.0 * right + wrong + missed
     else:
-        parts = right if mean == "accuracy" else items.chosen == items.occupation[:, None], np.ones(right.shape)
-    totals = np.zeros((2, N_GROUPS, items.chosen.shape[1]))
+        parts = right if mean == "accuracy" else items.choice == items.occupation[:, None], np.ones(right.shape)
+    totals = np.zeros((2, N_GROUPS, items.choice.shape[1]))
     for total, part in zip(totals, parts, strict=True):
         np.add.at(total, items.groups, part)
     return totals[0], totals[1]
@@ -240,9 +240,9 @@ def _ratio(a: np.ndarray, a_weights: np.ndarray, b: np.ndarray, b_weights: np.nd
 def _correlated(choices: _Choices, score: Score, women: Mapping[str, float]) -> dict[str, Any] | None:
     """Over occupations, she - he with the share of women; Fisher's z interval, as Bonett & Wright (2000) have it for
     ranks. None where fewer than four occupations have both."""
-    chosen = choices.chosen == choices.occupation[:, None]
+    is_occupation = choices.choice == choices.occupation[:, None]
     forms = [choices.meets(form) for form in ("she", "he")]
-    she, he = (pd.DataFrame(pd.DataFrame(chosen[rows]).groupby(choices.cluster[rows]).mean()) for rows in forms)
+    she, he = (pd.DataFrame(pd.DataFrame(is_occupation[rows]).groupby(choices.cluster[rows]).mean()) for rows in forms)
     differences = she.sub(he).reindex([each for each in women if each in she.index and each in he.index])
     if len(differences) < 4:
         return None

@@ -87,47 +87,47 @@ def build(
     """
 
     def measure(run: Run) -> Page:
-        known, reader, sources = chosen(as_behaviours(behaviours) if behaviours else None), model, corpora
+        group, reader, sources = chosen(as_behaviours(behaviours) if behaviours else None), model, corpora
         if model.tokenizer is None:  # then it is asked what needs no words, on texts of ids
-            rest = {name: behaviour for name, behaviour in known.items() if not behaviour.needs}
+            rest = {name: behaviour for name, behaviour in group.items() if not behaviour.needs}
             if not rest:
-                raise InputError(f"this model has no tokenizer, and {', '.join(known)} is about words: give it one")
+                raise InputError(f"this model has no tokenizer, and {', '.join(group)} is about words: give it one")
             sources = [each for each in corpora if of_ids(model, each)] or [random_ids(model, run.seed)]
-            known, reader = rest, by_ids(model)
+            group, reader = rest, by_ids(model)
         passages = read_texts(model, texts)  # before the long work: a text may be too long
         parts = {} if training is None else {"training": _training(training, model)}
-        measured = behaviour_sections.measure(run, reader, known, sources, pairs)
+        measured = behaviour_sections.measure(run, reader, group, sources, pairs)
         if all(result.left_out for result in measured):
             reasons = dict.fromkeys(str(result.left_out) for result in measured)
             names = {why: [each.behaviour.name for each in measured if each.left_out == why] for why in reasons}
             raise InputError("; ".join(f"{', '.join(group)}: {why}" for why, group in names.items()))
         results = _with_figures(run, reader, behaviour_sections.corrected(measured))
-        read = [result for result in results if not result.left_out]
+        complete = [result for result in results if not result.left_out]
         if not passages:
-            measures = [measure for behaviour in known.values() for measure in behaviour.measures]
-            passages = choose_passages(model, read[0].corpus, measures)
-        page = partial(_page, run, reader, sources, known, pairs, results, passages)
+            measures = [measure for behaviour in group.values() for measure in behaviour.measures]
+            passages = choose_passages(model, complete[0].corpus, measures)
+        page = partial(_page, run, reader, sources, group, pairs, results, passages)
         with_experiments = behaviours is None if experiments is None else experiments
         to_come = {"labels and the effects behind them": labels, "what probes read": probes}
         to_come["experiments"] = with_experiments
         if unfinished := ", ".join(name for name, wanted in to_come.items() if wanted):
             run.show(replace(page(parts), unfinished=unfinished))
         meant: dict[str, Callable[[Run], Part]] = {
-            **({"scores": partial(report_parts.scores, model, sources)} if coreference.BEHAVIOUR.name in known else {}),
+            **({"scores": partial(report_parts.scores, model, sources)} if coreference.BEHAVIOUR.name in group else {}),
             "explanations": partial(report_parts.explanations, reader, results),
             **({"probes": partial(_probes, model, sources)} if probes else {}),
         }
         with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
-            labelled = _labelled(run, reader, known, results, exact=exact) if labels else None
+            labelled = _labelled(run, reader, group, results, exact=exact) if labels else None
             tables = behaviour_sections.tables(results)
             tables |= {"labels": labelled.labels, "evidence": labelled.evidence} if labelled else {}
-            facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, known).items()}
+            facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, group).items()}
             if labelled:
-                parts["labels"] = report_parts.labels(labelled, reader, known, facts)
+                parts["labels"] = report_parts.labels(labelled, reader, group, facts)
             run.say("reading sentences", 0)
             kind = Heads.every(model)[0]
-            texts_of = {each.behaviour.name: each.corpus for each in read if each.kind == kind}
-            sentences = example_sentences(model, texts_of, facts, known, seed=run.seed)
+            texts_of = {each.behaviour.name: each.corpus for each in complete if each.kind == kind}
+            sentences = example_sentences(model, texts_of, facts, group, seed=run.seed)
             parts["sentences"] = Part(tables={"example_sentences": sentences} if len(sentences) else {})
             run.say(f"the rest of {', '.join(meant)}", 0)
             for part_name, (part, seconds) in zip(meant, ended(), strict=True):
@@ -151,9 +151,9 @@ def _labelled(
 ) -> Labelled:
     corpora = {result.behaviour.name: result.corpus for result in results if result.collected}
     effects = pd.concat([result.tested.table for result in results], ignore_index=True)
-    how: dict[str, Any] = {"exact": exact, "seed": run.seed, "shards": run.shards, "progress": run.say}
+    options: dict[str, Any] = {"exact": exact, "seed": run.seed, "shards": run.shards, "progress": run.say}
     collected = [result.collected for result in results if result.collected]
-    return label(model, corpora, behaviours=[*behaviours.values()], collected=collected, effects=effects, **how)
+    return label(model, corpora, behaviours=[*behaviours.values()], collected=collected, effects=effects, **options)
 
 
 def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
@@ -185,21 +185,21 @@ def _training(training: TrainingRun, model: Model) -> Part:
 
 def _with_figures(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
     with meanwhile([each.measured.followed for each in results if each.collected and each.collected.rules]) as ended:
-        drawn = [result if result.left_out else _drawn(run, model, result) for result in results]
+        complete = [result if result.left_out else _add_figures(run, model, result) for result in results]
         run.say("comparing with rules", 0)
         rules = ended()
-    return behaviour_sections.with_rules(drawn, rules)
+    return behaviour_sections.with_rules(complete, rules)
 
 
-def _drawn(run: Run, model: Model, result: Result) -> Result:
+def _add_figures(run: Run, model: Model, result: Result) -> Result:
     run.say(f"{result.behaviour.name}: drawing", 0)
-    drawn = illustrate(model, result.behaviour, result.corpus, heads=result.measured.heads, seed=run.seed)
+    pictures = illustrate(model, result.behaviour, result.corpus, heads=result.measured.heads, seed=run.seed)
     questions = {task["task"]: task.get("question") for task in result.tested.tasks}
     effects = effect_figures(result.behaviour.name, result.tested.table, questions)
     prefix = f"{result.kind.called}-" if len(model.config.stacks) > 1 else ""
     return replace(
         result,
-        figures=[replace(each, name=prefix + each.name) for each in drawn],
+        figures=[replace(each, name=prefix + each.name) for each in pictures],
         effect_figures={task: replace(each.figure(), name=prefix + each.name) for task, each in effects.items()},
     )
 
@@ -229,9 +229,9 @@ def _page(
     sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
     n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))
     short = doc.Definitions([line for part in (*sections, labels, *rest) for line in part.short])
-    read = [*ids, *counts, *(block for part in rest for block in part.counted)]
-    own = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
-    own_measures = [measure for behaviour in own for measure in behaviour.measures]
+    coverage = [*ids, *counts, *(block for part in rest for block in part.counted)]
+    custom = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
+    own_measures = [measure for behaviour in custom for measure in behaviour.measures]
     scored = tables.get("coreference_scores", pd.DataFrame({"corpus": []}))["corpus"]
     return Page(
         title=f"{line}: {short_name(run.models[0]['name'])}",
@@ -239,10 +239,10 @@ def _page(
         summary=[short, doc.remark(TEXTS["kept apart"].format(also="labels and " if labels.sections else ""))],
         sections=[
             *(section for part in (labels, *sections, *rest) for section in part.sections),
-            Section("What was read and what was left out", read),
+            Section("What was read and what was left out", coverage),
         ],
         corpora=_sources(corpora, results, {*scored}),
-        made=[("minimal pairs", f"{n_pairs} a task" if n_pairs else "none"), *training.definitions],
+        method=[("minimal pairs", f"{n_pairs} a task" if n_pairs else "none"), *training.definitions],
         definitions=[
             *DEFINITIONS.items(),
             *((each.name, f"A measure of your own: {each.title or each.name}.") for each in own_measures),
@@ -266,8 +266,8 @@ def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Colle
     for name, corpus in {each.name: each for each in (*corpora, *(result.corpus for result in results))}.items():
         readable = (each.behaviour.name for each in results if each.corpus.name == name and each.readable)
         measured = [*dict.fromkeys(readable), *["the score of its paper"] * (name in scored)]
-        used = f"for {', '.join(measured)}" if measured else doc.UNUSED
-        sources.append(doc.Source(corpus, used, {"measured": measured}))
+        purpose = f"for {', '.join(measured)}" if measured else doc.UNUSED
+        sources.append(doc.Source(corpus, purpose, {"measured": measured}))
     return sources
 
 

@@ -60,15 +60,15 @@ def measured(
     """What rows of `tables/heads` of one behaviour and kind of attention show; `questions` are titles of grids."""
     units = dict(zip(heads["measure"], heads["unit"], strict=True))
     measures = [measure for measure in headline if measure in units]
-    for each in dict.fromkeys(units[measure] for measure in measures):  # a grid a unit, so that each has one scale
-        group = [measure for measure in measures if units[measure] == each]
-        name, unit = f"{behaviour}-heads" + (f"-{each}" if each != "share" else ""), UNITS[each]
-        draw = partial(figures.head_grid, heads, group, title=questions.get(each, "?"), quantity=unit.drawn)
+    for key in dict.fromkeys(units[measure] for measure in measures):  # a grid a unit, so that each has one scale
+        group = [measure for measure in measures if units[measure] == key]
+        name, unit = f"{behaviour}-heads" + (f"-{key}" if key != "share" else ""), UNITS[key]
+        draw = partial(figures.head_grid, heads, group, title=questions.get(key, "?"), quantity=unit.drawn)
         caption = " ".join(filter(None, [unit.caption, TEXTS["dots"] if unit.ranked else ""]))
         yield Drawing(name, draw, caption, grid_alt(heads, group, unit.drawn))
-    chosen, _ = _leading(heads, headline)
-    if len(chosen):
-        leading = chosen["measure"].iloc[0]
+    leaders, _ = _leading(heads, headline)
+    if len(leaders):
+        leading = leaders["measure"].iloc[0]
         caption = f"The heads with the largest gains in {measure_name(leading)}; bars are 95% intervals."
         draw = partial(figures.gain_intervals, heads, leading)
         yield Drawing(f"{behaviour}-gains", draw, caption, grid_alt(heads, [leading]))
@@ -104,28 +104,28 @@ def illustrate(
     """The figures of attention of one behaviour and kind of attention, in the order of its section."""
     for drawing in measured(behaviour.name, heads, behaviour.headline, behaviour.grids):
         yield drawing.figure()
-    chosen, closest = _leading(heads, behaviour.headline)
-    if chosen.empty:
+    leaders, closest = _leading(heads, behaviour.headline)
+    if leaders.empty:
         return
-    first = chosen.iloc[0]
+    first = leaders.iloc[0]
     (kind,) = (each for each in Heads.every(model) if (each.stack, each.attention) == (first.stack, first.attention))
     named = {
         f"{head_name(row['layer'], row['head'])}\n{row['measure']}": examples.Head(
             row["stack"], int(row["layer"]), int(row["head"])
         )
-        for row in chosen.to_dict("records")
+        for row in leaders.to_dict("records")
     }
-    name, pictures, drawn = behaviour.name, behaviour.pictures, []
+    name, pictures, drawings = behaviour.name, behaviour.pictures, []
     if is_paired(model, kind):
-        drawn = [_over_target(model, kind, name, corpus, named)]
+        drawings = [_over_target(model, kind, name, corpus, named)]
     else:
         if "repeats" in pictures:
-            drawn.append(_on_repeats(model, name, named, seed))
+            drawings.append(_on_repeats(model, name, named, seed))
         if "tags" in pictures:
-            drawn.append(_between_tags(model, name, corpus, named))
+            drawings.append(_between_tags(model, name, corpus, named))
         if {"sentence", "pronoun"} & {*pictures}:
-            drawn.append(_over_words(model, name, corpus, named, about_pronouns="pronoun" in pictures))
-    for figure in filter(None, drawn):
+            drawings.append(_over_words(model, name, corpus, named, about_pronouns="pronoun" in pictures))
+    for figure in filter(None, drawings):
         yield replace(figure, caption=closest + figure.caption)
 
 
@@ -268,7 +268,7 @@ def lines_alt(patterns: Patterns, words: Sequence[str], query: int | None = None
 
 def label_map_alt(labels: pd.DataFrame, n_heads: int) -> str:
     """Of a map of what heads may be called: how many have a label or carry an answer, and by label which."""
-    what = "a label" if "gain" in labels else "a label or carry an answer to minimal pairs"
+    finding = "a label" if "gain" in labels else "a label or carry an answer to minimal pairs"
     counts, texts = labels["label"].value_counts(), {}
     for name in counts.index[:_PANELS]:
         rows = labels.loc[labels["label"] == name].to_dict("records")
@@ -277,7 +277,7 @@ def label_map_alt(labels: pd.DataFrame, n_heads: int) -> str:
         texts[str(name)] = ", ".join(named) + rest
     rarer = f" And {counted(len(counts) - _PANELS, 'rarer label')}." if len(counts) > _PANELS else ""
     heads = labels.drop_duplicates(["layer", "head"])
-    return f"{number(len(heads))} of {counted(n_heads, 'head')} have {what}. {_panels(texts)}{rarer}"
+    return f"{number(len(heads))} of {counted(n_heads, 'head')} have {finding}. {_panels(texts)}{rarer}"
 
 
 def agreement_alt(evidence: pd.DataFrame, labels: pd.DataFrame) -> str:

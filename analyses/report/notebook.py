@@ -9,7 +9,7 @@ from analyses.viewer.viewer_page import frame, static, write
 from interp import InputError, Model, Run, Sweep
 from interp.display import Shown
 
-_SEVERAL = 12  # prompts of a run that are shown
+_MAX_PROMPTS = 12  # prompts of a run that are shown
 _SMALL = 150_000  # bytes of patterns that a notebook keeps of each cell
 
 
@@ -60,7 +60,7 @@ def view(
         return View(what.facts()[0], picture, picture)
     if isinstance(what, Run):
         _refuse(texts=texts, target=target)
-        passages = [passage(what, prompt) for prompt in range(min(len(what.tokens.ids), _SEVERAL))]
+        passages = [passage(what, prompt) for prompt in range(min(len(what.tokens.ids), _MAX_PROMPTS))]
         model = what.model
     else:
         if not texts:
@@ -85,6 +85,6 @@ def _picture(sweep: Sweep) -> str:
     return file.getvalue()[file.getvalue().index("<svg") :]
 
 
-def _refuse(**given: object) -> None:
-    if names := [name for name, value in given.items() if value is not None and value != ()]:
+def _refuse(**arguments: object) -> None:
+    if names := [name for name, value in arguments.items() if value is not None and value != ()]:
         raise InputError(f"what was run already is viewed as it is: expected no {', '.join(names)} beside it")

@@ -67,14 +67,14 @@ def write(
     for name, (value, (low, high), unit) in ranges.items():
         if not low <= value <= high:
             raise InputError(f"{name}: expected {low} to {high} {unit}; got {value:g}")
-    known, folder = drawings(run), Path(out)
-    if unknown := [name for name in names if name not in known]:
+    by_name, folder = drawings(run), Path(out)
+    if unknown := [name for name in names if name not in by_name]:
         raise InputError(
             f"no figure {', '.join(unknown)} can be drawn from the tables of {run.folder}: expected some of "
-            f"{', '.join(known) or 'none'}"
+            f"{', '.join(by_name) or 'none'}"
         )
     options = {"width": width, "font_size": font_size, "title": None}
-    chosen = {name: known[name] for name in names or known}
+    selection = {name: by_name[name] for name in names or by_name}
 
     def free(names: Iterable[str]) -> list[str]:
         files = [f"{name}.{ending}" for name in names for ending in (format, "txt")]
@@ -85,21 +85,21 @@ def write(
     if file := folder if folder.is_file() else file_above(folder):
         raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
     run_files = {(run.folder / name).resolve() for name in run.facts["files"]}
-    if any((folder / f"{name}.{format}").resolve() in run_files for name in chosen):
+    if any((folder / f"{name}.{format}").resolve() in run_files for name in selection):
         raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
-    free(chosen)
+    free(selection)
     place = folder / "figures"  # whose draft is in `folder`, so that a rename is all that is left to do
     left_out: dict[str, str] = {}
     try:
         with holding(folder, "draws into"), drafting(place) as draft:
             sweep_beside(place)
             draft.mkdir()
-            for name, draw in chosen.items():
+            for name, draw in selection.items():
                 try:
                     _draw(draft / f"{name}.{format}", partial(draw, **options), format, run)
                 except (RoomError, InputError) as error:  # or a table from which nothing can be drawn
                     left_out[name] = str(error)
-            if not (files := free(name for name in chosen if name not in left_out)):
+            if not (files := free(name for name in selection if name not in left_out)):
                 why = "; ".join(dict.fromkeys(left_out.values())) or "it has no table that a figure is drawn from"
                 raise InputError(f"no figure of {run.folder} could be drawn: {why}")
             for name in files:
@@ -108,7 +108,7 @@ def write(
         raise InputError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
     if not names:  # what tables are not enough for
         pictures = [each for each in map(PurePosixPath, run.facts["files"]) if each.match("figures/*.svg")]
-        left_out |= {each.stem: _NEEDS_MODEL for each in pictures if each.stem not in known}
+        left_out |= {each.stem: _NEEDS_MODEL for each in pictures if each.stem not in by_name}
     return Written([folder / name for name in files], left_out)
 
 
@@ -149,9 +149,9 @@ def _of_heads(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
     for prefix, kind in kinds(None if compares else tables.get("heads")):
         ours = ACROSS if "cross" in set(kind["attention"]) else OURS
         for name, rows in kind.groupby("behaviour", sort=False):
-            known = ours.get(str(name))
-            names = known.headline if known else list(dict.fromkeys(rows["measure"]))
-            for drawing in measured(str(name), rows, names, known.grids if known else {}):
+            definition = ours.get(str(name))
+            names = definition.headline if definition else list(dict.fromkeys(rows["measure"]))
+            for drawing in measured(str(name), rows, names, definition.grids if definition else {}):
                 yield drawing._replace(name=prefix + drawing.name)
     for prefix, kind in kinds(tables.get("effects")):
         for behaviour, rows in kind.groupby("behaviour", sort=False):

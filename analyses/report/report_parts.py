@@ -54,7 +54,7 @@ def labels(
         TEXTS["labels"].format(copies=copies, readout=readouts or "the model’s own output"),
         *_label_figures(labelled, model, in_order(facts), colours),
     ]
-    if table := together(rows):
+    if table := joint_effects(rows):
         blocks.append(doc.Details("What all heads of a label lose at once", [table], open=True))
     for evidence, title in _EVIDENCE.items():
         group = _with_names(rows.loc[rows["evidence"] == evidence], kinds(rows) > 1).to_dict("records")
@@ -67,14 +67,14 @@ def labels(
         is_open = evidence != "attention" or len(group) <= _FEW
         blocks.append(doc.Details(f"{title}: {counted(len(group), 'label')}", [table], is_open))
     if labelled.nameless:
-        what = counted(labelled.nameless, "candidate")
-        text = f"{what} showed a measure, did not beat the simplest rules and followed none: no label."
+        subject = counted(labelled.nameless, "candidate")
+        text = f"{subject} showed a measure, did not beat the simplest rules and followed none: no label."
         blocks.append(doc.soft(text))
     screened = {name: {**asdict(each), "most_missed": each.most_missed} for name, each in labelled.screened.items()}
     for behaviour, counts in screened.items():
-        how = "all measured" if counts["measured"] == counts["cells"] else "screened"
+        scope = "all measured" if counts["measured"] == counts["cells"] else "screened"
         numbers = {name: number(each) for name, each in counts.items()}
-        blocks.append(doc.soft(TEXTS[how].format(behaviour=behaviour, **numbers)))
+        blocks.append(doc.soft(TEXTS[scope].format(behaviour=behaviour, **numbers)))
     blocks += [doc.caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
     line = label_counts(rows, {name: each.title for name, each in behaviours.items()})
     return Part(
@@ -89,22 +89,22 @@ def labels(
 def _label_figures(
     labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Mapping[str, str]
 ) -> list[doc.Figure]:
-    drawn, kinds = [], Heads.every(model)
+    drawings, kinds = [], Heads.every(model)
     for kind in kinds:
         rows = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
         if len(rows):
             name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
             caption = f"{kind.title.capitalize()}; {TEXTS['label map']}"
             figure = figures.label_map(rows, kind.n_layers, kind.n_heads, colours=colours)
-            drawn.append(doc.Figure(name, figure, caption, illustrations.label_map_alt(rows, kind.count)))
+            drawings.append(doc.Figure(name, figure, caption, illustrations.label_map_alt(rows, kind.count)))
     if len(labelled.evidence.dropna(subset=["gain", "effect", "label"])):
         figure = figures.attention_against_effect(labelled.evidence, labelled.labels, colours=colours)
         alt = illustrations.agreement_alt(labelled.evidence, labelled.labels)
-        drawn.append(doc.Figure("agreement", figure, TEXTS["agreement"], alt))
-    return drawn
+        drawings.append(doc.Figure("agreement", figure, TEXTS["agreement"], alt))
+    return drawings
 
 
-def together(labels: pd.DataFrame) -> doc.Table | None:
+def joint_effects(labels: pd.DataFrame) -> doc.Table | None:
     """The effects of labels that several heads have: of the head that is missed most, of all and of all but one."""
     shared = labels.loc[(labels["heads"] > 1) & labels["all_effect"].notna()].sort_values("effect", ascending=False)
     if shared.empty:
@@ -125,8 +125,8 @@ def label_counts(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
     heads, parts = len(labels[HEAD].drop_duplicates()), []
     for behaviour, rows in _with_names(labels, kinds(labels) > 1).groupby("behaviour", sort=False):
         names = rows["name"].unique()
-        which = f" ({', '.join(names)})" if len(names) <= _NAMES else ""
-        parts.append(f"{titles[str(behaviour)].lower()} {number(len(rows))}{which}")
+        suffix = f" ({', '.join(names)})" if len(names) <= _NAMES else ""
+        parts.append(f"{titles[str(behaviour)].lower()} {number(len(rows))}{suffix}")
     carry = f"{counted(heads, 'head')} {'carries' if heads == 1 else 'carry'}"
     numbers = {**{name: number(count) for name, count in counts.items()}, "both": counted(counts["both"], "label")}
     by_behaviour = f" By behaviour: {', '.join(parts)}." if parts else ""
@@ -139,9 +139,9 @@ _Reading = tuple[str, str, str, Callable[[], _Content]]  # titles of its section
 
 def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, counts_title: str) -> Part:
     sections, short, counts, tables = [], [], {}, []
-    for index, (title, line, name, read) in enumerate(readings):
+    for index, (title, line, name, measure) in enumerate(readings):
         try:
-            blocks, text, counts[name], rows = read()
+            blocks, text, counts[name], rows = measure()
         except InputError as error:
             blocks = [doc.caveat(f"{failed}: {error}.")]
         else:
@@ -160,10 +160,10 @@ def explanations(model: Model, results: Sequence[Result], run: Run) -> Part:
     usable = [each for each in results if each.behaviour.needs and each.kind.attention == "self" and not each.left_out]
     readings: list[_Reading] = []
     for index, result in enumerate({(each.corpus.name, each.kind): each for each in usable}.values()):
-        where = ", ".join([short_name(result.corpus.name), *([result.kind.title] if by_kind else [])])
+        scope = ", ".join([short_name(result.corpus.name), *([result.kind.title] if by_kind else [])])
         figure = f"{result.kind.called}-explained-{index}" if by_kind else f"explained-{index}"
-        title, line = f"What explains the attention of each head on {where}?", f"What explains attention on {where}"
-        readings.append((title, line, where, partial(_explained, model, result, run, figure)))
+        title, line = f"What explains the attention of each head on {scope}?", f"What explains attention on {scope}"
+        readings.append((title, line, scope, partial(_explained, model, result, run, figure)))
     part = _by_text(readings, "explained", "explained", "Not fitted", "For what explains attention")
     return replace(part, definitions=[*WORDS["explained_terms"].items()] if part.tables else ())
 
@@ -175,10 +175,10 @@ def _explained(model: Model, result: Result, run: Run, figure: str) -> _Content:
     rows = [_explained_row(rows) for _, rows in table.groupby(_CELL)]
     columns = ["head", "not uniform", "explained", *GROUPS, "made of"]
     documents, n = table[["documents", "n"]].iloc[0]
-    read = f"Reported on {counted(int(n), 'word')} of {counted(int(documents), 'group')} of documents."
+    note = f"Reported on {counted(int(n), 'word')} of {counted(int(documents), 'group')} of documents."
     caption = TEXTS["explained bars"].format(uniform=AS_UNIFORM)
     blocks: list[doc.Block] = [
-        f"{TEXTS['explained method']} {read}",
+        f"{TEXTS['explained method']} {note}",
         doc.Figure(figure, figures.explained_bars(groups), caption, illustrations.shares_alt(groups)),
         doc.Details("Head by head", [doc.Table(columns, rows, "lrrrrrrw", TEXTS["explained caption"])]),
     ]

@@ -56,8 +56,8 @@ class Stages:
 
     def add(self, seconds: Mapping[str, float]) -> None:
         """Count what stages took elsewhere, at the same time as others."""
-        for stage, each in seconds.items():
-            self._seconds[stage] += each
+        for stage, duration in seconds.items():
+            self._seconds[stage] += duration
 
     def seconds(self) -> dict[str, float]:
         """Of each stage until now, in the order in which they were first told."""
@@ -103,8 +103,8 @@ def write(
     described = [{"name": name, **model_facts(model)} for name, model in models.items()]
     shards = Shards()
     if all(model["fingerprint"] for model in described):
-        which = [[model["name"], model["fingerprint"], model["device"]] for model in described]
-        shards = Shards.for_output(Path(out).resolve(), [which, seed, versions([*PACKAGES, *RUNNERS])])
+        identity = [[model["name"], model["fingerprint"], model["device"]] for model in described]
+        shards = Shards.for_output(Path(out).resolve(), [identity, seed, versions([*PACKAGES, *RUNNERS])])
     with _resumable(shards), output.writing(out) as new:
 
         def put(page: Page) -> None:
@@ -164,11 +164,11 @@ def _facts(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
 
 
 def _shapes(models: Sequence[Mapping[str, Any]]) -> list[Block]:
-    several = len(models) > 1
+    has_reference = len(models) > 1
     columns = ["model", "stack", "layers", "heads each", "dimensions", "parameters", "context", "sees"]
     rows = [
         [
-            *((doc.bold(model["name"]), " (reference)" if several and model is models[0] else ""), name),
+            *((doc.bold(model["name"]), " (reference)" if has_reference and model is models[0] else ""), name),
             *(str(stack[key]) for key in ("layers", "heads", "d_model")),
             *map(number, (model["parameters"], model["context"])),
             "what came before" if model["causal"] else "before and after",
@@ -176,7 +176,7 @@ def _shapes(models: Sequence[Mapping[str, Any]]) -> list[Block]:
         for model in models
         for name, stack in model["stacks"].items()
     ]
-    matched = "matched by what they do, not by where they sit, and " if several else ""
+    matched = "matched by what they do, not by where they sit, and " if has_reference else ""
     named = doc.remark(f"Heads are {matched}named by layer and head, counted from 0: L0.H3.")
     return [*([doc.Table(columns, rows, "wlrrrrrl")] if rows else []), named]
 
@@ -194,11 +194,11 @@ def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[
             files = [", weight files SHA-256 ", doc.code(model["sha256"])] if model["sha256"] else []
             identity = ["fingerprint ", doc.code(model["fingerprint"]), *files]
         lines.append(("model", [f"{model['name']}, {model['dtype']} on {model['device']}, ", *identity]))
-    for each in page.corpora:
-        name = f"{each.corpus.name} ({each.corpus.kind}), {each.used}, "
-        lines.append(("corpus", (name, doc.code(each.corpus.digest))))
+    for source in page.corpora:
+        name = f"{source.corpus.name} ({source.corpus.kind}), {source.purpose}, "
+        lines.append(("corpus", (name, doc.code(source.corpus.digest))))
     lines += [
-        *page.made,
+        *page.method,
         ("seed", str(facts["seed"])),
         ("versions", ", ".join(f"{package} {version}" for package, version in facts["versions"].items())),
         *((name, str(facts[name])) for name in ("processor", "seconds")),

@@ -57,8 +57,8 @@ def head_named(model: Model, name: str) -> HeadName:
     ends = []
     for heads in Heads.every(model):
         cells = np.ndindex(heads.n_layers, heads.n_heads)
-        places = [Place(heads.stack, heads.attention, *cell) for cell in cells]
-        named = {address(model, place): place for place in places}
+        sites = [Place(heads.stack, heads.attention, *cell) for cell in cells]
+        named = {address(model, place): place for place in sites}
         if name in named:
             return named[name]
         ends.append(" to ".join(dict.fromkeys([next(iter(named)), [*named][-1]])))
@@ -183,7 +183,7 @@ class Viewer:
     @cached_property
     def data(self) -> dict[str, Any]:
         """What the page's script reads: tokens, names of heads, and packed patterns as far as the budget goes."""
-        asks = {label.asks for label in self.called.values()}
+        measures = {label.asks for label in self.called.values()}
         return {
             "several": len({name[:2] for name in self.ordered}) > 1,
             "heads": self.heads,
@@ -197,7 +197,7 @@ class Viewer:
                     "title": passage.title,
                     "attentions": [each.data | {"kept": self._packed[0][id(each)]} for each in passage.attentions],
                     "meant": passage.meant,
-                    "asking": {name: tokens for name, tokens in passage.asking.items() if name in asks},
+                    "asking": {name: tokens for name, tokens in passage.asking.items() if name in measures},
                 }
                 for passage in self.passages
             ],
@@ -323,13 +323,13 @@ def _meant(window: Window) -> dict[int, str]:
     for mention, word in mentions:
         if mention.end - mention.start > 1 or word.lower() not in PRONOUNS or mention.head not in window.columns:
             continue
-        before = [(each.end, name) for each, name in names if each.chain == mention.chain and each.end <= mention.start]
-        if before:
-            heads[window.columns[mention.head][0]] = max(before, key=lambda each: each[0])[1]
+        spans = [(each.end, name) for each, name in names if each.chain == mention.chain and each.end <= mention.start]
+        if spans:
+            heads[window.columns[mention.head][0]] = max(spans, key=lambda each: each[0])[1]
     return heads
 
 
 def _beginning(text: AnnotatedText) -> AnnotatedText | None:
-    least, most = _WORDS
-    ends = [end for end in (*text.sentence_starts[1:], len(text.words)) if least <= end <= most]
+    shortest, longest = _WORDS
+    ends = [end for end in (*text.sentence_starts[1:], len(text.words)) if shortest <= end <= longest]
     return text.excerpt(0, ends[-1]) if ends else None

@@ -11,7 +11,7 @@ from pages import retold, slips
 
 from analyses import report
 from analyses.corpora import read
-from analyses.over_training.training_runs import known
+from analyses.over_training.training_runs import run_of_model
 from interp import Model, Transformer
 from interp.initialisation import initialise
 from models import load
@@ -72,7 +72,7 @@ def file(request, tmp_path_factory, shared_file) -> Path:
         given = read(asked.text, asked.limit)
     out = tmp_path_factory.mktemp("real") / "out"
     # what the text does not annotate is measured on a few tales rather than on a hundred
-    training = known(request.param, model)  # the default's
+    training = run_of_model(request.param, model)  # the default's
     report.build(model, [given, read("tales:4")], out, name=request.param, training=training, **asked.more)
     return out / "report.html"
 

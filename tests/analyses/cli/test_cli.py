@@ -260,11 +260,11 @@ def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
     shared |= {"others_effect": 0.0, "others_low": -0.5, "others_high": 0.5, "all_effect": 12.5}
     rows = [{**shared, "head": head, "effect": 0.1 * head, "rest_effect": 7.5 * head} for head in (1, 2)]
     alone = shared | {"head": 3, "label": "self", "heads": 1, "effect": 0.3, "rest_effect": np.nan}
-    (told,) = report_parts.together(pd.DataFrame([*rows, alone])).rows
+    (told,) = report_parts.joint_effects(pd.DataFrame([*rows, alone])).rows
     assert "".join(getattr(part, "text", part) for cell in told for part in cell) == (
         "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.000+7.50020.000 −0.500 to +0.500"
     )
-    assert report_parts.together(pd.DataFrame([alone])) is None
+    assert report_parts.joint_effects(pd.DataFrame([alone])) is None
 
 
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):

@@ -163,7 +163,7 @@ def test_the_first_fact_of_each_planted_head_is_what_was_planted_and_stands_on_t
     found = {place: ranked(own) for place, own in facts(tables, OURS).items()}
     first = {place[2:]: own[0].words.short for place, own in found.items() if own}
     assert first == {(0, 0): "token before", (0, 1): "token 3 back", (1, 0): "induction", (1, 2): "first token"}
-    needed = {place[2:] for place, own in found.items() if any(fact.needed for fact in own)}
+    needed = {place[2:] for place, own in found.items() if any(fact.is_needed for fact in own)}
     assert needed == {(0, 0), (1, 0)}
     assert {place[2:] for place in strongest(found)[:2]} == needed
     line, first = overview(tables, OURS)

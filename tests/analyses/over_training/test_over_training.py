@@ -28,10 +28,10 @@ from analyses.over_training.training_runs import (
     LEAST,
     formed,
     forming,
-    given,
-    known,
     phase_change,
     read_run,
+    run_of_folder,
+    run_of_model,
     when_formed,
 )
 from analyses.position import repeated
@@ -370,14 +370,14 @@ class TestWhichRun:
         return tiny.model("gpt2")
 
     def known(self, name: str | Path, model: Transformer) -> tuple[Path, int]:
-        run = known(str(name), model)
+        run = run_of_model(str(name), model)
         assert run is not None
         return run.folder, run.looks
 
     def test_it_stands_with_the_model_or_in_training_or_above_a_snapshot(self, model, tmp_path):
         out = tmp_path / "mine"
         save(model, out)
-        assert known(str(out), model) is None
+        assert run_of_model(str(out), model) is None
         looks = [look_at(step) for step in (100, 200, 300)]
         beside = record(out / "training" / "mine", *looks)
         assert self.known(out, model) == (beside, 3)
@@ -389,29 +389,29 @@ class TestWhichRun:
     def test_the_default_has_its_own(self):
         folder, n_looks = self.known("default", load("default"))
         assert (folder.name, n_looks) == ("default", 68)
-        assert known("minilm", tiny.model("gpt2")) is None
+        assert run_of_model("minilm", tiny.model("gpt2")) is None
 
     def test_one_that_is_damaged_or_of_other_heads_or_tells_of_none_is_passed_over(self, model, tmp_path):
         save(model, tmp_path / "m")
         (tmp_path / "m" / "metrics.jsonl").write_bytes(b"\xff\x00{")
         with pytest.raises(InputError):
             read_run(tmp_path / "m", "m", None)
-        assert known(str(tmp_path / "m"), model) is None
+        assert run_of_model(str(tmp_path / "m"), model) is None
         for other in (look_at(1, layers=1, heads=1), {"step": 1, "loss": 2.0}):
             record(tmp_path / "m", other, {**other, "step": 2})
-            assert known(str(tmp_path / "m"), model) is None
+            assert run_of_model(str(tmp_path / "m"), model) is None
 
     def test_one_that_is_named_must_be_of_the_model_and_tell_of_heads(self, model, tmp_path):
-        of_another = given(record(tmp_path / "other", look_at(1, layers=1), look_at(2, layers=1)), load)
+        of_another = run_of_folder(record(tmp_path / "other", look_at(1, layers=1), look_at(2, layers=1)), load)
         with pytest.raises(InputError, match=r"other trained another model: its record is of 1 layer of 3 heads, this"):
             report.build(model, [], tmp_path / "out", behaviours=["position"], training=of_another)
         assert not (tmp_path / "out").exists()
         with pytest.raises(InputError, match="tells nothing of heads: expected heads/"):
-            given(record(tmp_path / "silent", {"step": 1, "loss": 2.0}), load)
+            run_of_folder(record(tmp_path / "silent", {"step": 1, "loss": 2.0}), load)
 
     def test_a_report_keeps_the_curves_and_says_where_they_are_from(self, model, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        run = given(record(tmp_path / "run", *(look_at(step) for step in (1, 2))), load)
+        run = run_of_folder(record(tmp_path / "run", *(look_at(step) for step in (1, 2))), load)
         settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
         out = report.build(model, [], tmp_path / "out", training=run, **settled)
         left = runs.read(out)

@@ -147,11 +147,11 @@ class TestItems:
 
     def test_as_many_right_as_wrong_and_the_nearest_of_each(self):
         (asked,) = choose(model(), referring(1), referring(3, 1)[1:], words=9, edges=9).windows["train"]
-        assert [edge.same for edge in asked.edges].count(True) == 1
+        assert [edge.corefers for edge in asked.edges].count(True) == 1
         assert len(asked.edges) == 2
         assert {edge.mention for edge in asked.edges} == {0, 2}
         nearest = next(edge for edge in asked.edges if edge.mention == 2)
-        assert nearest.rules[0] == float(nearest.same)
+        assert nearest.rules[0] == float(nearest.corefers)
 
     def test_order_of_documents_changes_nothing(self):
         texts = tagged(40)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analyses import corpora
-from analyses.report.coreference_scores import ALL, REPORTING, CoreferenceScores, coreference_scores
+from analyses.report.coreference_scores import REPORTING, WHOLE, CoreferenceScores, coreference_scores
 from interp import InputError, Transformer
 from models.planted import Planted, antecedent
 from tests.analyses.corpora.made_corpora import GAP, SENTENCES, gap_row
@@ -34,7 +34,7 @@ def gap_file(folder: Path, *rows: tuple[str, str, str, bool, str, bool]) -> Path
 
 
 def value(found: CoreferenceScores, score: str, condition: str = "", resolver: str = "L0.H0", of: str = "value"):
-    table = found.table.loc[(found.table["half"] == ALL) & (found.table["score"] == score)]
+    table = found.table.loc[(found.table["half"] == WHOLE) & (found.table["score"] == score)]
     (row,) = table.loc[(table["condition"] == condition) & (table["resolver"] == resolver)].to_dict("records")
     return row[of]
 
@@ -125,7 +125,7 @@ def test_winogender_sets_she_beside_he_and_leaves_they_out(tmp_path: Path):
 def test_head_and_rule_are_chosen_on_the_other_half(tmp_path: Path):
     found = coreference_scores(looking({"she": ["nurse"]}), corpora.read(winobias_folder(tmp_path)))
     reported = found.table.loc[(found.table["half"] == REPORTING) & found.table["chosen"]]
-    whole = found.table.loc[(found.table["half"] == ALL) & found.table["chosen"]]
+    whole = found.table.loc[(found.table["half"] == WHOLE) & found.table["chosen"]]
     assert list(reported["resolver"]) == list(whole["resolver"])
     assert 0 < reported["n"].max() < whole["n"].max()
     assert (reported.groupby(["score", "condition"]).size() == 2).all()  # a head, a rule
