@@ -163,7 +163,7 @@ class Measure:
 
 
 def declared(behaviour: str, name: str, **more: Any) -> Measure:
-    """A measure of ours: what `measures.toml` says of it, and what is code."""
+    """A measure of ours: what `definitions.toml` says of it, and what is code."""
     fields: dict[str, Any] = {**DECLARED["measures"][behaviour][name], **more}
     if "words" in fields:
         fields["words"] = Words(**fields["words"])

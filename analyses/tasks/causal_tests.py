@@ -62,7 +62,7 @@ class Effects:
 
 
 def effects_of(model: Model, behaviour: str, tasks: Mapping[str, Callable[..., Task]], *, seed: int) -> Effects:
-    """The causal part of a behaviour, of tasks by their names in `measures.toml`, each made of its name and question.
+    """The causal part of a behaviour, of tasks by their names in `definitions.toml`, each made of its name and question.
 
     A task that cannot be built for this model is one without pairs, and the reason.
     """
