@@ -25,9 +25,9 @@ from interp.tokens import Span
 from models.pair_tasks import Pair
 
 BEHAVIOUR = "alignment"
-ANY = "any part"  # all rows that have a part, together
-TITLES = ("encoder", "decoder", "cross-attention")  # in the order of `Heads.every`
-_TOGETHER = 64  # pairs
+ANY_PART = "any part"  # all rows that have a part, together
+TITLES = ("encoder", "decoder", "cross-attention")  # in the order of `Heads.kinds_of`
+_BATCH = 64  # pairs
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
     kinds = {tuple(_names(pair)) for pair in pairs}
     if len(kinds) != 1:
         raise InputError(f"expected pairs that have the same parts, got {len(pairs)} of {len(kinds)} kinds")
-    names = [*_names(pairs[0]), ANY]
+    names = [*_names(pairs[0]), ANY_PART]
     source_tokenizer, _ = _tokenizers(model)
     width = max(len(source_tokenizer.encode(pair.source)) for pair in pairs)
     totals = Totals.empty(heads.count + 2 * width, len(names))
-    for first in range(0, len(pairs), _TOGETHER):
-        batch = pairs[first : first + _TOGETHER]
-        pattern, source = _read(model, heads, batch)
-        hits, rows = score(torch.cat([pattern, _places(source, width, pattern.shape[2])], 1), _sought(model, batch))
+    for first in range(0, len(pairs), _BATCH):
+        batch = pairs[first : first + _BATCH]
+        pattern, source = _patterns(model, heads, batch)
+        hits, rows = score(torch.cat([pattern, _rivals(source, width, pattern.shape[2])], 1), _sought(model, batch))
         totals.add(torch.tensor([group_of(pair.target) for pair in batch]), hits, rows)
     rivals = [Rival(f"place {at}", None) for at in (*range(width), *range(-1, -1 - width, -1))]
     scored = [Scored(totals, [Measure(name, rivals=rivals) for name in names], SINKS[0])]
@@ -83,7 +83,7 @@ def score(
     return torch.cat([hits, hits.sum(-1, keepdim=True)], -1), torch.cat([rows, rows.sum(-1, keepdim=True)], -1)
 
 
-def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY) -> list[Head]:
+def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY_PART) -> list[Head]:
     """A head of each kind that is worth drawing: of the encoder, of the decoder, and of cross-attention.
 
     In cross-attention it is the one that looks most often at the part that is written; in the others the one whose
@@ -102,7 +102,7 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
     source, target = source_tokenizer.encode(pair.source), target_tokenizer.encode(pair.target)
     patterns = {}
     for (title, kind), head in zip(zip(TITLES, _kinds(model), strict=True), heads, strict=True):
-        pattern, _ = _read(model, kind, [pair])
+        pattern, _ = _patterns(model, kind, [pair])
         pattern_of_head = pattern[0, head.layer * kind.n_heads + head.head]
         patterns[f"{title} L{head.layer}.H{head.head}"] = pattern_of_head.double().cpu().numpy()
     aligned = []
@@ -121,7 +121,7 @@ def _names(pair: Pair) -> list[str]:
 
 
 def _kinds(model: Model) -> list[Heads]:
-    kinds = Heads.every(model)
+    kinds = Heads.kinds_of(model)
     if len(kinds) != 3:
         raise InputError("alignment is between two texts: expected a model with an encoder and a decoder")
     return kinds
@@ -133,7 +133,7 @@ def _tokenizers(model: Model) -> tuple[Tokenizer, Tokenizer]:
     return model.tokenizer, model.target_tokenizer
 
 
-def _read(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, TokenBatch]:
+def _patterns(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, TokenBatch]:
     """Every head's pattern while the right target is being written, and the source."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     sources = [source_tokenizer.encode(pair.source) for pair in pairs]
@@ -168,7 +168,7 @@ def _columns(tokenizer: Tokenizer, text: str, span: Span) -> list[int]:
     return [at for at, (first, end) in pieces if first < span[1] and end > span[0]]
 
 
-def _places(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "prompt place query key"]:
+def _rivals(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "prompt place query key"]:
     """Patterns that look at one place whatever is written: from the start, then from the end; the nearest there is."""
     last = source.lengths[:, None] - 1
     steps = torch.arange(width, device=source.ids.device)
@@ -179,7 +179,7 @@ def _places(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "pr
 
 def _most_peaked(model: Model, heads: Heads, pairs: Sequence[Pair]) -> Head:
     total = torch.zeros(heads.count)
-    for pair in pairs[:_TOGETHER]:  # one at a time: no padding
-        pattern, _ = _read(model, heads, [pair])
+    for pair in pairs[:_BATCH]:  # one at a time: no padding
+        pattern, _ = _patterns(model, heads, [pair])
         total += pattern[0, :, 1:].amax(-1).mean(-1).cpu()
     return Head(heads.stack, *divmod(int(total.argmax()), heads.n_heads))

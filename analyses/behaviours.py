@@ -23,17 +23,17 @@ RECORDED = {
 """Measures of heads, as the analyses call them, and how the record of a run does."""
 
 
-def chosen(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Behaviour]:
+def select(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Behaviour]:
     """By name, those that are asked for: ours by their names, others as they are; all of ours by default.
 
     Raises:
         InputError: no such behaviour, or two of one name, or two measures of one name.
     """
     by_name: dict[str, Behaviour] = {}
-    for each in OURS if behaviours is None else behaviours:
-        if isinstance(each, str) and each not in OURS:
-            raise InputError(f"no behaviour {each}: expected some of {', '.join(OURS)}")
-        behaviour = OURS[each] if isinstance(each, str) else each
+    for item in OURS if behaviours is None else behaviours:
+        if isinstance(item, str) and item not in OURS:
+            raise InputError(f"no behaviour {item}: expected some of {', '.join(OURS)}")
+        behaviour = OURS[item] if isinstance(item, str) else item
         if behaviour.name in by_name:
             raise InputError(f"two behaviours are called {behaviour.name}: give each a name of its own")
         by_name[behaviour.name] = behaviour

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from analyses.measures.definitions import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, declared, pieces_of
+from analyses.measures.definitions import BEHAVIOURS, DECLARED, Behaviour, Claims, Measure, Rival, declared, pieces_of
 from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Batch, Progress, Window, by_text
 from analyses.scoring.antecedents import (
@@ -65,17 +65,17 @@ def measure(
     return measured(collector, model, corpus, seed=seed, progress=progress).heads
 
 
-def _chain(shown: Window, *, named: bool = False, predicting: bool = False) -> Looks:
+def _chain(window: Window, *, named: bool = False, predicting: bool = False) -> Claims:
     """From a pronoun's pieces, or from the token before them, to the head words of its chain before it."""
-    looks_by_row: Looks = {}
-    for item in _shown(shown, antecedent_items(shown.text), Counter()):
+    looks_by_row: Claims = {}
+    for item in _visible_items(window, antecedent_items(window.text), Counter()):
         right = [(item.pronoun, word) for word, is_right in zip(item.candidates, item.correct, strict=True) if is_right]
-        claims = pieces_of(shown, right) if item.named or not named else {}
+        claims = pieces_of(window, right) if item.named or not named else {}
         looks_by_row |= {min(claims) - 1: claims[min(claims)]} if predicting and claims else claims
     return looks_by_row
 
 
-def _both(name: str, rivals: Sequence[Rival], *, label: str | None = None, recorded: str = "") -> list[Measure]:
+def _variants(name: str, rivals: Sequence[Rival], *, label: str | None = None, recorded: str = "") -> list[Measure]:
     """A measure of all pronouns, and the same of those whose nearest true antecedent is a name or a noun.
 
     The named items carry the evidence of a coreference head, and the label says what it is.
@@ -98,10 +98,10 @@ def _both(name: str, rivals: Sequence[Rival], *, label: str | None = None, recor
 
 
 MEASURES = (
-    *_both("antecedent", RIVALS, label="antecedent", recorded="antecedent"),
-    *_both("antecedent-mass", RIVALS),
+    *_variants("antecedent", RIVALS, label="antecedent", recorded="antecedent"),
+    *_variants("antecedent-mass", RIVALS),
 )
-PREDICTING = (*_both("antecedent-predicting", PREDICTING_RIVALS, label="antecedent-predicting"),)
+PREDICTING = (*_variants("antecedent-predicting", PREDICTING_RIVALS, label="antecedent-predicting"),)
 
 
 class Collector(Scoring):
@@ -134,18 +134,18 @@ class Collector(Scoring):
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        shown: list[_Question] = []
+        visible: list[_Question] = []
         for prompt, window in enumerate(batch.windows):
             items, unasked = self._asked_in(window.text)
             self.counts.update(reason for word, reason in unasked if window.scores(word))
             self.counts.update(["texts left out of coreference: no chains"] * (window.text.mentions is None))
-            shown += [(prompt, window, item) for item in _shown(window, items, self.counts)]
-        removed = _without_sink(shown)
+            visible += [(prompt, window, item) for item in _visible_items(window, items, self.counts)]
+        removed = _without_sink(visible)
         for scorer in self.scorers:
             rivals, predicting = scorer.rivals, scorer.measures[0].foretells
             choices: Choices | None = None
-            for sink, questions in zip(SINKS, (shown, removed), strict=True):
-                if questions and (choices is None or questions != shown):
+            for sink, questions in zip(SINKS, (visible, removed), strict=True):
+                if questions and (choices is None or questions != visible):
                     choices = Choices(_items(batch, questions, rivals), predicting=predicting)
                 if questions and choices is not None:
                     scorer.add_choices(choices, sink)
@@ -159,20 +159,20 @@ class Collector(Scoring):
 _Question = tuple[int, Window, AntecedentItem]  # the number of a prompt, and an item as its window shows it
 
 
-def _shown(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]) -> Iterator[AntecedentItem]:
+def _visible_items(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]) -> Iterator[AntecedentItem]:
     """The items that are scored in a window, with the candidates that it shows."""
     absent = {word for word, count in enumerate(window.pieces, window.start) if not count}.union(range(window.start))
     for item in items:
         if not window.scores(item.pronoun):
             continue
-        shown = _without(item, absent)
-        if shown is None:
+        visible_item = _remove(item, absent)
+        if visible_item is None:
             counts["pronouns left out: no right and wrong candidate within the window"] += 1
         else:
-            yield shown
+            yield visible_item
 
 
-def _without(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
+def _remove(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
     """The item without the candidates that are absent; None where no right or no wrong one is left."""
     indices = [index for index, word in enumerate(item.candidates) if word not in absent]
     if len(indices) == len(item.candidates):
@@ -184,7 +184,7 @@ def _without(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | 
 
 def _without_sink(questions: Sequence[_Question]) -> list[_Question]:
     """What stands at the first position is no candidate there."""
-    questions_left = ((prompt, window, _without(item, (window.word_of[0],))) for prompt, window, item in questions)
+    questions_left = ((prompt, window, _remove(item, (window.word_of[0],))) for prompt, window, item in questions)
     return [(prompt, window, item) for prompt, window, item in questions_left if item is not None]
 
 

@@ -34,7 +34,7 @@ COLUMNS = [
 ROWS, PAIRS = 4_000, 1 << 17  # queries of a half, and keys that they see, at most
 LONGEST = 64  # words of a stretch of text that is read
 AS_UNIFORM = 0.05  # nats: of a head that is closer to uniform attention nothing is said
-UNIFORM, ALL = "uniform", "all"
+UNIFORM, ALL_GROUPS = "uniform", "all"
 TAG_PAIR, FORM = "tag:", "word:"  # begin the names of properties of a key that are no rules: the logit alone has them
 _FREQUENT = 64  # of the pairs of tags, and of the forms, that are most frequent
 
@@ -75,9 +75,9 @@ def explain(
         InputError: the corpus is empty, has words of no more than one half of the documents, or words that the model
             does not know.
     """
-    heads, name = heads or Heads.of(model), getattr(corpus, "name", "texts")
+    heads, name = heads or Heads.from_model(model), getattr(corpus, "name", "texts")
     reading = Reading(model, sample(corpus, causal=heads.causal, seed=seed), progress, heads=heads)
-    pairs, names = _read(reading)
+    pairs, names = _visible_keys(reading)
     refuse_unread(reading.counts, name)
     if len({*(pairs.group % 2).tolist()}) < 2:
         raise InputError(f"{name}: expected documents in both halves, to fit on one and report on the other")
@@ -118,7 +118,7 @@ def _first_of(half: list[tuple[float, AnnotatedText, int, int]], causal: bool) -
     return half[: int(((length.cumsum() <= ROWS) & (pairs.cumsum() <= PAIRS)).sum())]
 
 
-def _read(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
+def _visible_keys(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
     """Attention between words, and which keys each rule names; the group of each mark, by name."""
     forms: dict[str, int] = {}
     parts = [part for batch in reading for part in [_words(batch, forms)] if len(part[0])]
@@ -128,11 +128,11 @@ def _read(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
     row = torch.cat([part[0] + begin for part, begin in zip(parts, first, strict=False)])
     group, uniform, attention, marks, tags, form = (torch.cat(each) for each in [*zip(*parts, strict=True)][1:])
     spelled = [*forms]
-    tag_pairs = {f"{TAG_PAIR}{TAGS[at // len(TAGS)]}->{TAGS[at % len(TAGS)]}": at for at in _frequent(tags)}
+    pairs = {f"{TAG_PAIR}{TAGS[at // len(TAGS)]}->{TAGS[at % len(TAGS)]}": at for at in _frequent(tags)}
     words = {f"{FORM}{spelled[at]}": at for at in _frequent(form)}
-    frequent_marks = [tags == at for at in tag_pairs.values()] + [form == at for at in words.values()]
+    frequent_marks = [tags == at for at in pairs.values()] + [form == at for at in words.values()]
     marks = torch.cat([marks, torch.stack(frequent_marks, 1)], 1) if frequent_marks else marks
-    return VisibleKeys.of(row, group, uniform, attention, marks), NAMES | dict.fromkeys((*tag_pairs, *words), TOKEN)
+    return VisibleKeys.from_pairs(row, group, uniform, attention, marks), NAMES | dict.fromkeys((*pairs, *words), TOKEN)
 
 
 def _frequent(numbers: Int[Tensor, " pair"]) -> list[int]:
@@ -163,23 +163,23 @@ def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
     return tuple(each.cpu() for each in columns)
 
 
-def explained(seen: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, seed: int = 0) -> pd.DataFrame:
+def explained(visible: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, seed: int = 0) -> pd.DataFrame:
     """Fit both models on even groups of documents, and report on odd ones: `COLUMNS` but for the corpus.
 
     `groups` says which of `GROUPS` each mark belongs to, by its name; `TAG_PAIR` and `FORM` are in the logit alone.
     """
-    fitted, reported = seen.half(0), seen.half(1)
+    fitted, reported = visible.half(0), visible.half(1)
     occurs = fitted.marks.any(0).tolist()
     marks = {name: at for at, name in enumerate(groups) if occurs[at]}
     rules = {name: at for name, at in marks.items() if not name.startswith((TAG_PAIR, FORM))}
-    named = [(UNIFORM, UNIFORM), *((name, groups[name]) for name in rules), (ALL, ALL)]
+    named = [(UNIFORM, UNIFORM), *((name, groups[name]) for name in rules), (ALL_GROUPS, ALL_GROUPS)]
     members = [[at for name, at in marks.items() if groups[name] == group] for group in GROUPS]
     kl, rows = reported.below_uniform(), reported.rows()
     mean_kl = kl.sum(0) / rows.sum()
     kl = torch.where(mean_kl < AS_UNIFORM, torch.nan, kl)
     ruled, reported_rules = (each.having([*rules.values()]) for each in (fitted, reported))
     tables = [_mixture(ruled, reported_rules, kl, named, heads, seed)]
-    named = [*((group, group) for group in GROUPS), (ALL, ALL)]
+    named = [*((group, group) for group in GROUPS), (ALL_GROUPS, ALL_GROUPS)]
     for kind, totals in _by_group(fitted, reported, kl, members).items():
         wholes = kl[:, None].expand_as(totals)
         tables.append(_estimated(heads, kind, named[: totals.shape[1]], totals, wholes, seed))
@@ -248,12 +248,12 @@ def _estimated(
     kind: str,
     parts: Sequence[tuple[str, str]],
     totals: Float[Tensor, "group part head"],
-    of: Float[Tensor, "group part head"],
+    wholes: Float[Tensor, "group part head"],
     seed: int,
 ) -> pd.DataFrame:
     """Totals over what they are shares of; `parts` has the name and the group of each."""
     head_columns, part = heads.columns(len(parts))
-    shares = estimate(*(each.transpose(1, 2).flatten(1).numpy() for each in (totals, of)), seed=seed)
+    shares = estimate(*(each.transpose(1, 2).flatten(1).numpy() for each in (totals, wholes)), seed=seed)
     names, groups = (np.array(each, dtype=object)[part] for each in zip(*parts, strict=True))
     intervals = {"share": shares.value, "ci_low": shares.low, "ci_high": shares.high}
     return pd.DataFrame({**head_columns, "kind": kind, "part": names, "group": groups, **intervals})

@@ -35,19 +35,19 @@ NAME = "own measures"
 Pairs = Callable[[AnnotatedText], Iterable[tuple[int, int]]]
 
 
-def _at(offset: int) -> Rival:
+def _offset_rival(offset: int) -> Rival:
     """A pattern that looks at one offset, in tokens; a row that has no such key looks nowhere."""
 
-    def looks(rows: Rows) -> Tensor:
+    def attend(rows: Rows) -> Tensor:
         shifted = torch.eye(rows.visible.shape[-1], dtype=REAL, device=rows.visible.device).roll(offset, -1)
         inside = shifted.tril(-1) if offset < 0 else shifted.triu(1)
         return (inside * rows.visible)[:, None]
 
-    return Rival(f"offset {offset:+d}", looks)
+    return Rival(f"offset {offset:+d}", attend)
 
 
 OF_WORDS = (UNIFORM, *OFFSETS)
-OF_TOKENS = (EVERY_KEY, *map(_at, (-5, -4, -3, -2, -1, 1, 2, 3)))
+OF_TOKENS = (EVERY_KEY, *map(_offset_rival, (-5, -4, -3, -2, -1, 1, 2, 3)))
 """The rivals of measures that name none."""
 
 
@@ -82,11 +82,11 @@ def _with_rivals(measure: Measure) -> Measure:
     return replace(measure, rivals=rivals, null=null)
 
 
-def as_behaviours(chosen: Iterable[str | Behaviour | Measure]) -> list[str | Behaviour]:
+def as_behaviours(measures: Iterable[str | Behaviour | Measure]) -> list[str | Behaviour]:
     """What is chosen for, a user's lone measures gathered into one behaviour."""
-    chosen = list(chosen)
-    alone = [each for each in chosen if isinstance(each, Measure)]
-    return [each for each in chosen if not isinstance(each, Measure)] + ([own_behaviour(alone)] if alone else [])
+    measures = list(measures)
+    alone = [each for each in measures if isinstance(each, Measure)]
+    return [each for each in measures if not isinstance(each, Measure)] + ([own_behaviour(alone)] if alone else [])
 
 
 def measure_pairs(
@@ -125,8 +125,8 @@ def read_file(path: Path) -> list[str | Behaviour]:
     except (Exception, SystemExit) as error:  # whatever the user's own file does
         raise InputError(f"{path}: {type(error).__name__}: {error}") from error
     listed = [names[name] for name in ("BEHAVIOURS", "MEASURES") if name in names]
-    made = [each for values in listed for each in values] if listed else list(names.values())
-    behaviours = [each for each in {id(each): each for each in made}.values() if isinstance(each, Behaviour | Measure)]
+    items = [each for values in listed for each in values] if listed else list(names.values())
+    behaviours = [each for each in {id(each): each for each in items}.values() if isinstance(each, Behaviour | Measure)]
     if not behaviours:
         raise InputError(f"{path}: expected a Measure or a Behaviour at the top level, found none")
     return as_behaviours(behaviours)
@@ -175,6 +175,6 @@ def claimed_keys(batch: Batch, measure: Measure) -> Bool[Tensor, "prompt query k
         return measure.mask(batch.rows)
     claimed = torch.zeros_like(batch.rows.visible)
     for prompt, window in enumerate(batch.windows):
-        for row, keys in measure.looks(window).items():
+        for row, keys in measure.keys_of(window).items():
             claimed[prompt, row, [key for key in keys if 0 <= key < claimed.shape[-1]]] = True
     return claimed

@@ -12,7 +12,7 @@ from functools import partial
 import pandas as pd
 import torch
 
-from analyses.measures.definitions import BEHAVIOURS, DECLARED, Behaviour, Looks, Measure, Rival, pieces_of
+from analyses.measures.definitions import BEHAVIOURS, DECLARED, Behaviour, Claims, Measure, Rival, pieces_of
 from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.scoring.choices import PairScorer
@@ -64,11 +64,11 @@ NO_PREFERENCE = Rival("no preference", 1.0)
 
 def relation_measure(relation: str, way: str) -> Measure:
     """From one end of a dependency to the other; `way` is one of `WAYS`."""
-    this, that = way.split("->")
+    source, target = way.split("->")
     name, pairs = f"relation:{relation}:{way}", edges([relation], [way])
     return Measure(
         name,
-        f"from the {this} of {relation} to its {that}",
+        f"from the {source} of {relation} to its {target}",
         pairs=lambda text: [pair[:2] for pair in pairs(text)],
         rivals=OFFSETS,
         null="same distance",
@@ -104,12 +104,12 @@ def tag_measure(query: str, key: str) -> Measure:
     )
 
 
-def _tagged(shown: Window, query: str, key: str) -> Looks:
-    tags = shown.text.tags
+def _tagged(window: Window, query: str, key: str) -> Claims:
+    tags = window.text.tags
     if tags is None:
         return {}
-    keys = [word for word in shown.columns if tags[word] == key]
-    return pieces_of(shown, ((word, other) for word in shown.columns if tags[word] == query for other in keys))
+    keys = [word for word in window.columns if tags[word] == key]
+    return pieces_of(window, ((word, other) for word in window.columns if tags[word] == query for other in keys))
 
 
 _NOTHING = "the corpus has no word with a tag or relation that is measured: expected universal tags and dependencies"

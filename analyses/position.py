@@ -65,18 +65,18 @@ _UNTRAINED = "untrained heads"
 _ROWS: dict[str, Any] = {"rivals": (UNIFORM,), "null": "any key", "of_words": False}
 
 
-def _at(offset: int) -> Callable[[Rows], Tensor]:
+def _near(offset: int) -> Callable[[Rows], Tensor]:
     return lambda rows: positional.near(rows, offset)
 
 
 def _offset_measure(offset: int) -> Measure:
     name, way = positional.offset_name(offset), "before" if offset < 0 else "after"
-    there = f"token {way}"
-    near = {"words": Words(there, f"looks at the {there}", "words", f"the {there}")} if abs(offset) == 1 else {}
+    place = f"token {way}"
+    near = {"words": Words(place, f"looks at the {place}", "words", f"the {place}")} if abs(offset) == 1 else {}
     return Measure(
         name,
         f"attention to the token {abs(offset)} {way}",
-        mask=_at(offset),
+        mask=_near(offset),
         later=offset > 0,
         tasks=("repeat",) if offset == -1 else (),
         recorded=name if offset == -1 else "",
@@ -85,14 +85,14 @@ def _offset_measure(offset: int) -> Measure:
     )
 
 
-def _mass(name: str, **more: Any) -> Measure:
-    return declared("position", name, **_ROWS | more)
+def _mass(name: str, **options: Any) -> Measure:
+    return declared("position", name, **_ROWS | options)
 
 
 MEASURES = (
     *map(_offset_measure, positional.OFFSETS),
     _mass("first-token", mask=positional.first_token),
-    _mass("self", mask=_at(0)),
+    _mass("self", mask=_near(0)),
     _mass("duplicate-token", mask=positional.earlier_copies),
     _mass("distance"),
     _mass("entropy", null="none"),
@@ -104,8 +104,8 @@ _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 def masks(*, causal: bool) -> dict[str, positional.Mask]:
     """By measure, what is claimed of the text itself."""
-    asked = BEHAVIOUR.asked(causal=causal)
-    return {measure.name: measure.mask for measure in asked if measure.mask and not measure.corpus}
+    measures = BEHAVIOUR.measurable(causal=causal)
+    return {measure.name: measure.mask for measure in measures if measure.mask and not measure.corpus}
 
 
 class Collector(Scoring):
@@ -124,7 +124,7 @@ class Collector(Scoring):
         self.masks = masks(causal=self.heads.causal)
         self.sums = Readings(self.heads, [_BY_NAME[name] for name in (*self.masks, *positional.SPREAD)])
         self.modes = positional.Modes.empty(self.heads.count, positional.N_MODES)
-        self.drawn: list[tuple[bytes, Window]] = []
+        self.sample: list[tuple[bytes, Window]] = []
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -132,14 +132,14 @@ class Collector(Scoring):
         heads, uniform = questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
         self.sums.add_prompts(batch.groups, heads, uniform)
         self.modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
-        windows = [*self.drawn, *((_lot(window), window) for window in batch.windows)]
-        self.drawn = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda lot: lot[0])
+        windows = [*self.sample, *((_lot(window), window) for window in batch.windows)]
+        self.sample = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda lot: lot[0])
 
     def scored(self) -> list[Scored]:
         """What was added up, and induction."""
         scored = self.sums.scored()
         if self.seeds:
-            bar = untrained_share(self.model, self.heads, [window for _, window in self.drawn], self.seeds)
+            bar = untrained_share(self.model, self.heads, [window for _, window in self.sample], self.seeds)
             measure = replace(_BY_NAME["positional-head"], rivals=(Rival(_UNTRAINED, bar),))
             scored.append(Scored(self.modes, [measure], "kept"))
         length = repeat_length(self.model)
@@ -154,19 +154,19 @@ def _lot(window: Window) -> bytes:
     return hashlib.sha256(repr((window.ids, window.source, window.scored_from - window.start)).encode()).digest()
 
 
-def untrained_share(model: Model, heads: Heads, drawn: Sequence[Window], seeds: Sequence[int]) -> float:
+def untrained_share(model: Model, heads: Heads, sample: Sequence[Window], seeds: Sequence[int]) -> float:
     """The largest share of rows that any head of any untrained model looks hardest at one offset with."""
-    tasks = [partial(_untrained_modes, model, heads, drawn, seed, half) for seed in seeds for half in (0, 1)]
+    tasks = [partial(_untrained_modes, model, heads, sample, seed, half) for seed in seeds for half in (0, 1)]
     counts = side_by_side(tasks)
     whole = [(one + other).finish() for one, other in zip(counts[::2], counts[1::2], strict=True)]
     return max(float((each.scores.sum(0) / each.weights.sum(0)).max()) for each in whole)
 
 
-def _untrained_modes(model: Model, heads: Heads, drawn: Sequence[Window], seed: int, half: int) -> positional.Modes:
+def _untrained_modes(model: Model, heads: Heads, sample: Sequence[Window], seed: int, half: int) -> positional.Modes:
     """Of every other batch: how many rows of each of an untrained model's heads look hardest at each offset."""
     reading = Reading(untrained(model, seed), (), heads=heads)
     modes = positional.Modes.empty(heads.count, positional.N_MODES)
-    for windows in islice(reading.batched(drawn), half, None, 2):
+    for windows in islice(reading.batched(sample), half, None, 2):
         batch = read_batch(reading.model, heads, windows)
         modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
     return modes
@@ -215,7 +215,7 @@ def induction(model: Model, length: int, seed: int, heads: Heads | None = None, 
 
     A decoder that has a source reads the repeat while its encoder reads it too.
     """
-    heads = heads or Heads.of(model)
+    heads = heads or Heads.from_model(model)
     measure = _BY_NAME["induction"]
     sums, windows = Readings(heads, [measure]), repeats(model, length, count, seed, paired=is_paired(model, heads))
     for begin in range(0, count, 8):
@@ -280,7 +280,7 @@ class CrossingCollector(Scoring):
 
     def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None):
         """Start from nothing."""
-        crossing = [kind for kind in Heads.every(model) if kind.attention == "cross"]
+        crossing = [kind for kind in Heads.kinds_of(model) if kind.attention == "cross"]
         if heads is None and not crossing:
             raise InputError("this model has no cross-attention: expected an encoder and a decoder")
         super().__init__(model, CROSSING.name, heads or crossing[0])

@@ -82,7 +82,7 @@ class RunFolder:
             _check_size(content)
             return pd.read_parquet(BytesIO(content))
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise InputError(f"{path} cannot be read ({error}): {_again(self.facts)}") from error
+            raise InputError(f"{path} cannot be read ({error}): {_redo_hint(self.facts)}") from error
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def read(out: str | Path) -> RunFolder:
     with inside(str(out)):
         facts = _facts(folder)
     if UNFINISHED in facts:
-        warn(f"{out} is unfinished, without {facts[UNFINISHED]}: {_again(facts)}", InputWarning, stacklevel=2)
+        warn(f"{out} is unfinished, without {facts[UNFINISHED]}: {_redo_hint(facts)}", InputWarning, stacklevel=2)
     return RunFolder(folder, folder.resolve().name, facts)
 
 
@@ -206,8 +206,8 @@ def _facts(folder: Path) -> dict[str, Any]:
     schema = facts.get("schema", 0)  # the first runs did not say
     if schema != SCHEMA:
         earlier = not isinstance(schema, int) or schema < SCHEMA
-        another, mend = ("an earlier", _again(facts)) if earlier else ("a later", "update interp")
-        raise InputError(f"written by {another} interp, schema {schema!r}, and schema {SCHEMA} is read: {mend}")
+        age, mend = ("an earlier", _redo_hint(facts)) if earlier else ("a later", "update interp")
+        raise InputError(f"written by {age} interp, schema {schema!r}, and schema {SCHEMA} is read: {mend}")
     for key, (holds, expected) in _KEYS.items():
         if not holds(facts.get(key)):
             raise InputError(f"its {RUN} is damaged: expected {expected} as {key}, got {facts.get(key)!r}")
@@ -218,7 +218,7 @@ def _is_list_of(value: Any, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
-def _again(facts: dict[str, Any]) -> str:
+def _redo_hint(facts: dict[str, Any]) -> str:
     command = facts.get("command")
     return f"make it again, {command}" if command else "make it again"
 

@@ -52,7 +52,7 @@ import pandas as pd
 import torch
 
 from analyses import coreference, part_of_speech, position
-from analyses.behaviours import OURS, chosen
+from analyses.behaviours import OURS, select
 from analyses.corpora import read
 from analyses.execution.shards import Shards
 from analyses.headlines import sentences
@@ -323,7 +323,7 @@ def copies_one(seed: int, corpus: str) -> list[str]:
 
 def shuffled_one(name: str, seed: int, corpus: str) -> tuple[int, list[str], list[str]]:
     """Of such a copy how many heads there are, labels with a head and evidence each, and what is said of it first."""
-    trained, behaviours = load(name), chosen()
+    trained, behaviours = load(name), select()
     assert isinstance(trained, Transformer)
     model = shuffled_copy(trained, seed)
     run = Run((), seed, Stages(lambda stage, count: None), lambda page: None, Shards())

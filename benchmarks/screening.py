@@ -35,7 +35,7 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from analyses import corpora
-from analyses.behaviours import chosen
+from analyses.behaviours import select
 from analyses.corpora.corpus import serving
 from analyses.figures.style import GREY, INK, PALE, SOFT, legend, panels, styled
 from analyses.labels import knockouts
@@ -76,12 +76,12 @@ def measured_twice(model: Transformer, names: Sequence[str], cells: int, seed: i
     `effect`, `low`, `high`, `measured` are the screen's; `there` with `low_there`, `high_there` those of plain forwards
     on other documents; `same` the measured effect on the screen's own documents, `estimate` the estimate there.
     """
-    behaviours = chosen(None)
+    behaviours = select(None)
     read = serving({name: each.needs for name, each in behaviours.items()}, [corpora.read(name) for name in names])
     first: list[pd.DataFrame] = []
     given: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for used in read:
-        for name in used.asked:
+        for name in used.questions:
             documents, words = affordable(model, behaviours[name])
             size = {"documents": documents, "words": words}
             halves = [Sample(used.corpus, half, **size) for half in (0, 1)]

@@ -43,7 +43,7 @@ def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
     totals = torch.zeros(len(kinds), 2 * len(RELATIONS), 2, len(RULES))
     n = torch.zeros(len(kinds), 2 * len(RELATIONS), dtype=torch.long)
     for batch in Reading(reader(), texts):
-        items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=False)
+        items = Items.from_batch(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=False)
         words, target = torch.stack([rule(items) for rule in RULES], 1), items.right.int().argmax(1)
         right = torch.stack([items.sought(words), words == target[:, None]], 1).float()
         for kind, asked in enumerate((target < items.query, torch.ones_like(target, dtype=torch.bool))):

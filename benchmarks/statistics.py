@@ -61,7 +61,7 @@ def least(turns: int, *functions: Callable[[], object]) -> list[float]:
 def plain(model: Transformer, corpus: Iterable[AnnotatedText]) -> int:
     """Every pattern, and the pass to its end."""
     texts = Reading(model, corpus)
-    for windows in texts.shown():
+    for windows in texts.batches():
         run(model, TokenBatch.from_rows([window.ids for window in windows]), capture="*.attn.pattern")
     return texts.counts["tokens"]
 
@@ -193,7 +193,7 @@ def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[
 
 def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
     """How often each head's highest word is the other end of a relation, and of how often; relation by relation."""
-    items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=True)
+    items = Items.from_batch(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=True)
     target = items.right.int().argmax(1)
     asked = (target > 0) | (not removed)
     prompt, query, column, target = (each[asked] for each in (items.prompt, items.query, items.column, target))

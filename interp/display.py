@@ -18,25 +18,25 @@ FIGURES = "analyses.figures"
 VIEWER = "analyses.report.notebook"
 _LONGEST = 200  # characters of a fact that are shown
 
-__all__ = ["FIGURES", "VIEWER", "DataFrame", "Figure", "Shown", "drawn", "listed", "signed", "so_many", "viewed"]
+__all__ = ["FIGURES", "VIEWER", "DataFrame", "Figure", "Result", "draw_figure", "listed", "signed", "so_many", "viewed"]
 
 
-class Shown:
-    """A result that shows itself in a few lines: a title, and at most `most` facts by name."""
+class Result:
+    """A result that shows itself in a few lines: a title, and at most `n_facts` facts by name."""
 
-    most = 12
+    n_facts = 12
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """A title and facts by name; cheap, whatever the result's size."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        title, facts = _short(*self.facts(), self.most)
+        title, facts = _short(*self.facts(), self.n_facts)
         width = max(map(len, facts), default=0)
         return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in facts.items())])
 
     def _repr_html_(self) -> str:
-        title, facts = _short(*self.facts(), self.most)
+        title, facts = _short(*self.facts(), self.n_facts)
         style = 'style="text-align:left;vertical-align:top"'
         cells = ((escape(name), escape(text)) for name, text in facts.items())
         rows = [f"<tr><th {style}>{name}</th><td {style}>{text}</td></tr>" for name, text in cells]
@@ -59,10 +59,10 @@ def so_many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def listed(names: Sequence[str], most: int = 6) -> str:
+def listed(names: Sequence[str], limit: int = 6) -> str:
     """The first few names, and how many more there are."""
-    n_more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {n_more} more" if n_more > 0 else "")
+    n_more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
 def signed(value: float) -> str:
@@ -70,9 +70,9 @@ def signed(value: float) -> str:
     return "–" if isnan(value) else f"{value:+.3g}"
 
 
-def drawn(figure: str, *args: Any, asks: str | None = None, **options: Any) -> Figure:
-    """The figure of that name; `asks` is its title unless the options say otherwise."""
-    title = {} if asks is None or options.get("ax") is not None else {"title": asks}
+def draw_figure(figure: str, *args: Any, heading: str | None = None, **options: Any) -> Figure:
+    """The figure of that name; `heading` is its title unless the options say otherwise."""
+    title = {} if heading is None or options.get("ax") is not None else {"title": heading}
     return getattr(import_module(FIGURES), figure)(*args, **{**title, **options})
 
 

@@ -31,13 +31,13 @@ class SelectiveEdit:
     """
 
     change: Callable[[Tensor], Tensor]  # of the part
-    where: dict[str, Index]
+    axes: dict[str, Index]
     whole: bool = False  # the change is of the whole value, of which the same part is put
 
     def bind(self, site: Site, texts: Mapping[str, TokenBatch]) -> Edit:
         """The edit for `site`, of whose axes some count positions of `texts`."""
         single = {
-            axis for axis, index in self.where.items() if is_number(index) or (axis in texts and dimensions(index) == 1)
+            axis for axis, index in self.axes.items() if is_number(index) or (axis in texts and dimensions(index) == 1)
         }
         return partial(self._edited, site, _groups(self.entries(site, texts)), single)
 
@@ -55,7 +55,7 @@ class SelectiveEdit:
     def entries(self, site: Site, texts: Mapping[str, TokenBatch]) -> dict[str, list[list[int]]]:
         """The entries that are changed along each selected axis, of each text, or once for all."""
         sizes, rows = dict(zip(site.axes, site.sizes, strict=True)), {}
-        for axis, index in self.where.items():
+        for axis, index in self.axes.items():
             if axis not in {*site.axes, "step"}:
                 raise InputError(f"{site.name} has no axis {axis!r}: its axes are {', '.join(site.axes)}")
             if (size := sizes.get(axis)) is not None:
@@ -63,11 +63,11 @@ class SelectiveEdit:
             elif axis != "step":
                 with inside(f"cannot edit {site.name}"):
                     rows[axis] = texts[axis].column_lists(index)
-        if "step" in self.where:
+        if "step" in self.axes:
             text = texts.get(axis := read_along(site))
             if not isinstance(text, Continued):
                 raise InputError(f"{site.name} has no steps here: `generate` counts them, in the text it writes")
-            rows[axis] = text.at_steps(rows.get(axis) or text.column_lists(slice(None)), self.where["step"])
+            rows[axis] = text.at_steps(rows.get(axis) or text.column_lists(slice(None)), self.axes["step"])
         return {axis: lists[:1] if all(row == lists[0] for row in lists) else lists for axis, lists in rows.items()}
 
 

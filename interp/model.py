@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.config import Experts, NoMLP, NoNorm, Rotary, StackConfig, TransformerConfig
-from interp.display import DataFrame, Shown, so_many
+from interp.display import DataFrame, Result, so_many
 from interp.errors import InputError
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
@@ -36,11 +36,11 @@ class Site:
     meaning: str
 
 
-class Sites(dict[str, Site], Shown):
+class Sites(dict[str, Site], Result):
     """Sites by name; they show themselves once for all layers."""
 
-    __repr__ = Shown.__repr__
-    most = 40  # so that those of an encoder and a decoder are all there
+    __repr__ = Result.__repr__
+    n_facts = 40  # so that those of an encoder and a decoder are all there
 
     def table(self) -> DataFrame:
         """One row a site: `site`, its `stack`, `layer` (missing outside the layers), `axes`, `sizes` and `meaning`."""

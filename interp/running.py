@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.config import StackConfig, TransformerConfig
-from interp.display import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
+from interp.display import DataFrame, Figure, Result, draw_figure, listed, so_many, viewed
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
 from interp.model import Model, Site, Tokens, as_batches, check_model, matching, split_name
@@ -33,7 +33,7 @@ class ShownPattern(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Run(Shown):
+class Run(Result):
     """What one call gave: the tokens it read, its logits, and the captured activations by site."""
 
     tokens: TokenBatch
@@ -94,12 +94,12 @@ class Run(Shown):
             table = self.table()
             if "log_probability" not in table:
                 raise InputError("nothing to draw: capture a pattern (capture='*.attn.pattern'), or run a causal model")
-            return drawn("token_bars", table.loc[table["prompt"] == prompt], **options)
+            return draw_figure("token_bars", table.loc[table["prompt"] == prompt], **options)
         view, (stack, layer, _) = self.shown_pattern(site, prompt), split_name(site)
         place = "cross-attention " if ".cross_attn." in site else f"{stack} " if self.target is not None else ""
         heads = {f"{place}L{layer}.H{head}": pattern for head, pattern in enumerate(view.pattern)}
-        labels = {"label": "attention", "axes_labels": ("from", "to"), "asks": "Where does each head look?"}
-        return drawn("best_heads", heads, queries=view.queries, keys=view.keys, **{**labels, **options})
+        labels = {"label": "attention", "axes_labels": ("from", "to"), "heading": "Where does each head look?"}
+        return draw_figure("best_heads", heads, queries=view.queries, keys=view.keys, **{**labels, **options})
 
     def shown_pattern(self, site: str, prompt: int = 0) -> ShownPattern:
         """The captured pattern of one prompt, padding left out, and the tokens that its rows and columns stand for."""
@@ -197,9 +197,9 @@ def run(
     ended = "" if until is None else f" before the pass ended with {until!r}"
     if idle := edits.keys() - tap.fired:
         raise InputError(f"these edits never fired{ended}: {', '.join(sorted(idle))}")
-    if missed := tap.capture - tap.seen.keys():
+    if missed := tap.capture - tap.activations.keys():
         raise InputError(f"these sites were not passed{ended}: {', '.join(sorted(missed))}")
-    return Run(batch, tap.seen, tap.seen.get("logits", logits), decoded, until, model)
+    return Run(batch, tap.activations, tap.activations.get("logits", logits), decoded, until, model)
 
 
 def bound(model: Model, edits: Edits, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, Edit]:

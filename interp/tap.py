@@ -16,7 +16,7 @@ class AllSeen(Exception):  # noqa: N818 - it is no error
 
 @dataclass
 class Tap:
-    """What one call captures and edits, by the full name of each site; `seen` fills as the call proceeds.
+    """What one call captures and edits, by the full name of each site; `activations` fills as the call proceeds.
 
     With the last of the sites `until` the call ends by `AllSeen`.
     """
@@ -24,7 +24,7 @@ class Tap:
     capture: Collection[str] = ()
     edit: Mapping[str, Edit] = field(default_factory=dict)
     until: Collection[str] = ()
-    seen: dict[str, Tensor] = field(default_factory=dict)
+    activations: dict[str, Tensor] = field(default_factory=dict)
     fired: set[str] = field(default_factory=set)
     place: str = ""
 
@@ -32,7 +32,7 @@ class Tap:
         """The same tap, inside the part called `name`."""
         if not self.capture and not self.edit:
             return self
-        return Tap(self.capture, self.edit, self.until, self.seen, self.fired, f"{self.place}{name}.")
+        return Tap(self.capture, self.edit, self.until, self.activations, self.fired, f"{self.place}{name}.")
 
     def wants(self, name: str) -> bool:
         """Whether the site `name` of this part is captured or edited."""
@@ -52,10 +52,10 @@ class Tap:
             value = edited if restore is None else restore(edited)
             self.fired.add(site)
         if site in self.capture:
-            if any(value is each for each in self.seen.values()):
+            if any(value is each for each in self.activations.values()):
                 value = value.clone()  # to write over one captured value leaves the others as they are
-            self.seen[site] = value
-            if site in self.until and all(name in self.seen for name in self.until):
+            self.activations[site] = value
+            if site in self.until and all(name in self.activations for name in self.until):
                 raise AllSeen
         return value
 

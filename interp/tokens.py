@@ -11,7 +11,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
-from interp.display import Shown, so_many
+from interp.display import Result, so_many
 from interp.errors import InputError, one_of
 from interp.indices import Index, entries, for_texts
 
@@ -165,7 +165,7 @@ class Tokenizer:
 
 
 @dataclass(frozen=True, repr=False)
-class TokenBatch(Shown):
+class TokenBatch(Result):
     """Texts as rows of token ids, with their padding and positions.
 
     ids        prompt position   token ids; padding is filled with `pad_id`

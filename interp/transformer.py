@@ -175,7 +175,7 @@ class Stack(Weights, nn.Module):
     def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
         """Residual stream after the final norm, for whole texts."""
         residual = tap("embed", self.embed(batch.ids, batch.positions))
-        return self.resume(residual, Visibility.of(batch, causal=self.config.causal), tap=tap, source=source)
+        return self.resume(residual, Visibility.from_batch(batch, causal=self.config.causal), tap=tap, source=source)
 
     def resume(
         self,
@@ -261,7 +261,7 @@ class Transformer(Shortcuts, nn.Module):
         final = stack(batch, tap.at(name))
         for name, decoder in decoders:
             assert target is not None
-            final = decoder(target, tap.at(name), Source.of(final, batch))
+            final = decoder(target, tap.at(name), Source.from_stream(final, batch))
         return self.read(final, tap)
 
     def read(self, final: Stream, tap: Tap = UNTAPPED) -> Float[Tensor, "*batch position d_vocab"] | None:

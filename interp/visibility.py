@@ -23,7 +23,7 @@ class Visibility:
     across: bool = False  # the keys are another sequence's
 
     @staticmethod
-    def of(batch: TokenBatch, *, causal: bool, first: int = 0) -> "Visibility":
+    def from_batch(batch: TokenBatch, *, causal: bool, first: int = 0) -> "Visibility":
         """The visibility of the columns of `batch` from `first` on; their keys are all columns."""
         n_keys = batch.ids.shape[1]
         columns = torch.arange(first, n_keys, device=batch.ids.device)[None]
@@ -82,7 +82,7 @@ class Source:
     padding: Bool[Tensor, "prompt position"] | None
 
     @staticmethod
-    def of(stream: Float[Tensor, "... position d_model"], batch: TokenBatch) -> "Source":
+    def from_stream(stream: Float[Tensor, "... position d_model"], batch: TokenBatch) -> "Source":
         """The stream that an encoder made of `batch`."""
         return Source(stream, batch.mask if batch.padded else None)
 

@@ -30,7 +30,7 @@ from analyses.runs import RunFolder
 from interp import InputError, Pairs, Phase, Plan, TransformerConfig, generate, logit_difference, patching, run, sweep
 from interp.attribution import direct_logit_attribution, logit_lens
 from interp.config import Gated, LayerNorm, Plain, RMSNorm, Rotary, Sinusoidal, Transform
-from interp.display import Shown
+from interp.display import Result
 from interp.edits import SelectiveEdit
 from interp.training import Windows
 from models import recipes
@@ -209,7 +209,7 @@ def walked() -> Iterator[types.ModuleType]:
     yield from map(importlib.import_module, ["interp.config", *QUESTIONS])
 
 
-RETURNED = Shown, dict, pd.DataFrame, Drawn  # classes that calls return, and nobody calls
+RETURNED = Result, dict, pd.DataFrame, Drawn  # classes that calls return, and nobody calls
 
 
 def public() -> Iterator[Public]:

@@ -14,13 +14,13 @@ from analyses.cli import COLUMNS
 from analyses.execution.output import jsonable
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import refusals
-from analyses.explanations import ALL
+from analyses.explanations import ALL_GROUPS
 from analyses.headlines.facts import WRITTEN, Fact, answers, facts_of, ranked
 from analyses.headlines.sentences import fact_clause, numbers
 from analyses.measures.definitions import RANKED
 from analyses.page.sections import SCHEMAS
 from analyses.runs import RunFolder
-from analyses.wording.head_names import HEAD, Place, places
+from analyses.wording.head_names import HEAD, Place, heads_in
 from analyses.wording.plain_words import WORDS
 from interp.errors import InputError
 
@@ -89,7 +89,7 @@ def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFra
     if name == "heads" and "unit" in rows:
         rows = rows.loc[(rows["sink"] == "kept") & rows["unit"].isin([*RANKED])]
     if name == "explained":
-        rows = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL)]
+        rows = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL_GROUPS)]
     if name == "when_formed":
         rows = rows.dropna(subset=["formed_at"])
     return rows.dropna(subset=[column]).nlargest(top, column)
@@ -101,13 +101,13 @@ def inspect(run: RunFolder, name: str) -> Inspected:
     by_head = {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
     whole = [table.loc[:, HEAD] for table in by_head.values() if {*HEAD} <= {*table}]  # others: of one kind
     rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=HEAD)
-    heads = places(rows.fillna({"stack": "", "attention": "self"}))
+    heads = heads_in(rows.fillna({"stack": "", "attention": "self"}))
     if not heads:
         raise InputError(f"{run.folder} has no table of heads: it has {', '.join(tables) or 'none'}")
     place = _place(name, heads)
     head_rows = {each: rows for each, table in by_head.items() if len(rows := _rows(table, place))}
     facts = ranked(facts_of(run, tables).get(place, []))
-    title = place.named(several=len({each.kind for each in heads}) > 1)
+    title = place.named(prefix=len({each.kind for each in heads}) > 1)
     return Inspected(run, title, place, facts, head_rows, answers(tables))
 
 
@@ -148,9 +148,9 @@ def _place(name: str, heads: Sequence[Place]) -> Place:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        names = ", ".join(each.named(several=True) for each in matches)
+        names = ", ".join(each.named(prefix=True) for each in matches)
         raise InputError(f"several heads are called {name}: say which of {names}")
-    last = {each.kind: each.named(several=True) for each in sorted(heads)}
+    last = {each.kind: each.named(prefix=True) for each in sorted(heads)}
     raise InputError(f"no head {name}: the last ones are {', '.join(last.values())}, counted from 0")
 
 

@@ -37,9 +37,9 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
     deep = {measure_name(each): [cells.get((each, name), "–") for name in names] for each in measures}
     sources = []
     for source in comparison.used:
-        facts = {"measured": list(source.asked), "stood_in": source.stands_in}
+        facts = {"measured": list(source.questions), "stood_in": source.stands_in}
         facts |= {"documents": len(source.documents), "reporting_documents": source.reporting}
-        sources.append(Source(source.corpus, f"for {', '.join(source.asked)}", facts))
+        sources.append(Source(source.corpus, f"for {', '.join(source.questions)}", facts))
     unused = [{"name": each.name, "kind": each.kind, "sha256": each.digest} for each in comparison.unused]
     return Page(
         title=f"How do the heads of {listed(names)} compare?",
@@ -66,7 +66,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
                 ],
                 "showing",
             ),
-            *(_behaviour(comparison, each, behaviour) for each in comparison.used for behaviour in each.asked),
+            *(_behaviour(comparison, each, behaviour) for each in comparison.used for behaviour in each.questions),
         ],
         corpora=[*sources, *(Source(corpus, doc.UNUSED, {"measured": []}) for corpus in comparison.unused)],
         models={each.name: {"left_out": each.counts, "not_measured": dict(each.left_out)} for each in comparison.reads},

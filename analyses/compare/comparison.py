@@ -133,7 +133,7 @@ def compare(
         corpora = [each for each in corpora if of_ids(fewest, each)] or [random_ids(fewest, seed)]
         models = {name: by_ids(model) for name, model in models.items()}
     needs = {name: each.needs for name, each in OURS.items() if behaviours is None or name in behaviours}
-    usages = [Usage(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
+    usages = [Usage(each.corpus, each.questions, each.stands_in) for each in serving(needs, corpora)]
     left_out = dict(unserved(needs, corpora))
     if mute:
         why = f"{listed(mute)} {'has' if len(mute) == 1 else 'have'} no tokenizer, so all models read token ids"
@@ -176,7 +176,7 @@ def _score(name: str, model: Model, usage: Sequence[Usage], unserved: Mapping[st
     for source in usage:
         corpus = source.corpus
         reading = Reading(model, corpus, lambda texts, corpus=corpus: say(f"{name}: reading {corpus.name}", texts))
-        collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in source.asked]
+        collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in source.questions]
         try:
             totals = collect(reading, collectors)
             refuse_unread(reading.counts, corpus.name)
@@ -185,7 +185,7 @@ def _score(name: str, model: Model, usage: Sequence[Usage], unserved: Mapping[st
                 pass
             totals = [error] * len(collectors)
         source.documents.update(reading.documents)
-        for behaviour, total in zip(source.asked, totals, strict=True):
+        for behaviour, total in zip(source.questions, totals, strict=True):
             if isinstance(total, InputError):
                 left_out[behaviour] = str(total)
             else:

@@ -264,7 +264,7 @@ class Serving:
     """A corpus, and the questions that one reading of it answers."""
 
     corpus: Corpus
-    asked: Sequence[str]
+    questions: Sequence[str]
     stands_in: bool  # generated tales, since no given corpus has the annotations
 
 

@@ -233,7 +233,7 @@ def _edit(site: str, edit: object) -> list[Any]:
     if not isinstance(edit, SelectiveEdit) or not isinstance(change, partial) or any(map(callable, change.args)):
         raise InputError(f"the edit of {site} is a function of your own, which has no hash")
     try:
-        return [site, hash_of([change.func.__qualname__, change.args, edit.where, edit.whole])]
+        return [site, hash_of([change.func.__qualname__, change.args, edit.axes, edit.whole])]
     except (TypeError, RuntimeError) as error:
         raise InputError(f"the edit of {site} holds a value that has no hash: {error}") from error
 

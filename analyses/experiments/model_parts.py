@@ -83,7 +83,7 @@ def flops(config: StackConfig, part: str, tokens: int) -> int:
 def _parts(block: Block, x: torch.Tensor, generator: torch.Generator) -> dict[str, Callable[[], object]]:
     config, tokens = block.attn.config, x.shape[1]
     batch = TokenBatch.from_ids(torch.zeros(1, tokens, dtype=torch.long, device=x.device))
-    visibility = Visibility.of(batch, causal=config.causal)
+    visibility = Visibility.from_batch(batch, causal=config.causal)
     q = torch.randn(1, tokens, config.n_heads, config.d_head, generator=generator).to(x)
     k, v = torch.randn(2, 1, tokens, config.kv_heads, config.d_head, generator=generator).to(x)
     z = q.flatten(-2)

@@ -232,7 +232,7 @@ def _heads(ax: Axes, rows: pd.DataFrame, colour: str) -> Ends:
         label, line_style = "other heads", {}
         if rank < len(_BEST) and end["value"] - np.nan_to_num(end["baseline"]) >= _CLEAR:
             label, line_style = _BEST_HEADS, {"color": colour, "ls": _BEST[rank], "zorder": 4 - 0.1 * rank}
-            ends.append((float(end["value"]), Place.of(end).named(several=has_kinds), colour))
+            ends.append((float(end["value"]), Place.from_row(end).named(prefix=has_kinds), colour))
         ax.plot(line["step"], line["value"], label=label, **{**_LINES[label], **line_style})
     return ends
 

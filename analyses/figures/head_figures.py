@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from analyses.figures import style
-from analyses.figures.kinds import LOOKS, draw
+from analyses.figures.kinds import MARKS, draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import GREY, SIGNED, Page, literal, measure_name, sized, styled
 from analyses.measures.findings import DISCOVERY, NOTABLE, carriers, shows
@@ -126,12 +126,12 @@ def gain_intervals(
     rows = rows.nlargest(top, "gain")
     rows = rows.assign(sure=np.where(rows["ci_low"] > 0, "above", "not above"))
     colours = {"above": style.colour_of(rows), "not above": GREY}
-    looks = {f"interval {sure} 0": {"color": colour, "marker": "o"} for sure, colour in colours.items()}
+    styles = {f"interval {sure} 0": {"color": colour, "marker": "o"} for sure, colour in colours.items()}
     names = ", ".join(measure_name(str(name)) for name in rows["baseline_name"].dropna().unique()[:3])
     values = rows["baseline"].dropna().round(3).unique()
     baseline = f"baseline: {names}" + (f" ({values[0]:.3f})" if len(values) == 1 else "")
     words = {"name": measure_name(measure), "count": len(rows)}
-    return draw("gain_intervals", rows, page, words, looks=looks, rules=[{"x": 0, "ls": "--", "label": baseline}])
+    return draw("gain_intervals", rows, page, words, looks=styles, rules=[{"x": 0, "ls": "--", "label": baseline}])
 
 
 @styled
@@ -187,7 +187,7 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     `table` has rows of `tables/compare`, in the order in which measures and models are drawn.
     """
     rows = select_rows(table, ["model", "behaviour", "measure"], single=("run", "seed", "reference"))
-    looks, reference = _marks(rows["model"]), str(rows["reference"].iloc[0])
+    styles, reference = _marks(rows["model"]), str(rows["reference"].iloc[0])
     rows = rows.assign(
         unit=np.where(rows["measure"].str.startswith("tag:"), "lift", "share"),  # lifts have a scale of their own
         title=[measure_name(measure) for measure in rows["measure"]],
@@ -201,7 +201,7 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     gains["side"] = "gain over the baseline"
     differences = differences.assign(side=f"gain less {_short(reference, 20)}’s", note="")
     rows = pd.concat([gains, differences]).sort_values("unit", ascending=False, kind="stable")  # shares first
-    options: Any = {"looks": looks, "row": _GAP + len(looks) * _ROW, "step": _ROW / (_GAP + len(looks) * _ROW)}
+    options: Any = {"looks": styles, "row": _GAP + len(styles) * _ROW, "step": _ROW / (_GAP + len(styles) * _ROW)}
     return draw("compared_gains", rows, page, {"reference": reference}, **options)
 
 
@@ -212,25 +212,25 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[
     `heads` are rows of `tables/heads` of several models, with `model`, `depth` and `shows`.
     """
     rows = select_rows(heads, ["model", "measure", *HEAD], single=("run", "seed"), measure=measures, sink="kept")
-    models, looks = [*dict.fromkeys(heads["model"])], {}
+    models, styles = [*dict.fromkeys(heads["model"])], {}
     for name, mark in _marks(heads.loc[:, "model"]).items():
         dot = {"color": mark["color"], "marker": mark["marker"]}
-        looks |= {f"_{name}": {**dot, **_HOLLOW}, name: dot}
+        styles |= {f"_{name}": {**dot, **_HOLLOW}, name: dot}
     shift = rows["model"].map({model: _DODGE * (place - (len(models) - 1) / 2) for place, model in enumerate(models)})
     label = ["_" * (not row["shows"]) + _short(row["model"], 36) for row in rows.to_dict("records")]
     rows = rows.assign(panel=rows["measure"].map(measure_name), label=label, depth=rows["depth"] + shift)
     names = rows.drop_duplicates("model")
     names = names.assign(gain=np.nan, label=[_short(model, 36) for model in names["model"]])
     rows = pd.concat([*(rows.loc[rows["measure"] == measure] for measure in measures), names])  # for the legend
-    return draw("gains_by_depth", rows, page, looks=looks)
+    return draw("gains_by_depth", rows, page, looks=styles)
 
 
 def _marks(models: pd.Series) -> dict[str, dict[str, Any]]:
     """Of each model the ink, the marker and the line; the first is the reference."""
-    looks = zip(cycle(LOOKS), cycle(zip(_MARKERS, _LINES, strict=True)))
+    styles = zip(cycle(MARKS), cycle(zip(_MARKERS, _LINES, strict=True)))
     return {
         _short(str(model), 36): {"color": look["color"], "marker": marker, "ls": line}
-        for model, (look, (marker, line)) in zip(dict.fromkeys(models), looks, strict=False)
+        for model, (look, (marker, line)) in zip(dict.fromkeys(models), styles, strict=False)
     }
 
 

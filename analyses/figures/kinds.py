@@ -23,9 +23,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analyses.figures import style
 
-Look = Mapping[str, Any]  # Matplotlib's options of a line and its marker
+Style = Mapping[str, Any]  # Matplotlib's options of a line and its marker
 _INKS = {"ink": style.INK, "soft": style.SOFT, "grey": style.GREY, "pale": style.PALE}
-LOOKS: tuple[Look, ...] = tuple(
+MARKS: tuple[Style, ...] = tuple(
     {"color": ink, "marker": mark} for ink, mark in zip((style.INK, style.SOFT, style.GREY), "oDs", strict=True)
 )
 _SOURCES = {"articles": "the articles’ prompts", "stories": "prompts in the stories’ words"}
@@ -65,7 +65,7 @@ class Series:
     row: str = ""  # what its y axis calls it
     note: str = ""  # what is written beside a mark
     where: str = "index >= 0"  # a query that rows meet; all by default
-    look: Look = field(default_factory=dict)  # options of the line and the marker; one after the other by default
+    look: Style = field(default_factory=dict)  # options of the line and the marker; one after the other by default
 
     def marks(self, table: pd.DataFrame) -> pd.DataFrame:
         """A row a mark: its texts, numbers and look; `dot` and `text` of a map's cells as the table has them."""
@@ -77,9 +77,9 @@ class Series:
             column: rows.eval(source) if (source := getattr(self, column)) in rows or " " in source else np.nan
             for column in _NUMBERS
         }
-        look = {key: _INKS.get(value, value) for key, value in self.look.items()}
+        options = {key: _INKS.get(value, value) for key, value in self.look.items()}
         cells = {column: rows[column] for column in ("dot", "text") if column in rows}
-        columns = {**texts, **numbers, **cells, "value": rows.eval(self.value), "look": [look] * len(rows)}
+        columns = {**texts, **numbers, **cells, "value": rows.eval(self.value), "look": [options] * len(rows)}
         return pd.DataFrame(columns, index=rows.index)
 
 
@@ -101,7 +101,7 @@ class Plot(ABC):
     square: bool = False  # whether panels are as high as wide
     rules: Sequence[Mapping[str, Any]] = ()  # lines at `x` or `y`, with options of Matplotlib
     entries: int = 4  # of the legend side by side, at most
-    looks: Mapping[str, Look] = field(default_factory=dict)  # by label, where its series has no look
+    looks: Mapping[str, Style] = field(default_factory=dict)  # by label, where its series has no look
 
     @style.styled
     def draw(self, table: pd.DataFrame, title: str = "") -> Figure:
@@ -147,11 +147,11 @@ class Plot(ABC):
         tables = [series.marks(table.reset_index(drop=True)) for series in self.series]
         return pd.concat([marks for marks in tables if len(marks)] or tables, ignore_index=True)
 
-    def _looks(self, marks: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    def _styles(self, marks: pd.DataFrame) -> dict[str, dict[str, Any]]:
         """The look of each label of all panels: its series', the description's or, in turn, one of three."""
         rows = marks.drop_duplicates("label")
         labels = enumerate(zip(rows["label"], rows["look"], strict=True))
-        return {label: {**LOOKS[at % len(LOOKS)], **self.looks.get(label, {}), **look} for at, (label, look) in labels}
+        return {label: {**MARKS[at % len(MARKS)], **self.looks.get(label, {}), **look} for at, (label, look) in labels}
 
     def _rows(self, rows: pd.DataFrame) -> int:
         return 0
@@ -221,8 +221,8 @@ class Map(Plot):
             colour = ScalarMappable(scale, self.colours).to_rgba(cells["value"].iloc[row, column])
             text.set_color("white" if np.dot(colour[:3], (0.299, 0.587, 0.114)) < 0.5 else "black")
         visible = range(0)
-        for axis, labels, most in ((ax.yaxis, down, self.most[0]), (ax.xaxis, across, self.most[1])):
-            visible = range(0, len(labels), max(1, -(-len(labels) // most)))
+        for axis, labels, limit in ((ax.yaxis, down, self.most[0]), (ax.xaxis, across, self.most[1])):
+            visible = range(0, len(labels), max(1, -(-len(labels) // limit)))
             axis.set_ticks([place + 0.5 for place in visible], [labels[place] for place in visible])
         is_long = len(visible) > _UPRIGHT or any(len(across[place]) > 2 for place in visible)
         ax.tick_params("x", rotation=90 if is_long else 0, length=2)
@@ -263,16 +263,16 @@ class Intervals(Plot):
         if self.most:
             first: Any = rows.loc[rows["label"] == rows["label"].iloc[0]].set_index("name")["value"]
             names = first[first.abs().nlargest(self.most).index].sort_values(ascending=False).index.tolist()
-        looks = self._looks(marks)
-        for index in range(0, len(names), 2) if len(looks) > 2 else ():  # stripes
+        styles = self._styles(marks)
+        for index in range(0, len(names), 2) if len(styles) > 2 else ():  # stripes
             ax.axhspan(index - 0.5, index + 0.5, color="0.96", lw=0, zorder=0)
-        for place, (label, look) in enumerate(looks.items()):
+        for place, (label, mark) in enumerate(styles.items()):
             group = rows.loc[rows["label"] == label].drop_duplicates("name").set_index("name").reindex(names)
-            y = np.arange(len(names)) + self.step * (place - (len(looks) - 1) / 2)
-            ax.hlines(y, group["low"], group["high"], colors=look["color"], linestyles=look.get("ls", "-"), lw=1.5)
+            y = np.arange(len(names)) + self.step * (place - (len(styles) - 1) / 2)
+            ax.hlines(y, group["low"], group["high"], colors=mark["color"], linestyles=mark.get("ls", "-"), lw=1.5)
             visible = group["value"].notna().to_numpy()
             if visible.any():
-                ax.plot(group["value"][visible], y[visible], label=label, **{"ms": 5, **look, "ls": ""})
+                ax.plot(group["value"][visible], y[visible], label=label, **{"ms": 5, **mark, "ls": ""})
             for height, row in zip(y, group.to_dict("records"), strict=True):
                 _write_note(ax, height, row)
         if rows.loc[rows["value"].notna(), "note"].any():  # room for what stands beside, which does not count as data
@@ -301,12 +301,12 @@ class Lines(Plot):
     logarithmic: bool = False  # whether both axes are
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
-        for label, look in self._looks(marks).items():
+        for label, options in self._styles(marks).items():
             line = rows.loc[rows["label"] == label].dropna(subset=["value"]).sort_values("x")
-            is_band = look.pop("band", False)
+            is_band = options.pop("band", False)
             if len(line) and not is_band:
-                ax.plot(line["x"], line["value"], label=label, **{"ms": 4, **look})
-            band: Any = {"color": look["color"], "alpha": 0.2, "lw": 0, "label": label if is_band else None}
+                ax.plot(line["x"], line["value"], label=label, **{"ms": 4, **options})
+            band: Any = {"color": options["color"], "alpha": 0.2, "lw": 0, "label": label if is_band else None}
             ax.fill_between(line["x"], line["low"], line["high"], **band)
         if self.logarithmic:
             ax.set_xscale("log", base=2)
@@ -320,8 +320,8 @@ class Lines(Plot):
         line = rows.dropna(subset=["value"]).sort_values("x")
         if line.empty:
             return "undefined"
-        look, low, high = line["look"].iloc[0], *np.quantile(line["value"].to_numpy(), (0, 1))
-        if not look.get("marker", "o") or not look.get("ls", "-"):
+        options, low, high = line["look"].iloc[0], *np.quantile(line["value"].to_numpy(), (0, 1))
+        if not options.get("marker", "o") or not options.get("ls", "-"):
             return rounded(low) if low == high else f"between {rounded(low)} and {rounded(high)}"
         (first, last), top = line.iloc[[0, -1]].to_dict("records"), line.loc[line["value"].idxmax()].to_dict()
         place = "{x:g} tokens" if self.xlabel == "tokens" else "layer {x:g}"
@@ -338,9 +338,9 @@ class Points(Plot):
     diagonal: str = ""  # what the line on which both are equal is called, where they have limits
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
-        for label, look in self._looks(marks).items():
+        for label, mark in self._styles(marks).items():
             dots = rows.loc[rows["label"] == label]
-            options: Any = {"s": 20, "linewidths": 0, "rasterized": len(rows) > _MANY, **look}
+            options: Any = {"s": 20, "linewidths": 0, "rasterized": len(rows) > _MANY, **mark}
             if len(dots):
                 ax.scatter(dots["x"], dots["value"], label=label, **options)
         ax.margins(0.12)

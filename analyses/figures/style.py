@@ -27,8 +27,8 @@ from interp.errors import InputError, one_of
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
 # mark, line and shade, in ink; baselines are grey.
-POSITION, SYNTAX, COREFERENCE, OWN = "#0067a3", "#00543a", "#b34700", "#5b2a73"
-FAMILIES = {"blue": POSITION, "green": SYNTAX, "orange": COREFERENCE, "purple": OWN}
+POSITION, SYNTAX, COREFERENCE, CUSTOM = "#0067a3", "#00543a", "#b34700", "#5b2a73"
+FAMILIES = {"blue": POSITION, "green": SYNTAX, "orange": COREFERENCE, "purple": CUSTOM}
 BEHAVIOURS = {"position": POSITION, "part-of-speech": SYNTAX, "coreference": COREFERENCE}
 INK, SOFT, GREY, PALE = "#1b1f24", "#5b6470", "#8a8a8a", "#c3c9d0"
 SIGNED = "RdBu_r"  # only where values below 0 matter
@@ -331,7 +331,7 @@ def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None
 def colour_of(rows: Any) -> str:
     """The colour of the one behaviour of a table's rows; ink where there are several, or none of ours."""
     names = rows["behaviour"].unique() if "behaviour" in rows else []
-    return BEHAVIOURS.get(str(names[0]), OWN) if len(names) == 1 else INK
+    return BEHAVIOURS.get(str(names[0]), CUSTOM) if len(names) == 1 else INK
 
 
 def broken(text: str, width: int | float, size: int | float = FONT) -> str:

@@ -24,7 +24,7 @@ from analyses.measures.head_tables import Heads
 from analyses.reading import examples
 from analyses.reading.inputs import tokenizer_of
 from analyses.reading.windows import Batch, Reading, Window, windows
-from analyses.scoring.asked_words import Question, any_of, asks, questions
+from analyses.scoring.asked_words import Question, any_of, askers, questions
 from analyses.wording.head_names import Place
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import membership, pool
@@ -54,7 +54,7 @@ class _Choice(NamedTuple):
 
     def of_head(self, head: int) -> tuple[int, float, bool]:
         """The word with most of a head's attention, among those it may choose; the attention; whether it is sought."""
-        candidates = sorted(self.question.among)
+        candidates = sorted(self.question.candidates)
         word = candidates[int(self.weights[head, candidates].argmax())]
         weight = float(self.weights[head, word])
         return word, weight, weight > 0 and word in self.question.sought
@@ -77,7 +77,7 @@ def example_sentences(
     words of the `read` passages, the same for all heads of a label. Attention to special tokens is left out. A model of
     two stacks has the encoder's heads; one that reads no words has no rows.
     """
-    kind = Heads.every(model)[0]
+    kind = Heads.kinds_of(model)[0]
     if model.tokenizer is None or not corpora:
         return pd.DataFrame(columns=COLUMNS)
     reader = _Reader(model, kind, corpora, behaviours, seed)
@@ -135,7 +135,7 @@ class _Reader:
             return False
         n_ctx = self.model.config.stacks[self.kind.stack].n_ctx
         text_windows = windows(text, tokenizer_of(self.model, self.kind), n_ctx, Counter())
-        return any(asks(measure, window, causal=self.kind.causal) for window in text_windows)
+        return any(askers(measure, window, causal=self.kind.causal) for window in text_windows)
 
     def rows(self, topic: _Topic, heads: Sequence[Place]) -> Iterator[dict[str, Any]]:
         """The rows of heads that are shown at the same words."""
@@ -157,7 +157,7 @@ class _Reader:
                         **columns,
                         "choice": name,
                         "sentence": " ".join(each.replace(" ", "\u00a0") for each in choice.words),
-                        "asks": choice.question.asks,
+                        "asks": choice.question.asker,
                         "seen": word,
                         "weight": weight,
                         "right": right if measure else None,
@@ -173,7 +173,7 @@ class _Reader:
                 by_window = questions(measure, topic.label, batch, causal=causal)
             for prompt, (window, group) in enumerate(zip(batch.windows, by_window, strict=True)):
                 for question in group:
-                    yield _Choice(count + prompt, window.text.words, question, weights[prompt, :, question.asks])
+                    yield _Choice(count + prompt, window.text.words, question, weights[prompt, :, question.asker])
             count += len(batch.windows)
 
 

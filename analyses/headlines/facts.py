@@ -28,7 +28,7 @@ from analyses.runs import RunFolder
 from analyses.scoring.rules import called_beside
 from analyses.viewer.passages import Called, HeadName
 from analyses.wording import plain_words
-from analyses.wording.head_names import HEAD, Place, places
+from analyses.wording.head_names import HEAD, Place, heads_in
 from analyses.wording.plain_words import Label, Words, worded
 from interp import InputError, Model
 
@@ -128,14 +128,14 @@ class Fact:
 
 def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, list[Fact]]:
     """Every head's facts, unordered; a head of which nothing holds has none."""
-    head_facts: dict[Place, list[Fact]] = {place: [] for place in places(tables["heads"])}
+    head_facts: dict[Place, list[Fact]] = {place: [] for place in heads_in(tables["heads"])}
     for place, fact in [*_attention_facts(tables, behaviours), *_effect_facts(tables, behaviours)]:
         head_facts[place].append(fact)
     return {place: _with_one_local(each) for place, each in head_facts.items()}
 
 
 def _by_head(rows: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    return {(*Place.of(row), *(row[name] for name in columns)): row for row in rows.to_dict("records")}
+    return {(*Place.from_row(row), *(row[name] for name in columns)): row for row in rows.to_dict("records")}
 
 
 def _attention_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
@@ -145,18 +145,18 @@ def _attention_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Ite
     cells = _by_head(heads.loc[heads["sink"] == "kept"], "measure")
     rules = _by_head(tables.get("rules", pd.DataFrame()), "measure")
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
-        key = (*Place.of(row), row["measure"])
+        key = (*Place.from_row(row), row["measure"])
         label = Label.parse(str(row["label"]))
-        yield Place.of(row), _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
+        yield Place.from_row(row), _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
     labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
     labels = {each.name: each.called for each in measures_of(behaviours)}
     rest = heads.loc[~heads["behaviour"].isin(labelled)]
     for row in notable(rest).to_dict("records") if len(rest) else []:
-        label, rule = labels.get(str(row["measure"])), rules.get((*Place.of(row), row["measure"]))
+        label, rule = labels.get(str(row["measure"])), rules.get((*Place.from_row(row), row["measure"]))
         if label is not None and rule is not None:
             label = called_beside(label, rule)
         if label is not None and row["unit"] in RANKED:
-            yield Place.of(row), _fact(Row("heads", row), Label.parse(label), row, rule, words)
+            yield Place.from_row(row), _fact(Row("heads", row), Label.parse(label), row, rule, words)
 
 
 def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: Mapping[str, Words]) -> Fact:
@@ -215,7 +215,7 @@ def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterat
     tasks = {row["task"]: row for row in tables.get("tasks", pd.DataFrame()).to_dict("records") if row.get("carried")}
     restored = _by_head(effects.loc[effects["intervention"] == "denoise"], "behaviour", "task")
     for row in carriers(effects.loc[(effects["intervention"] == "noise") & (effects["effect"] > 0)]).to_dict("records"):
-        place, task = Place.of(row), str(row["task"])
+        place, task = Place.from_row(row), str(row["task"])
         ways = row, restored.get((*place, row["behaviour"], task))
         rows = [Row("effects", each) for each in ways if each is not None]
         answer = tasks.get(task, {"carried": task})["carried"]

@@ -23,7 +23,7 @@ from analyses.page.sections import SCHEMAS, WAYS, Block, Section, Table
 from analyses.viewer import Passage, Viewer
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
-from analyses.wording.head_names import HEAD, Place, kinds, places
+from analyses.wording.head_names import HEAD, Place, heads_in, kinds
 from analyses.wording.plain_words import TEXTS, Label, Words, worded
 
 _ROOM = 12  # layers or heads beside each other that have room for words
@@ -150,7 +150,7 @@ def _atlases(ranked: Mapping[Place, Sequence[Fact]], by_kind: bool) -> list[Atla
 
 
 def _cell(place: Place, facts: Sequence[Fact], by_kind: bool) -> Cell:
-    id, name = place.named(several=by_kind), place.named(several=False)
+    id, name = place.named(prefix=by_kind), place.named(prefix=False)
     if not facts:
         return Cell(id, name, "quiet")
     first, *rest = (plain_words.breakable(fact.words.short) for fact in facts[:2])
@@ -170,7 +170,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
     for place in strongest:
         alike.setdefault(ranked[place][0].words, []).append(place)
     for place in dict.fromkeys([*strongest, *ranked]):
-        facts, id = ranked[place], place.named(several=by_kind)
+        facts, id = ranked[place], place.named(prefix=by_kind)
         first = measured[place].drop_duplicates("measure")
         values = dict(zip(map(str, first["measure"]), first["value"].astype(float), strict=True))
         formed = _formation(tables, place, facts, words)
@@ -197,7 +197,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
             distance=_by_distance(values),
             tags=_between_tags(values),
             examples=_examples(examples[place], words) if place in examples else None,
-            alike=[each.named(several=by_kind) for each in similar[:_ALIKE]],
+            alike=[each.named(prefix=by_kind) for each in similar[:_ALIKE]],
             tasks=SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
             rest=SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
             rows="\n".join(cited),
@@ -207,7 +207,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
 
 def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
     groups = (group for _, group in rows.groupby(HEAD, sort=False)) if len(rows) else ()
-    return {places(group)[0]: group for group in groups}
+    return {heads_in(group)[0]: group for group in groups}
 
 
 def _bar(size: Size, low: float, high: float) -> Bar:
@@ -251,7 +251,7 @@ def _between_tags(values: Mapping[str, float]) -> list[Values]:
 
 def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> Values:
     first, examples = rows.iloc[0], [(row["choice"], _example(row)) for row in rows.to_dict("records")]
-    question = plain_words.asked(first["label"], first["measure"], words) if isinstance(first["measure"], str) else None
+    question = plain_words.topic(first["label"], first["measure"], words) if isinstance(first["measure"], str) else None
     counts = {"asked": number(int(first["asked"])), "read": counted(int(first["read"]), "passage")}
     sentences = {choice: [each for name, each in examples if name == choice] for choice in ("best", "random")}
     return {"question": question, **counts, **sentences}

@@ -112,7 +112,7 @@ def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:
         ways = [way for way in ("noise", "denoise") if way in row]
         shares = {way: percent(row[way]) for way in ways}
         changed = " and ".join(f"{row[f'{way}_flips']:.0f}" for way in ways) + f" of {row['n']:.0f}"
-        head = Place.of(row).named(several=False)
+        head = Place.from_row(row).named(prefix=False)
         if index:
             sentences[0] += f"; {head} {' and '.join(shares.values())} ({changed})"
         else:
@@ -231,15 +231,15 @@ def _sentence(
     costly = _first(pair for pair in pairs if any(size.unit == "nats" for size in pair[1].sizes))
     attention = [] if best else _closest(tables, behaviour, words, by_kind=by_kind)
     if best:
-        fact, head = best[1], best[0].named(several=by_kind)
+        fact, head = best[1], best[0].named(prefix=by_kind)
         attention.append(fact_clause(fact, head, words))
         rules = fact.row("rules")
         if rules and fact.label.kind not in {"rule", "any"} and math.isfinite(rules["target_share"]):
             target = percent(rules["target_share"])
             attention.append(say("finds", head=head, taking=taking(str(rules["rival"])), target=target))
-    effect = [fact_clause(carrier[1], carrier[0].named(several=by_kind), words)] if carrier else []
+    effect = [fact_clause(carrier[1], carrier[0].named(prefix=by_kind), words)] if carrier else []
     if not carrier and costly and costly[1].is_needed and (row := costly[1].row("labels")):
-        effect = [hiding_clause(row.cells, costly[0].named(several=by_kind), worded(costly[1].name, words))]
+        effect = [hiding_clause(row.cells, costly[0].named(prefix=by_kind), worded(costly[1].name, words))]
     clauses = [f"{each}." for each in ([*effect, *attention] if verdict == "effect" else [*attention, *effect])]
     title = (behaviour.noun or behaviour.title).lower()
     return Sentence(behaviour.name, title, verdict, " ".join(clauses[:1]), " ".join(clauses[1:]))
@@ -287,5 +287,5 @@ def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *
     if table == "heads" and "bar" in (evidence := tables.get("evidence", pd.DataFrame())):
         key = [*HEAD, "behaviour", "measure"]
         bar = next(iter(evidence.loc[(evidence[key] == [row[name] for name in key]).all(axis=1), "bar"]), 0.0)
-    head = Place.of(row).named(several=by_kind)
+    head = Place.from_row(row).named(prefix=by_kind)
     return [closest_clause(row, head, worded(str(row["measure"]), words), bar)]

@@ -1,7 +1,7 @@
 """Which keys are hidden to test a label, and what does it cost?
 
 A claim maps rows (columns of the window's tokens) to the keys that a head with the label looks at from there
-(`Measure.looks`): pieces of a word's antecedents, the token before. One control has the same rows and as many other
+(`Measure.keys_of`): pieces of a word's antecedents, the token before. One control has the same rows and as many other
 visible keys, each drawn at about the distance of the key that it stands for; for positional labels, whose keys are
 given by their distance, at any. Labels of words have another: the same rows, with keys at the distances at which the
 label's other rows have theirs. What a head loses there it would lose by looking at fixed distances alone.
@@ -26,11 +26,11 @@ from torch import Tensor
 
 from analyses.execution.shards import Lot, Shards, Tensors
 from analyses.labels.readouts import Readout
-from analyses.measures.definitions import Looks, Measure
+from analyses.measures.definitions import Claims, Measure
 from analyses.measures.findings import DISCOVERY
 from analyses.reading.windows import Progress, Window
 from interp import TokenBatch, Transformer
-from interp.patching.claimed_texts import Claim, How, Read
+from interp.patching.claimed_texts import Claim, Intervention, Read
 from interp.patching.gradients.claimed_keys import estimated_knock_out
 from interp.patching.knockout import knock_out, knock_out_together
 from interp.patching.patch_sites import last_stack
@@ -39,11 +39,11 @@ from interp.patterns.one_attention import read_patterns
 from interp.statistics import ratio
 
 CLAIM, CONTROLS, ARMS = "claim", ("other keys", "usual distances"), ("exchange", "removal")
-HIDDEN = (CLAIM, *CONTROLS)
+KINDS = (CLAIM, *CONTROLS)
 FARTHER = "another distance"  # what other keys are where the claimed ones are given by their distance
 CLAIMS = 128  # with their controls, that one call hides
 FEWEST = 5  # documents, or groups of them, in which keys were hidden: fewer say nothing
-_WAYS: Mapping[str, How] = {**dict.fromkeys(HIDDEN, "hide"), ARMS[0]: "exchange", ARMS[1]: "remove"}
+_WAYS: Mapping[str, Intervention] = {**dict.fromkeys(KINDS, "hide"), ARMS[0]: "exchange", ARMS[1]: "remove"}
 _SURELY = 0.995  # of the one-sided bounds of a cost that is settled
 _PARTS = (10, 20)  # documents after which measuring may stop
 N_PARTS = 1 + len(_PARTS)
@@ -54,7 +54,7 @@ Keys = Mapping[int, Collection[int]]  # by row, in order; of keys that are excha
 
 
 def with_control(
-    window: Window, row_keys: Looks, readable: Collection[int], rng: random.Random, *, causal: bool, at_distance: bool
+    window: Window, row_keys: Claims, readable: Collection[int], rng: random.Random, *, causal: bool, at_distance: bool
 ) -> tuple[Keys, Keys]:
     """The claim, and other keys at the same rows, where both can be hidden and something can be read.
 
@@ -75,7 +75,7 @@ def with_control(
     return claim, control
 
 
-def distances(row_keys: Looks, *, causal: bool) -> list[frozenset[int]]:
+def distances(row_keys: Claims, *, causal: bool) -> list[frozenset[int]]:
     """How far each row's keys are from it, key less row."""
     rows = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(row_keys.items())]
     return [row for row in rows if row]
@@ -106,7 +106,7 @@ def exchanged(window: Window, claim: Keys, rng: random.Random, *, causal: bool) 
     return rows
 
 
-def as_claim(keys: Keys, prompt: int, width: int, metric: Read, kind: How) -> Claim:
+def as_claim(keys: Keys, prompt: int, width: int, metric: Read, kind: Intervention) -> Claim:
     """The claim on a text of so many columns."""
     index = torch.tensor([(number, key) for number, row_keys in enumerate(keys.values()) for key in row_keys])
     mask, partners = torch.zeros(len(keys), width, dtype=torch.bool), None
@@ -172,7 +172,7 @@ class Draws:
     usual: Mapping[str, Sequence[frozenset[int]]]  # by measure, the distances of each row's keys
 
     def jobs(
-        self, window: Window, group: int, part: int, read_by: Mapping[str, Readout], claimed: Mapping[str, Looks]
+        self, window: Window, group: int, part: int, read_by: Mapping[str, Readout], claimed: Mapping[str, Claims]
     ) -> Iterator[Job]:
         """The claims of one window, of a document in some group and part, and their controls."""
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
@@ -189,7 +189,7 @@ class Draws:
                 yield Job(kind, column, group, part, readout, ids, keys, reads[readout, rows])
 
     def _kinds(
-        self, window: Window, measure: Measure, claimed: Looks, readout: Readout, readable: Collection[int]
+        self, window: Window, measure: Measure, claimed: Claims, readout: Readout, readable: Collection[int]
     ) -> Iterator[tuple[str, Keys]]:
         causal, words = self.causal, measure.of_words
         rng = random.Random(repr((self.seed, window.text.document, window.start, window.ids, measure.name)))
@@ -246,7 +246,7 @@ def lots_of(windows: Iterable[list[Job]]) -> list[list[Job]]:
 
 def hide(
     work: Work,
-    kinds: Collection[str] = (*HIDDEN, *ARMS),
+    kinds: Collection[str] = (*KINDS, *ARMS),
     *,
     cells: Cells | None = None,
     part: int | None = None,
@@ -346,7 +346,7 @@ Costs = Mapping[str, Sums]  # by kind
 
 
 def costs_of(
-    work: Work, drops: PerJob, counted: Bool[Tensor, " job #head"] | None = None, kinds: Sequence[str] = HIDDEN
+    work: Work, drops: PerJob, counted: Bool[Tensor, " job #head"] | None = None, kinds: Sequence[str] = KINDS
 ) -> Costs:
     """The sums of jobs of each kind, of those that are `counted`; what is not measured (NaN) adds rows alone."""
     n_measures, rows = len(work.measures), work.of_jobs("rows").double().expand_as(drops)

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from analyses.behaviours import asked_of, chosen
+from analyses.behaviours import asked_of, select
 from analyses.corpora.corpus import sharing
 from analyses.execution.shards import Shards
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Say, Study, candidates, gather, joint_effects
@@ -35,12 +35,12 @@ from interp.patterns.rows import SINKS
 
 _LEAST = ["effect", "ci_low", "ci_high", "hiding", *ARMS]
 _SINGLE = ["effect", "effect_low", "effect_high", "hiding", *ARMS]
-_TOGETHER = ["all_effect", "all_low", "all_high", "all_hiding", *(f"all_{arm}" for arm in ARMS)]
+_JOINT = ["all_effect", "all_low", "all_high", "all_hiding", *(f"all_{arm}" for arm in ARMS)]
 _REST, _RIVALS = (["rest_effect", "rest_low", "rest_high"], ["others_effect", "others_low", "others_high"])
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
     *(*_SINGLE, "readout", "p_attention", "p_effect", "q", "q_within"),
-    *("q_attention", "q_effect", "agreement", "n", "heads", *_TOGETHER, *_REST, "others", *_RIVALS),
+    *("q_attention", "q_effect", "agreement", "n", "heads", *_JOINT, *_REST, "others", *_RIVALS),
     *("task", "task_effect", "task_low", "task_high", "task_flips", "task_n", "measure", "verdict", "rule"),
 ]
 _TASK = {"effect": "effect", "low": "ci_low", "high": "ci_high", "flips": "flips", "n": "n"}  # of `tables/effects`
@@ -109,7 +109,7 @@ def label(
         shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with what is being done, and how often it was.
     """
-    by_name, seed = chosen(behaviours), whole_number("seed", seed)
+    by_name, seed = select(behaviours), whole_number("seed", seed)
     if unknown := corpora.keys() - by_name.keys():
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(by_name)}")
     say = progress or (lambda stage, count: None)
@@ -144,7 +144,7 @@ def label(
 def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
     """What each behaviour adds up to on its corpus, in each kind of attention, or why it could not be measured."""
     totals, left_out = [], {}
-    for kind in Heads.every(study.model):
+    for kind in Heads.kinds_of(study.model):
         of_kind = asked_of(kind, study.behaviours)
         for corpus, names in sharing({name: each for name, each in study.corpora.items() if name in of_kind}):
             collectors = [of_kind[name].collector(study.model, seed=study.seed, heads=kind) for name in names]
@@ -288,7 +288,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
     shared = ["stack", "attention", "behaviour", "label", "measure"]
     rows = labels.assign(
         heads=labels.groupby(shared)["head"].transform("size"),
-        **{name: labels[single] for name, single in zip(_TOGETHER, _SINGLE, strict=True)},
+        **{name: labels[single] for name, single in zip(_JOINT, _SINGLE, strict=True)},
         **dict.fromkeys((*_REST, "others", *_RIVALS), np.nan),
     )
     with_effect = rows.loc[rows["effect"].notna()]  # `self` has no key that could be hidden
@@ -304,7 +304,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
         drops = joint_effects(study, part, [*sets, *rivals])[_LEAST].to_numpy(dtype=float)
         rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
         for number, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
-            rows.loc[group.index, _TOGETHER] = drops[number]
+            rows.loc[group.index, _JOINT] = drops[number]
             rows.loc[group.index, ["others", *_RIVALS]] = [len(rivals[number][1]), *drops[len(sets) + number, :3]]
             if drops[number, 0] >= NOTABLE_EFFECT:
                 rest |= {

@@ -14,13 +14,13 @@ from typing import TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
-from analyses.behaviours import chosen
+from analyses.behaviours import select
 from analyses.execution.shards import Shards
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work, distances
 from analyses.labels.readouts import Readout, readouts, windows_of
 from analyses.labels.screen import Measured, Screen, Screened, verify
-from analyses.measures.definitions import Behaviour, Looks, Measure
+from analyses.measures.definitions import Behaviour, Claims, Measure
 from analyses.measures.head_tables import Heads
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeats
 from analyses.reading.windows import Progress, Window
@@ -150,8 +150,8 @@ def _hidden_measures(
 ) -> list[tuple[Behaviour, Measure]]:
     return [
         (behaviour, measure)
-        for behaviour in chosen(behaviours).values()
-        for measure in behaviour.asked(causal=model.config.last.causal)
+        for behaviour in select(behaviours).values()
+        for measure in behaviour.measurable(causal=model.config.last.causal)
         if measure.points and measure.hidden
     ]
 
@@ -173,16 +173,16 @@ def _work(
     read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], training)
     by_name = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
     columns, causal = [(behaviour.name, measure) for behaviour, measure in measures], model.config.last.causal
-    claimed: list[tuple[Window, dict[str, Looks], int, int]] = []  # with the group and the part of the documents
+    claimed: list[tuple[Window, dict[str, Claims], int, int]] = []  # with the group and the part of the documents
     for behaviour, measure in by_name.values():
         if measure.corpus and behaviour in read_by:
             for n, window in enumerate(_repeats(model, read_by[behaviour], seed)):
-                claimed.append((window, {measure.name: measure.looks(window)}, n % N_GROUPS, hiding.part_of(n)))
+                claimed.append((window, {measure.name: measure.keys_of(window)}, n % N_GROUPS, hiding.part_of(n)))
     usual: dict[str, list[frozenset[int]]] = {name: [] for name in by_name}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(text.document for text in texts))}
     for text in texts:
         for window in windows_of(model, text):
-            row_keys = {name: measure.looks(window) for name, (_, measure) in by_name.items() if not measure.corpus}
+            row_keys = {name: measure.keys_of(window) for name, (_, measure) in by_name.items() if not measure.corpus}
             for name, rows in row_keys.items():
                 usual[name] += distances(rows, causal=causal)
             claimed.append((window, row_keys, group_of(text.document), hiding.part_of(numbers[text.document])))
@@ -215,7 +215,7 @@ def _repeats(model: Transformer, readout: Readout, seed: int) -> list[Window]:
 
 def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
     """The rows of every head and measure that has any."""
-    place, column = Heads.of(work.model).columns(len(work.measures))
+    place, column = Heads.from_model(work.model).columns(len(work.measures))
     behaviours, measures = zip(*(work.measures[at] for at in column), strict=True)
     table = pd.DataFrame(
         {

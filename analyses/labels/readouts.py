@@ -231,7 +231,7 @@ class AntecedentProbe(Readout):
         """For each piece of a pronoun, the pieces of its nearest true antecedent."""
         pieces: dict[int, list[int]] = {}
         for item in antecedent_items(window.text):
-            mention = _nearest(item, window, same=True)
+            mention = _nearest(item, window, in_chain=True)
             if mention is not None:
                 pieces |= dict.fromkeys(window.columns.get(item.pronoun, ()), window.columns[mention])
         return pieces
@@ -241,17 +241,17 @@ def _edges(window: Window) -> list[tuple[int, list[int], int]]:
     """Pieces of pronouns, those of a mention, and whether both are of one chain: the nearest that is, and is not."""
     edges = []
     for item in antecedent_items(window.text):
-        wrong, right = (_nearest(item, window, same=same) for same in (False, True))
+        wrong, right = (_nearest(item, window, in_chain=same) for same in (False, True))
         if window.scores(item.pronoun) and wrong is not None and right is not None:
             for row in window.columns[item.pronoun]:
                 edges += [(row, window.columns[wrong], 0), (row, window.columns[right], 1)]
     return edges
 
 
-def _nearest(item: AntecedentItem, window: Window, *, same: bool) -> int | None:
+def _nearest(item: AntecedentItem, window: Window, *, in_chain: bool) -> int | None:
     """The last candidate in the pronoun's chain, or outside, that the window shows."""
     candidates = zip(item.candidates, item.correct, strict=True)
-    return next((word for word, right in [*candidates][::-1] if right == same and word in window.columns), None)
+    return next((word for word, right in [*candidates][::-1] if right == in_chain and word in window.columns), None)
 
 
 def _streams(model: Transformer, texts: Sequence[Window]) -> Iterator[Float[Tensor, "position d_model"]]:

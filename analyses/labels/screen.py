@@ -21,7 +21,7 @@ from scipy.stats import beta
 from torch import Tensor
 
 from analyses.labels import hiding
-from analyses.labels.hiding import ARMS, CLAIM, HIDDEN, N_PARTS, Cells, Costs, PerCell, PerJob, Work
+from analyses.labels.hiding import ARMS, CLAIM, KINDS, N_PARTS, Cells, Costs, PerCell, PerJob, Work
 from analyses.reading.windows import Progress
 
 SHARE = 0.05  # of what is screened out, drawn at random and measured
@@ -80,7 +80,7 @@ class Measured(NamedTuple):
 def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = None) -> Measured:
     """Estimate all, and measure what the screen says."""
     n_heads, names = work.model.config.last.n_heads, [measure.name for _, measure in work.measures]
-    estimated = hiding.hide(work, HIDDEN, estimate=True, progress=progress)
+    estimated = hiding.hide(work, KINDS, estimate=True, progress=progress)
     guesses, drops = estimated["drop"], torch.full_like(estimated["drop"], torch.nan)
     estimates = hiding.costs_of(work, guesses)
     is_claimed, estimate = estimates[CLAIM].rows.sum(0) > 0, hiding.effect_of(estimates)
@@ -92,7 +92,7 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
 
     def measure(cells: Cells, part: int | None = None) -> Costs:
         """Put what hiding costs in place of its estimate, in some cells: of all documents, or of one part more."""
-        new = hiding.hide(work, HIDDEN, cells=cells, part=part)["drop"]
+        new = hiding.hide(work, KINDS, cells=cells, part=part)["drop"]
         drops[:] = torch.where(new.isnan(), drops, new)
         parts[cells] = N_PARTS if part is None else part + 1
         return hiding.costs_of(work, torch.where(drops.isnan(), guesses, drops), counted())
@@ -137,7 +137,7 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
 
 def _moved(costs: Costs) -> PerCell:
     """Of losses without signs: what the claim and the larger of its controls move a row."""
-    claim, *controls = (costs[kind].a_row() for kind in HIDDEN)
+    claim, *controls = (costs[kind].a_row() for kind in KINDS)
     return claim + np.fmax(*controls)
 
 

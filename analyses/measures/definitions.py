@@ -30,7 +30,7 @@ BEHAVIOURS: dict[str, dict[str, Any]] = {
     name: {"name": name, **declared} for name, declared in DECLARED["behaviours"].items()
 }
 """By name, what is said of our behaviours and how they are drawn."""
-Looks = dict[int, set[int]]
+Claims = dict[int, set[int]]
 """For each row (a column of a window's tokens) its keys, whether visible or not."""
 
 
@@ -65,10 +65,10 @@ class Rival:
     name: str
     looks: Callable[[Any], Any] | float | None
 
-    def __call__(self, asked: Any) -> Any:
+    def __call__(self, question: Any) -> Any:
         """What it attends to."""
         assert callable(self.looks)
-        return self.looks(asked)
+        return self.looks(question)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Measure:
     title: str = ""
     unit: str = "share"
     mask: Callable[[Rows], Bool[Tensor, "prompt query key"]] | None = None
-    claims: Callable[[Window], Looks] | None = None
+    claims: Callable[[Window], Claims] | None = None
     pairs: Callable[[AnnotatedText], Iterable[tuple[int, int]]] | None = None
     needs: Sequence[str] = ()
     rivals: Sequence[Rival] = ()
@@ -149,34 +149,34 @@ class Measure:
         """Whether there are keys that satisfy it."""
         return not (self.mask is None and self.claims is None and self.pairs is None)
 
-    def looks(self, shown: Window) -> Looks:
+    def keys_of(self, window: Window) -> Claims:
         """The rows that count in a window, each with the keys that satisfy the measure, whether visible or not."""
         if self.mask is not None:
-            claims: Looks = {}
-            for row, key in self.mask(shown.rows)[0].nonzero().tolist():
-                if row in shown.scored:
+            claims: Claims = {}
+            for row, key in self.mask(window.rows)[0].nonzero().tolist():
+                if row in window.scored:
                     claims.setdefault(row, set()).add(key)
             return claims
         if self.claims is not None:
-            return self.claims(shown)
-        return pieces_of(shown, self.pairs(shown.text)) if self.pairs is not None else {}
+            return self.claims(window)
+        return pieces_of(window, self.pairs(window.text)) if self.pairs is not None else {}
 
 
-def declared(behaviour: str, name: str, **more: Any) -> Measure:
+def declared(behaviour: str, name: str, **options: Any) -> Measure:
     """A measure of ours: what `definitions.toml` says of it, and what is code."""
-    fields: dict[str, Any] = {**DECLARED["measures"][behaviour][name], **more}
+    fields: dict[str, Any] = {**DECLARED["measures"][behaviour][name], **options}
     if "words" in fields:
         fields["words"] = Words(**fields["words"])
     return Measure(name, **fields)
 
 
-def pieces_of(shown: Window, pairs: Iterable[tuple[int, int]]) -> Looks:
+def pieces_of(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
     """From the pieces of words that ask, where they are counted in this window, to those of the words they ask for."""
-    claims: Looks = {}
+    claims: Claims = {}
     for query, target in pairs:
-        if query != target and query in shown.columns and target in shown.columns and shown.scores(query):
-            for row in shown.columns[query]:
-                claims.setdefault(row, set()).update(shown.columns[target])
+        if query != target and query in window.columns and target in window.columns and window.scores(query):
+            for row in window.columns[query]:
+                claims.setdefault(row, set()).update(window.columns[target])
     return claims
 
 
@@ -227,7 +227,7 @@ class Behaviour:
         one_of("attention", self.attention, Attending)
         one_of("probe", self.probe, Probe)
 
-    def asked(self, *, causal: bool) -> list[Measure]:
+    def measurable(self, *, causal: bool) -> list[Measure]:
         """The measures that a stack can show."""
         return [each for each in self.measures if not (each.later if causal else each.foretells)]
 

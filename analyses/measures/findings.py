@@ -22,7 +22,7 @@ DISCOVERY = 0.05  # the false discovery rate that findings are held to
 FEW_DOCUMENTS = 20  # fewer, and intervals are rough
 FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
 UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
-_ROW, _TOGETHER = [*HEAD, "behaviour", "measure", "corpus"], [*HEAD, "together"]
+_ROW, _JOINT = [*HEAD, "behaviour", "measure", "corpus"], [*HEAD, "together"]
 
 
 def notable(heads: pd.DataFrame) -> pd.DataFrame:
@@ -34,17 +34,17 @@ def notable(heads: pd.DataFrame) -> pd.DataFrame:
         (clear_rows["readings"] != BOTH_READINGS) | _are_in(_keys(removed, _ROW), clear_rows, _ROW)
     ]
     strict = clear_rows.loc[clear_rows["reference"].isna()]
-    pairs = _keys(strict, _TOGETHER) & _keys(beating_reference(heads), _TOGETHER)
-    return clear_rows.loc[(clear_rows["together"].fillna("") == "") | _are_in(pairs, clear_rows, _TOGETHER)]
+    pairs = _keys(strict, _JOINT) & _keys(beating_reference(heads), _JOINT)
+    return clear_rows.loc[(clear_rows["together"].fillna("") == "") | _are_in(pairs, clear_rows, _JOINT)]
 
 
-def shows(heads: pd.DataFrame, rows: pd.DataFrame | None = None, apart: Sequence[str] = ()) -> np.ndarray:
+def shows(heads: pd.DataFrame, rows: pd.DataFrame | None = None, strata: Sequence[str] = ()) -> np.ndarray:
     """Of some `rows` of a table, by default all, whether the head shows its measure (`notable`), in either reading.
 
-    `apart` are columns whose values tell several models or runs of the table apart.
+    `strata` are columns whose values tell several models or runs of the table apart.
     """
-    columns = [*_ROW, *apart]
-    parts = [part for _, part in heads.groupby([*apart], sort=False)] if apart else [heads]
+    columns = [*_ROW, *strata]
+    parts = [part for _, part in heads.groupby([*strata], sort=False)] if strata else [heads]
     keys = set().union(*(_keys(notable(part), columns) for part in parts))
     return _are_in(keys, heads if rows is None else rows, columns)
 

@@ -99,9 +99,9 @@ class Collected:
     start_token: bool = True  # before what the heads read; else a word stands at the first position
     rules: Callable[..., pd.DataFrame] | None = None  # `rules(seed=)`: the rows of `tables/rules`
 
-    def half(self, which: Literal[0, 1]) -> "Collected":
+    def half(self, parity: Literal[0, 1]) -> "Collected":
         """The documents of even (0) or odd (1) groups: two halves of the text that know nothing of each other."""
-        groups = torch.arange(N_GROUPS) % 2 == which
+        groups = torch.arange(N_GROUPS) % 2 == parity
         return replace(self, scored=[each.of(groups) for each in self.scored])
 
     def table(self, *, seed: int = 0) -> pd.DataFrame:
@@ -237,8 +237,8 @@ def strictest(
     """For each measure the totals and weights (group x measure) of its strictest baseline, and its name."""
     if scored.constant is not None:
         name, value = scored.constant
-        ones = np.ones((scores.shape[0], len(scored.measures)))
-        return value * ones, ones, [name] * len(scored.measures)
+        units = np.ones((scores.shape[0], len(scored.measures)))
+        return value * units, units, [name] * len(scored.measures)
     with np.errstate(invalid="ignore", divide="ignore"):
         values = scores[:, n_heads:].sum(0) / weights[:, n_heads:].sum(0)
     best = np.nan_to_num(values, nan=-np.inf).argmax(0)

@@ -47,7 +47,7 @@ def measures(model: Model, seed: int = 0, *, corpus: Iterable[AnnotatedText] | N
     measured on `corpus`, by default 48 generated stories; in-context learning on stories, one after the other.
     """
     texts = _stories(whole_number("seed", seed))[:_STORIES] if corpus is None else tuple(corpus)
-    kinds = Heads.every(model)
+    kinds = Heads.kinds_of(model)
     numbers: dict[str, float] = {}
     for heads in kinds:
         numbers |= _head_numbers(model, heads, texts, seed, f"{heads.called}." if len(kinds) > 1 else "")

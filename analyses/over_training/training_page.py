@@ -93,7 +93,7 @@ def _run(run: Run, best: pd.DataFrame) -> Section:
     blocks: list[Block] = [f"Measures of heads: {run.source}{phases}."]
     if len(best):
         rows = [
-            {**row, "called": _measure_name(row), "name": Place.of(row).named(several=pd.notna(row["stack"]))}
+            {**row, "called": _measure_name(row), "name": Place.from_row(row).named(prefix=pd.notna(row["stack"]))}
             for row in best.astype(object).where(best.notna(), None).to_dict("records")
         ]
         columns = "called head value baseline gain half_way_step change"

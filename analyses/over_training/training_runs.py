@@ -180,7 +180,7 @@ def forming(run: Run, model: Model) -> pd.DataFrame:
             f"{run.folder} trained another model: its record is of {record_shape}, this model is of {model_shape}; "
             "give the run that trained this one"
         )
-    only = Heads.every(model)[0].stack  # a record names stacks where there are several
+    only = Heads.kinds_of(model)[0].stack  # a record names stacks where there are several
     return run.heads.assign(stack=run.heads["stack"].astype(object).fillna(only))
 
 
@@ -191,7 +191,7 @@ def _fits(run: Run, model: Model) -> bool:
 
 def _shapes_of(model: Model) -> dict[tuple[str | None, str], tuple[int, int]]:
     """By stack, where there are several, and attention: how many layers and heads the model has."""
-    kinds = Heads.every(model)
+    kinds = Heads.kinds_of(model)
     return {(each.stack if len(kinds) > 1 else None, each.attention): (each.n_layers, each.n_heads) for each in kinds}
 
 

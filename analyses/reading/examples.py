@@ -79,10 +79,10 @@ def tag_patterns(
     return mass / np.where(n_words == 0, np.nan, n_words)[None, :, None]
 
 
-def common_tags(texts: Iterable[AnnotatedText], most: int = 9) -> list[str]:
+def common_tags(texts: Iterable[AnnotatedText], limit: int = 9) -> list[str]:
     """The most frequent tags of some texts, punctuation aside."""
     counts = Counter(tag for text in texts for tag in text.tags or () if tag not in {"PUNCT", "SYM", "X"})
-    return [tag for tag, _ in counts.most_common(most)]
+    return [tag for tag, _ in counts.most_common(limit)]
 
 
 def _tokens(model: Model, text: AnnotatedText) -> tuple[list[int], list[int]]:

@@ -41,15 +41,15 @@ class Heads:
     causal: bool = True  # whether a query sees no key after it
 
     @staticmethod
-    def of(model: Model) -> "Heads":
+    def from_model(model: Model) -> "Heads":
         """The self-attention of a model of one stack."""
-        heads, *rest = Heads.every(model)
+        heads, *rest = Heads.kinds_of(model)
         if rest:
             raise InputError("expected a model of one stack: this one has an encoder and a decoder, name which heads")
         return heads
 
     @staticmethod
-    def every(model: Model) -> "list[Heads]":
+    def kinds_of(model: Model) -> "list[Heads]":
         """Every kind of attention that a model has: of the encoder, of the decoder, and between them."""
         kinds = [Heads(name, s.n_layers, s.n_heads, causal=s.causal) for name, s in model.config.stacks.items()]
         crossing = [replace(each, attention="cross", causal=False) for each in kinds[1:]]
@@ -170,12 +170,12 @@ class Sample:
                 yield cut
 
 
-def _beginning(text: AnnotatedText, most: int) -> AnnotatedText:
+def _beginning(text: AnnotatedText, n_words: int) -> AnnotatedText:
     """As many whole sentences as fit, or the first words where not even one does."""
-    if len(text.words) <= most or text.target is not None:
+    if len(text.words) <= n_words or text.target is not None:
         return text
-    stops = [start for start in text.sentence_starts if 0 < start <= most]
-    return text.excerpt(0, max(stops, default=most))
+    stops = [start for start in text.sentence_starts if 0 < start <= n_words]
+    return text.excerpt(0, max(stops, default=n_words))
 
 
 def makes_rows(model: Model, heads: Heads) -> bool:
@@ -219,7 +219,7 @@ class Pass:
         if self.norms is None:
             pattern, by_norm = read_patterns(self.model, self.read, self.site, self.target), None
         else:
-            pattern, by_norm = self.norms.beside(self.read, self.target)
+            pattern, by_norm = self.norms.with_plain(self.read, self.target)
         undefined = pattern.sum((1, 3)).isnan() & self.tokens.mask
         if not bool(undefined.any()):
             return pattern, by_norm
@@ -235,7 +235,7 @@ class Pass:
         if not self.few_rows or "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
             return None
         assert isinstance(self.model, Transformer)
-        return FewRows.of(self.model, self.read, self.heads.stack, self.target, norms=self.norms is not None)
+        return FewRows.from_tokens(self.model, self.read, self.heads.stack, self.target, norms=self.norms is not None)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Window:
         return Rows(torch.tensor([self.ids]), content[None], scored[None], torch.ones(1, n, n, dtype=torch.bool))
 
     @property
-    def shown(self) -> str:
+    def excerpt(self) -> str:
         """The words that are shown, as running text."""
         spans = self.text.word_spans
         return self.text.text[spans[self.start][0] : spans[self.stop - 1][1]]
@@ -102,14 +102,14 @@ def by_text(make: Callable[[AnnotatedText], T]) -> Callable[[AnnotatedText], T]:
     """What is made of a text, once for all its windows; by identity, as to hash a novel takes long."""
     recent: dict[int, tuple[AnnotatedText, T]] = {}
 
-    def made(text: AnnotatedText) -> T:
+    def recall(text: AnnotatedText) -> T:
         if id(text) not in recent:
             if len(recent) >= 2 * _POOL:
                 recent.clear()
             recent[id(text)] = text, make(text)
         return recent[id(text)][1]
 
-    return made
+    return recall
 
 
 def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Counter[str]) -> Iterator[Window]:
@@ -212,23 +212,23 @@ class Batch:
         return self._belongs.int().argmax(2)
 
     def by_word(
-        self, values: Callable[[AnnotatedText], Sequence[int] | None], *, places: bool = False
+        self, values: Callable[[AnnotatedText], Sequence[int] | None], *, are_words: bool = False
     ) -> Int[Tensor, "prompt word"]:
         """A number of each shown word, from those of its text's words; -1 where there is none.
 
-        `places` are words of the text: they are counted in the window.
+        `are_words` says that they are words of the text: they are counted in the window.
         """
         by_prompt = np.full(tuple(self.pieces.shape), -1)
         for prompt, window in enumerate(self.windows):
             if numbers := values(window.text):
                 window_values = np.array(numbers[window.start : window.stop])
-                by_prompt[prompt, : len(window_values)] = window_values - window.start * places
+                by_prompt[prompt, : len(window_values)] = window_values - window.start * are_words
         return torch.from_numpy(by_prompt).to(self.device)
 
     @cached_property
     def sink(self) -> Sink:
         """What the second reading takes off."""
-        return Sink.of(self.pattern)
+        return Sink.from_pattern(self.pattern)
 
 
 @dataclass
@@ -254,9 +254,9 @@ class Reading:
             self.model = by_ids(self.model)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (read_batch(self.model, self.read, each, self.weighted, few_rows=self.few_rows) for each in self.shown())
+        return (read_batch(self.model, self.read, lot, self.weighted, few_rows=self.few_rows) for lot in self.batches())
 
-    def shown(self) -> Iterator[list[Window]]:
+    def batches(self) -> Iterator[list[Window]]:
         """The windows that the model reads together, batch by batch."""
         unread = self._windows()
         while pool := [*islice(unread, _POOL)]:
@@ -267,7 +267,7 @@ class Reading:
     @cached_property
     def read(self) -> Heads:
         """The heads whose patterns are read."""
-        return self.heads or Heads.of(self.model)
+        return self.heads or Heads.from_model(self.model)
 
     def _windows(self) -> Iterator[Window]:
         model, heads = self.model, self.read
@@ -291,7 +291,7 @@ class Reading:
             return None
         tokenizer = self.model.tokenizer
         assert tokenizer is not None
-        source = tokenizer.encode(text.text if text.target is not None else window.shown)
+        source = tokenizer.encode(text.text if text.target is not None else window.excerpt)
         if len(source) > self.model.config.stacks["encoder"].n_ctx:
             self.counts["windows left out: their source is longer than the encoder's context"] += 1
             return None
@@ -316,22 +316,22 @@ class Reading:
 
 
 def read_batch(
-    model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None, *, few_rows: bool = False
+    model: Model, heads: Heads, windows: list[Window], norms: NormWeighted | None = None, *, few_rows: bool = False
 ) -> Batch:
     """Windows with the attention of some heads, of one pass of the model; with `norms` also as they weigh it."""
-    sources = [window.source for window in shown if window.source is not None]
-    reading = Pass(model, heads, [window.ids for window in shown], sources or None, norms, few_rows=few_rows)
+    sources = [window.source for window in windows if window.source is not None]
+    reading = Pass(model, heads, [window.ids for window in windows], sources or None, norms, few_rows=few_rows)
     tokens, source = reading.tokens, reading.source
-    masks = zip(*(window.masks for window in shown), strict=True)
+    masks = zip(*(window.masks for window in windows), strict=True)
     content, scored = (pad_sequence([*each], batch_first=True).to(model.device) for each in masks)
-    visible = Visibility.of(tokens, causal=model.config.stacks[heads.stack].causal).mask()[:, 0]
+    visible = Visibility.from_batch(tokens, causal=model.config.stacks[heads.stack].causal).mask()[:, 0]
     crosses = heads.attention == "cross" and source is not None
     return Batch(
-        windows=shown,
+        windows=windows,
         tokens=tokens,
         attention=Attended(reading),
-        rows=Rows(tokens.ids, content, scored, visible.expand(len(shown), -1, -1)),
-        groups=torch.tensor([group_of(window.text.document) for window in shown]),
+        rows=Rows(tokens.ids, content, scored, visible.expand(len(windows), -1, -1)),
+        groups=torch.tensor([group_of(window.text.document) for window in windows]),
         crossing=Crossing(scored, tokens.mask, reading.read.mask) if crosses else None,
         weighted=None if norms is None else Attended(reading, by_norm=True),
     )

@@ -86,7 +86,7 @@ def measure(
     run: Run, model: Model, behaviours: Mapping[str, Behaviour], corpora: Sequence[Corpus], pairs: int | None
 ) -> list[Result]:
     """Every behaviour on its corpus, each corpus read once for each kind of attention."""
-    kinds, needs = Heads.every(model), {name: behaviour.needs for name, behaviour in behaviours.items()}
+    kinds, needs = Heads.kinds_of(model), {name: behaviour.needs for name, behaviour in behaviours.items()}
     results: dict[tuple[str, Heads], Result] = {}
     left_out = unserved(needs, corpora)
     for name, why in left_out.items():
@@ -95,7 +95,7 @@ def measure(
         for kind in (kind for kind in kinds if name in asked_of(kind, behaviours)):
             results[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)
     readings = [
-        (each, kind, [behaviour for name, behaviour in asked_of(kind, behaviours).items() if name in each.asked])
+        (each, kind, [behaviour for name, behaviour in asked_of(kind, behaviours).items() if name in each.questions])
         for each in serving(needs, corpora)
         for kind in kinds
     ]

@@ -74,7 +74,7 @@ def coreference_scores(
     if corpus.kind not in PAPERS:
         titles = ", ".join(paper["title"] for paper in PAPERS.values())
         raise InputError(f"{corpus.name}: expected {titles}; other corpora have `analyses.coreference.measure`")
-    heads = heads or Heads.of(model)
+    heads = heads or Heads.from_model(model)
     counts: Counter[str] = Counter()
     reading = Reading(model, corpus, progress, heads=heads, few_rows=True)
     batches = [choices for batch in reading if (choices := _choices(batch, corpus.kind, heads.causal, counts))]

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import pandas as pd
 
 from analyses import coreference, experiments, probe
-from analyses.behaviours import OURS, chosen
+from analyses.behaviours import OURS, select
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.execution.side_by_side import meanwhile
@@ -87,7 +87,7 @@ def build(
     """
 
     def measure(run: Run) -> Page:
-        group, reader, sources = chosen(as_behaviours(behaviours) if behaviours else None), model, corpora
+        group, reader, sources = select(as_behaviours(behaviours) if behaviours else None), model, corpora
         if model.tokenizer is None:  # then it is asked what needs no words, on texts of ids
             rest = {name: behaviour for name, behaviour in group.items() if not behaviour.needs}
             if not rest:
@@ -125,7 +125,7 @@ def build(
             if labelled:
                 parts["labels"] = report_parts.labels(labelled, reader, group, facts)
             run.say("reading sentences", 0)
-            kind = Heads.every(model)[0]
+            kind = Heads.kinds_of(model)[0]
             texts_of = {each.behaviour.name: each.corpus for each in complete if each.kind == kind}
             sentences = example_sentences(model, texts_of, facts, group, seed=run.seed)
             parts["sentences"] = Part(tables={"example_sentences": sentences} if len(sentences) else {})

@@ -108,7 +108,7 @@ def illustrate(
     if leaders.empty:
         return
     first = leaders.iloc[0]
-    (kind,) = (each for each in Heads.every(model) if (each.stack, each.attention) == (first.stack, first.attention))
+    (kind,) = (each for each in Heads.kinds_of(model) if (each.stack, each.attention) == (first.stack, first.attention))
     named = {
         f"{head_name(row['layer'], row['head'])}\n{row['measure']}": examples.Head(
             row["stack"], int(row["layer"]), int(row["head"])
@@ -306,7 +306,7 @@ def _largest(rows: pd.DataFrame, column: str) -> str:
     top, by_kind = rows.dropna(subset=[column]).nlargest(_NAMES, column).to_dict("records"), kinds(rows) > 1
     if not top:
         return "undefined"
-    text = f"most in {', '.join(f'{Place.of(row).named(several=by_kind)} {number(row[column])}' for row in top)}"
+    text = f"most in {', '.join(f'{Place.from_row(row).named(prefix=by_kind)} {number(row[column])}' for row in top)}"
     if "shows" in rows:
         marked = int(rows["shows"].to_numpy().sum())
         text += f" ({number(marked) if marked else 'none'} of {counted(len(rows), 'head')} marked)"

@@ -7,13 +7,13 @@ from pathlib import Path
 from analyses.viewer.passages import Viewer, head_named, passage, read
 from analyses.viewer.viewer_page import frame, static, write
 from interp import InputError, Model, Run, Sweep
-from interp.display import Shown
+from interp.display import Result
 
 _MAX_PROMPTS = 12  # prompts of a run that are shown
 _SMALL = 150_000  # bytes of patterns that a notebook keeps of each cell
 
 
-class View(Shown):
+class View(Result):
     """What a notebook shows in place of a value: `html` where scripts may run, `svg` where none do."""
 
     def __init__(self, title: str, svg: str, html: str, viewer: Viewer | None = None):

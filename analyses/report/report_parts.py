@@ -11,7 +11,7 @@ import pandas as pd
 from analyses import figures
 from analyses.behaviours import OURS
 from analyses.corpora import Corpus
-from analyses.explanations import ALL, AS_UNIFORM, UNIFORM, explain
+from analyses.explanations import ALL_GROUPS, AS_UNIFORM, UNIFORM, explain
 from analyses.figures import measure_name
 from analyses.headlines.facts import Fact, in_order
 from analyses.labels import Labelled
@@ -89,7 +89,7 @@ def labels(
 def _label_figures(
     labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Mapping[str, str]
 ) -> list[doc.Figure]:
-    drawings, kinds = [], Heads.every(model)
+    drawings, kinds = [], Heads.kinds_of(model)
     for kind in kinds:
         rows = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
         if len(rows):
@@ -116,7 +116,7 @@ def joint_effects(labels: pd.DataFrame) -> doc.Table | None:
 
 
 def _with_names(rows: pd.DataFrame, by_kind: bool) -> pd.DataFrame:
-    return rows.assign(name=[Place.of(row).named(several=by_kind) for row in rows.to_dict("records")])
+    return rows.assign(name=[Place.from_row(row).named(prefix=by_kind) for row in rows.to_dict("records")])
 
 
 def label_counts(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
@@ -156,7 +156,7 @@ def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, cou
 
 def explanations(model: Model, results: Sequence[Result], run: Run) -> Part:
     """What explains attention: every text that words were measured on, once for each self-attention."""
-    by_kind = len(Heads.every(model)) > 1
+    by_kind = len(Heads.kinds_of(model)) > 1
     usable = [each for each in results if each.behaviour.needs and each.kind.attention == "self" and not each.left_out]
     readings: list[_Reading] = []
     for index, result in enumerate({(each.corpus.name, each.kind): each for each in usable}.values()):
@@ -187,17 +187,17 @@ def _explained(model: Model, result: Result, run: Run, figure: str) -> _Content:
 
 def by_group(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Of each head's attention the parts that groups of rules have, layer x head; sinks first, uniform last."""
-    rows = table.loc[(table["kind"] == "mixture") & (table["part"] != ALL)]
+    rows = table.loc[(table["kind"] == "mixture") & (table["part"] != ALL_GROUPS)]
     group = rows["group"].where(~rows["part"].isin([FIRST, END]), SINKS)
     sums = rows.assign(group=group).groupby(["group", *_CELL])["share"].sum(min_count=1).unstack("head")
     return {name: sums.loc[name] for name in (SINKS, *GROUPS, UNIFORM) if name in sums.index.get_level_values(0)}
 
 
 def _explained_row(rows: pd.DataFrame) -> list[Text]:
-    mixed = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL)].nlargest(_RULES, "share")
+    mixed = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL_GROUPS)].nlargest(_RULES, "share")
     parts = [f"{measure_name(part)} {number(share)}" for part, share in zip(mixed["part"], mixed["share"], strict=True)]
     shapley = rows.loc[rows["kind"] == "shapley"].set_index("part")["share"]
-    whole = rows.loc[(rows["kind"] == "nested") & (rows["part"] == ALL), "share"].item()
+    whole = rows.loc[(rows["kind"] == "nested") & (rows["part"] == ALL_GROUPS), "share"].item()
     first = rows.iloc[0]
     values = [float(first["kl"]), whole, *(shapley[group] for group in GROUPS)]
     name = doc.bold(head_name(int(first["layer"]), int(first["head"])))
@@ -218,7 +218,7 @@ def _explained_line(table: pd.DataFrame) -> Text:
 
 def scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     """The scores of corpora that have scores of their own paper, in every self-attention."""
-    kinds = [kind for kind in Heads.every(model) if kind.attention == "self"]
+    kinds = [kind for kind in Heads.kinds_of(model) if kind.attention == "self"]
     readings: list[_Reading] = []
     for corpus, kind in product((corpus for corpus in corpora if corpus.kind in PAPERS), kinds):
         title = f"{PAPERS[corpus.kind]['title']} as its paper scores it" + f", {kind.title}" * (len(kinds) > 1)

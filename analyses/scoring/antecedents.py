@@ -30,10 +30,10 @@ class AntecedentItem:
     roles: tuple[str | None, ...]  # its relation to what it depends on, where the text is parsed
     role: str | None  # the pronoun's
 
-    def keeping(self, which: Sequence[int]) -> "AntecedentItem":
+    def keeping(self, numbers: Sequence[int]) -> "AntecedentItem":
         """The item with some of its candidates."""
         names = [each.name for each in fields(self) if isinstance(getattr(self, each.name), tuple)]
-        return replace(self, **{name: tuple(getattr(self, name)[number] for number in which) for name in names})
+        return replace(self, **{name: tuple(getattr(self, name)[number] for number in numbers) for name in names})
 
     @cached_property
     def compatible(self) -> tuple[bool, ...]:
@@ -128,8 +128,8 @@ def _last(flags: Sequence[bool]) -> int:
     return last - flags[::-1].index(True) if True in flags else last
 
 
-def _one_hot(item: AntecedentItem, chosen: int) -> tuple[float, ...]:
-    return (0.0,) * chosen + (1.0,) + (0.0,) * (len(item.candidates) - chosen - 1)
+def _one_hot(item: AntecedentItem, choice: int) -> tuple[float, ...]:
+    return (0.0,) * choice + (1.0,) + (0.0,) * (len(item.candidates) - choice - 1)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Which words of a text is a label about? Those that ask, and to each those at which a head does what the label says.
 
-A label's measure says which rows ask and which keys satisfy it (`Measure.looks`); what is said here of words follows
+A label's measure says which rows ask and which keys satisfy it (`Measure.keys_of`); what is said here of words follows
 from that, so an example shows what was measured.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analyses.measures.definitions import Looks, Measure, Rival
+from analyses.measures.definitions import Claims, Measure, Rival
 from analyses.reading.windows import Batch, Window
 from analyses.scoring.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
 from analyses.scoring.choices import Items
@@ -24,29 +24,29 @@ _RULES = {each.name: each for each in (*OFFSETS, *NEAREST)}
 class Question:
     """A word that asks, the words at which a head does what a label says, and those among which it chooses."""
 
-    asks: int
+    asker: int
     sought: frozenset[int]
-    among: frozenset[int]
+    candidates: frozenset[int]
 
 
 def any_of(measures: Sequence[Measure]) -> Measure:
     """The first of some measures, which claims what any of them does: of a head that looks at several near tokens."""
-    first, *others = measures
-    if not others:
+    first, *rest = measures
+    if not rest:
         return first
 
-    def claims(shown: Window) -> Looks:
-        looks: Looks = {}
-        for row, keys in (each for measure in measures for each in measure.looks(shown).items()):
-            looks.setdefault(row, set()).update(keys)
-        return looks
+    def claims(window: Window) -> Claims:
+        keys_by_row: Claims = {}
+        for row, keys in (each for measure in measures for each in measure.keys_of(window).items()):
+            keys_by_row.setdefault(row, set()).update(keys)
+        return keys_by_row
 
     return replace(first, mask=None, claims=claims, pairs=None)
 
 
-def asks(measure: Measure, window: Window, *, causal: bool) -> list[int]:
+def askers(measure: Measure, window: Window, *, causal: bool) -> list[int]:
     """The tokens of a window that a measure asks and that see a key it claims, in order."""
-    claims = measure.looks(window).items()
+    claims = measure.keys_of(window).items()
     return sorted(
         row for row, keys in claims if any(key in window.content and not (causal and key > row) for key in keys)
     )
@@ -69,14 +69,14 @@ def questions(measure: Measure, label: str, batch: Batch, *, causal: bool) -> li
     else:
         sought = [_claimed(measure, window) for window in batch.windows]
     pairs = zip(sought, batch.windows, strict=True)
-    return [_chosen(by_word, window, causal=causal, others=measure.of_words) for by_word, window in pairs]
+    return [_from_words(by_word, window, causal=causal, of_words=measure.of_words) for by_word, window in pairs]
 
 
-def _chosen(by_word: dict[int, set[int]], window: Window, *, causal: bool, others: bool) -> list[Question]:
+def _from_words(by_word: dict[int, set[int]], window: Window, *, causal: bool, of_words: bool) -> list[Question]:
     """Questions to which a visible word is sought."""
     words, questions = {*window.columns}, []
     for asking, sought in sorted(by_word.items()):
-        visible = {word for word in words if not (causal and word > asking) and not (others and word == asking)}
+        visible = {word for word in words if not (causal and word > asking) and not (of_words and word == asking)}
         if asking in words and sought & visible:
             questions.append(Question(asking, frozenset(sought & visible), frozenset(visible)))
     return questions
@@ -85,7 +85,7 @@ def _chosen(by_word: dict[int, set[int]], window: Window, *, causal: bool, other
 def _claimed(measure: Measure, window: Window) -> dict[int, set[int]]:
     """By the word of each row that asks, the words of the keys that it claims; tokens outside words are left out."""
     by_word: dict[int, set[int]] = {}
-    for row, keys in measure.looks(window).items():
+    for row, keys in measure.keys_of(window).items():
         by_word.setdefault(window.word_of[row], set()).update(window.word_of[key] for key in keys)
     return {word: sought - {NO_WORD} for word, sought in by_word.items() if word != NO_WORD}
 
@@ -99,7 +99,7 @@ def _of_tag(window: Window, tag: str) -> dict[int, set[int]]:
 
 def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> list[dict[int, set[int]]]:
     """From each word that the measure asks to the one that the rule takes."""
-    items = Items.of(batch, pairs_of(measure), np.zeros(1, dtype=int), causal=causal)
+    items = Items.from_batch(batch, pairs_of(measure), np.zeros(1, dtype=int), causal=causal)
     by_prompt: list[dict[int, set[int]]] = [{} for _ in batch.windows]
     columns: Sequence[list[int]] = [each.tolist() for each in (items.prompt, items.query, rule(items))]
     for prompt, query, word in zip(*columns, strict=True):
@@ -109,7 +109,7 @@ def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> li
 
 def _of_mentions(measure: Measure, rule: str, window: Window) -> list[Question]:
     """From each pronoun that the measure asks, or the word before it, to the mentions sought among all before it."""
-    claims, rules, questions = measure.looks(window), {each.name: each for each in measure.rivals}, []
+    claims, rules, questions = measure.keys_of(window), {each.name: each for each in measure.rivals}, []
     for item in antecedent_items(window.text):
         row = window.columns.get(item.pronoun, [-1])[0] - measure.foretells
         if row not in claims or window.word_of[row] == NO_WORD:

@@ -22,7 +22,7 @@ from analyses.measures.head_tables import Heads
 from analyses.reading.inputs import Attended
 from analyses.reading.windows import Batch, by_text
 from analyses.scoring.collectors import Readings, Sinks
-from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen, Pair, Records
+from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Outcomes, Pair, Records
 from interp.annotation import AnnotatedText
 from interp.patterns import nulls, selection
 from interp.patterns.rows import SINKS, Sink
@@ -46,7 +46,7 @@ class Items:
     by_tag: bool = True  # chance is told by words of the same tag at about the same distance
 
     @staticmethod
-    def of(
+    def from_batch(
         batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], unseen: np.ndarray, *, causal: bool, sign: int = 1
     ) -> "Items":
         """The pairs of different words that a batch shows, of the sorted `pairs` of its texts.
@@ -112,7 +112,7 @@ class Items:
         of_words = self.batch.by_word(lambda text: [numbers.setdefault(tag, len(numbers)) for tag in text.tags or ()])
         return numbers, of_words
 
-    def nearest(self, tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
+    def nearest(self, tags: Sequence[str], *, backward: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
         """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
         word, (numbers, of_words) = self.words, self.tags
         n_words = len(word)
@@ -120,9 +120,9 @@ class Items:
         has_tag = torch.isin(of_words, numbers_of_tags) & (self.batch.pieces > 0)
         if last_of_run:
             has_tag = has_tag & ~torch.cat([has_tag[:, 1:], torch.zeros_like(has_tag[:, :1])], 1)
-        none = torch.full_like(word[:1], -1 if before else n_words).expand(len(has_tag), 1)
+        none = torch.full_like(word[:1], -1 if backward else n_words).expand(len(has_tag), 1)
         columns = torch.where(has_tag, word, none)
-        if before:
+        if backward:
             nearest = torch.cat([none, columns.cummax(1).values[:, :-1]], 1)
         else:
             nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
@@ -160,13 +160,13 @@ def lookup(mask: Bool[Tensor, "item word"], words: Int[Tensor, "item any"]) -> B
 class Judgement(NamedTuple):
     """Whether each head chose a right word, and what that is on average when the words of a bin change places.
 
-    `chosen` is the word that it chose, -1 where several tie or none has any attention, and `mass` the attention on it.
+    `choice` is the word that it chose, -1 where several tie or none has any attention, and `mass` the attention on it.
     """
 
     right: Float[Tensor, "item head"]
     mean: Float[Tensor, "item head"]
     variance: Float[Tensor, "item head"]
-    chosen: Int[Tensor, "item head"]
+    choice: Int[Tensor, "item head"]
     mass: Float[Tensor, "item head"]
 
 
@@ -189,7 +189,7 @@ class Choices:
         self.rows, self.to_first, self.scale = self._rows()
 
     @cached_property
-    def kept(self) -> Judgement:
+    def full(self) -> Judgement:
         """Every row as it is."""
         return self._judge(torch.ones_like(self.word, dtype=torch.bool), without_first=False)[1]
 
@@ -198,7 +198,7 @@ class Choices:
         """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
         many_rows, first = self.n_pieces > 1, self.first_word[self.prompt] != NO_WORD
         items_of_words, changed = self._judge(many_rows | first, without_first=True)
-        return Judgement(*(old.index_copy(0, items_of_words, new) for old, new in zip(self.kept, changed, strict=True)))
+        return Judgement(*(old.index_copy(0, items_of_words, new) for old, new in zip(self.full, changed, strict=True)))
 
     @cached_property
     def lost(self) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
@@ -208,23 +208,23 @@ class Choices:
         first_word = self.first_word[self.items.prompt, None]
         return by_word[self.item_asker] > 0, lookup(self.items.right, first_word)[:, 0]
 
-    def beside_rules(self, rules: Sequence[Rival]) -> Chosen:
+    def beside_rules(self, rules: Sequence[Rival]) -> Outcomes:
         """What heads and rules choose, the first position kept."""
         items, query = self.items, self.items.query[:, None]
         words = torch.stack([pick for rule in rules if (pick := items.choice(rule)) is not None], 1)
-        chosen = self.kept.chosen
+        choice = self.full.choice
         kinds = items.tags[1][items.prompt] if items.by_tag else items.words.expand_as(items.bins)
-        chance = _rate(items.candidates, items.right, items.bins, kinds).gather(1, chosen.clamp(min=0))
-        return Chosen(
+        chance = _rate(items.candidates, items.right, items.bins, kinds).gather(1, choice.clamp(min=0))
+        return Outcomes(
             measure=items.column,
             groups=self.batch.groups[items.prompt.cpu()],
             rules=torch.where(words < 0, NO_WORD_FOR_IT, words - query),
             hits=lookup(items.right, words),
             sought=items.sought(words),
-            chosen=torch.where(chosen < 0, NO_CHOICE, chosen - query),
-            right=lookup(items.right, chosen),
-            mass=self.kept.mass,
-            chance=chance * (chosen >= 0),
+            words=torch.where(choice < 0, NO_CHOICE, choice - query),
+            right=lookup(items.right, choice),
+            mass=self.full.mass,
+            chance=chance * (choice >= 0),
         )
 
     def rival_scores(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
@@ -251,7 +251,7 @@ class Choices:
         what rows are multiplied by without it."""
         prompt, word_of = self.prompt[self.row_asker], self.batch.word_of
         rows = self.batch.attention.rows(prompt, self.piece)
-        scale = Sink.of(rows[:, :, None]).scale[:, :, 0]
+        scale = Sink.from_pattern(rows[:, :, None]).scale[:, :, 0]
         candidates = torch.zeros(len(self.word), self.batch.pieces.shape[1], device=rows.device)
         candidates = candidates.index_add_(0, self.item_asker, self.items.candidates.float()) > 0
         is_candidate = candidates[self.row_asker].gather(1, word_of[prompt].clamp(min=0))
@@ -281,15 +281,15 @@ class Choices:
 
     def _judge(self, words: Bool[Tensor, " word"], *, without_first: bool) -> tuple[Int[Tensor, " item"], Judgement]:
         """Which items some of the words ask, and how they are judged."""
-        (which,), items = words[self.item_asker].nonzero(as_tuple=True), self.items
-        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_asker[which]]
+        (index,), items = words[self.item_asker].nonzero(as_tuple=True), self.items
+        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_asker[index]]
         score, column, tied = (part[row] for part in selection.highest(pooled))
-        prompt = items.prompt[which]
-        chosen = self.batch.word_of.flatten()[prompt[:, None] * self.batch.word_of.shape[1] + column]
-        candidates = self._candidates(without_first=without_first)[which]
-        correct, bins = items.right[which] & candidates, items.bins[which]
-        right = (lookup(correct, chosen) & (score > 0)).to(score)
-        mean = _rate(candidates, correct, bins).gather(1, chosen.clamp(min=0)) * (score > 0)
+        prompt = items.prompt[index]
+        choice = self.batch.word_of.flatten()[prompt[:, None] * self.batch.word_of.shape[1] + column]
+        candidates = self._candidates(without_first=without_first)[index]
+        correct, bins = items.right[index] & candidates, items.bins[index]
+        right = (lookup(correct, choice) & (score > 0)).to(score)
+        mean = _rate(candidates, correct, bins).gather(1, choice.clamp(min=0)) * (score > 0)
         variance = mean * (1 - mean)
         item, head = tied.nonzero(as_tuple=True)
         if len(item):  # several words tie for the highest: the plain scorer
@@ -299,8 +299,8 @@ class Choices:
             plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, bins[item])
             for values, changed in zip((right, mean, variance), plain, strict=True):
                 values[item, head] = changed[:, 0]
-        mass = score / self.n_pieces[self.item_asker[which], None]  # a word's rows were added up
-        return which, Judgement(right, mean, variance, torch.where((score > 0) & ~tied, chosen, -1), mass)
+        mass = score / self.n_pieces[self.item_asker[index], None]  # a word's rows were added up
+        return index, Judgement(right, mean, variance, torch.where((score > 0) & ~tied, choice, -1), mass)
 
 
 def _rate(
@@ -338,7 +338,7 @@ class Selections(Readings):
     def add_choices(self, choices: Choices, sink: str) -> None:
         """Add items in one reading, without those that are lost to a head or to all."""
         items, removed = choices.items, sink == "removed"
-        judged = choices.removed if removed else choices.kept
+        judged = choices.removed if removed else choices.full
         rivals = choices.rival_scores(self.rivals, without_first=removed)
         counted, everywhere = torch.ones_like(judged.right), torch.ones_like(rivals)
         if removed:
@@ -384,7 +384,7 @@ class PairScorer(Selections):
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         batch, n_unseen = turned(batch) if self.received else batch, np.zeros(len(self.measures), dtype=int)
-        items = Items.of(batch, self.pairs, n_unseen, causal=self.causal, sign=-1 if self.received else 1)
+        items = Items.from_batch(batch, self.pairs, n_unseen, causal=self.causal, sign=-1 if self.received else 1)
         if self.unseen and n_unseen.any():
             self.counts[self.unseen] += int(n_unseen.sum())
         if self.records is not None and not self.records.full:

@@ -68,7 +68,7 @@ class Scoring:
     few_rows = False
 
     def __init__(self, model: Model, behaviour: str, heads: Heads | None = None, *, nothing: str = ""):
-        self.heads, self.behaviour, self.nothing = heads or Heads.of(model), behaviour, nothing
+        self.heads, self.behaviour, self.nothing = heads or Heads.from_model(model), behaviour, nothing
         self.counts: Counter[str] = Counter()
         self.scorers: Sequence[Any] = ()
 

@@ -59,25 +59,25 @@ class Pairs:
     key: Int[Tensor, " pair"]  # `BEFORE_ALL` and `BEHIND_ALL` stand for special tokens
 
     @cached_property
-    def _at(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _index(self) -> tuple[Tensor, Tensor, Tensor]:
         """Prompt, query and key of each pair, the key 0 where it is no other word."""
         prompt, query = self.prompt[self.item], self.query[self.item]
-        return prompt, query, torch.where(self.other, self.key, 0)
+        return prompt, query, torch.where(self.is_other, self.key, 0)
 
     @cached_property
-    def other(self) -> Bool[Tensor, " pair"]:
+    def is_other(self) -> Bool[Tensor, " pair"]:
         """Whether the key is another word."""
         return (self.key < BEFORE_ALL) & (self.key != self.query[self.item])
 
     def marks(self) -> Bool[Tensor, "pair name"]:
         """Which keys each of `NAMES` names."""
-        prompt, query, key = self._at
+        prompt, query, key = self._index
         away = key - query
-        far = [self.other & (sign * away >= low) & (sign * away <= high) for sign, low, high in _FAR.values()]
+        far = [self.is_other & (sign * away >= low) & (sign * away <= high) for sign, low, high in _FAR.values()]
         ends = self.first_position, self.key == BEHIND_ALL, self.key == self.query[self.item]
-        columns = [*ends, *self._chosen(self._by_rule(OFFSETS)), *far, *self._same_form()]
-        columns += [self.other & (self.tags[prompt, key] == number) for number in range(len(TAGS))]
-        columns += [*self._chosen(self._by_rule(NEAREST)), *self._chosen(self._by_mention())]
+        columns = [*ends, *self._rule_keys(self._by_rule(OFFSETS)), *far, *self._same_form()]
+        columns += [self.is_other & (self.tags[prompt, key] == number) for number in range(len(TAGS))]
+        columns += [*self._rule_keys(self._by_rule(NEAREST)), *self._rule_keys(self._by_mention())]
         return torch.stack([*columns, *self._related()], 1)
 
     @property
@@ -95,29 +95,29 @@ class Pairs:
 
     def tag_pairs(self) -> Int[Tensor, " pair"]:
         """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""
-        prompt, query, key = self._at
+        prompt, query, key = self._index
         tags = self.tags[prompt, query], self.tags[prompt, key]
-        return torch.where(self.other & (tags[0] >= 0) & (tags[1] >= 0), tags[0] * len(TAGS) + tags[1], -1)
+        return torch.where(self.is_other & (tags[0] >= 0) & (tags[1] >= 0), tags[0] * len(TAGS) + tags[1], -1)
 
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
         """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
-        prompt, _, key = self._at
-        return torch.where(self.other, self._numbered(numbers)[prompt, key], -1)
+        prompt, _, key = self._index
+        return torch.where(self.is_other, self._numbered(numbers)[prompt, key], -1)
 
     def _numbered(self, numbers: dict[str, int]) -> Int[Tensor, "prompt word"]:
         return self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
 
     def _same_form(self) -> list[Bool[Tensor, " pair"]]:
         """Other words of the query's form, and words behind one."""
-        prompt, query, key = self._at
+        prompt, query, key = self._index
         form = self._numbered({})
         query_form, previous = form[prompt, query], (key - 1).clamp(min=0)
         is_after = (form[prompt, previous] == query_form) & (key > 0) & (previous != query)
-        return [self.other & (form[prompt, key] == query_form), self.other & is_after]
+        return [self.is_other & (form[prompt, key] == query_form), self.is_other & is_after]
 
-    def _chosen(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
+    def _rule_keys(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
         """Where the key is the word that a rule chooses; a rule that chooses none has -1."""
-        return [self.other & (each[self.item] == self.key) for each in words.unbind(1)]
+        return [self.is_other & (each[self.item] == self.key) for each in words.unbind(1)]
 
     def _by_rule(self, rules: Sequence[Callable[[Items], Tensor]]) -> Int[Tensor, "item rule"]:
         none = torch.zeros(len(self.query), 0, dtype=torch.bool)  # nothing is sought
@@ -136,21 +136,21 @@ class Pairs:
 
     def _related(self) -> list[Bool[Tensor, " pair"]]:
         """Heads and dependents by relation, and other mentions of the same chain."""
-        prompt, query, key = self._at
+        prompt, query, key = self._index
         numbers = {name: number for number, name in enumerate(RELATIONS)}
-        heads = self.batch.by_word(lambda text: text.heads, places=True)
+        heads = self.batch.by_word(lambda text: text.heads, are_words=True)
         edges = self.batch.by_word(
             lambda text: [
                 -1 if head == ROOT else numbers.get(name, len(RELATIONS))
                 for head, name in zip(text.heads or (), text.relations or (), strict=False)
             ]
         )
-        up = self.other & (heads[prompt, query] == key), edges[prompt, query]
-        down = self.other & (heads[prompt, key] == query), edges[prompt, key]
+        up = self.is_other & (heads[prompt, query] == key), edges[prompt, query]
+        down = self.is_other & (heads[prompt, key] == query), edges[prompt, key]
         linked_by = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
         chains = self.batch.by_word(_chains)
         same_chain = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
-        return [*linked_by, self.other & same_chain]
+        return [*linked_by, self.is_other & same_chain]
 
 
 def _chains(text: AnnotatedText) -> list[int] | None:

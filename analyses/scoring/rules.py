@@ -40,9 +40,9 @@ FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer t
 PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule surely predicts to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
-OTHERS, ANY = "words of other tags", "any->"  # `any->NOUN` is the rule of a head that likes nouns whoever asks
+OTHERS, ANY_WORD = "words of other tags", "any->"  # `any->NOUN` is the rule of a head that likes nouns whoever asks
 LIKED = 0.5  # of what a lift has beyond 1: a head of which words of other tags have so much likes a tag whoever asks
-MOST = 200_000  # items whose choices are kept: two bytes a head each
+CAPACITY = 200_000  # items whose choices are kept: two bytes a head each
 _ROUNDING = 1e-3  # of half precision
 NO_CHOICE = -(1 << 15)
 NO_WORD_FOR_IT = NO_CHOICE + 1  # a rule's word where it has none: no head chooses it
@@ -54,11 +54,11 @@ Array = Any  # torch's of one batch, numpy's where batches are joined
 # Which words ask for which, and which simple rules might find them as well?
 
 
-def _at(offset: int) -> Rival:
+def _offset_rule(offset: int) -> Rival:
     return Rival(f"offset {offset:+d}", lambda items: items.query + offset)
 
 
-OFFSETS = tuple(map(_at, (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)))
+OFFSETS = tuple(map(_offset_rule, (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)))
 """Rules that look at a fixed offset in words."""
 UNIFORM = Rival("uniform", None)
 """All other visible words alike: right as often as chance."""
@@ -66,19 +66,19 @@ CLASSES = tuple(tuple(each.split("/")) for each in DECLARED["tags"]["classes"].s
 """Sets of tags: a head that goes to the nearest word of one need not know which word is related to which."""
 
 
-def nearest(tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Rival:
+def nearest(tags: Sequence[str], *, backward: bool, last_of_run: bool = False) -> Rival:
     """The rule that looks at the nearest word of some tags before the word that asks, or behind it.
 
     Of several such words in a row it takes the nearest, or the last one: the head of "the last dinosaur bone". It reads
     tags, and nothing else of the annotation; a text without tags has no such word.
     """
-    name = f"{'last' if before else 'next'} {'/'.join(tags)}" + " (end of its run)" * last_of_run
-    return Rival(name, lambda items: items.nearest(tags, before=before, last_of_run=last_of_run))
+    name = f"{'last' if backward else 'next'} {'/'.join(tags)}" + " (end of its run)" * last_of_run
+    return Rival(name, lambda items: items.nearest(tags, backward=backward, last_of_run=last_of_run))
 
 
 NEAREST = (
-    *(nearest(tags, before=before) for tags in CLASSES for before in (True, False)),
-    *(nearest(tags, before=False, last_of_run=True) for tags in (("NOUN",), ("NOUN", "PROPN"), ("VERB", "AUX"))),
+    *(nearest(tags, backward=before) for tags in CLASSES for before in (True, False)),
+    *(nearest(tags, backward=False, last_of_run=True) for tags in (("NOUN",), ("NOUN", "PROPN"), ("VERB", "AUX"))),
 )
 """Rules that look at the nearest word of a class on one side."""
 RELATIONS = tuple(DECLARED["tags"]["relations"].split())
@@ -120,7 +120,7 @@ def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Outcomes:
     """Items of which a head chooses a word, and what rules choose. Words are offsets from the word that asks."""
 
     measure: Array  # item: its number among the measures
@@ -128,29 +128,29 @@ class Chosen:
     rules: Array  # item rule
     hits: Array  # item rule: whether the rule's word is right
     sought: Array  # item rule: whether it is right of any item with the same query and measure
-    chosen: Array  # item head: NO_CHOICE where several words tie
+    words: Array  # item head: NO_CHOICE where several words tie
     right: Array  # item head
     mass: Array  # item head: the attention on what is chosen
     chance: Array  # item head: of `right`, where words of a tag at about a distance change places
 
     @staticmethod
-    def joined(parts: "Sequence[Chosen]") -> "Chosen":
+    def joined(parts: "Sequence[Outcomes]") -> "Outcomes":
         """The items of all parts, as numpy has them."""
-        return Chosen(*(torch.cat([getattr(part, each.name) for part in parts]).numpy() for each in fields(Chosen)))
+        return Outcomes(*(torch.cat([getattr(part, each.name) for part in parts]).numpy() for each in fields(Outcomes)))
 
-    def of(self, which: np.ndarray) -> "Chosen":
+    def subset(self, index: np.ndarray) -> "Outcomes":
         """Some of the items."""
-        return Chosen(*(getattr(self, each.name)[which] for each in fields(self)))
+        return Outcomes(*(getattr(self, each.name)[index] for each in fields(self)))
 
     @cached_property
     def chose(self) -> np.ndarray:
         """Whether a head chose one word (item head)."""
-        return np.asarray(self.chosen != NO_CHOICE)
+        return np.asarray(self.words != NO_CHOICE)
 
     @cached_property
     def predicted(self) -> np.ndarray:
         """The share of each head's choices that each rule predicts (rule head)."""
-        hits = np.stack([(self.chosen == rule[:, None]).sum(0) for rule in np.asarray(self.rules).T])
+        hits = np.stack([(self.words == rule[:, None]).sum(0) for rule in np.asarray(self.rules).T])
         return hits / np.maximum(self.chose.sum(0), 1)
 
     def over_groups(self, values: np.ndarray, weights: np.ndarray, seed: int) -> Estimate:
@@ -173,28 +173,28 @@ class Records:
         self.rules = [rule for tier in tiers for rule in tier]
         self.names = np.array([rule.name for rule in self.rules], dtype=object)
         self.ends = np.cumsum([len(tier) for tier in tiers])
-        self.parts: list[Chosen] = []
+        self.parts: list[Outcomes] = []
 
     @property
     def full(self) -> bool:
         """Whether there are enough, so that none need be added."""
-        return self.n >= MOST
+        return self.n >= CAPACITY
 
-    def add(self, chosen: Chosen) -> None:
+    def add(self, outcomes: Outcomes) -> None:
         """The choices of one batch, the first position kept."""
-        types = {"rules": torch.int16, "chosen": torch.int16, "mass": torch.float16, "chance": torch.float16}
-        parts = vars(chosen).items()
-        self.parts.append(Chosen(**{name: part.to("cpu", types.get(name, part.dtype)) for name, part in parts}))
-        self.n += len(chosen.measure)
+        types = {"rules": torch.int16, "words": torch.int16, "mass": torch.float16, "chance": torch.float16}
+        parts = vars(outcomes).items()
+        self.parts.append(Outcomes(**{name: part.to("cpu", types.get(name, part.dtype)) for name, part in parts}))
+        self.n += len(outcomes.measure)
 
     def rows(self, seed: int) -> list[pd.DataFrame]:
         """What is said of every head and measure, before anything is judged."""
         if not self.parts:
             return []
-        choices_of_all, tables = Chosen.joined(self.parts), []
+        choices_of_all, tables = Outcomes.joined(self.parts), []
         for number, of_measure in enumerate(self.measures):
-            choices = choices_of_all.of(choices_of_all.measure == number)
-            chooses, reports = (choices.of(choices.groups % 2 == half) for half in (0, 1))
+            choices = choices_of_all.subset(choices_of_all.measure == number)
+            chooses, reports = (choices.subset(choices.groups % 2 == half) for half in (0, 1))
             if len(chooses.groups) and len(reports.groups):
                 head_columns, _ = self.heads.columns(1)
                 share_asked = len(choices.groups) / (len(choices.groups) + self.unseen[number])
@@ -202,11 +202,11 @@ class Records:
                 tables.append(pd.DataFrame({**facts, **self._rows(chooses, reports, seed)}))
         return tables
 
-    def _rows(self, chooses: Chosen, reports: Chosen, seed: int) -> dict[str, object]:
+    def _rows(self, chooses: Outcomes, reports: Outcomes, seed: int) -> dict[str, object]:
         """What one measure's items say of every head."""
         best = int(chooses.sought.mean(0).argmax())
         chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
-        rules = np.full(reports.chosen.shape[1], best), chooses.predicted.argmax(0)
+        rules = np.full(reports.words.shape[1], best), chooses.predicted.argmax(0)
         rival, by_head = (self._against(reports, rule, seed) for rule in rules)
         margins = reports.right.astype(float) - reports.hits[:, [best]]
         margin = reports.over_groups(margins, np.ones_like(margins), seed)
@@ -226,10 +226,10 @@ class Records:
             **self._followed(chooses, reports, seed),
         }
 
-    def _against(self, items: Chosen, rule: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    def _against(self, items: Outcomes, rule: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Each head beside one rule (a column of `rules` a head), where that rule chooses no word that is sought."""
         differ = ~items.sought[:, rule]  # item head
-        right, theirs = items.right, items.chosen == items.rules[:, rule]
+        right, theirs = items.right, items.words == items.rules[:, rule]
         difference = items.over_groups(right.astype(float) - theirs, differ.astype(float), seed)
         with np.errstate(invalid="ignore", divide="ignore"):
             shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, theirs)]
@@ -243,7 +243,7 @@ class Records:
             "p": difference.p,
         }
 
-    def _followed(self, chooses: Chosen, items: Chosen, seed: int) -> dict[str, object]:
+    def _followed(self, chooses: Outcomes, items: Outcomes, seed: int) -> dict[str, object]:
         """How well a rule predicts each head's choices: the simplest of those as good as the best on one half."""
         right = (chooses.right & chooses.chose).sum(0) / np.maximum(chooses.chose.sum(0), 1)
         tiers = [*np.split(chooses.predicted, self.ends[:-1]), right[None]]
@@ -252,7 +252,7 @@ class Records:
         begins = [0, *self.ends]
         rules = [begins[tier] + int(tiers[tier][:, head].argmax()) for head, tier in enumerate(level)]
         follows = [items.right[:, head] & items.chose[:, head] if rule == len(self.names)
-                  else items.chosen[:, head] == items.rules[:, rule] for head, rule in enumerate(rules)]  # fmt: skip
+                  else items.words[:, head] == items.rules[:, rule] for head, rule in enumerate(rules)]  # fmt: skip
         predicted = items.over_groups(np.stack(follows, 1).astype(float), items.chose.astype(float), seed)
         mass = items.mass.astype(float).mean(0)
         is_named = (predicted.low >= PREDICTED) & (mass >= MASS)
@@ -263,9 +263,9 @@ class Records:
         }
 
 
-def followed(records: Sequence[Records], *beside: Any) -> Callable[..., pd.DataFrame] | None:
+def followed(records: Sequence[Records], *arguments: Any) -> Callable[..., pd.DataFrame] | None:
     """`rules_table` of these, for whoever asks: a page does, and labels; worked out once for each seed."""
-    return cache(partial(rules_table, records, *beside)) if records else None
+    return cache(partial(rules_table, records, *arguments)) if records else None
 
 
 def rules_table(
@@ -306,7 +306,7 @@ def rules_table(
     verdict = np.where(tested, np.where((q < DISCOVERY) & larger, BEATS, FAILS), UNTESTED)
     shared = (table["predicts"] >= LIKED) & (table["predicts_low"] > 0)
     shared &= table[["value", "rival_value"]].min(axis=1) >= 1 + NOTABLE
-    likes = np.where(shared & (verdict != BEATS), ANY + table["measure"].str.rpartition(">")[2], NO_RULE)
+    likes = np.where(shared & (verdict != BEATS), ANY_WORD + table["measure"].str.rpartition(">")[2], NO_RULE)
     columns = {"p_both": p.where(tested & larger), "q": q, "verdict": verdict}
     columns["rule"] = table["rule"].where(~of_tags, pd.Series(likes, table.index))
     return table.assign(behaviour=behaviour, corpus=corpus, **columns)

@@ -62,7 +62,7 @@ class Effects:
 
 
 def effects_of(model: Model, behaviour: str, tasks: Mapping[str, Callable[..., Task]], *, seed: int) -> Effects:
-    """The causal part of a behaviour, of tasks by their names in `definitions.toml`, each made of its name and question.
+    """A behaviour's causal part: tasks by their names in `definitions.toml`, each made of its name and question.
 
     A task that cannot be built for this model is one without pairs, and the reason.
     """
@@ -159,13 +159,13 @@ def _unneeded(
     )
 
 
-def _right_answers(model: Transformer, pairs: Pairs, needed: float) -> int:
-    """How many clean prompts a model answers rightly; fewer where `needed` is out of its reach, as it stops there."""
+def _right_answers(model: Transformer, pairs: Pairs, fewest: float) -> int:
+    """How many clean prompts a model answers rightly; fewer where `fewest` is out of its reach, as it stops there."""
     readout, right = logit_difference().prepare(model, pairs), 0
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE):
         text, target = pairs.take(prompts).inputs[0]
         right += int((readout.take(prompts).from_logits(run(model, text, target=target).logits) > 0).sum())
-        if right + len(pairs) - 1 - int(prompts[-1]) < needed:
+        if right + len(pairs) - 1 - int(prompts[-1]) < fewest:
             break
     return right
 
@@ -195,7 +195,7 @@ def _effect_rows(
     chose, reported = of_half(~reports), of_half(reports)
     bound = np.where(chose.value > 0, chose.low, chose.high)
     clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
-    head_columns, _ = Heads.of(model).columns(1)
+    head_columns, _ = Heads.from_model(model).columns(1)
     columns = {"effect": reported.value, "ci_low": reported.low, "ci_high": reported.high, "p": reported.p}
     columns |= {"n": reported.n, "flips": changed[:, reports].sum(1), "choosing_bound": np.where(clear, bound, np.nan)}
     return pd.DataFrame({**head_columns, "intervention": sweep.direction, **columns})

@@ -26,7 +26,7 @@ from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Heads
 from analyses.reading.inputs import TokenIds
 from analyses.reading.windows import Window, windows
-from analyses.scoring.asked_words import asks
+from analyses.scoring.asked_words import askers
 from analyses.wording.head_names import Place
 from interp import AnnotatedText, InputError, Model, Run
 from interp.display import so_many
@@ -49,13 +49,13 @@ class Called(NamedTuple):
 
 def address(model: Model, name: HeadName) -> str:
     """A head as links name it: `L2.H5` where there is one stack, else `encoder.L2.H5` or `cross.L2.H5`."""
-    return Place(*name).named(several=len(Heads.every(model)) > 1)
+    return Place(*name).named(prefix=len(Heads.kinds_of(model)) > 1)
 
 
 def head_named(model: Model, name: str) -> HeadName:
     """The head that has this `address`; one that the model lacks is refused."""
     ends = []
-    for heads in Heads.every(model):
+    for heads in Heads.kinds_of(model):
         cells = np.ndindex(heads.n_layers, heads.n_heads)
         sites = [Place(heads.stack, heads.attention, *cell) for cell in cells]
         named = {address(model, place): place for place in sites}
@@ -234,7 +234,7 @@ def passage(run: Run, prompt: int = 0) -> Passage:
     if run.model is None:
         raise InputError("this run does not tell which model ran: expected what interp.run gives")
     attentions = []
-    for heads in Heads.every(run.model):
+    for heads in Heads.kinds_of(run.model):
         site = "cross_attn.pattern" if heads.attention == "cross" else "attn.pattern"
         sites = [f"{heads.stack}.{layer}.{site}" for layer in range(heads.n_layers)]
         missing = [site for site in sites if site not in run.activations]
@@ -310,8 +310,8 @@ def choose_passages(model: Model, corpus: Iterable[AnnotatedText], measures: Seq
 
 
 def _asking(model: Model, window: Window, measures: Sequence[Measure]) -> dict[str, list[int]]:
-    causal = Heads.every(model)[0].causal
-    tokens_of = {each.name: asks(each, window, causal=causal) for each in measures if each.points and each.of_words}
+    causal = Heads.kinds_of(model)[0].causal
+    tokens_of = {each.name: askers(each, window, causal=causal) for each in measures if each.points and each.of_words}
     return {name: tokens for name, tokens in tokens_of.items() if tokens}
 
 

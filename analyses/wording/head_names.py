@@ -20,7 +20,7 @@ class Place(NamedTuple):
     head: int
 
     @staticmethod
-    def of(row: Mapping[str, Any]) -> "Place":
+    def from_row(row: Mapping[str, Any]) -> "Place":
         """The head that a table's row is of."""
         return Place(str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"]))
 
@@ -29,18 +29,18 @@ class Place(NamedTuple):
         """What tells it from heads of other kinds: its stack, or `cross`."""
         return "cross" if self.attention == "cross" else self.stack
 
-    def named(self, *, several: bool) -> str:
-        """`L3.H4`; `encoder.L3.H4` and `cross.L3.H4` where there are `several` kinds, as links name it too."""
+    def named(self, *, prefix: bool) -> str:
+        """`L3.H4`; `encoder.L3.H4` and `cross.L3.H4` by `prefix`, where kinds are several, as links name it too."""
         name = head_name(self.layer, self.head)
-        return f"{self.kind}.{name}" if several else name
+        return f"{self.kind}.{name}" if prefix else name
 
 
 HEAD = [*Place._fields]  # the columns of a table that say of which head a row is
 
 
-def places(rows: pd.DataFrame) -> list[Place]:
+def heads_in(rows: pd.DataFrame) -> list[Place]:
     """The heads that a table has rows of, in its order."""
-    return [Place.of(row) for row in rows.loc[:, HEAD].drop_duplicates().to_dict("records")]
+    return [Place.from_row(row) for row in rows.loc[:, HEAD].drop_duplicates().to_dict("records")]
 
 
 def kinds(rows: pd.DataFrame) -> int:

@@ -184,14 +184,14 @@ def needed_alone(words: Words) -> Words:
     return words._replace(said=sentence)
 
 
-class Asked(NamedTuple):
+class Topic(NamedTuple):
     """Of which words examples of a label are (`verbs`), and what is so of those at which a head does what it says."""
 
     words: str
-    whose: str
+    condition: str
 
 
-def asked(label: str, measure: str, vocabulary: Mapping[str, Words]) -> Asked:
+def topic(label: str, measure: str, vocabulary: Mapping[str, Words]) -> Topic:
     """The words that a measure asks, and what the attention from them does of a head that has the label.
 
     The label is the measure's own, or a rule's (`rule:last VERB`); several offsets are apart by commas.
@@ -201,4 +201,4 @@ def asked(label: str, measure: str, vocabulary: Mapping[str, Words]) -> Asked:
     near = [each.words().sought if is_rule else worded(str(each), vocabulary).sought for each in called]
     sought = listed(near, "or") if is_rule or len(near) > 1 else of_measure.sought
     to = "most attended mention is" if measure.startswith("antecedent") else "strongest attention is on"
-    return Asked("words" if called[0].kind == "any" else of_measure.asks, f"{to} {sought}")
+    return Topic("words" if called[0].kind == "any" else of_measure.asks, f"{to} {sought}")

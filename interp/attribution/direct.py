@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.attention import Attention
-from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
+from interp.display import DataFrame, Figure, Result, draw_figure, signed, so_many
 from interp.errors import InputError, one_of
 from interp.indices import is_number
 from interp.model import Model
@@ -43,7 +43,7 @@ def head_results(
 
 
 @dataclass(frozen=True, repr=False)
-class DirectAttribution(Shown):
+class DirectAttribution(Result):
     """What each term of the stream adds to a logit difference (or to any direction) at one position a prompt.
 
     `names` are `embed` (token and position), `decoder.0.head.3`, `decoder.0.attn.bias` (with the shift of a norm after
@@ -103,7 +103,7 @@ class DirectAttribution(Shown):
             self.by_head(attention)  # which says where there is none
             table = table.loc[table["part"] == f"{_PREFIX[attention]}head"]
             draw, title = "cell_map", "Which heads write the answer, on the direct path?"
-        return drawn(draw, table, "logit_difference", asks=title, **options)
+        return draw_figure(draw, table, "logit_difference", heading=title, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """The whole, and the terms that add most."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many
+from interp.display import DataFrame, Figure, Result, draw_figure, signed, so_many
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.pairs import Answer, answer_ids, answers_in
@@ -20,7 +20,7 @@ from interp.transformer import Transformer, with_parts
 
 
 @dataclass(frozen=True, repr=False)
-class LogitLens(Shown):
+class LogitLens(Result):
     """What the output layer would say after each layer; row 0 is the embedding, the last row the model's own logits.
 
     `columns` are those of the batch `tokens` that were read, for each prompt.
@@ -82,8 +82,8 @@ class LogitLens(Shown):
         `options` are those of `analyses.figures.lens_map` (`prompt`, ...) or `lens_line`: `title`, `width`, `ax`, ...
         """
         if right is not None or wrong is not None:
-            return drawn("lens_line", self.table(right, wrong), **options)
-        return drawn("lens_map", self.table(), **options)
+            return draw_figure("lens_line", self.table(right, wrong), **options)
+        return draw_figure("lens_map", self.table(), **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What the layers say at the last position of the first prompt."""

@@ -178,11 +178,11 @@ class Writer:
         stack = model.last
         self._cache = self._cache or [Growing() for _ in stack.blocks]
         if self.source is not None and self._encoded is None:
-            self._encoded = Source.of(model.stack("encoder")(self.source, tap.at("encoder")), self.source)
+            self._encoded = Source.from_stream(model.stack("encoder")(self.source, tap.at("encoder")), self.source)
         elif self.source is not None:
             tap.fired.update(site for site in tap.edit if site.startswith("encoder."))
         inside = tap.at(next(reversed(model.config.stacks)))
-        visibility = Visibility.of(window, causal=True, first=first)
+        visibility = Visibility.from_batch(window, causal=True, first=first)
         residual = inside("embed", stack.embed(window.ids[:, first:], visibility.positions))
         final = stack.resume(residual, visibility, tap=inside, past=self._cache, source=self._encoded)
         return model.read(final if tap.wants("logits") else final[:, -1:], tap)

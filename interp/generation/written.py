@@ -102,7 +102,7 @@ class Watch:
             raise InputError(f"these edits never fired: {', '.join(sorted(idle))}")
         if logits.ndim > 3 or logits.shape[0] != len(self.text.ids):
             raise InputError("an edit adds an axis before the prompts: give a prompt once for each change")
-        for name, value in tap.seen.items():
+        for name, value in tap.activations.items():
             self._seen[name] = [*([] if whole else self._seen.get(name, [])), value]
 
     def captured(self) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ class Watch:
             return on_a_copy(edit)
         site, texts = self._sites[name], self._texts[name]
         bound, text_axis = edit.bind(site, texts), read_along(site)
-        selected = {*edit.where} | ({text_axis} if "step" in edit.where else set())
+        selected = {*edit.axes} | ({text_axis} if "step" in edit.axes else set())
         axes = [axis for axis in self._written_axes(name) if axis in selected]
         if not axes:
             return bound

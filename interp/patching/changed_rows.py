@@ -48,7 +48,7 @@ class Suffix:
 
     def __init__(self, model: Transformer, base: PlainRun, first: int, reads: Reads, onward: "Suffix | None" = None):
         self.base, self.first, self.onward = base, first, onward
-        visibility = Visibility.of(base.batch, causal=model.config.stacks[base.stack].causal, first=first)
+        visibility = Visibility.from_batch(base.batch, causal=model.config.stacks[base.stack].causal, first=first)
         # padding is on the right: no causal query sees it
         self.visibility = replace(visibility, padding=None) if visibility.causal else visibility
         self.shape = (len(base.batch.ids), base.batch.ids.shape[1] - first)  # prompts, positions
@@ -135,7 +135,7 @@ class Suffix:
         assert source is not None
         anywhere = torch.zeros(self.shape[0], n_queries, dtype=torch.long, device=source.final.device)
         queries = Visibility(anywhere, anywhere[:1], n_queries, False, None, False)
-        return Source.of(source.final, source.batch).seen_by(queries)
+        return Source.from_stream(source.final, source.batch).seen_by(queries)
 
 
 @dataclass(frozen=True, eq=False)

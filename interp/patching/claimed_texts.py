@@ -19,7 +19,7 @@ from interp.patching.patch_sites import PatchSite, last_stack
 from interp.running import Tokens, as_batches
 
 Heads = Collection[tuple[int, int]]  # layer and head
-How = Literal["hide", "exchange", "remove"]
+Intervention = Literal["hide", "exchange", "remove"]
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Claim:
     queries: Int[Tensor, " row"]
     keys: Bool[Tensor, "row key"]
     read: Read | None = None
-    how: How = "hide"
+    how: Intervention = "hide"
     others: Int[Tensor, "row key"] | None = None
 
     def __post_init__(self) -> None:
-        one_of("how", self.how, How)
+        one_of("how", self.how, Intervention)
         expected = {"queries": "positions, one a row", "keys": "True or False, row x key", "others": "keys, row x key"}
         for name in expected if self.others is not None else ("queries", "keys"):
             object.__setattr__(self, name, _tensor(name, getattr(self, name), expected[name]))

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.display import Shown, so_many
+from interp.display import Result, so_many
 from interp.errors import InputError, inside
 from interp.model import Model, as_batch, as_target, check_model, target_tokenizer
 from interp.patching import pair_files
@@ -27,7 +27,7 @@ Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and,
 
 
 @dataclass(frozen=True, repr=False)
-class Pairs(Shown):
+class Pairs(Result):
     """Prompts in pairs, token for token alike in length, padded on the right.
 
     A model with an encoder and a decoder reads two texts, of which one is the same for both prompts: `target`, where

@@ -97,7 +97,7 @@ class SitePatches:
 
             def patched(value: Tensor) -> Tensor:
                 new = value.clone()
-                new[..., key] = capture.seen[site][..., key]
+                new[..., key] = capture.activations[site][..., key]
                 return new - value if site == "pattern" else torch.stack([value, new])
 
             z = self._mixed(attn, base, rows, Tap(edit={**_CHANGED, site: patched}))
@@ -187,15 +187,15 @@ def observed(model: Transformer, plain: PlainRun, patch_site: PatchSite, layer: 
     tap, block = Tap(capture={name}), model.stack(patch_site.stack).blocks[layer]
     visibility, source = _visible(model, run)
     block(run.resid[layer], visibility, tap.at(patch_site.stack).at(str(layer)), None, source)
-    return tap.seen[name]
+    return tap.activations[name]
 
 
 def _visible(model: Transformer, run: PlainRun, source: Stream | None = None) -> tuple[Visibility, Source | None]:
     """What a stack's queries see of their text, and what they read of the encoder's: its final stream, or `source`."""
-    visibility = Visibility.of(run.batch, causal=model.config.stacks[run.stack].causal)
+    visibility = Visibility.from_batch(run.batch, causal=model.config.stacks[run.stack].causal)
     if run.source is None:
         return visibility, None
-    return visibility, Source.of(run.source.final if source is None else source, run.source.batch)
+    return visibility, Source.from_stream(run.source.final if source is None else source, run.source.batch)
 
 
 @torch.no_grad()

@@ -103,11 +103,11 @@ def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
         names.append(f"{name}.{len(stack.blocks) - 1}.resid_post")  # what leaves another block enters the next
         tap = Tap(capture=frozenset(matching(model, names)))
         residual = stack.embed(ids, batch.positions.expand_as(ids))
-        visibility = Visibility.of(batch, causal=stack.config.causal)
+        visibility = Visibility.from_batch(batch, causal=stack.config.causal)
         final = stack.resume(residual, visibility, tap=tap.at(name), source=source)
         layers = range(len(stack.blocks))
-        activations = {site: [tap.seen[f"{name}.{layer}.{site}"] for layer in layers] for site in sites}
-        resid = [*activations.pop("resid_pre"), tap.seen[f"{name}.{layers[-1]}.resid_post"]]
+        activations = {site: [tap.activations[f"{name}.{layer}.{site}"] for layer in layers] for site in sites}
+        resid = [*activations.pop("resid_pre"), tap.activations[f"{name}.{layers[-1]}.resid_post"]]
         for kind, part in product(("attn", "cross_attn") if stack.config.cross_attention else ("attn",), ("q", "k")):
             positions = batch.positions
             if (kind, part) == ("cross_attn", "k") and run is not None:  # keys of another text: nothing turns them
@@ -116,7 +116,7 @@ def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
             attns = zip([getattr(block, kind) for block in stack.blocks], activations[site], strict=True)
             activations[site] = [enter(attn, x, positions) for attn, x in attns]
         run = PlainRun(name, batch, resid, activations, final, run)
-        source = Source.of(final, batch)
+        source = Source.from_stream(final, batch)
     assert run is not None  # the metrics say which logits they need; the rest is never computed
     return run
 
@@ -152,11 +152,11 @@ def after_attention(
 
 def visibility_of(model: Transformer, base: PlainRun, attention: str, rows: slice | Int[Tensor, " row"]) -> Visibility:
     """What `rows` of a stack's texts see of their own text, or of the source."""
-    visibility = Visibility.of(base.batch, causal=model.config.stacks[base.stack].causal)
+    visibility = Visibility.from_batch(base.batch, causal=model.config.stacks[base.stack].causal)
     # padding is on the right: no causal query sees it
     visibility = replace(visibility, padding=None) if visibility.causal else visibility
     visibility = visibility.at(visibility.columns[:, rows].expand(len(base.batch.ids), -1))
     if attention == "self":
         return visibility
     assert base.source is not None
-    return Source.of(base.source.final, base.source.batch).seen_by(visibility)
+    return Source.from_stream(base.source.final, base.source.batch).seen_by(visibility)

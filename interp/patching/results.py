@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.display import DataFrame, Figure, Shown, drawn, signed, so_many, viewed
+from interp.display import DataFrame, Figure, Result, draw_figure, signed, so_many, viewed
 from interp.errors import InputError, InputWarning, one_of
 from interp.patching.metrics import ANSWERS
 from interp.statistics import FEWEST_CLUSTERS, benjamini_hochberg, estimate, share, shares
@@ -33,7 +33,7 @@ _FROM_ZERO = (ANSWERS, "probability")  # metrics of which all can be lost: at 0 
 
 
 @dataclass(frozen=True, repr=False)
-class Cells(Shown):
+class Cells(Result):
     """Values of each metric, one a cell and prompt: of a sweep, paths, an ablation, estimates, edges or a search.
 
     Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` of
@@ -150,14 +150,14 @@ class Cells(Shown):
         if self._ablated:
             table = table.assign(direction=f"ablated by {self.kind}")
             if self.axes == ("step",):
-                return drawn("steps", table, name, plain=float(self.clean[name].mean()), **options)
-            options = {"asks": f"What does the {name.replace('_', ' ')} owe to each cell of {self.site}?", **options}
+                return draw_figure("steps", table, name, plain=float(self.clean[name].mean()), **options)
+            options = {"heading": f"What does the {name.replace('_', ' ')} owe to each cell of {self.site}?", **options}
         if self.kind == "search":
             options = {"top": len(self.cells), **options}
         axes = {*self.axes}
         if kind == "top" or not {"head", "position", "query"} & axes or {"neuron", "expert"} & axes:
-            return drawn("top_cells", table, name, **options)
-        return drawn("entry_maps" if "query" in axes else "cell_map", table, name, **options)
+            return draw_figure("top_cells", table, name, **options)
+        return draw_figure("entry_maps" if "query" in axes else "cell_map", table, name, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was changed, each metric of the plain prompts, and the largest effects."""

@@ -19,9 +19,9 @@ from interp.patterns.rows import TINY
 from interp.patterns.totals import N_GROUPS
 from interp.probes.lbfgs import minimise
 
-_FARTHEST, _KEPT, _LEAST = 32.0, 0.1, 1e-9
+_FARTHEST, _SHRINKAGE, _LEAST = 32.0, 0.1, 1e-9
 _LARGEST = 80.0  # of a score: its exponential is still a number in float32
-_TOGETHER = 2048  # pairs that are read at once: what a hundred heads have of them stays in the processor's cache
+_STRETCH = 2048  # pairs that are read at once: what a hundred heads have of them stays in the processor's cache
 PartWeights = Float[Tensor, "part head"]
 MarkWeights = Float[Tensor, "mark head"]
 
@@ -29,13 +29,13 @@ MarkWeights = Float[Tensor, "mark head"]
 class Named(NamedTuple):
     """Sparse marks in the form that `embedding_bag` adds up: of a hundred marks a key has four."""
 
-    which: Int[Tensor, " named"]
+    entries: Int[Tensor, " named"]
     begins: Int[Tensor, " one"]
     share: Float[Tensor, " named"] | None = None  # by which each counts; alike by default
 
     def sums(self, values: Float[Tensor, "many head"]) -> Float[Tensor, "one head"]:
         """Of what is named."""
-        return embedding_bag(self.which, values.contiguous(), self.begins, mode="sum", per_sample_weights=self.share)
+        return embedding_bag(self.entries, values.contiguous(), self.begins, mode="sum", per_sample_weights=self.share)
 
 
 def named(marks: Bool[Tensor, "pair mark"], shares: Float[Tensor, "pair mark"] | None = None) -> tuple[Named, Named]:
@@ -58,7 +58,7 @@ class VisibleKeys:
     marks: Bool[Tensor, "pair mark"]  # the keys that a rule names: the last verb, every noun
 
     @staticmethod
-    def of(
+    def from_pairs(
         row: Int[Tensor, " pair"],
         group: Int[Tensor, " row"],
         uniform: Float[Tensor, " pair"],
@@ -74,11 +74,11 @@ class VisibleKeys:
         )
         return VisibleKeys(row, present // max(len(group), 1), uniform_share[:, 0], attention_shares, marks[order])
 
-    def half(self, which: int) -> "VisibleKeys":
+    def half(self, parity: int) -> "VisibleKeys":
         """The rows of even (0) or odd (1) groups."""
-        in_half = (self.group % 2 == which)[self.row]
+        in_half = (self.group % 2 == parity)[self.row]
         parts = (self.uniform, self.attention, self.marks)
-        return VisibleKeys.of(self.row[in_half], self.group, *(part[in_half] for part in parts))
+        return VisibleKeys.from_pairs(self.row[in_half], self.group, *(part[in_half] for part in parts))
 
     def having(self, marks: Sequence[int]) -> "VisibleKeys":
         """With some of the marks."""
@@ -91,7 +91,7 @@ class VisibleKeys:
         first = begin = 0
         for row, end in enumerate(ends):
             last = row + 1 == len(ends)
-            if last or groups[row + 1] != groups[row] or ends[row + 1] - begin > _TOGETHER:
+            if last or groups[row + 1] != groups[row] or ends[row + 1] - begin > _STRETCH:
                 pairs, group = slice(begin, end), self.group[first : row + 1]
                 parts = (part[pairs] for part in (self.uniform, self.attention, self.marks))
                 yield VisibleKeys(self.row[pairs] - first, group, *parts)
@@ -128,7 +128,7 @@ class _MixtureRows(NamedTuple):
     has: Float[Tensor, "row part"]
     attention: Float[Tensor, "pair head"]
 
-    def taken(self, weights: PartWeights) -> tuple[PartWeights, PartWeights]:
+    def masses(self, weights: PartWeights) -> tuple[PartWeights, PartWeights]:
         """What attention each part has, over its weight; and in how many rows it could have had it."""
         mixed = self.attention / self.parts.sums(weights)
         return self.pairs.sums(mixed), self.has.T @ (self.has @ weights).reciprocal_()
@@ -166,7 +166,7 @@ def _step(rows: Sequence[_MixtureRows], weights: PartWeights) -> tuple[PartWeigh
     """The next weights, and what share of the attention each part has with these."""
     had, could = torch.zeros_like(weights), torch.full_like(weights, _LEAST)
     for part in rows:
-        gained, over = part.taken(weights)
+        gained, over = part.masses(weights)
         had, could = had.add_(gained), could.add_(over)
     new = (weights * had / could).clamp(min=_LEAST)
     return new / new.sum(0), weights * had / sum(len(part.has) for part in rows)
@@ -176,7 +176,7 @@ def _farther(start: PartWeights, once: PartWeights, twice: PartWeights) -> PartW
     """Where two steps lead to, if many more go on as they do."""
     way, turn = once - start, twice - 2 * once + start
     length = (way.norm(dim=0) / turn.norm(dim=0).clamp(min=_LEAST)).clamp(1, _FARTHEST)
-    ahead = (start + 2 * length * way + length**2 * turn).maximum(_KEPT * twice)
+    ahead = (start + 2 * length * way + length**2 * turn).maximum(_SHRINKAGE * twice)
     return ahead / ahead.sum(0)
 
 
@@ -184,7 +184,7 @@ def mixture_shares(visible: VisibleKeys, weights: PartWeights) -> Float[Tensor, 
     """Each group's attention, part by part: of how many rows each part has all (mean responsibilities, summed)."""
     totals = visible.attention.new_zeros(N_GROUPS, *weights.shape, dtype=torch.float64)
     for part in _mixture_rows(visible):
-        totals[part.keys.group[0]] += weights * part.taken(weights)[0]
+        totals[part.keys.group[0]] += weights * part.masses(weights)[0]
     return totals
 
 
@@ -217,7 +217,7 @@ class _LogitRows(NamedTuple):
     marked: Named  # pairs, of a mark
 
     @staticmethod
-    def of(visible: VisibleKeys) -> "list[_LogitRows]":
+    def from_keys(visible: VisibleKeys) -> "list[_LogitRows]":
         return [_LogitRows(keys, *named(keys.marks)) for keys in visible.stretches()]
 
     def scored(self, weights: MarkWeights) -> tuple[Float[Tensor, "pair head"], ...]:
@@ -235,7 +235,7 @@ def fit_logit(
     The penalty keeps finite the weight of a key that gets all attention. The fit begins at `start`, 0 by default; a
     head rests once a step promises to lower its value by less than `tolerance`, in nats a row.
     """
-    n_rows, attention, parts = len(visible.group), visible.attention, _LogitRows.of(visible)
+    n_rows, attention, parts = len(visible.group), visible.attention, _LogitRows.from_keys(visible)
     start = attention.new_zeros(visible.marks.shape[1], attention.shape[1]) if start is None else start
     targets = sum((rows.marked.sums(rows.keys.attention) for rows in parts), 0 * start)
 
@@ -273,7 +273,7 @@ def _inverse_curvature(visible: VisibleKeys, parts: Sequence[_LogitRows], penalt
 def logit_gain(visible: VisibleKeys, weights: MarkWeights) -> Float[Tensor, "group head"]:
     """Each group's sum of KL(attention || uniform) - KL(attention || p), in nats."""
     gains = weights.new_zeros(N_GROUPS, weights.shape[1], dtype=torch.float64)
-    for rows in _LogitRows.of(visible):
+    for rows in _LogitRows.from_keys(visible):
         score, _, total = rows.scored(weights)
         gains[rows.keys.group[0]] += (rows.keys.attention * (score - total.log()[rows.keys.row])).sum(0)
     return gains

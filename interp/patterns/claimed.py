@@ -63,7 +63,7 @@ class Eligible:
     def sums(self, scores: Scores, moments: tuple[PerRow, PerRow], sink: Sink | None = None) -> Sums:
         """Scores with the rows that count (`sink`: of each head, those left without the first position) and null."""
         (mass, squares), eligible = moments, self.eligible.to(scores)
-        counts = eligible.sum(1)[:, None].expand_as(scores) if sink is None else sink.kept.to(scores) @ eligible
+        counts = eligible.sum(1)[:, None].expand_as(scores) if sink is None else sink.has_rest.to(scores) @ eligible
         spread = nulls.spread(mass, squares, self.n[:, None].to(mass))
         return Sums(scores, counts, mass @ self.mean.to(mass), spread @ self.variance.to(mass))
 
@@ -96,13 +96,13 @@ class Claimed:
 
     def read(self, pattern: Pattern, sink: Sink | None = None) -> dict[str, Sums]:
         """The sums of both readings; `sink` is the pattern's own, where it is known."""
-        sink = Sink.of(pattern) if sink is None else sink
+        sink = Sink.from_pattern(pattern) if sink is None else sink
         parts = zip(self.eligible, self._scores(pattern, sink), self.exchange.moments(sink), (None, sink), strict=True)
         return {name: rows.sums(*part) for name, (rows, *part) in zip(SINKS, parts, strict=True)}
 
     def read_rule(self, pattern: Pattern) -> dict[str, Sums]:
         """The same of a rule: every row counts, one that looks at nothing but the first position too."""
-        sink = Sink.of(pattern)
+        sink = Sink.from_pattern(pattern)
         readings = self.read(pattern, replace(sink, scale=torch.where(sink.rest > 0, 1 / sink.rest, 0)))
         counts = [rows.eligible.to(pattern).sum(1)[:, None] for rows in self.eligible]
         return {
@@ -113,12 +113,12 @@ class Claimed:
     def _scores(self, pattern: Pattern, sink: Sink) -> tuple[Scores, Scores]:
         """Attention to claimed keys, over rows: as it is, and of what is left without the first position."""
         n_keys, claims, sums = pattern.shape[-1], self.claims.to(pattern), []
-        places = (self.query * n_keys + self.key, self.query, self.key > 0, claims)
-        for at, (place, query, behind, measures) in enumerate(
-            zip(*(each.split(self.ends) for each in places), strict=True)
+        columns = (self.query * n_keys + self.key, self.query, self.key > 0, claims)
+        for prompt, (place, query, behind, measures) in enumerate(
+            zip(*(each.split(self.ends) for each in columns), strict=True)
         ):
-            kept = pattern[at].flatten(1).index_select(1, place)  # head pair
-            removed = kept * sink.scale[at].index_select(1, query) * behind
-            sums.append(torch.cat([kept, removed]).mT.contiguous().mT @ measures)
-        kept, removed = torch.stack(sums).split(pattern.shape[1], 1)
-        return kept, removed
+            whole = pattern[prompt].flatten(1).index_select(1, place)  # head pair
+            removed = whole * sink.scale[prompt].index_select(1, query) * behind
+            sums.append(torch.cat([whole, removed]).mT.contiguous().mT @ measures)
+        whole, removed = torch.stack(sums).split(pattern.shape[1], 1)
+        return whole, removed

@@ -29,7 +29,7 @@ from interp.tokens import TokenBatch
 from interp.transformer import Sublayer, Transformer
 from interp.visibility import Source, Visibility
 
-KEPT = 256 << 20  # bytes of streams that are kept
+CAPACITY = 256 << 20  # bytes of streams that are kept
 _QK = tuple[Tensor, Tensor | None, Tensor, Tensor | None]  # W_Q, b_Q, W_K, b_K
 _NAMES = {"self": "attn", "cross": "cross_attn"}
 
@@ -62,16 +62,16 @@ class NormWeighted(OneAttention):
     @torch.no_grad()
     def __call__(self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None) -> None:
         """Pass every head's weighted pattern through `tap`."""
-        for layer, (_, weighted) in enumerate(self._read(batch, target)):
+        for layer, (_, weighted) in enumerate(self._patterns(batch, target)):
             tap.at(self.stack).at(str(layer)).at(self.name)("pattern", weighted)
 
     @torch.no_grad()
-    def beside(self, batch: TokenBatch, target: Tokens | None = None) -> tuple[Pattern, Pattern]:
+    def with_plain(self, batch: TokenBatch, target: Tokens | None = None) -> tuple[Pattern, Pattern]:
         """The model's patterns and the weighted ones, from one pass: each as `read_patterns` gives it."""
-        plain, weighted = zip(*self._read(batch, target), strict=True)
+        plain, weighted = zip(*self._patterns(batch, target), strict=True)
         return torch.cat(plain, 1).float(), torch.cat(weighted, 1).float()
 
-    def _read(self, batch: TokenBatch, target: Tokens | None) -> Iterator[tuple[Pattern, Pattern]]:
+    def _patterns(self, batch: TokenBatch, target: Tokens | None) -> Iterator[tuple[Pattern, Pattern]]:
         """Pattern and weighted pattern, layer by layer."""
         prefix = f"{self.stack}.*.{self.name}."
         out = run(self.model, batch, target=target, capture=prefix + "v", until=prefix + "pattern")
@@ -97,14 +97,14 @@ class FewRows:
 
     @staticmethod
     @torch.no_grad()
-    def of(
+    def from_tokens(
         model: Transformer, tokens: TokenBatch, stack: str, target: Tokens | None = None, *, norms: bool = False
     ) -> "FewRows":
         """One pass over `tokens` for the self-attention of `stack`; with `norms`, rows can be taken `by_norm`."""
         prefix = f"{stack}.*.attn."
         out = run(model, tokens, target=target, capture=[prefix + "q", prefix + "k"], until=prefix + "v")
         tokens = out.tokens if out.target is None or stack == "encoder" else out.target
-        visibility = Visibility.of(tokens, causal=model.config.stacks[stack].causal)
+        visibility = Visibility.from_batch(tokens, causal=model.config.stacks[stack].causal)
         layers = []
         for number, (_, attn) in enumerate(sublayers(model, stack, "self")):
             q, k, v = (out[f"{stack}.{number}.attn.{part}"] for part in "qkv")
@@ -192,7 +192,7 @@ class Shuffled(OneAttention):
         """Copy the attention of `stack` (the last by default); with the same `streams`, several share the passes."""
         super().__init__(model, stack, attention)
         self.copies, self.seed = copies, seed
-        self.streams = streams or Streams(model, self.stack, attention, kept=0)
+        self.streams = streams or Streams(model, self.stack, attention, capacity=0)
         config = model.config.stacks[self.stack]
         # as many layers as there are copies of layers
         copied = replace(config, n_layers=config.n_layers * copies, local=None)
@@ -202,7 +202,7 @@ class Shuffled(OneAttention):
     def __call__(self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None) -> None:
         """Pass every copy's pattern through `tap`."""
         attentions = sublayers(self.model, self.stack, self.attention)
-        layers = zip(attentions, self.weights, self.streams.of(batch, target), strict=True)
+        layers = zip(attentions, self.weights, self.streams.layers(batch, target), strict=True)
         for layer, ((_, attn), weights, site) in enumerate(layers):
             visibility = site.visibility
             scores = _content(attn, weights, site.x, site.keys, visibility)
@@ -242,7 +242,7 @@ def shuffled_copy(model: Transformer, seed: int) -> Transformer:
 
 
 @dataclass(frozen=True)
-class _Read:
+class _Inputs:
     """What the heads of one layer read, and how far the trained ones' scores of it spread."""
 
     x: Float[Tensor, "prompt query d_model"]
@@ -254,38 +254,38 @@ class _Read:
 class Streams:
     """What one kind of attention of a model reads, layer by layer; it is kept for texts that come again."""
 
-    def __init__(self, model: Transformer, stack: str, attention: str = "self", *, kept: int = KEPT):
-        """Read for the attention of `stack`; keep at most `kept` bytes."""
+    def __init__(self, model: Transformer, stack: str, attention: str = "self", *, capacity: int = CAPACITY):
+        """Read for the attention of `stack`; keep at most `capacity` bytes."""
         self.model, self.stack, self.attention = model, stack, attention
-        self.room, self._known = kept, dict[bytes, list[_Read]]()
+        self.room, self._known = capacity, dict[bytes, list[_Inputs]]()
 
     @torch.no_grad()
-    def of(self, batch: TokenBatch, target: TokenBatch | None = None) -> list[_Read]:
+    def layers(self, batch: TokenBatch, target: TokenBatch | None = None) -> list[_Inputs]:
         """What is read of some texts, and of their targets where there are any."""
         texts = [each for each in (batch, target) if each is not None]
         key = b"".join(part.cpu().numpy().tobytes() for each in texts for part in (each.ids, each.mask))
         if (layers_kept := self._known.get(key)) is not None:
             return layers_kept
-        layers = [*self._read(batch, target)]
+        layers = [*self._read_layers(batch, target)]
         size = sum(each.x.nbytes + (0 if each.keys is each.x else each.keys.nbytes) for each in layers)
         if size <= self.room:
             self.room -= size
             self._known[key] = layers
         return layers
 
-    def _read(self, batch: TokenBatch, target: TokenBatch | None) -> Iterator[_Read]:
+    def _read_layers(self, batch: TokenBatch, target: TokenBatch | None) -> Iterator[_Inputs]:
         prefix, stream = f"{self.stack}.*.resid_", "pre" if self.attention == "self" else "mid"
         site, final = prefix + stream, [] if self.attention == "self" else ["encoder.resid_final"]
         out = run(self.model, batch, target=target, capture=final, until=site)
         queries = batch if target is None or self.stack == "encoder" else target
-        visibility = Visibility.of(queries, causal=self.model.config.stacks[self.stack].causal)
+        visibility = Visibility.from_batch(queries, causal=self.model.config.stacks[self.stack].causal)
         for layer, (sublayer, attn) in enumerate(sublayers(self.model, self.stack, self.attention)):
             x = keys = sublayer.read(out[f"{self.stack}.{layer}.resid_{stream}"])
             if final:
                 keys = out[final[0]]
-                visibility = Source.of(keys, batch).seen_by(visibility)
+                visibility = Source.from_stream(keys, batch).seen_by(visibility)
             trained = _content(attn, _weights(attn), x, keys, visibility)
-            yield _Read(x, keys, visibility, _spread(trained, _counted(attn, visibility)[:, None]))
+            yield _Inputs(x, keys, visibility, _spread(trained, _counted(attn, visibility)[:, None]))
 
 
 def _content(

@@ -88,7 +88,7 @@ class Questions:
 
     def read(self, pattern: Pattern, sink: Sink | None = None) -> dict[str, Sums]:
         """The sums of both readings, measures in the order of `names`; `sink` is the pattern's own, if known."""
-        sink = Sink.of(pattern) if sink is None else sink
+        sink = Sink.from_pattern(pattern) if sink is None else sink
         parts, order = [part.read(pattern, sink) for part in self.parts], [*map(self.order.index, self.names)]
         return {name: Sums.joined([part[name] for part in parts], order) for name in parts[0]}
 
@@ -117,7 +117,7 @@ class _Spread:
         entropy = torch.stack([entropies(part) for part in pattern])
         rest = (entropy + sink.first.clamp(min=TINY).log() * sink.first) * sink.scale
         # -sum (A/m) log (A/m) = (-sum A log A) / m + log m, where m = 1 / scale
-        rest = rest - torch.where(sink.kept, sink.scale, 1).log()
+        rest = rest - torch.where(sink.has_rest, sink.scale, 1).log()
         values = (far + sink.first * self.distance[:, 0], entropy), (far * sink.scale, rest)
         parts = zip(self.eligible, values, self.logarithms, self.exchange.moments(sink), (None, sink), strict=True)
         sums = []
@@ -183,8 +183,8 @@ def score_crossing(
     """
     source, rows = crossing.source, crossing.scored[:, None].expand(pattern.shape[:-1])
     if sink_removed:
-        sink = Sink.of(pattern)
-        rows = rows & sink.kept
+        sink = Sink.from_pattern(pattern)
+        rows = rows & sink.has_rest
         pattern = torch.cat([torch.zeros_like(pattern[..., :1]), pattern[..., 1:] * sink.scale[..., None]], -1)
     n_keys = source[:, int(sink_removed) :].sum(-1)[:, None, None]
     has_choice = rows & (n_keys >= 2)

@@ -47,7 +47,7 @@ class Sink:
     scale: Float[Tensor, "prompt head query"]  # makes the rest add up to 1; 0 in rows that do not keep enough
 
     @staticmethod
-    def of(pattern: Pattern) -> "Sink":
+    def from_pattern(pattern: Pattern) -> "Sink":
         """Read off a batch of patterns."""
         behind = pattern[..., 1:]
         rest = behind.sum(-1)
@@ -59,7 +59,7 @@ class Sink:
         return torch.linalg.vector_norm(self.behind, dim=-1).square_()
 
     @property
-    def kept(self) -> Bool[Tensor, "prompt head query"]:
+    def has_rest(self) -> Bool[Tensor, "prompt head query"]:
         """Rows that keep enough of their mass to be read without the first position."""
         return self.scale > 0
 

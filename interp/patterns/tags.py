@@ -121,25 +121,25 @@ def tag_sides(
         prompt, query = (part[begin : begin + size] for part in (asking.prompt, asking.query))
         rows = rows_at(pattern, prompt, query).mul_(allowed[prompt, query][:, None])  # row head key
         first = rows[..., 0].clone()
-        both = rows @ torch.cat([of_tag_behind[prompt], rest[query]], -1)
-        to_tag, in_bin = both.split([of_tag.shape[-1], rest.shape[-1]], -1)
+        products = rows @ torch.cat([of_tag_behind[prompt], rest[query]], -1)
+        to_tag, in_bin = products.split([of_tag.shape[-1], rest.shape[-1]], -1)
         sums.append((to_tag, in_bin, rows.square_() @ rest_null[query], first))
     to_tag, in_bin, squares, first = (torch.cat(parts) for parts in zip(*sums, strict=True))
-    without = Sides(to_tag, in_bin, squares, _counts(fine, len(bins.fine), allowed, tags, asking).to(to_tag), group)
+    behind = Sides(to_tag, in_bin, squares, _counts(fine, len(bins.fine), allowed, tags, asking).to(to_tag), group)
     prompt, query, attention = asking.prompt, asking.query, first[..., None]  # row head 1
     first_allowed = allowed[prompt, query, 0]
     if not first_allowed.any():
-        return without, without
+        return behind, behind
     bin, tag = inside[query, 0], of_tag[prompt, 0]  # row fine; row tag
     any_tag = torch.cat([tag, torch.ones_like(tag[:, :1])], -1)
     with_first = Sides(
         to_tag + attention * tag[:, None],
         in_bin + attention * bin[:, None],
         squares + attention.square() * (bin @ group)[:, None],
-        without.keys + any_tag[..., None] * first_allowed[:, None, None] * bin[:, None],
+        behind.keys + any_tag[..., None] * first_allowed[:, None, None] * bin[:, None],
         group,
     )
-    return with_first, without
+    return with_first, behind
 
 
 def _counts(
@@ -202,10 +202,10 @@ class TagTotals:
         groups: Int[Tensor, " prompt"],
         sides: Sides,
         asking: Asking,
-        seen: Bool[Tensor, "prompt query key"],
+        visible: Bool[Tensor, "prompt query key"],
         scale: Float[Tensor, "prompt head query"] | None = None,
     ) -> None:
-        """Add one reading of a batch; `scale` multiplies each row's attention, a uniform head attends to all `seen`."""
+        """Add one reading of a batch; `scale` multiplies each row's attention, a uniform head is on all `visible`."""
         weight = asking.weight.to(sides.to_tag)[:, None]  # row head
         if scale is not None:
             weight = weight * rows_at(scale, asking.prompt, asking.query)
@@ -217,7 +217,7 @@ class TagTotals:
         self.given.index_add_(0, groups, observed.to("cpu", torch.float64))
         self.rows.index_add_(0, groups, rows.to("cpu", torch.float64))
         self.null.add(groups, mean, variance)
-        self._add_shares(groups, sides, asking, weight, seen)
+        self._add_shares(groups, sides, asking, weight, visible)
 
     def _by_prompt(self, values: Tensor, weight: Tensor, asking: Asking, n_prompts: int) -> Tensor:
         """Rows (row head tag), weighted and added up by prompt and source: prompt head source tag."""
@@ -271,12 +271,12 @@ class TagTotals:
 
     def _of_others(self, x: int, y: int) -> tuple[Float[Tensor, "group head"], Float[Tensor, "group head"]]:
         """What others attend to, and would if tags made no difference, in units of the pair's own lift."""
-        others = [source for source in self.sources if source != x]
-        observed = self.given[:, :, [self.sources.index(source) for source in others], y].sum(-1)
-        expected = sum((self._expected(source, y) for source in others), torch.zeros_like(observed))
-        if not others:
+        other_sources = [source for source in self.sources if source != x]
+        observed = self.given[:, :, [self.sources.index(source) for source in other_sources], y].sum(-1)
+        expected = sum((self._expected(source, y) for source in other_sources), torch.zeros_like(observed))
+        if not other_sources:
             return observed, expected
-        looked, of_others = observed.sum(0), [self._even(source, y) for source in others]
+        looked, of_others = observed.sum(0), [self._even(source, y) for source in other_sources]
         low, high = (observed.new_full(observed.shape[1:], sign * _MOST_ODDS) for sign in (-1, 1))
         for _ in range(_STEPS):
             middle = (low + high) / 2

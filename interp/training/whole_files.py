@@ -95,11 +95,11 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda part: None) -> 
 
 
 @contextmanager
-def holding(directory: Path, what: str) -> Iterator[None]:
+def holding(directory: Path, task: str) -> Iterator[None]:
     """Let one process at a time do `what` in `directory`; what is created for it and left empty is removed again."""
     created = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory.resolve(), f"{what} {directory}"):
+    with _locked(directory.resolve(), f"{task} {directory}"):
         try:
             yield
         finally:

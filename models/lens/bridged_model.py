@@ -89,7 +89,7 @@ class Bridged(nn.Module):
         """Which keys each query sees in the attention of a site."""
         texts, (stack, layer, *_) = counted(self, name, batch, target), name.split(".")
         config, keys = self.config.stacks[stack], texts["key"]
-        visibility = Visibility.of(texts["query"], causal=config.causal).near(config.reach(int(layer)))
+        visibility = Visibility.from_batch(texts["query"], causal=config.causal).near(config.reach(int(layer)))
         if ".cross_attn." in name:
             padding = keys.mask if keys.padded else None
             visibility = replace(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from analyses import explanations
-from analyses.explanations import ALL, UNIFORM, explain, explained
+from analyses.explanations import ALL_GROUPS, UNIFORM, explain, explained
 from analyses.measures.head_tables import Heads
 from analyses.part_of_speech import UNIVERSAL_TAGS
 from analyses.reading.windows import Reading
@@ -50,7 +50,7 @@ DECODER = Planted(WORDS, [[offset(-1), uniform]], n_ctx=40, causal=True, start="
 def seen() -> tuple[VisibleKeys, dict[str, str]]:
     """The rows of an encoder with a start token."""
     model = Planted(WORDS, [[noise(3.0, 0)]], n_ctx=40, causal=False, start="<s>").build()
-    return explanations._read(Reading(model, texts()))
+    return explanations._visible_keys(Reading(model, texts()))
 
 
 def giving(seen: VisibleKeys, names: dict[str, str], *mixtures: dict[str, float], noise: float = 0.0) -> VisibleKeys:
@@ -66,7 +66,7 @@ def giving(seen: VisibleKeys, names: dict[str, str], *mixtures: dict[str, float]
         heads.append(attention)
     attention = torch.stack(heads, 1)
     attention = attention * torch.exp(noise * torch.randn(attention.shape, generator=draw))
-    return VisibleKeys.of(seen.row, seen.group, seen.uniform, attention, seen.marks)
+    return VisibleKeys.from_pairs(seen.row, seen.group, seen.uniform, attention, seen.marks)
 
 
 def table_of(seen: VisibleKeys, names: dict[str, str]) -> pd.DataFrame:
@@ -125,7 +125,7 @@ def test_planted_mixtures_come_back(seen, noise):
         if UNIFORM not in (most, less):  # which also takes the place of both
             assert beside[most] / beside.sum() == pytest.approx(0.7, abs=0.05)
         assert rows.loc[[most, less, UNIFORM], "share"].sum() > 0.95
-        assert rows["share"].drop(ALL).sum() == pytest.approx(1, abs=1e-4)
+        assert rows["share"].drop(ALL_GROUPS).sum() == pytest.approx(1, abs=1e-4)
         inside = rows.loc[most]
         assert inside["ci_low"] <= inside["share"] <= inside["ci_high"]
 
@@ -136,10 +136,10 @@ def test_a_copy_of_a_rule_gives_nothing_to_the_groups_above_it(seen):
     for head, rule in enumerate(rules):
         level = GROUPS.index(NAMES[rule])
         nested, unique = (shares(table, kind, head) for kind in ("nested", "unique"))
-        assert nested[ALL] > 0.95
+        assert nested[ALL_GROUPS] > 0.95
         assert nested[list(GROUPS[level + 1 :])].sum() <= 0.02
         assert (unique[list(GROUPS[level + 1 :])] <= 0.02).all()
-        assert shares(table, "shapley", head).sum() == pytest.approx(nested[ALL])
+        assert shares(table, "shapley", head).sum() == pytest.approx(nested[ALL_GROUPS])
         drawn = {name: part.loc[0, head] for name, part in by_group(table).items() if name not in (SINKS, UNIFORM)}
         assert max(drawn, key=drawn.__getitem__) == GROUPS[level]
 
@@ -155,7 +155,7 @@ def test_planted_models_are_explained_by_what_was_planted():
     found = explain(DECODER, texts(80))
     mixture = shares(found.table, "mixture")
     assert mixture["offset -1"] == pytest.approx(13 / 14, abs=0.01)  # before the first word stands the start token
-    assert shares(found.table, "shapley")["position"] > 0.8 * shares(found.table, "nested")[ALL]
+    assert shares(found.table, "shapley")["position"] > 0.8 * shares(found.table, "nested")[ALL_GROUPS]
     assert shares(found.table, "mixture", 1).isna().all()
     assert set(found.table["corpus"]) == {"texts"}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech, position
-from analyses.behaviours import ACROSS, OURS, chosen
+from analyses.behaviours import ACROSS, OURS, select
 from analyses.corpora import read
 from analyses.measures.definitions import UNITS, Behaviour, Measure
 from analyses.own_measures import own_behaviour
@@ -47,7 +47,7 @@ def mass_on_claims(batch: Batch, measure: Measure, *, averaged: bool = False) ->
     total, rows = torch.zeros(batch.pattern.shape[1], dtype=torch.float64), 0
     for prompt, window in enumerate(batch.windows):
         count = Counter(window.word_of)
-        for row, keys in measure.looks(window).items():
+        for row, keys in measure.keys_of(window).items():
             seen = [key for key in keys if batch.rows.visible[prompt, row, key]]
             if seen:
                 share = 1 / count[window.word_of[row]] if averaged else 1
@@ -66,7 +66,7 @@ def test_positional_scorers_add_up_what_is_claimed(read_text):
             mass, rows = mass_on_claims(batch, measure)
             expected[measure.name] = expected[measure.name][0] + mass, expected[measure.name][1] + rows
     totals, n_heads = collector.sums.totals["kept"], collector.heads.count
-    asked = [m for m in OURS["position"].asked(causal=collector.heads.causal) if m in MASSES]
+    asked = [m for m in OURS["position"].measurable(causal=collector.heads.causal) if m in MASSES]
     assert {m.name for m in asked} == {*collector.masks}
     for measure in asked:
         at, (mass, rows) = [*collector.masks].index(measure.name), expected[measure.name]
@@ -80,7 +80,7 @@ def test_induction_adds_up_what_is_claimed_on_repeats():
     found = position.induction(model, length, 0).totals.finish()
     ids = position.repeated(model, length, 40, 0)
     window = position.repeats(model, length, 40, 0)[0]
-    looks = measure.looks(window)
+    looks = measure.keys_of(window)
     assert found.rows[:, 0, 0].sum() == 40 * len(looks)
     pattern = run(model, ids, "decoder.*.attn.pattern")
     every = torch.cat([pattern[f"decoder.{layer}.attn.pattern"] for layer in range(2)], 1).double()
@@ -112,12 +112,12 @@ def test_relations_ask_for_the_words_that_they_pair(read_text):
         assert [pair[:3] for pair in chosen.pairs(text)] == sorted(plain)
     count = 0
     for batch in Reading(model, corpus):
-        items = Items.of(batch, chosen.pairs, np.zeros(len(measures), dtype=int), causal=chosen.causal)
+        items = Items.from_batch(batch, chosen.pairs, np.zeros(len(measures), dtype=int), causal=chosen.causal)
         target = items.right.int().argmax(1)
         columns = (each.tolist() for each in (items.column, items.prompt, items.query, target))
         for column, prompt, query, target in zip(*columns, strict=True):
             window = batch.windows[prompt]
-            looks = measures[column].looks(window)
+            looks = measures[column].keys_of(window)
             for row in window.columns[query + window.start]:
                 assert {*window.columns[target + window.start]} <= looks[row]
         count += len(items)
@@ -133,7 +133,7 @@ def test_antecedents_are_chosen_among_what_is_claimed():
         collector.add(batch)
         for measure in (*coreference.MEASURES, *coreference.PREDICTING):
             for prompt, window in enumerate(batch.windows):
-                looks = measure.looks(window)
+                looks = measure.keys_of(window)
                 for item in antecedent_items(window.text):
                     row = window.columns.get(item.pronoun, [-1])[0] - measure.foretells
                     if row not in looks or not window.scores(item.pronoun):
@@ -157,7 +157,7 @@ def test_where_the_pronoun_is_not_read_yet_no_rule_knows_it():
         other = replace(item, form={"he": "she", "she": "he"}.get(item.form, item.form), role="obj")
         for rival in PREDICTING_RIVALS:
             assert rival(item) == rival(other)
-    assert coreference.BEHAVIOUR.asked(causal=False) == [*coreference.MEASURES]
+    assert coreference.BEHAVIOUR.measurable(causal=False) == [*coreference.MEASURES]
 
 
 def test_a_users_claims_are_scored_as_ours(read_text):
@@ -169,7 +169,7 @@ def test_a_users_claims_are_scored_as_ours(read_text):
     for batch in Reading(model, corpus):
         own.add(batch)
         theirs.add(batch)
-    at = theirs.names.index("duplicate-token")
+    at = [*theirs.masks].index("duplicate-token")
     for sink in ("kept", "removed"):
         (mine,) = (part for part in own.scored() if part.sink == sink)
         ours = theirs.sums.totals[sink]
@@ -198,6 +198,6 @@ def test_what_a_behaviour_says_of_itself_holds_together(behaviour: Behaviour):
 def test_two_measures_of_one_name_are_refused():
     again = own_behaviour([Measure("self", pairs=lambda text: [])])
     with pytest.raises(InputError, match="several measures are called self"):
-        chosen(["position", again])
+        select(["position", again])
     with pytest.raises(InputError, match="no behaviour nearness"):
-        chosen(["nearness"])
+        select(["nearness"])

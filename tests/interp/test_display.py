@@ -11,7 +11,7 @@ import torch
 import interp
 from interp import InputError, Transformer, run, sites, sweep
 from interp.attribution import direct_logit_attribution, logit_lens
-from interp.display import Shown
+from interp.display import Result
 from interp.patching import (
     Pairs,
     Sweep,
@@ -51,7 +51,7 @@ def tags(result) -> set[str]:
     return {*re.findall(r"<([a-z]+)", result._repr_html_())}
 
 
-class Hostile(Shown):
+class Hostile(Result):
     def facts(self):
         return f"title {HOSTILE}", {f"name {HOSTILE}": f"text {HOSTILE}", "long": "x" * 1000} | {
             f"fact {at}": "" for at in range(30)
@@ -60,7 +60,7 @@ class Hostile(Shown):
 
 def test_what_a_result_says_is_short_and_shows_texts_as_they_are(found):
     lines = repr(Hostile()).splitlines()
-    assert len(lines) == 1 + Hostile.most + 1
+    assert len(lines) == 1 + Hostile.n_facts + 1
     assert lines[-1].split() == ["…", "20", "more"]
     assert max(map(len, lines)) < 300
     assert tags(Hostile()) == {"div", "strong", "table", "tr", "th", "td"}

@@ -100,7 +100,7 @@ def _differentiated(
     parts = [(batch, int(batch.lengths.max())) for batch in batches]  # no columns of longer ones
     cut = [TokenBatch(*(ids[:, :n] for ids in (batch.ids, batch.mask, batch.positions))) for batch, n in parts]
     final = final_stream(model, (cut[0], cut[1] if len(cut) > 1 else None), tap)
-    activations, n_turns = [tap.seen[name] for name in names], max(map(len, lot))
+    activations, n_turns = [tap.activations[name] for name in names], max(map(len, lot))
     row_of, values, gradients = {}, final.new_zeros(n_turns * len(lot)), []
     for turn in range(n_turns):
         members = [index for index, text in enumerate(lot) if turn < len(text)]

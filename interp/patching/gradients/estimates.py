@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Attention
-from interp.display import DataFrame, Figure, Shown, so_many
+from interp.display import DataFrame, Figure, Result, so_many
 from interp.errors import InputError
 from interp.model import Model
 from interp.model import sites as sites_of
@@ -38,10 +38,10 @@ _OUTPUTS = ("attn_out", "cross_attn_out", "mlp_out")  # what a layer adds to the
 _CELL = ("stack", "attention", "site", "layer", "head", "neuron", "expert", "position", "query", "key")
 
 
-class SiteEstimates(dict[str, Cells], Shown):
+class SiteEstimates(dict[str, Cells], Result):
     """Estimates by site, `found["z"]` or `found.items()`: each `Cells`, in one table together."""
 
-    __repr__ = Shown.__repr__
+    __repr__ = Result.__repr__
 
     def table(self, *, seed: int = 0) -> DataFrame:
         """The rows of all sites' tables, each axis that a site lacks missing; `q` is over all of them."""
@@ -215,14 +215,14 @@ class _Estimates:
 
     def _fixed_change(self, tape: Tape, source: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
         """The same of queries or keys whose patched pattern is computed; it has no `d_head`."""
-        patch_site, by = self.patch_sites[site], self.plans[site].by
+        patch, by = self.patch_sites[site], self.plans[site].by
         names = {part: self.patch_sites[part].name(layer) for part in "qk"}
         ours, theirs = ({part: run.activations[names[part]].detach() for part in "qk"} for run in (tape, source))
-        block, batch = self.model.stack(patch_site.stack).blocks[layer], tape.inputs[0]
-        attn, visibility = block.attn, Visibility.of(text_read(tape.inputs, patch_site.stack), causal=patch_site.causal)
-        if patch_site.attention == "cross":
+        block, batch = self.model.stack(patch.stack).blocks[layer], tape.inputs[0]
+        attn, visibility = block.attn, Visibility.from_batch(text_read(tape.inputs, patch.stack), causal=patch.causal)
+        if patch.attention == "cross":
             assert block.cross_attn is not None
-            attn, visibility = block.cross_attn, Source.of(ours["k"].flatten(-2), batch).seen_by(visibility)
+            attn, visibility = block.cross_attn, Source.from_stream(ours["k"].flatten(-2), batch).seen_by(visibility)
         return _qk_fixed(attn, visibility, site, ours, theirs, gradient, by)
 
 

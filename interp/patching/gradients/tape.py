@@ -63,7 +63,7 @@ def record(
     tap = Tap(capture=frozenset(names), edit=edits or {})
     final = final_stream(model, inputs, tap, start)
     values = {readout.name: readout.from_final(model, readout.at_reads(final)) for readout in readouts}
-    return Tape(inputs, tap.seen, checked_values(values, len(final)))
+    return Tape(inputs, tap.activations, checked_values(values, len(final)))
 
 
 def final_stream(model: Transformer, inputs: Inputs, tap: Tap, start: Stream | None = None) -> Stream:
@@ -74,9 +74,9 @@ def final_stream(model: Transformer, inputs: Inputs, tap: Tap, start: Stream | N
         stack = model.stack(name)
         entering = stack.embed(batch.ids, batch.positions) if start is None or source is not None else start
         entering = tap.at(name)("embed", entering.detach().requires_grad_(torch.is_grad_enabled()))
-        visibility = Visibility.of(batch, causal=stack.config.causal)
+        visibility = Visibility.from_batch(batch, causal=stack.config.causal)
         final = stack.resume(entering, visibility, tap=tap.at(name), source=source)
-        source = Source.of(final, batch)
+        source = Source.from_stream(final, batch)
     assert final is not None
     return final
 

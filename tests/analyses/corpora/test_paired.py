@@ -22,7 +22,7 @@ def model():
 
 
 def kinds(model) -> dict[str, Heads]:
-    return {f"{each.stack} {each.attention}": each for each in Heads.every(model)}
+    return {f"{each.stack} {each.attention}": each for each in Heads.kinds_of(model)}
 
 
 def test_a_pair_a_line_each_a_document_of_its_own(tmp_path):
@@ -70,7 +70,7 @@ def test_collectors_of_cross_attention_want_cross_attention(model):
     with pytest.raises(InputError, match="expected patterns of cross-attention"):
         collect(reading, [position.CrossingCollector(model)])
     with pytest.raises(InputError, match="expected a model of one stack"):
-        Heads.of(model)
+        Heads.from_model(model)
 
 
 def test_a_batch_gives_what_each_pair_gives_alone(model):

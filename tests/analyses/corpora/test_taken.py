@@ -206,8 +206,8 @@ def test_what_needs_annotation_is_left_out_where_all_text_is_plain(tmp_path: Pat
     assert list(reason) == ["coreference"]
     why = f"it needs coreference chains, and {plain.name} has no annotation; add --corpus tales"
     assert why in reason["coreference"]
-    assert [(each.corpus, each.asked) for each in serving(NEEDS, [plain])] == [(plain, ["position"])]
+    assert [(each.corpus, each.questions) for each in serving(NEEDS, [plain])] == [(plain, ["position"])]
     both = serving(NEEDS, [plain, tales])
-    assert [(each.corpus, each.asked) for each in both] == [(plain, ["position"]), (tales, ["coreference"])]
+    assert [(each.corpus, each.questions) for each in both] == [(plain, ["position"]), (tales, ["coreference"])]
     assert not any(each.stands_in for each in both)
     assert unserved(NEEDS, []) == unserved(NEEDS, [tales]) == {}

@@ -49,7 +49,7 @@ def batch(*texts: AnnotatedText) -> Batch:
 def asked_by(measure: str, label: str = "", *texts: AnnotatedText) -> dict[int, set[int]]:
     behaviour = next(each for each in OURS.values() if measure in {own.name for own in each.measures})
     (found,) = questions(behaviour[measure], label or measure, batch(*(texts or TEXTS[:1])), causal=True)
-    return {each.asks: {*each.sought} for each in found}
+    return {each.asker: {*each.sought} for each in found}
 
 
 OBJECT = "relation:obj:dependent->head"
@@ -81,7 +81,7 @@ def test_of_an_antecedent_the_pronouns_and_their_mentions_or_the_words_before_th
     assert asked_by("antecedent-predicting:named", "antecedent-predicting", told) == {3: {0}}
     assert asked_by("antecedent:named", "rule:nearest", told) == {4: {2}}
     (found,) = questions(OURS["coreference"]["antecedent:named"], "antecedent", batch(told), causal=True)
-    assert found[0].among == {0, 2}
+    assert found[0].candidates == {0, 2}
 
 
 # Planted heads.

@@ -46,7 +46,7 @@ def test_what_is_needed_comes_first_then_what_simpler_descriptions_leave_over(ta
     attends = [(short, "looks there") for short in ("object to its verb", "noun to verb", "nearby")]
     assert told(tables, 1, 1) == attends  # and what it is enough for, but not needed, is no fact
     assert told({name: tables[name] for name in ("heads", "effects", "tasks")}, 1, 1) == attends  # without labels
-    order = [place.named(several=False) for place in strongest(facts(tables, OURS))]
+    order = [place.named(prefix=False) for place in strongest(facts(tables, OURS))]
     assert order == ["L0.H1", "L1.H0", "L1.H1"]
     # an effect that is not established keeps its q beside that of attention
     several = facts(tables, OURS)[Place("decoder", "self", 1, 1)]

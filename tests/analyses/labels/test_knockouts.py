@@ -9,7 +9,7 @@ import pytest
 from analyses.behaviours import OURS
 from analyses.labels import hiding, knockouts
 from analyses.labels.hiding import Keys, at_usual_distances, distances, with_control
-from analyses.measures.definitions import Looks
+from analyses.measures.definitions import Claims
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, Mention, Transformer
 from models import planted
@@ -47,15 +47,15 @@ def window() -> Window:
     return only  # column 0 is the start token, word w stands at column w + 1
 
 
-def controlled(window: Window, looks: Looks, seed: int = 0, **options: bool) -> tuple[Keys, Keys]:
+def controlled(window: Window, looks: Claims, seed: int = 0, **options: bool) -> tuple[Keys, Keys]:
     choices = {"causal": True, "at_distance": True} | options
     return with_control(window, looks, window.content, random.Random(seed), **choices)
 
 
-def looks_of(behaviour: str, window: Window, *, causal: bool = True) -> dict[str, Looks]:
+def looks_of(behaviour: str, window: Window, *, causal: bool = True) -> dict[str, Claims]:
     """What the measures of a behaviour claim and hide."""
-    asked = OURS[behaviour].asked(causal=causal)
-    return {each.name: each.looks(window) for each in asked if each.points and each.hidden and not each.corpus}
+    asked = OURS[behaviour].measurable(causal=causal)
+    return {each.name: each.keys_of(window) for each in asked if each.points and each.hidden and not each.corpus}
 
 
 class TestClaims:

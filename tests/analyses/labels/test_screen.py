@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analyses.labels import hiding, knockouts, label, screen
-from analyses.labels.hiding import CLAIM, HIDDEN, Sums, effect_of, settled
+from analyses.labels.hiding import CLAIM, KINDS, Sums, effect_of, settled
 from analyses.labels.screen import Screen, Screened
 from models import planted
 from tests.analyses.labels.test_knockouts import annotated, noisy
@@ -87,7 +87,7 @@ def test_a_cost_is_settled_where_more_documents_would_not_change_on_which_side_o
     """Columns: surely none; surely large; large, but not of all that are tested; near the least; of four groups."""
     rng = np.random.default_rng(0)
     mean, noise, groups = (0.0, 0.5, 0.06, 0.011, 0.0), (0.004, 0.1, 0.03, 0.004, 0.004), (10, 10, 10, 10, 4)
-    costs = {kind: Sums(np.zeros((10, 1, 5)), np.zeros((10, 1, 5))) for kind in HIDDEN}
+    costs = {kind: Sums(np.zeros((10, 1, 5)), np.zeros((10, 1, 5))) for kind in KINDS}
     for at, (own, off, n) in enumerate(zip(mean, noise, groups, strict=True)):
         lost = own + off * rng.standard_normal(n)
         lost += own - lost.mean()

@@ -44,7 +44,7 @@ def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(inputs, "makes_rows", lambda *_: False)
         expected = sums()
-    monkeypatch.setattr(NormWeighted, "beside", None)
+    monkeypatch.setattr(NormWeighted, "with_plain", None)
     for found, plain in zip(sums(), expected, strict=True):
         torch.testing.assert_close(found, plain, rtol=0, atol=1e-6)
     assert expected[0].any()

@@ -19,7 +19,7 @@ from analyses.report.full_report import DEFINITIONS
 from analyses.report.scaffold import render
 from analyses.scoring.rules import (
     ANTECEDENT,
-    ANY,
+    ANY_WORD,
     BEATS,
     FAILS,
     NEAREST,
@@ -178,7 +178,7 @@ def test_no_figure_of_a_report_or_the_documentation_has_its_title_or_caption_for
 
 
 ALL_MEASURES = [each for behaviour in (*OURS.values(), *ACROSS.values()) for each in behaviour.measures]
-RULES = [plain_name(name) for name in (*(rule.name for rule in (*OFFSETS, *NEAREST)), f"{ANY}NOUN", "same gender")]
+RULES = [plain_name(name) for name in (*(rule.name for rule in (*OFFSETS, *NEAREST)), f"{ANY_WORD}NOUN", "same gender")]
 NAMES = {*filter(None, [*RULES, *(name for each in ALL_MEASURES for name in (each.name, each.called))])}
 
 

@@ -27,7 +27,7 @@ from analyses.scoring.rules import (
     OTHERS,
     RELATION,
     UNTESTED,
-    Chosen,
+    Outcomes,
     Records,
     edges,
     rules_table,
@@ -56,10 +56,10 @@ def reader(corpus: list[AnnotatedText], *, causal: bool) -> Transformer:
 def test_the_nearest_word_of_a_class_is_the_one_that_a_search_finds(before):
     corpus, count = list(stories(6, 5)), 0
     for batch in Reading(reader(corpus, causal=False), corpus):
-        items = Items.of(batch, edges(part_of_speech.RELATIONS), np.zeros(24, dtype=int), causal=False)
+        items = Items.from_batch(batch, edges(part_of_speech.RELATIONS), np.zeros(24, dtype=int), causal=False)
         for tags in CLASSES:
             for last_of_run in (False, True):
-                found = items.nearest(tags, before=before, last_of_run=last_of_run).tolist()
+                found = items.nearest(tags, backward=before, last_of_run=last_of_run).tolist()
                 for at, prompt, query in zip(found, items.prompt.tolist(), items.query.tolist(), strict=True):
                     assert at == nearest_by_hand(batch.windows[prompt], query, tags, before, last_of_run)
                     count += at >= 0
@@ -82,7 +82,7 @@ def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: i
     where = np.zeros(n, dtype=np.int64), rng.integers(0, 128, n)
     hits, right = rules == target[:, None], chosen == target[:, None]
     columns = [*where, rules, hits, hits, chosen, right, *(np.full(chosen.shape, value) for value in (0.8, chance))]
-    kept.add(Chosen(*map(torch.from_numpy, columns)))
+    kept.add(Outcomes(*map(torch.from_numpy, columns)))
     return kept
 
 
@@ -177,10 +177,10 @@ def test_a_rule_must_surely_predict_seven_in_ten_choices():
         assert table["rule"].item() == named_by
 
 
-MADE = ("chosen", "right")
+MADE = ("words", "right")
 
 
-def following(part: Chosen, rule: int, follows: torch.Tensor | None = None) -> Chosen:
+def following(part: Outcomes, rule: int, follows: torch.Tensor | None = None) -> Outcomes:
     """One head that follows a rule, or where it does not, goes to a word of no rule."""
     follows = torch.ones(len(part.groups), dtype=torch.bool) if follows is None else follows
     made = torch.where(follows, part.rules[:, rule], -25), part.hits[:, rule] & follows

@@ -10,13 +10,13 @@ import torch
 
 from interp import InputError, TokenBatch, Transformer, run
 from interp.patching import engine, knockout, preparation
-from interp.patching.claimed_texts import Claim, How, Read, log_probabilities
+from interp.patching.claimed_texts import Claim, Intervention, Read, log_probabilities
 from interp.patching.knockout import knock_out, knock_out_by_forward, knock_out_together
 from tests.interp.patching.settings import random_claims
 from tests.tiny import Whole, randomise
 from tests.tiny import model as tiny_model
 
-HOWS: tuple[How, ...] = ("hide", "exchange", "remove")
+HOWS: tuple[Intervention, ...] = ("hide", "exchange", "remove")
 ROWS = [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18, 19]]
 
 

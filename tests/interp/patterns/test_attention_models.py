@@ -21,12 +21,12 @@ def random_rows(n_rows: int = 300, n_heads: int = 3, seed: int = 0) -> VisibleKe
     attention = torch.rand(len(row), n_heads, generator=draw) ** 3
     group = torch.randint(0, 128, (n_rows,), generator=draw)
     uniform = 0.5 + torch.rand(len(row), generator=draw)
-    return VisibleKeys.of(row, group, uniform, attention, torch.cat([many, one], 1))
+    return VisibleKeys.from_pairs(row, group, uniform, attention, torch.cat([many, one], 1))
 
 
 def giving(seen: VisibleKeys, attention: torch.Tensor) -> VisibleKeys:
     """The same rows with other attention."""
-    return VisibleKeys.of(seen.row, seen.group, seen.uniform, attention, seen.marks)
+    return VisibleKeys.from_pairs(seen.row, seen.group, seen.uniform, attention, seen.marks)
 
 
 def parts_of(seen: VisibleKeys) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,7 +49,7 @@ def test_pairs_in_any_order_become_rows_in_the_order_of_their_groups():
     number = torch.randperm(len(seen.group), generator=torch.Generator().manual_seed(2))
     shuffled = (seen.uniform[order], 7 * seen.attention[order], seen.marks[order])
     group = torch.empty_like(seen.group).index_copy_(0, number, seen.group)
-    again = VisibleKeys.of(number[seen.row[order]], group, *shuffled)
+    again = VisibleKeys.from_pairs(number[seen.row[order]], group, *shuffled)
     assert (again.group.diff() >= 0).all()
     torch.testing.assert_close(again.below_uniform(), seen.below_uniform(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(again.over_groups(again.attention.new_ones(300, 1))[:, 0], seen.rows())

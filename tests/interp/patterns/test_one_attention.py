@@ -70,9 +70,9 @@ QUERY = torch.tensor([0, 5, 3, 2, 4, 4, 1])  # in no order, a row twice
 def test_rows_are_those_of_whole_patterns(name, causal):
     model, tokens = variant(name, causal=causal), rows(LENGTHS)
     (stack,) = model.config.stacks
-    few = FewRows.of(model, tokens, stack, norms=True)
+    few = FewRows.from_tokens(model, tokens, stack, norms=True)
     whole = read_patterns(model, tokens, f"{stack}.*.attn.pattern")
-    _, weighted = NormWeighted(model).beside(tokens)
+    _, weighted = NormWeighted(model).with_plain(tokens)
     for pattern, found in ((whole, few.rows(PROMPT, QUERY)), (weighted, few.rows(PROMPT, QUERY, by_norm=True))):
         torch.testing.assert_close(found, rows_at(pattern, PROMPT, QUERY), rtol=0, atol=1e-6)
     assert (whole - weighted).abs().max() > 0.01
@@ -82,8 +82,8 @@ def test_rows_are_those_of_whole_patterns(name, causal):
 def test_rows_of_either_of_two_stacks(stack):
     model = two_stacks(next(iter(TWO_STACKS)))
     source, target = (rows(LENGTHS, d_vocab=19, seed=seed) for seed in (0, 1))
-    found = FewRows.of(model, source, stack, target).rows(PROMPT, QUERY)
+    found = FewRows.from_tokens(model, source, stack, target).rows(PROMPT, QUERY)
     whole = read_patterns(model, source, f"{stack}.*.attn.pattern", target)
     torch.testing.assert_close(found, rows_at(whole, PROMPT, QUERY), rtol=0, atol=1e-6)
     none = torch.zeros(0, dtype=torch.long)
-    assert len(FewRows.of(model, source, stack, target).rows(none, none)) == 0
+    assert len(FewRows.from_tokens(model, source, stack, target).rows(none, none)) == 0

@@ -198,9 +198,9 @@ def test_relations(causal, start, seed, sink):
 def test_choices_are_judged_as_the_plain_scorer_does(causal):
     """Whether they are right, and mean and variance of that where words change places, of items one by one."""
     batch = random_batch(causal=causal, start=True)
-    items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
+    items = Items.from_batch(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
     choices = Choices(items)
-    for judged, removed in ((choices.kept, False), (choices.removed, True)):
+    for judged, removed in ((choices.full, False), (choices.removed, True)):
         scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
         plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, items.bins)
         counted = ~choices.lost[0] | (not removed)
@@ -214,11 +214,11 @@ def test_choices_are_judged_as_the_plain_scorer_does(causal):
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_word_attends_as_the_mean_of_its_pieces_rows_to_the_sum_over_anothers(causal, removed):
     batch = random_batch(causal=causal, start=True)
-    items = Items.of(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
+    items = Items.from_batch(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
     choices, pattern, pieces = Choices(items), batch.pattern.clone(), batch.word_of[..., None] == items.words
     if removed:
         pattern[..., 0] = 0
-        pattern *= Sink.of(batch.pattern).scale[..., None]
+        pattern *= Sink.from_pattern(batch.pattern).scale[..., None]
     pieces = pieces.to(pattern)[:, None]  # prompt 1 key word
     by_word = pieces.mT @ pattern @ pieces / pieces.sum(2).clamp(min=1)[..., None]
     expected = by_word[items.prompt, :, items.query] * items.candidates[:, None]

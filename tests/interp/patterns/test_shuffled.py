@@ -68,7 +68,7 @@ def test_copies_that_share_streams_are_those_of_a_pass_each_and_texts_that_come_
     assert len(passes) == 4
     for kept, expected in ((1 << 20, 2), (0, 4), (streams_of(model, texts[0]), 3)):
         passes.clear()
-        torch.testing.assert_close(patterns(Streams(model, "decoder", kept=kept)), alone, rtol=0, atol=0)
+        torch.testing.assert_close(patterns(Streams(model, "decoder", capacity=kept)), alone, rtol=0, atol=0)
         assert len(passes) == expected
 
 
@@ -95,10 +95,10 @@ def test_scores_spread_as_the_trained_heads_do(more):
     assert [*patterns.activations] == sites
     for layer in range(2):
         attn = model.last.blocks[layer].attn
-        seen = Visibility.of(batch, causal=True).near(attn.reach).mask()
+        seen = Visibility.from_batch(batch, causal=True).near(attn.reach).mask()
         counted = seen.clone()
         counted[..., 0] = False
-        bias = 0 if attn.bias is None else attn.bias(Visibility.of(batch, causal=True))
+        bias = 0 if attn.bias is None else attn.bias(Visibility.from_batch(batch, causal=True))
         expected = spread(trained[f"decoder.{layer}.attn.scores"] - bias, counted)
         for copy in range(2):
             pattern = patterns[sites[2 * layer + copy]]
@@ -113,7 +113,7 @@ def test_a_copy_is_a_head_with_those_weights_by_a_factor():
     copies = Shuffled(model, 2, seed=5)
     patterns = run(copies, batch, until="decoder.*.attn.pattern")
     streams = run(model, batch, capture="decoder.*.resid_pre")
-    visibility = Visibility.of(batch, causal=True)
+    visibility = Visibility.from_batch(batch, causal=True)
     for layer, block in enumerate(model.last.blocks):
         x, attn = block.attention.read(streams[f"decoder.{layer}.resid_pre"]), block.attn
         for copy in range(2):

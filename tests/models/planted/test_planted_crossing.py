@@ -51,7 +51,7 @@ def value(table, head: int, measure: str) -> float:
 
 
 def test_each_kind_of_attention_is_named_and_has_its_paper_values(model):
-    *stacks, crossing = Heads.every(model)
+    *stacks, crossing = Heads.kinds_of(model)
     encoder, decoder = (table(model, heads, n_untrained=0) for heads in stacks)
     crossing = table(model, crossing, position.CrossingCollector)
     assert value(encoder, 0, "next-token") == pytest.approx(1, abs=1e-3)
@@ -71,7 +71,7 @@ def test_each_kind_of_attention_is_named_and_has_its_paper_values(model):
 
 def test_syntax_is_found_in_the_encoder_alone(model):
     # in the decoder a verb stands two back; only the first noun of four sees no word but its adjective
-    for heads, expected in zip(Heads.every(model), (1, 1 / 4), strict=False):
+    for heads, expected in zip(Heads.kinds_of(model), (1, 1 / 4), strict=False):
         rows = table(model, heads, part_of_speech.Collector, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
         assert value(rows, 1, "relation:amod:head->dependent") == pytest.approx(expected)
 
