@@ -161,6 +161,8 @@ class Measure:
             return self.claims(window)
         return pieces_of(window, self.pairs(window.text)) if self.pairs is not None else {}
 
+    looks = keys_of  # its name until now
+
 
 def declared(behaviour: str, name: str, **options: Any) -> Measure:
     """A measure of ours: what `definitions.toml` says of it, and what is code."""
@@ -230,6 +232,8 @@ class Behaviour:
     def measurable(self, *, causal: bool) -> list[Measure]:
         """The measures that a stack can show."""
         return [each for each in self.measures if not (each.later if causal else each.foretells)]
+
+    asked = measurable  # its name until now
 
     def __getitem__(self, name: str) -> Measure:
         """The measure of that name."""
