@@ -1,4 +1,4 @@
-"""What reaches what on direct paths? Each term of the stream an answer, and heads later heads."""
+"""What does each term of the stream add to an answer, and which later heads read what a head writes? Direct paths."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

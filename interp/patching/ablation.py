@@ -149,6 +149,7 @@ class _Ablation:
             wrong = (self.values[readout.name] < 0).long()[:, None]
             if readout.tokens is not None and len(readout.tokens.gather(1, wrong).unique()) == 1:
                 warn(_ONE_ANSWER, InputWarning, stacklevel=4)
+                break
 
     def replaced(self) -> PlainRun:
         site = self.plan.patch_site

@@ -2,7 +2,7 @@
 
 A sweep's cell is as in the other prompt's run. A path leads from one sender, what a head or a feed-forward writes, to
 receivers, what others read, and takes two passes: the first lets the sender alone be as in the other prompt and records
-what the receivers get; the second gives them that.
+what the receivers get; the second gives them that. `Receiver` and `check_paths` serve the fast way too.
 """
 
 from collections import defaultdict
@@ -25,6 +25,7 @@ from interp.patching.changed_rows import AFTER_CROSS, INTO, moment_after
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import SITE_AXES, Attending, StackName, last_stack, site_name
+from interp.patching.plain import Moment
 from interp.patching.preparation import Plan
 from interp.patching.results import POSITIONAL, Cells, Direction
 from interp.running import Run, run
@@ -37,7 +38,6 @@ Through = Literal["nothing", "mlps", "everything"]
 THROUGH: dict[str, tuple[str, ...]] = {"nothing": (*_ATTENTION, "mlp_out"), "mlps": _ATTENTION, "everything": ()}
 Sender = Literal["z", "mlp_out"]
 Part = Literal["q", "k", "v", "mlp", "logits"]
-Moment = tuple[int, int]  # a layer, and where in it: before it (`INTO`), or after its attentions
 
 
 @dataclass(frozen=True)

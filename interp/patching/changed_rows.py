@@ -15,7 +15,7 @@ from torch import Tensor
 
 from interp.attention import Attention
 from interp.config import StackConfig
-from interp.patching.plain import PlainRun
+from interp.patching.plain import Moment, PlainRun
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Transformer
 from interp.visibility import Source, Visibility
@@ -32,7 +32,7 @@ Past = Sequence[Float[Tensor, "prompt past kv_head d_head"]]  # keys and values
 _SMALL_ROWS = 4096  # query x key entries of one head up to which explicit scores beat the fused kernel
 
 
-def moment_after(config: StackConfig, layer: int, attention: str = "self") -> tuple[int, int]:
+def moment_after(config: StackConfig, layer: int, attention: str = "self") -> Moment:
     """When the stream is carried on that an attention leaves: the layer, and where in it."""
     if config.parallel:
         return layer + 1, INTO

@@ -249,8 +249,8 @@ class ChangedKeys:
 
     def dz(self, layer: int) -> Float[Tensor, "head row d_head"]:
         """How much each head's mix changes at the claimed rows of a layer, with its own claimed keys changed."""
-        name = self.patch_site.local.removesuffix("scores")
-        plain = {part: self.base[f"{name}{part}"][layer] for part in "qkvz"}
+        name = "attn" if self.patch_site.attention == "self" else "cross_attn"
+        plain = {part: self.base[f"{name}.{part}"][layer] for part in "qkvz"}
         edits = {
             "scores": lambda scores: scores.masked_fill(self.masked, -torch.inf),
             "pattern": lambda pattern: moved(pattern, self.moved, self.substitutes),

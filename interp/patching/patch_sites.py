@@ -67,7 +67,8 @@ class PatchSite:
             owner = "cross-attention" if attention == "cross" else "this model" if len(stacks) == 1 else f"the {stack}"
             raise InputError(f"no patchable site {site!r} in {owner}: expected one of {', '.join(patchable)}")
         activations = model.sites[site_name(stack, 0, site, kind)]
-        axes = tuple("neuron" if axis == "d_mlp" else axis for axis in activations.axes)
+        names = {name: axis for axis, name in SITE_AXES.items()}
+        axes = tuple(names.get(axis, axis) for axis in activations.axes)
         parts = 1 if site in OUTSIDE else config.n_layers, config.causal, config.qk_norm == "all"
         patch_site = PatchSite(cast(StackName, stack), kind, site, axes, activations.sizes, *parts)
         if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*patch_site.counting}:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.parts import MLP
-from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix, moment_after
+from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Stream, Suffix, moment_after
 from interp.patching.patch_sites import IN_ATTENTION, OUTSIDE, PatchSite
 from interp.patching.plain import PlainRun, Rows, after_attention, visibility_of
 from interp.patching.preparation import Plan, Values, row_limit
@@ -28,7 +28,6 @@ from interp.transformer import Block, Transformer
 from interp.visibility import Source, Visibility
 
 _OF_STREAM = {"resid_pre": INTO, "resid_post": INTO, "resid_mid": AFTER_SELF, "resid_cross": AFTER_CROSS}
-Stream = Float[Tensor, "cell prompt row d_model"]
 Parts = dict[str, Tensor]  # queries, keys, values and z of a layer
 # of patterns on a new first axis, what each changes of the first: small changes keep their precision
 _CHANGED: dict[str, Edit] = {"pattern": lambda pattern: pattern - pattern[:1]}

@@ -8,7 +8,7 @@ independent, as attention is kept; and from the first of these that it reaches t
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 
 import torch
@@ -24,15 +24,14 @@ from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, StackName, last_stack
 from interp.patching.patches import Region, SitePatches, Stream, stream_with
-from interp.patching.plain import PlainRun, after_attention
+from interp.patching.plain import Moment, PlainRun, after_attention
 from interp.patching.preparation import BUDGET, Plan, Values, read_values, row_limit
 from interp.patching.results import Cells, Direction
 from interp.patching.sweeps import Chunk, PromptGroup, Selection, passes, prompt_groups, put
-from interp.tap import Tap
+from interp.tap import Edit, Tap
 from interp.transformer import Transformer, with_parts
 
 Positions = Int[Tensor, " row"]  # of the prompts, in order
-Moment = tuple[int, int]  # a layer, and where in it
 Value = Float[Tensor, "_ prompt _ _ _"]  # cell prompt position head width
 Ends = Sequence[tuple[Receiver, int | None]]  # receivers, and their position in all of some prompts
 _QKV = {"q", "k", "v"}
@@ -102,8 +101,9 @@ def _fill(
 ) -> None:
     """Take the selected senders of a region in a group of prompts to the receivers (`ends`) and on to the metrics."""
     site, config = group.patch_site, group.patches.model.config.stacks[group.patch_site.stack]
-    reads = _reads_from(group, ends, group.first_reached(region))
-    if not reads or not selected[group.entry(0, region)].any():
+    if not selected[group.entry(0, region)].any():
+        return
+    if not (reads := _reads_from(group, ends, group.first_reached(region))):
         return
     rows = torch.cat([read.rows for parts in reads.values() for read in parts]).unique()
     first = int(rows[0]) if site.causal else 0
@@ -181,12 +181,18 @@ class _PartRead:
         enter = {"q": block.attn.queries, "k": block.attn.keys}.get(self.part)
         return projected if enter is None else enter(projected, patches.base.batch.positions[:, rows])
 
-    def edit(self, value: Value, columns: Int[Tensor, "_ place"], start: list[int], x: Tensor) -> Tensor:
-        """What cells have at `columns`, some at a time (`start` counts them), with the value in its place."""
-        cells = x if self.part in _QKV else x.view(-1, value.shape[1], columns.shape[1], 1, x.shape[-1])
-        self.put(value, cells, columns, start[0])
-        start[0] += len(cells)
-        return x
+    def edit(self, value: Value, columns: Int[Tensor, "_ place"]) -> Edit:
+        """Puts the value into what cells have at `columns`; they come some at a time."""
+        start = 0
+
+        def put(x: Tensor) -> Tensor:
+            nonlocal start
+            cells = x if self.part in _QKV else x.view(-1, value.shape[1], columns.shape[1], 1, x.shape[-1])
+            self.put(value, cells, columns, start)
+            start += len(cells)
+            return x
+
+        return put
 
     def put(self, value: Value, x: Value, columns: Int[Tensor, "_ place"], start: int = 0) -> None:
         """Write the value into what the cells from `start` on have at `columns` of all prompts, or of each."""
@@ -252,7 +258,7 @@ def _give(patches: SitePatches, suffix: Suffix, received: dict[Moment, list[_Par
             if end.part != "logits":
                 at_reads = layer == _read_layer(patches.model, patches.base.stack) and end.part in {"q", "mlp"}
                 columns = suffix.reads if at_reads else suffix.visibility.columns
-                edits[f"{layer}.{_SITE[end.part]}"] = partial(end.edit, value, columns, [0])
+                edits[f"{layer}.{_SITE[end.part]}"] = end.edit(value, columns)
     final = resume(patches.model, entering, Tap(edit=edits))[suffix.onward or suffix]
     for end, value in [part for parts in received.values() for part in parts]:
         if end.part == "logits":

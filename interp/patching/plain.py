@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +18,7 @@ from interp.tokens import TokenBatch
 from interp.transformer import Block, Transformer
 from interp.visibility import Source, Visibility
 
+Moment = tuple[int, int]  # of a pass: a layer, and where in it
 Change = Float[Tensor, "*cells row d_model"]
 Rows = tuple[slice | Tensor, slice | Tensor] | tuple[int, Tensor]  # which prompts, and which of their positions
 
@@ -83,7 +83,9 @@ class PlainRun:
 
         return self._changed(pick, batch, source)
 
-    def _changed(self, change: Callable[[str, Tensor], Tensor], batch: TokenBatch, source: Any) -> "PlainRun":
+    def _changed(
+        self, change: Callable[[str, Tensor], Tensor], batch: TokenBatch, source: "PlainRun | None"
+    ) -> "PlainRun":
         resid = [change("resid_pre", x) for x in self.resid]
         activations = {site: [change(site, x) for x in layers] for site, layers in self.activations.items()}
         return PlainRun(self.stack, batch, resid, activations, change("resid_final", self.final), source)

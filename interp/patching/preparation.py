@@ -208,7 +208,7 @@ def rows_at_once(model: Model, share: int = 1) -> int:
 
 
 def fitting(
-    items: Iterable[Item], size: Callable[[Item], int], limit: int, key: Callable[[Item], object] = lambda _: None
+    items: Iterable[Item], size: Callable[[Item], int], limit: int, key: Callable[[Item], object]
 ) -> Iterator[list[Item]]:
     """Neighbours with the same `key`, as many at a time as add up to no more than `limit`, but at least one."""
     party: list[Item] = []

@@ -127,10 +127,14 @@ class PromptGroup:
     first: int
     lengths: dict[str, int]  # of each stack's texts, the longest where they differ: only in the stack not swept
     base: PlainRun
-    patch_site: PatchSite
     patches: SitePatches
     readouts: list[Readout]
     suffixes: dict[int, Suffix] = field(default_factory=dict)
+
+    @property
+    def patch_site(self) -> PatchSite:
+        """What is patched."""
+        return self.patches.patch_site
 
     def regions(self) -> Iterator[Region]:
         """The cells of a layer that can have an effect, an axis of heads or neurons aside."""
@@ -203,7 +207,7 @@ def prompt_groups(
             base, source = (run.take(prompts, lengths) for run in runs)
             readouts = [readout.take(prompts) for readout in plan.readouts]
             patches = SitePatches(model, base, source, site)
-            yield PromptGroup(plan.by, prompts, start, lengths, base, site, patches, readouts)
+            yield PromptGroup(plan.by, prompts, start, lengths, base, patches, readouts)
 
 
 @dataclass(frozen=True)

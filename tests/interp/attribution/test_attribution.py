@@ -78,6 +78,9 @@ def test_terms_add_up_to_the_logit_difference(name, side):
         assert_close(found.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
         rest = [found[name] for name in ("norm.bias", "output.bias") if name in found.names]
         assert_close(found["embed"] + found.by_layer().sum(0) + sum(rest), found.values.sum(0))
+        sources, keys = attribution_by_source(found), out.target or out.tokens
+        assert_close(sources.nansum(2), found.by_head())
+        assert torch.equal(sources[0, 0].isnan().T, ~keys.mask)
         if name in TWO_STACKS:
             assert found.by_head().shape == found.by_head("cross").shape == (2, 4, 3)
             assert found.by_head("cross").abs().min() > 0
@@ -161,7 +164,9 @@ MISUSE = [
     (lambda: head_results(model("gpt2"), ragged(), 0, attention="cross"), "no attention 'cross'"),
     (attribute, "either answers"),
     (lambda: attribute(right=3, direction=ONES), "either answers"),
+    (lambda: attribute(right=29), "0-28"),
     (lambda: attribute(right=torch.tensor([1, 2])), "each of the 3 prompts"),
+    (lambda: attribute(right=" he"), "no tokenizer"),
     (lambda: attribute(direction=torch.ones(18)), r"shape \(19,\) or \(3, 19\)"),
     (lambda: attribute(right=3, position=[1, 2]), "one position of each prompt"),
     *((lambda name=name: attribute(name, direction=ONES), "norms come after its sums") for name in POST),

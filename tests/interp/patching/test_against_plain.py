@@ -26,7 +26,7 @@ SITES = (
 )
 AXES = (
     *(LAYERS, PLACES, HEADS, CELLS, ("layer", "query"), ("layer", "head", "query"), ("layer", "query", "key")),
-    *(("layer", "key"), ("layer", "neuron"), ("layer", "position", "expert")),
+    *(("layer", "key"), ("layer", "neuron"), ("layer", "position", "expert"), ("layer", "head", "query", "key")),
 )
 WHERE = NAMES, s.ATTENTIONS, s.DIFFERING
 
