@@ -27,13 +27,13 @@ from analyses.tasks.causal_tests import Effects, Task, effects_of
 from analyses.wording.plain_words import Words
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
-from interp.initialisation import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
 from interp.patterns import Rows, Totals, positional
 from interp.patterns.claimed import Claimed
 from interp.patterns.rows import SINKS
 from interp.tokens import NO_WORD
+from models.initialisation import untrained
 
 _UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured

@@ -24,8 +24,8 @@ from benchmarks.console import apart, arguments, curves, show
 from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, timed
 from interp import StackConfig, Transformer, TransformerConfig, patch, run
 from interp.config import Plain
-from interp.initialisation import initialise
 from interp.patching import Pairs, logit_difference, sweep
+from models.initialisation import initialise
 
 CPU = torch.device("cpu")
 MB = 2**20

@@ -75,10 +75,10 @@ from benchmarks.planted.rungs import READER, SINK, UNREAD, Rung, compose_readers
 from interp import AnnotatedText, Model, StackConfig, Transformer, TransformerConfig
 from interp.annotation import ROOT
 from interp.config import LayerNorm, RMSNorm
-from interp.initialisation import initialise
 from interp.patterns.nulls import distance_bin
-from interp.patterns.one_attention import Shuffled, shuffled_copy
+from interp.patterns.shuffled import Shuffled, shuffled_copy
 from models import load
+from models.initialisation import initialise
 from models.stories import stories
 
 DOCUMENTS = 40  # of each half, about

@@ -32,11 +32,11 @@ from benchmarks.floor import Shape, best_rate, timed
 from benchmarks.peers import gpt2
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.config import Gated, LayerNorm, Learned, Plain, RMSNorm, Rotary
-from interp.initialisation import initialise
 from interp.training import Phase, Plan, Windows
 from interp.training.objectives import Mixed
 from interp.training.parallel import Processes
 from interp.training.steps import Learner
+from models.initialisation import initialise
 
 DEFAULT = StackConfig(
     n_layers=4,

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from interp import Tokenizer, Transformer, TransformerConfig
-from interp.initialisation import initialise
 from interp.training import Phase, Plan, Repeats, Windows, state
+from models.initialisation import initialise
 
 N_WORDS = 29
 

@@ -23,7 +23,7 @@ from analyses.behaviours import ACROSS, OURS, measures_of, vocabulary
 from analyses.execution.provenance import model_facts
 from analyses.measures.definitions import RANKED, Behaviour
 from analyses.measures.findings import carriers, notable
-from analyses.page.sections import SCHEMAS
+from analyses.page.sections import SCHEMAS, Cells
 from analyses.runs import RunFolder
 from analyses.scoring.rules import called_beside
 from analyses.viewer.passages import Called, HeadName
@@ -35,7 +35,6 @@ from interp import InputError, Model
 Kind = Literal["looks there and needed", "needed", "looks there"]
 Unit = Literal["share", "lift", "correlation", "nats"]
 Tables = Mapping[str, pd.DataFrame]
-Cells = Mapping[str, Any]
 KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
 _UNITS: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}  # of gains; others are shares
 SEPARATOR = ", "  # between names of measures of which a head shows any

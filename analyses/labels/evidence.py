@@ -3,7 +3,7 @@ it, and a bar that heads which have learnt nothing do not reach.
 
 One half of the documents chooses, the other reports; on each, attention is scored beside its baselines and claimed keys
 are hidden. Heads whose W_Q and W_K keep their numbers in another order read the trained streams, as sharp as the
-trained ones (`interp.patterns.one_attention`); the trained heads read the words of a text in another order under its
+trained ones (`interp.patterns.shuffled`); the trained heads read the words of a text in another order under its
 annotation. Models of weights N(0, 0.02²) are a third bar, which hardly anything fails.
 """
 
@@ -33,8 +33,8 @@ from analyses.reading.inputs import Sample
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
 from interp import AnnotatedText, InputError, Model, Transformer
-from interp.initialisation import untrained
-from interp.patterns.one_attention import Shuffled, Streams
+from interp.patterns.shuffled import Shuffled, Streams
+from models.initialisation import untrained
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
 _WORDS = 60  # of a document, that knock-outs read at most

@@ -9,7 +9,7 @@ missed; what is needed must be missed too where weights stay as they are.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,8 +54,9 @@ class Knockouts:
     screened: Screened | None = None
 
 
-class Texts(TypedDict, total=False):
-    """What is read, and how.
+@dataclass(frozen=True)
+class Texts:
+    """What is read, and how: keyword arguments of `measure` and `measure_together`.
 
     training: texts for the probes of a model without output layer; documents that are measured are passed over.
     behaviours: whose measures; all of ours by default.
@@ -64,11 +65,11 @@ class Texts(TypedDict, total=False):
     shards: where what was measured before is found, and what is measured is kept; by default nowhere.
     """
 
-    training: Iterable[AnnotatedText]
-    behaviours: Sequence[str | Behaviour] | None
-    texts: int
-    seed: int
-    shards: Shards | None
+    training: Iterable[AnnotatedText] = ()
+    behaviours: Sequence[str | Behaviour] | None = None
+    texts: int = _TEXTS
+    seed: int = 0
+    shards: Shards | None = None
 
 
 def measure(
@@ -78,7 +79,7 @@ def measure(
     armed: Collection[str] | None = None,
     screen: Screen | None = None,
     progress: Progress | None = None,
-    **reading: Unpack[Texts],
+    **options: Any,
 ) -> Knockouts:
     """What hiding claimed keys costs of what is read at the same rows: a row a head and measure, in nats a claimed row.
 
@@ -95,20 +96,21 @@ def measure(
         armed: names of the measures whose keys are exchanged and removed too; all by default.
         screen: which heads and measures to measure; all others are estimated. By default all are measured.
         progress: called with the number of lots of claims that are hidden, or estimated.
-        reading: what is read (`Texts`).
+        options: what is read, the fields of `Texts`.
 
     Raises:
         InputError: the model or the texts have nothing that could be read.
     """
-    measures, seed = _hidden_measures(reading.get("behaviours"), model), reading.get("seed", 0)
+    reading = Texts(**options)
+    measures = _hidden_measures(reading.behaviours, model)
     armed = {measure.name for _, measure in measures} if armed is None else armed
     work = _work(model, corpus, measures, armed, reading)
     if screen is None:
         costs, everywhere = hiding.hide(work, progress=progress), np.ones((work.n_heads, len(measures)), dtype=bool)
         measured = Measured(costs["drop"], None, everywhere, everywhere, costs.get("mass"))
     else:
-        measured = verify(work, screen, seed, progress)
-    table = _table(work, measured, seed).assign(corpus=getattr(corpus, "name", "texts"))
+        measured = verify(work, screen, reading.seed, progress)
+    table = _table(work, measured, reading.seed).assign(corpus=getattr(corpus, "name", "texts"))
     return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), measured.screened)
 
 
@@ -116,18 +118,19 @@ def measure_together(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
     heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
-    **reading: Unpack[Texts],
+    **options: Any,
 ) -> pd.DataFrame:
     """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
 
     Each of `heads` is the name of a measure, and the (layer, head) pairs that its keys are hidden from: heads that do
     the same stand in for each other. Columns are those of `measure`, missing where no row of the corpus is claimed.
     """
-    by_name = {measure[1].name: measure for measure in _hidden_measures(reading.get("behaviours"), model)}
+    reading = Texts(**options)
+    by_name = {measure[1].name: measure for measure in _hidden_measures(reading.behaviours, model)}
     work = _work(model, corpus, [by_name[name] for name, _ in heads], {name for name, _ in heads}, reading)
     drops = hiding.hide(work, head_sets=[places for _, places in heads])["drop"]
     everywhere = np.ones((1, len(heads)), dtype=bool)
-    costs = _columns(work, Measured(drops, None, everywhere, everywhere), reading.get("seed", 0))
+    costs = _columns(work, Measured(drops, None, everywhere, everywhere), reading.seed)
     return pd.DataFrame(costs).reindex(columns=TOGETHER_COLUMNS)
 
 
@@ -166,10 +169,10 @@ def _work(
     """The claims on all texts, and what each behaviour is read by."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
-    texts, seed = [*islice(corpus, reading.get("texts", _TEXTS))], reading.get("seed", 0)
+    texts, seed = [*islice(corpus, reading.texts)], reading.seed
     if not texts:
         raise InputError("the corpus holds no text to measure: expected at least one")
-    training = _training(reading.get("training", ()), texts) if model.output is None else []
+    training = _training(reading.training, texts) if model.output is None else []
     read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], training)
     by_name = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
     columns, causal = [(behaviour.name, measure) for behaviour, measure in measures], model.config.last.causal
@@ -188,7 +191,7 @@ def _work(
             claimed.append((window, row_keys, group_of(text.document), hiding.part_of(numbers[text.document])))
     draws = Draws(causal, columns, seed, armed, usual)
     jobs = ([*draws.jobs(window, group, part, read_by, looks)] for window, looks, group, part in claimed)
-    work = Work(model, columns, read_by, hiding.lots_of(jobs), reading.get("shards") or Shards())
+    work = Work(model, columns, read_by, hiding.lots_of(jobs), reading.shards or Shards())
     if CLAIM not in {*work.table["kind"]}:
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
     return work

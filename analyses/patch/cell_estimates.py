@@ -44,7 +44,7 @@ UNMEASURED = "no"
 _FEW = 5000  # edges that are all measured
 _RECEIVERS = 8  # chosen by estimate where there are more, and as many by chance
 _SENDERS: dict[Sender, tuple[str, ...]] = {"z": ("layer", "head"), "mlp_out": ("layer",)}
-Progress = Callable[[str, int], object]
+Progress = Callable[[str, int], object]  # what is being done, and how often it was
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What does one run of `interp patch` leave? Its pairs, every cell, estimates where asked for, and its page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from analyses import figures
 from analyses.execution.provenance import digest
 from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, Page, Section, Text
-from analyses.patch.cell_estimates import ATP_STAR, Estimates, check_metrics, correlations, estimates_of
+from analyses.patch.cell_estimates import ATP_STAR, Estimates, Progress, check_metrics, correlations, estimates_of
 from analyses.patch.cells import NO_OUTPUT, Cells, cells_of, sweeps
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, interval, number
@@ -21,7 +21,6 @@ from interp.patching import Pairs
 from interp.patching.pair_files import COLUMNS, FIXED, place, read_columns
 from interp.patching.pairs import answers_in
 
-Progress = Callable[[str, int], object]  # what is being done, and how often it was
 _TOP, _NAMES, _EDGES = 10, 3, 6  # cells in a table, cells in a sentence, edges in a table
 FEW = 20  # pairs below which intervals are rough
 _PAIRS = 12  # on the page; the rest is in the table

@@ -127,6 +127,7 @@ def probe(
     vectors = _vectors(items, splits)
     right = _right(vectors, items, ["label", "control"], penalty)
     streams: Sequence[Tensor] = [each.stream for each in vectors]
+    del vectors  # those of heads are many
     if items.task.label is None:  # layers can be mixed along the same axes only
         streams = _edges(*splits, "stream", common=True)
     cumulative, shares, half_shares = _mixes(streams, items, penalty, seed)

@@ -18,10 +18,10 @@ from analyses.probe.probe_tasks import SPLITS, TASKS, Items, TaskItems, choose, 
 from analyses.scoring.collectors import refuse_unread
 from interp import AnnotatedText, InputError, Model, StackConfig
 from interp.errors import whole_number
-from interp.initialisation import untrained
 from interp.patterns.totals import N_GROUPS
 from interp.probes import PENALTY, centre_of_gravity, expected_layer_terms
 from interp.statistics import estimate
+from models.initialisation import untrained
 
 # Columns of what probes get, what a rival gets, the difference, and the difference's bounds.
 CONTROL = ("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")

@@ -34,7 +34,7 @@ COLUMNS = [
 ]
 RULES = ("nearest", "first")
 WHOLE, REPORTING = "all", "reporting"
-_NEITHER = -1  # name is chosen
+_NEITHER = -1  # the choice where neither name gets more attention
 _FORMS = {MASCULINE: "he", FEMININE: "she", PLURAL: "they"}
 
 

@@ -4,7 +4,7 @@ Nothing is measured again and no model is loaded: pictures of attention over a t
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -19,7 +19,7 @@ from analyses.compare.compare_page import headline
 from analyses.execution.provenance import PICTURES, TEXT_MARK, check_free
 from analyses.figures.curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
-from analyses.headlines.facts import WRITTEN, facts, in_order
+from analyses.headlines.facts import WRITTEN, Tables, facts, in_order
 from analyses.over_training.training_page import change_steps
 from analyses.report.illustrations import Drawing, effect_figures, measured
 from analyses.report.report_parts import by_group
@@ -28,7 +28,6 @@ from interp.errors import InputError, one_of
 from interp.training.whole_files import drafting, file_above, holding, sweep_beside
 
 Format = Literal["pdf", "svg", "png"]
-Tables = Mapping[str, pd.DataFrame]
 COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
 _WIDTHS, _SIZES = (2, 20), (5, 30)  # inches and points: outside is a slip
 _KIND = ["stack", "attention"]

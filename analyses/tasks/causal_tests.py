@@ -18,7 +18,7 @@ from interp.errors import whole_number
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
 from interp.patching.metrics import last_logits
 from interp.patching.results import ANSWERS, guessed, refusal
-from interp.patterns.one_attention import shuffled_copy
+from interp.patterns.shuffled import shuffled_copy
 from interp.statistics import FEWEST_CLUSTERS, Shares, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")

@@ -21,11 +21,11 @@ from analyses.execution import output
 from analyses.execution.provenance import recorded
 from interp import AnnotatedText, StackConfig, Tokenizer, Transformer, TransformerConfig
 from interp.config import Gated, RMSNorm, Rotary
-from interp.initialisation import initialise
 from interp.patching.pair_files import read_columns
 from interp.running import check_finite
 from interp.training import state, token_arrays
 from models import load, save
+from models.initialisation import initialise
 from models.recipes import read as read_recipe
 from models.recipes.text_sources import Generated, Paired, StoredTexts, Text
 

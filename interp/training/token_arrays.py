@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ MASK = "[MASK]"
 _SUFFIXES = (".txt", ".txt.gz")
 _KINDS = {2: torch.uint16, 4: torch.int32}  # by bytes
 _LARGEST = 1 << 32  # bytes of a file, unpacked
-_GROUP = 16  # documents that are tokenized in one go
+_GROUP = 4_000_000  # characters that are tokenized in one go
 
 
 @dataclass(frozen=True)
@@ -148,12 +147,12 @@ def _write(
     documents: Iterable[Document], tokenizer: Tokenizer, path: Path, kind: np.dtype, say: Callable[[str, int], None]
 ) -> dict[str, Any]:
     """Write the array, some documents at a time, so that no more text than that is ever held."""
-    names, n_characters, remaining = [], 0, iter(documents)
+    names, n_characters = [], 0
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep_beside(path)
     with replacing(path) as part:
         with part.open("wb") as file:
-            while group := [*islice(remaining, _GROUP)]:
+            for group in _groups(documents):
                 texts = [document.text for document in group]
                 for encoding in tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False):
                     file.write(np.array([*tokenizer.prefix, *encoding.ids], kind).tobytes())
@@ -167,3 +166,15 @@ def _write(
             raise InputError(f"no text to train on: the {len(names)} documents are empty")
         _note_path(path).unlink(missing_ok=True)  # it speaks of the array that is replaced now
     return {"names": names, "n_characters": n_characters, "n_bytes": n_bytes, "sum": _sum(path, names, n_characters)}
+
+
+def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    group, length = [], 0
+    for document in documents:
+        group.append(document)
+        length += len(document.text)
+        if length > _GROUP:
+            yield group
+            group, length = [], 0
+    if group:
+        yield group

@@ -78,25 +78,30 @@ def drafting(path: Path) -> Iterator[Path]:
 @contextmanager
 def alone(path: Path, put_right: Callable[[Path], None] = lambda part: None) -> Iterator[Path]:
     """As `drafting`, but refused while another process writes; what a killed one left is `put_right`, then removed."""
-    draft = path.with_name(f".{path.name}{_DRAFT}")
-    try:
-        draft.mkdir(mode=0o700)
-    except FileExistsError:
-        check_owner(draft)
-    with _locked(draft, f"is writing {path}") as is_locked:
-        if any(draft.iterdir()):
+    draft, is_new = path.with_name(f".{path.name}{_DRAFT}"), False
+    with ExitStack() as stack:
+        while True:
+            try:
+                draft.mkdir(mode=0o700)
+                is_new = True
+            except FileExistsError:
+                check_owner(draft)
+            with suppress(FileNotFoundError):  # removed in between
+                is_locked = stack.enter_context(_locked(draft, f"is writing {path}"))
+                break
+        if not is_new:
             if not is_locked:
                 raise InputError(f"{draft} is there: remove it if no process is writing {path}")
             put_right(draft / path.name)
             for entry in draft.iterdir():
                 entry.unlink() if entry.is_symlink() or not entry.is_dir() else shutil.rmtree(entry)
-        with _removing(draft, path.name):
-            yield draft / path.name
+        stack.enter_context(_removing(draft, path.name))
+        yield draft / path.name
 
 
 @contextmanager
 def holding(directory: Path, task: str) -> Iterator[None]:
-    """Let one process at a time do `what` in `directory`; what is created for it and left empty is removed again."""
+    """Let one process at a time do `task` in `directory`; what is created for it and left empty is removed again."""
     created = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory.resolve(), f"{task} {directory}"):

@@ -11,7 +11,7 @@ FULL, NEAR = "full_attention", "sliding_attention"  # what `layer_types` calls t
 
 
 def layers_called(name: str, kinds: Sequence[str], n_layers: int, pair: Sequence[str], stated: Any) -> tuple[int, ...]:
-    """The layers of the second of `both` kinds.
+    """The layers of the second of the `pair` of kinds.
 
     Raises:
         InputError: other kinds of layers, or too few or many.

@@ -1,7 +1,6 @@
 """From a directory to a model. All is checked before a weight is read, and weights go straight to where they belong."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +29,7 @@ from models.huggingface.model_files import (
 )
 from models.huggingface.tokenizer_growth import check_growth
 from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
+from models.plain_tables import nearest
 from models.tensor_files import Stored, read_header
 
 
@@ -98,7 +98,7 @@ def family_of(raw: Mapping[str, Any], owner: object, elsewhere: str = "") -> Fam
     if not isinstance(name, str):
         raise InputError(f"{owner}: config.json lacks 'model_type', one of {', '.join(FAMILIES)}")
     if name not in FAMILIES:
-        near = get_close_matches(name, FAMILIES, n=1, cutoff=0.0)[0]
+        near = nearest(name, FAMILIES)
         raise InputError(
             f"{owner}: model family {name!r} is not one of {', '.join(FAMILIES)} (the nearest is {near})"
             f"{elsewhere and '; '}{elsewhere}"

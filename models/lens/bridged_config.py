@@ -2,7 +2,7 @@
 
 Where its directory is of a family that we load, that configuration is exact. Else sizes are read off a short run, and
 the parts are those whose names TransformerLens gives; they shape nothing that is computed, but an untrained model of
-this shape (`interp.initialisation`) is made of them.
+this shape (`models.initialisation`) is made of them.
 """
 
 from collections.abc import Mapping, Sequence

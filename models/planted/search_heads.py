@@ -24,7 +24,7 @@ def seek(words_of: Mapping[str, Sequence[str]], *, after: bool = False, itself: 
     (then no row looks at itself, the first apart).
 
     Args:
-        wanted: for each direction that asks, the directions that answer, the best last. A word asks in one of them.
+        words_of: for each direction that asks, the directions that answer, the best last. A word asks in one of them.
         after: look at later words, which only an encoder sees.
         itself: whether a word may be its own answer.
     """

@@ -54,7 +54,7 @@ class Slots:
         return self.vocabulary.index(word)
 
     def position(self, number: int) -> int:
-        """The slot that says: this is position `at`."""
+        """The slot that says: this is position `number`."""
         return self.n_tokens + number
 
     def direction(self, name: str) -> int:
@@ -122,7 +122,7 @@ class Slots:
 
 
 def _levelled(codes: Float[Tensor, "code d_model"], column: int) -> Float[Tensor, "code d_model"]:
-    """The codes with two more slots, from `at` on, that bring each one's sum to 0 and its length to SIZE.
+    """The codes with two more slots, from `column` on, that bring each one's sum to 0 and its length to SIZE.
 
     The two values solve a + b = -sum and a² + b² = SIZE² - length². They are taken from a grid on which every sum is
     exact in float32, so that the mean is 0 to the last bit; the length is then right to a part in ten million.

@@ -12,7 +12,7 @@ text, and paths are relative to where the command is typed.
     [model]             kind = "decoder", "encoder" (it learns hidden words) or "encoder-decoder"; fields of StackConfig
                         and TransformerConfig by their names; a part by the name of its kind ("Rotary") or as a table
                         ({ kind = "Rotary", base = 5000.0 }). d_head is d_model / n_heads where it is absent, and
-                        d_vocab the tokenizer's. initial = "normal", "unit" or "glorot", as interp.initialisation says.
+                        d_vocab the tokenizer's. initial = "normal", "unit" or "glorot", as models.initialisation says.
                         start = "default" in place of all this goes on with a model that was trained, a directory or as
                         `models.load` takes it; it has its own tokenizer, so there is no [tokenizer] then
     [model.encoder]     what differs from [model] in one of two stacks; [model.decoder] likewise

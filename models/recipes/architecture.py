@@ -7,7 +7,7 @@ from typing import Any, Literal, get_type_hints
 
 from interp import InputError, StackConfig, TransformerConfig
 from interp.config import Writing
-from interp.initialisation import Initial
+from models.initialisation import Initial
 from models.plain_tables import Reader
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]

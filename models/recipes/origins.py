@@ -8,10 +8,10 @@ from typing import Any
 
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
 from interp.errors import inside
-from interp.initialisation import initialise
 from interp.transformer import with_parts
 from models.huggingface import weights_digest
 from models.huggingface.loader import described, read_tokenizers
+from models.initialisation import initialise
 from models.recipes.architecture import Architecture, Kind
 from models.recipes.data import Kind as Data
 from models.recipes.data import check_sources, read_texts

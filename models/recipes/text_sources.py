@@ -91,7 +91,6 @@ class Generated:
 
 
 Running = Text | Generated
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -165,13 +164,13 @@ class Paired:
             raise InputError(f"no rule {self.name} makes pairs; the nearest is {nearest(self.name, TASKS)}")
 
     @cached_property
-    def sides(self) -> tuple[list[Pair], list[Pair]]:
+    def sides(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """What is learnt from, and what is held out.
 
         Raises:
             InputError: no such file, a line that has not two columns, or nothing to learn from.
         """
-        halves: tuple[list[Pair], list[Pair]] = [], []
+        halves: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
         for pair in self._pairs():
             unit = pair[0] if self.name is None else pair[1]  # a rule writes one target from several sources
             halves[texts.held_out(unit, self.held_out)].append(pair)
@@ -183,7 +182,7 @@ class Paired:
         """Tells these pairs, and how they are divided, from others."""
         return digest_of([self.held_out, *self.sides])
 
-    def _pairs(self) -> Iterator[Pair]:
+    def _pairs(self) -> Iterator[tuple[str, str]]:
         if self.name is not None:
             for pair in islice(TASKS[self.name](None, self.seed), self.count):
                 yield pair.source, pair.target

@@ -113,7 +113,7 @@ class Cast:
         return self.spot(*names, nouns=lexicon.PLACES)
 
     def event(self, name: str, *adjectives: str, owner: Entity | None = None, is_known: bool = False) -> Entity:
-        """What is done, as a noun: "a long walk", "her help", and where it is `is_known` "the work"."""
+        """What is done, as a noun: "a long walk", "her help", and if it `is_known` "the work"."""
         adjective = self._maybe(adjectives) if adjectives else None
         return self._add("event", NEUTER, Noun(name, name + "s"), adjective=adjective, owner=owner, is_known=is_known)
 

@@ -93,7 +93,7 @@ def degree(adverb_form: str, described: Phrase) -> Phrase:
 
 
 def article(form: str, word_after: str = "") -> Part:
-    """A determiner; "a" becomes "an" where the word `before` which it stands begins with a vowel."""
+    """A determiner; "a" becomes "an" before a word that begins with a vowel."""
     return "det", word("an" if form == "a" and word_after[:1] in "aeiou" else form, "DET")
 
 

@@ -11,12 +11,12 @@ from analyses.measures.findings import carriers, causes
 from analyses.tasks import causal_tests
 from analyses.tasks.causal_tests import _effect_rows, _reporting, _right_answers
 from interp import Transformer, TransformerConfig
-from interp.initialisation import initialise
 from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
-from interp.patterns.one_attention import shuffled_copy
+from interp.patterns.shuffled import shuffled_copy
 from interp.statistics import shares
 from models import load
+from models.initialisation import initialise
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 from tests.tiny import GPT2
 

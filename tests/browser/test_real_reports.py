@@ -13,8 +13,8 @@ from analyses import report
 from analyses.corpora import read
 from analyses.over_training.training_runs import run_of_model
 from interp import Model, Transformer
-from interp.initialisation import initialise
 from models import load
+from models.initialisation import initialise
 
 pytestmark = pytest.mark.slow
 _FIRST_SCREEN = Path(__file__).with_name("first_screen.js").read_text()

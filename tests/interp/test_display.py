@@ -102,9 +102,6 @@ def test_a_configuration_shows_what_makes_it_again(model):
     assert "rotary" not in repr(model.config).lower()
 
 
-# Tables.
-
-
 def test_a_table_has_each_cell_with_the_mean_of_its_effect_and_q(model, pairs, found):
     table = found.table()
     where = ["stack", "attention", "site", "layer", "head", "direction", "metric"]

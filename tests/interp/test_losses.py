@@ -74,9 +74,6 @@ def test_what_has_no_loss(ask, message):
         ask()
 
 
-# --- as a metric
-
-
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_the_metric_is_the_loss_of_the_clean_prompts_tokens_in_every_run(direction):
     built, pairs = model("gpt2"), ragged_pairs()

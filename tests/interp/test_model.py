@@ -8,11 +8,11 @@ from torch import nn
 
 from interp import InputError, Model, logit_difference, patch, run, sites, sweep, zero
 from interp.attribution import composition_scores, direct_logit_attribution, head_results, logit_lens
-from interp.initialisation import untrained
 from interp.patching import Receiver, attribution_patching, path_patch, top_cells
 from interp.patching.ablation import ablate
 from interp.patching.claimed_texts import Claim, Read
 from interp.patching.knockout import knock_out, knock_out_by_forward
+from models.initialisation import untrained
 
 
 @pytest.fixture

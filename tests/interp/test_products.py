@@ -74,6 +74,18 @@ def test_other_numbers_weights_and_modes_are_torchs_own(used):
     assert not used
 
 
+def test_no_gradient_of_a_weight_is_made_that_nobody_asks_for(used):
+    x, weight, _ = parts(4, 9)
+    x.requires_grad_(), weight.requires_grad_()
+    said = linear(x, weight).sum()
+    forwards = len(used)
+    (alone,) = torch.autograd.grad(said, [x], retain_graph=True)
+    assert len(used) - forwards <= 1
+    both = torch.autograd.grad(said, [x, weight])
+    torch.testing.assert_close(both[0], alone)
+    torch.testing.assert_close(both[1], torch.autograd.grad(plain(x, weight).sum(), [weight])[0])
+
+
 @pytest.mark.parametrize(("then", "grad"), [*zip(products.ACTIVATIONS, (True, False) * 2, strict=True)])
 def test_an_activation_behind_a_product_is_the_same_within_its_kernel(then, grad, used):
     x, weight, b = parts(40)

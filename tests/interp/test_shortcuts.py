@@ -29,9 +29,6 @@ from models import load
 NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
 
 
-# --- weights
-
-
 def test_a_model_is_computed_from_its_weights_by_name():
     """One layer of attention, by hand: embeddings, queries, keys, values, what is written, logits."""
     one = Transformer(TransformerConfig(decoder=replace(GPT2, n_layers=1, positions=Learned(first=2)))).double()
@@ -94,9 +91,6 @@ def test_a_weight_that_is_not_there(ask, message):
         ask()
 
 
-# --- tokens and logits
-
-
 def test_ids_and_strings_of_the_default_models_tokens():
     built, text = load("default"), "The old lady shook her head."
     ids = built.to_tokens(text)
@@ -112,9 +106,6 @@ def test_ids_and_strings_of_the_default_models_tokens():
         built.to_tokens(["The", "The old"])
     with pytest.raises(InputError, match="no tokenizer: its tokens have no text"):
         model("gpt2").to_str_tokens(ids)
-
-
-# --- sites
 
 
 def test_scores_are_products_of_rotated_queries_and_keys():
@@ -137,9 +128,6 @@ def test_layers_that_do_not_turn_have_no_rotated_queries_and_a_sweep_says_so():
     assert "decoder.1.attn.rot_q" not in known
     with pytest.raises(InputError, match="no patchable site 'rot_q'"):
         sweep(built, ragged_pairs(), logit_difference(), "rot_q")
-
-
-# --- edits bound to a model
 
 
 def test_a_bound_model_edits_every_call_and_leaves_the_model_alone():

@@ -114,9 +114,6 @@ def test_a_token_lies_in_its_word_and_no_visible_character_is_lost(name, tokeniz
         assert tokenizer.decode(torch.tensor(tokenizer.encode(text))) == text
 
 
-# --- special tokens, decoding, labels
-
-
 @pytest.mark.parametrize(
     ("name", "prefix", "suffix", "unknown"),
     [("stories", (1,), (), 0), ("minilm", (101,), (102,), 100), ("sorter", (), (), 0)],
@@ -162,9 +159,6 @@ def test_a_character_in_parts_stands_at_the_first_of_them():
         tokenizer.id("düp")
 
 
-# --- text that continues other text
-
-
 CONTINUED = {
     "stories": {" he": "▁he", " was": "▁was", " she": "▁she", "he": "he", " dog": "▁do g", "'s": "' s", ".": "."}
     | {"\n": "<0x0A>"},
@@ -185,9 +179,6 @@ def test_a_start_token_that_no_template_adds_stands_before_a_text_once():
     for template, add_start, ids in (("", None, [1]), ("", 0, [0, 1]), ("w0 $A", 0, [0, 1])):
         tokenizer = Tokenizer(words(3, template=template), add_start=add_start)
         assert tokenizer.encode("w1") == ids
-
-
-# --- tokenizers of models
 
 
 def model_with(directory: Path, decoder: dict, source: Backend, target: Backend | None = None) -> Path:

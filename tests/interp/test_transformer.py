@@ -50,9 +50,6 @@ def same(one: Tensor, other: Tensor) -> None:
     assert_close(one, other, atol=1e-10, rtol=1e-9)
 
 
-# --- what the parts compute, by hand
-
-
 def test_rotation_turns_pairs_by_their_position():
     x = torch.tensor([1.0, 0.0, 0.0, 1.0]).expand(1, 2, 1, 4)  # pairs (0, 2) and (1, 3)
     out = rotate(x, torch.tensor([[0, 3]]), Rotary(base=9.0))[0, :, 0]
@@ -65,9 +62,6 @@ def test_sinusoids_are_those_of_the_paper():
     table = sinusoids(torch.arange(3), 5, Sinusoidal(100.0))
     second = [math.sin(2), math.cos(2), math.sin(2 / 100**0.4), math.cos(2 / 100**0.4), math.sin(2 / 100**0.8)]
     assert_close(table[2], torch.tensor(second))
-
-
-# --- everything adds up
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -159,9 +153,6 @@ def test_the_pattern_is_made_only_when_someone_looks(monkeypatch):
     assert len(calls) == 2
 
 
-# --- who sees whom
-
-
 @pytest.mark.parametrize(("name", "source_side", "target_side"), pairwise(ALL, ("left", "right"), ("left", "right")))
 def test_a_text_among_others_is_what_it_is_alone(name, source_side, target_side):
     built = build(name)
@@ -210,9 +201,6 @@ def test_one_target_is_read_beside_every_source(name):
     same(one, each)
 
 
-# --- weights
-
-
 def test_what_is_tied_or_shared_is_one_parameter():
     tied, apart = model("llama", output="tied"), two_stacks("buckets")
     assert tied.output.weight is tied.last.embed.token.weight
@@ -223,9 +211,6 @@ def test_what_is_tied_or_shared_is_one_parameter():
     assert [stack.embed.token.weight.shape[0] for stack in apart.stacks.values()] == [19, 29]
     tables = [name for name, _ in apart.named_parameters() if name.endswith("bias.table.weight")]
     assert tables == [f"stacks.{stack}.blocks.0.attn.bias.table.weight" for stack in ("encoder", "decoder")]
-
-
-# --- reading and editing
 
 
 SITES = {name: {*build(name).sites} - {"logits"} for name in ("gpt2", "llama", "bert", *TWO)}

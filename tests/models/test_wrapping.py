@@ -15,7 +15,7 @@ from worded import word_level
 
 from interp import Tokenizer, Transformer, TransformerConfig, run
 from interp.config import Plain, StackConfig
-from models import copy_weights, wrap
+from models import Wrapped, copy_weights, load, save, wrap
 from models.families import by_head, columns
 
 COPIED = {"gpt2": set(), "llama": {"attn.qkv.weight", "mlp.up.weight"}, "bert": {"attn.qkv.weight", "attn.qkv.bias"}}
@@ -117,6 +117,16 @@ def test_a_tensor_of_another_dtype_is_copied_and_the_reason_given():
 def test_what_torch_compile_has_wrapped_is_the_same_model():
     theirs = build("gpt2")
     assert torch.equal(run(wrap(torch.compile(theirs)), IDS).logits, run(wrap(theirs), IDS).logits)
+
+
+def test_a_wrapped_model_is_saved_as_its_family_and_is_a_transformer(tmp_path):
+    wrapped = wrap(build("llama"))
+    assert isinstance(wrapped, Wrapped)
+    assert isinstance(wrapped, Transformer)
+    save(wrapped, tmp_path / "saved")
+    again = load(tmp_path / "saved")
+    assert again.family == "llama"
+    assert_close(again.state_dict(), wrapped.state_dict(), atol=0, rtol=0)
 
 
 WORDS = [f"w{number}" for number in range(23)]

@@ -314,9 +314,6 @@ def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, changed, beha
     assert not os.listdir(tmp_path)
 
 
-# Findings.
-
-
 KNOWN = {measure.name: measure for behaviour in OURS.values() for measure in behaviour.measures}
 
 
@@ -391,9 +388,6 @@ def test_negative_effects_are_no_causes():
     effects = fake("position").effects(None).table
     effects.loc[effects["layer"] == 1, ["effect", "ci_low", "ci_high"]] *= -1
     assert causes(effects, "swap").empty
-
-
-# The command line.
 
 
 def test_help_brings_in_nothing_heavy():

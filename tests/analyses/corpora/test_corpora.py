@@ -177,9 +177,6 @@ def test_baselines_choose_as_they_say() -> None:
     assert RULES["same form"](item) == (0, 0, 1)  # no "he" before: the nearest
 
 
-# The real files.
-
-
 def surface(path: Path) -> list[str]:
     lines = path.read_text("utf-8").splitlines()
     return [line.removeprefix("# text = ").rstrip() for line in lines if line.startswith("# text = ")]

@@ -84,9 +84,6 @@ def test_of_an_antecedent_the_pronouns_and_their_mentions_or_the_words_before_th
     assert found[0].candidates == {0, 2}
 
 
-# Planted heads.
-
-
 def fact(label: str, *measures: str) -> Fact:
     size = Size("gain", 0.5, 0.4, 0.6, "share")
     words = Words(label, label)

@@ -43,9 +43,6 @@ def effects(texts: Iterable[AnnotatedText], *, of: Transformer, **options) -> pd
     return table.set_index(["measure", "layer", "head"], drop=False)
 
 
-# Masked words.
-
-
 def said_by_the_next(slots: Slots) -> Head:
     """Looks at the next token, which says what stands before it: the words come in one fixed cycle."""
     head = planted.offset(1)(slots)
@@ -111,9 +108,6 @@ def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
     assert table.loc[("next-token", 0, 0), "n"] == 12  # one lot a text
 
 
-# Tags.
-
-
 def tagged(number: int) -> AnnotatedText:
     """Words whose tag only the word before them tells."""
     rng = random.Random(number)
@@ -163,9 +157,6 @@ def test_what_cannot_be_read_is_refused_or_counted():
     texts = [tagged(number) for number in range(20)]
     table = knockouts.measure(reader_of_tags(), texts[:5], training=texts[5:]).table
     assert {*table["behaviour"]} == {"position", "part-of-speech"}  # no pronoun trains a probe of antecedents
-
-
-# Antecedents.
 
 
 def copied_from_two_before(slots: Slots) -> Head:

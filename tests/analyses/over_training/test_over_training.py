@@ -38,9 +38,9 @@ from analyses.position import repeated
 from analyses.report.paper_figures import drawings
 from analyses.report.scaffold import render
 from interp import AnnotatedText, InputError, TokenBatch, Transformer
-from interp.initialisation import initialise
 from interp.training import Examples
 from models import load, planted, save
+from models.initialisation import initialise
 from models.planted import Planted
 from tests.analyses.headlines.hand_made_tables import hand_made
 

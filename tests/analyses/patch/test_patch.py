@@ -83,9 +83,6 @@ def on_rows(model: Transformer, rows, site: str = "z") -> pd.DataFrame:
     return patching.measure(model, patching.make_pairs(model, table(rows)), site, by_position=True)
 
 
-# The table.
-
-
 def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
     cells = on_rows(model, ROWS[:1])  # a single pair
     assert cells[["ci_low", "ci_high", "p", "q", "share_low"]].isna().all(axis=None)
@@ -124,9 +121,6 @@ def test_python_gives_no_share_that_the_command_refuses(model):
         pd.testing.assert_series_equal(exact.table()["share"], refused.table["share"])
 
 
-# Figures.
-
-
 def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     whole = patching.measure(model, pairs, "resid_pre", metrics=["logit_difference", "kl_divergence"])
     np.testing.assert_allclose(whole["share"].dropna(), 1, atol=1e-4)  # the whole stream carries everything
@@ -143,9 +137,6 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     alone.draw_without_rendering()  # a dollar sign begins no formula
     labels = [each.get_text().replace("\\", "") for each in alone.axes[0].get_xticklabels()]
     assert labels == ["$a\n$b", "saw"]  # the corrupted token stands below the clean one
-
-
-# The command.
 
 
 @pytest.mark.parametrize(
@@ -427,7 +418,7 @@ def test_what_moves_nothing_is_no_agreement(found, agreement):
     idle = rows.loc[rows["idle"]]
     assert (idle["exact"].abs() < 1e-6).all()
     last = rows.loc[(rows["layer"] == 1) & (rows["position"] == 0)]
-    assert last["idle"].all()  # nothing reads the last layer but cells_at the end of a prompt
+    assert last["idle"].all()  # nothing reads the last layer but at the end of a prompt
     assert agreement.set_index(["method", "direction"]).loc[("AtP*", "denoise"), "idle"] == len(idle)
 
 

@@ -16,8 +16,8 @@ from analyses.figures.single_heads import best_heads
 from analyses.labels import evidence
 from analyses.measures.head_tables import NO_ITEMS
 from interp import Tokenizer, Transformer, TransformerConfig
-from interp.initialisation import initialise
 from models import load
+from models.initialisation import initialise
 
 
 def test_no_common_pair_of_kinds_makes_no_scale():

@@ -148,9 +148,6 @@ def test_nothing_on_the_page_needs_what_its_policy_forbids():
     assert "unsafe" not in policy
 
 
-# The command.
-
-
 def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("view.html", "view-2.html"):

@@ -229,5 +229,9 @@ def test_two_heads_write_two_and_minus_one():
     expected = {"embed": 0.0, "decoder.0.head.0": 2.0, "decoder.0.head.1": -1.0, "decoder.1.head.0": 0.0}
     for name, value in expected.items():
         assert found[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
+    # and all of it is read from where the cat stands
+    alone = direct_logit_attribution(built, ["the cat the end"], "meow", "woof")
+    sources = attribution_by_source(alone)[0, :, :, 0]
+    assert_close(sources, torch.tensor([[0, 2.0, 0, 0], [0, -1.0, 0, 0]]), atol=1e-5, rtol=0)
     lens = logit_lens(built, ["the cat the end"])
     assert lens.difference("meow", "woof").flatten().tolist() == pytest.approx([0, 1, 1], abs=1e-5)

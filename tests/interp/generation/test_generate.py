@@ -8,8 +8,10 @@ from covering import pairwise
 from tiny import STACKS, model, randomise, token_ids
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, generate, run
+from interp.attention import CrossAttention
 from interp.config import Writing
 from interp.generation.generate import choose, streams
+from interp.transformer import Stack
 
 SOURCES = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8]]
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.15, 0.3]])
@@ -107,6 +109,10 @@ def test_a_prompt_is_sampled_in_any_batch_as_alone_and_its_copies_are_not_alike(
 def test_what_is_next_to_nothing_takes_the_likeliest(settings):
     transformer, prompt = model("gpt2"), token_ids(3, 5)
     assert torch.equal(writes(transformer, prompt, 6, **settings), writes(transformer, prompt, 6))
+    single = model("gpt2", dtype=torch.float32)
+    for penalty in (1e-300, 1e300):  # what was said is said again, or never
+        ids = writes(single, prompt, 6, repetition_penalty=penalty, **settings)
+        assert torch.isin(ids[0, 5:], ids[0, :5]).float().mean() == (penalty < 1)
 
 
 def draws(count: int = 4000, **settings) -> torch.Tensor:
@@ -138,7 +144,17 @@ def test_draws_follow_the_tempered_softmax_of_exactly_the_likeliest(settings, we
     torch.testing.assert_close(frequency, weights / weights.sum(), atol=0.03, rtol=0)
 
 
-# --- a decoder beside an encoder
+def test_the_source_is_read_once(monkeypatch):
+    transformer, calls = two_stacks("gpt2"), []
+
+    def counted(owner: type, name: str) -> None:
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, **named: calls.append(name) or function(*given, **named))
+
+    counted(Stack, "forward")
+    counted(CrossAttention, "project_keys_values")
+    writes(transformer, token_ids(2, 7), 9)
+    assert sorted(calls) == ["forward"] + ["project_keys_values"] * transformer.config.n_layers
 
 
 def test_a_text_ends_where_its_decoders_context_is_full():

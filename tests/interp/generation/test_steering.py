@@ -194,9 +194,6 @@ def test_what_cannot_be_done_while_writing(settings, message):
         run(model("gpt2"), PROMPTS, edit={STREAM: zero(step=1)})
 
 
-# --- what is drawn, and where it ends
-
-
 def test_a_repetition_penalty_is_that_of_transformers():
     transformers = pytest.importorskip("transformers")
     theirs = transformers.RepetitionPenaltyLogitsProcessor(1.7)

@@ -13,7 +13,7 @@ from interp.patching import engine, knockout, preparation
 from interp.patching.claimed_texts import Claim, Intervention, Read, log_probabilities
 from interp.patching.knockout import knock_out, knock_out_by_forward, knock_out_together
 from tests.interp.patching.settings import random_claims
-from tests.tiny import Whole, randomise
+from tests.tiny import Whole, randomise, variant
 from tests.tiny import model as tiny_model
 
 HOWS: tuple[Intervention, ...] = ("hide", "exchange", "remove")
@@ -33,6 +33,15 @@ CLAIMS = [claim(0, {2: [1], 5: [0, 4]}), claim(1, {3: [3]}), claim(2, {1: [0], 4
 def exchanged(other: int) -> Claim:
     """A claim on a row that sees the keys 0 to 2, of which one is exchanged."""
     return replace(claim(0, {2: [1]}), how="exchange", others=torch.full((1, 7), other))
+
+
+def test_values_are_exchanged_beyond_a_layers_reach_as_within_it():
+    """The weight stays where it is, so a key that the layer does not see may lend its value."""
+    built, texts = variant("local, capped"), TokenBatch.from_rows([ROWS[0], ROWS[1] + [1]])
+    lent = replace(claim(0, {5: [4]}), how="exchange", others=torch.full((1, 7), 1))
+    found = knock_out(built, texts, [lent])
+    torch.testing.assert_close(found, knock_out_by_forward(built, texts, [lent]), rtol=1e-10, atol=1e-10)
+    assert found.abs().amax((0, 2)).min() > 1e-3
 
 
 def read_anywhere(model, seed: int) -> list[Claim]:

@@ -6,9 +6,9 @@ from tiny import rows, two_stacks
 
 from interp import StackConfig, TokenBatch, Transformer, TransformerConfig, run
 from interp.config import Alibi, Local, Rotary
-from interp.initialisation import initialise
-from interp.patterns.one_attention import Shuffled, Streams
+from interp.patterns.shuffled import Shuffled, Streams
 from interp.visibility import Visibility
+from models.initialisation import initialise
 
 
 def made(seed: int = 0, **more: object) -> Transformer:
@@ -57,7 +57,7 @@ def test_copies_that_share_streams_are_those_of_a_pass_each_and_texts_that_come_
         passes.append(given)
         return run(*given, **how)
 
-    monkeypatch.setattr("interp.patterns.one_attention.run", counted)
+    monkeypatch.setattr("interp.patterns.shuffled.run", counted)
 
     def patterns(streams: Streams | None) -> list[torch.Tensor]:
         copies = [Shuffled(model, 2, seed, streams=streams) for seed in (7, 9)]

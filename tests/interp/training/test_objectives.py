@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import tracemalloc
 
 import pytest
 import torch
@@ -208,11 +209,17 @@ def test_without_text_or_place_there_is_no_array(tmp_path):
         tokenize(documents(), tokenizer(), tmp_path / "file" / "tokens", "")
 
 
-def test_text_is_cut_some_documents_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(texts, "_GROUP", 2)
-    counts = []
-    stream = tokenize(documents(), tokenizer(), tmp_path / "tokens", "", lambda stage, count: counts.append(count))
-    assert (counts, len(stream.names)) == ([2, 4, 5], 5)
+def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "_GROUP", 40_000)
+    n, length, counts = 300, 10_000, []
+    long = (Document(f"d{number}", "w1 w2 w3 " * (length // 9)) for number in range(n))
+    tracemalloc.start()
+    stream = tokenize(long, tokenizer(), tmp_path / "tokens", "", lambda stage, count: counts.append(count))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < n * length / 3  # the text alone is more
+    assert len(stream.names) == counts[-1] == n
+    assert counts[0] < 6
 
 
 def test_a_vocabulary_is_of_the_asked_size_and_loses_no_text():

@@ -69,9 +69,6 @@ def test_a_run_that_is_resumed_ends_with_the_weights_of_one_that_never_stopped(t
     assert lines[0] == lines[1]
 
 
-# --- signals
-
-
 @contextmanager
 def handling(number: int, handler) -> Iterator[None]:
     """A handler of the program's own, also where a test runner has its processes ignore the signal."""
@@ -111,9 +108,6 @@ def test_a_second_interruption_ends_a_run_at_once_and_ignored_ones_none(tmp_path
     assert not (tmp_path / state.FILE).exists()
 
 
-# --- kills
-
-
 def test_a_kill_while_the_third_state_is_written_leaves_the_one_before(tmp_path, monkeypatch):
     ours, parts, paths, save_file = twelve(), tmp_path / "parts", [], state.save_file
 
@@ -132,9 +126,6 @@ def test_a_kill_while_the_third_state_is_written_leaves_the_one_before(tmp_path,
     goes_on(parts, ours)
 
 
-# --- full disks, and losses that are no numbers
-
-
 @pytest.fixture
 def limit() -> Iterator:
     """The system refuses to write more than so many bytes into one file, as it does on a full disk."""
@@ -151,6 +142,14 @@ def test_a_state_that_does_not_fit_leaves_the_one_before(tmp_path, limit):
     with pytest.raises(InputError, match=message):
         go(tmp_path / "parts", ours, tell=lambda progress: limit(size - 100) if progress.step == 4 else None)
     limit(resource.RLIM_INFINITY)
+
+    def full(made, directory):
+        (directory / "config.json").write_text("{")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(InputError, match=r"cannot write .*000005: No space left on device; .*after step 4"):
+        go(tmp_path / "other", replace(ours, snapshot_at=(5,)), save=full)
+    assert [*(tmp_path / "other" / "steps").iterdir()] == leftovers(tmp_path / "parts") == []
     goes_on(tmp_path / "parts", ours)
 
 
@@ -181,9 +180,8 @@ def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(tmp_path):
     with pytest.raises(InputError, match=r"step 6 is nan: lower .* the last good state is .*, after step 4$"):
         go(tmp_path / "parts", ours, measures=break_it)
     goes_on(tmp_path / "parts", ours)
-
-
-# --- what is not gone on with
+    with pytest.raises(InputError, match="no state was saved yet"):
+        go(tmp_path / "none", twelve(learning_rate=1e30, warmup=0, save_every=0, clip=0.0))
 
 
 def test_another_plan_or_other_data_is_not_gone_on_with(tmp_path):

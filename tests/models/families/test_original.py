@@ -10,12 +10,12 @@ from torch.testing import assert_close
 
 from interp import Transformer, TransformerConfig, generate, run
 from interp.config import Experts, Gated, Interpolated, LayerNorm, Local, Plain, Rotary, Sinusoidal, Transform, Writing
-from interp.initialisation import initialise
 from models import load, recipes, save
 from models.families.family import Fields
 from models.families.interp_format import config as read_config
 from models.families.interp_format import raw
 from models.families.original import original
+from models.initialisation import initialise
 from models.recipes.origins import Fresh
 
 

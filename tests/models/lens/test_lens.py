@@ -45,13 +45,13 @@ from interp import (
 )
 from interp.attribution import logit_lens
 from interp.config import NoNorm
-from interp.initialisation import untrained
 from interp.model import sites_of
 from interp.patching import sweep_by_forward
 from interp.patching.claimed_texts import Claim
 from interp.patching.knockout import knock_out, knock_out_by_forward
 from interp.transformer import with_parts
 from models import lens, load, save
+from models.initialisation import untrained
 from models.lens.unheard import unheard
 
 pytest.importorskip("transformer_lens", reason="needs the extra `lens`")
