@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from commands import command
 from matplotlib.collections import PathCollection
 from pages import outside_addresses, page_of, unlisted
 from tiny import two_stacks
@@ -321,3 +322,17 @@ def test_models_are_called_by_their_directory_or_as_typed_and_duplicates_numbere
         (tmp_path / folder).mkdir(parents=True)
     typed = [str(tmp_path / "runs/a/last"), f"{tmp_path}/runs/b/last/", "default", "org/name", "default", "default"]
     assert names(typed) == ["last", "last (2)", "default", "org/name", "default (2)", "default (3)"]
+
+
+@pytest.mark.slow
+def test_the_command_compares_and_names_what_it_wrote(tmp_path, capsys):
+    out = tmp_path / "out"
+    ended = command(capsys, "compare", "default", "default", "--corpus", "stories:12", "--out", str(out), "--seed", "2")
+    assert not ended.code
+    assert f"wrote {out / 'report.html'}" in ended.out
+    facts = json.loads((out / "run.json").read_text())
+    assert [*(model["name"] for model in facts["models"]), facts["seed"]] == ["default", "default (2)", 2]
+    table = pd.read_parquet(out / "tables" / "compare.parquet")
+    assert set(table["behaviour"]) == {"position", "part-of-speech", "coreference"}
+    assert (table["difference"].dropna() == 0).all()
+    assert "Fewer than 20 documents report" in page_of(out).text

@@ -189,6 +189,7 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     assert "nan" not in shown.lower().split()
     assert f"denoise: alone, {figures.cell_name(cells.loc[cells['effect'].abs().idxmax()].to_dict())}" in shown
     figure = "figures/estimates-logit_difference.svg"
+    assert "figures/estimates-logit_difference.png" in facts["files"]
     assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html", figure} <= set(facts["files"])
     assert facts["estimates"]["edges"]["steps"] == 5
 

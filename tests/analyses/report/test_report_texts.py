@@ -16,6 +16,7 @@ from analyses.page.sections import Definitions, Section, Table, plain
 from analyses.report import illustrations as drawn
 from analyses.report.behaviour_sections import attention, cause
 from analyses.report.full_report import DEFINITIONS
+from analyses.report.report_parts import label_counts
 from analyses.report.scaffold import render
 from analyses.scoring.rules import (
     ANTECEDENT,
@@ -190,3 +191,12 @@ def test_every_measure_and_label_leads_to_a_definition():
     assert sorted(name for _, name in links) == sorted(names * 3)
     assert {to for to, _ in links} <= {*re.findall(r'<span id="(definition-[^"]+)"', page)}
     assert "nsubj subject to verb" in DEFINITIONS["relation"]
+
+
+def test_few_labelled_heads_are_named_and_many_counted():
+    many = [{"head": head, "behaviour": "part-of-speech", "label": "tag:A->B"} for head in range(5)]
+    labels = pd.DataFrame([{"head": 3, "behaviour": "coreference", "label": "antecedent"}, *many])
+    labels = labels.assign(stack="encoder", attention="self", layer=1, evidence="attention", task=None, n=9)
+    short = label_counts(labels, {name: each.title for name, each in OURS.items()})
+    assert short.startswith("5 heads carry labels")
+    assert short.endswith("By behaviour: coreference 1 (L1.H3), part of speech and syntax 5.")
