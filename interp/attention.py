@@ -186,7 +186,8 @@ class Attention(nn.Module):
 
     def shared(self, x: Float[Tensor, "*batch kv_head key d_head"]) -> Float[Tensor, "*batch head key d_head"]:
         """Keys or values once for each query head that reads them."""
-        return x.repeat_interleave(self.config.n_heads // self.config.kv_heads, -3)
+        n_shared = self.config.n_heads // self.config.kv_heads
+        return x if n_shared == 1 else x.repeat_interleave(n_shared, -3)  # which copies
 
     def fused(
         self,

@@ -52,6 +52,7 @@ class SitePatches:
         # what the cells of one layer share
         runs = self.base, self.source
         self._neurons = lru_cache(maxsize=1)(lambda layer: [observed(model, run, patch_site, layer) for run in runs])
+        self._of_patterns = lru_cache(maxsize=1)(lambda layer: self._dz_of_patterns(layer, slice(None)))
 
     def enter(self, suffix: Suffix, layer: int, region: Region, heads: list[int]) -> ChangedRows:
         """The cells of a region in one layer, of `heads` alone where each head is one, as they enter a pass."""
@@ -67,14 +68,10 @@ class SitePatches:
             return stream_with(block, self.base, layer, index, "mlp_out", self._mlp_out(layer, region, heads, index))
         if site not in IN_ATTENTION:
             return stream_with(block, self.base, layer, index, site, self.source[site][layer][index][None])
-        attention = self.patch_site.attention
-        attn = block.attn if attention == "self" else block.cross_attn
-        assert attn is not None
-        name, runs = "attn" if attention == "self" else "cross_attn", (self.base, self.source)
-        base, source = ({part: run[f"{name}.{part}"][layer] for part in "qkvz"} for run in runs)
+        attention, (attn, _, _) = self.patch_site.attention, self._parts(layer)
         # a cell is a head, or the query heads that share a key or a value; else all heads are members of one
         n_cells = (attn.config.kv_heads if self.patch_site.of_keys else attn.config.n_heads) if region.by_head else 1
-        dz = self._dz(attn, base, source, region, rows).permute(2, 0, 1, 3).unflatten(0, (n_cells, -1))
+        dz = self._dz(layer, region, rows).permute(2, 0, 1, 3).unflatten(0, (n_cells, -1))
         writes = attn.W_O.unflatten(0, (n_cells, -1))
         if len(heads) < n_cells:
             dz, writes = dz[heads], writes[heads]
@@ -82,25 +79,22 @@ class SitePatches:
         stream = after_attention(block, self.base, layer, index, einsum(dz, writes, pattern), attention)
         return *moment_after(block.config, layer, attention), stream
 
-    def _dz(
-        self, attn: Attention, base: Parts, source: Parts, region: Region, rows: slice | Tensor
-    ) -> Float[Tensor, "prompt row head d_head"]:
+    def _parts(self, layer: int) -> tuple[Attention, Parts, Parts]:
+        """The attention of a layer, with its queries, keys, values and z in the base and the source run."""
+        attention, block = self.patch_site.attention, self.blocks[layer]
+        attn, name = (block.attn, "attn") if attention == "self" else (block.cross_attn, "cross_attn")
+        assert attn is not None
+        base, source = ({part: run[f"{name}.{part}"][layer] for part in "qkvz"} for run in (self.base, self.source))
+        return attn, base, source
+
+    def _dz(self, layer: int, region: Region, rows: slice | Tensor) -> Float[Tensor, "prompt row head d_head"]:
         """The change of every head's z at `rows`, each with its own patch."""
-        site = self.patch_site.site
+        site, (attn, base, source) = self.patch_site.site, self._parts(layer)
         if site == "z":
             return source["z"][:, rows] - base["z"][:, rows]
         if site in {"pattern", "scores"}:
-            capture = Tap(capture={site})
-            self._mixed(attn, source, rows, capture)
-            key = slice(None) if region.key is None else region.key
-
-            def patched(value: Tensor) -> Tensor:
-                new = value.clone()
-                new[..., key] = capture.activations[site][..., key]
-                return new - value if site == "pattern" else torch.stack([value, new])
-
-            z = self._mixed(attn, base, rows, Tap(edit={**_CHANGED, site: patched}))
-            return z if site == "pattern" else z[1]
+            by_row = region.key is None  # cells of a layer share what they read
+            return self._of_patterns(layer)[:, rows] if by_row else self._dz_of_patterns(layer, rows, region.key)
         new = source[site]
         if region.position is not None and self.patch_site.of_keys:
             new = base[site].clone()
@@ -108,6 +102,23 @@ class SitePatches:
         if site == "v":  # z is linear in it
             return self._mixed(attn, base | {"v": new - base["v"]}, rows)
         return self._mixed(attn, base | {site: torch.stack([base[site], new])}, rows, Tap(edit=_CHANGED))[1]
+
+    def _dz_of_patterns(
+        self, layer: int, rows: slice | Tensor, key: int | None = None
+    ) -> Float[Tensor, "prompt row head d_head"]:
+        """The change of every head's z at `rows`, of cells that patch a row, or a key of one."""
+        attn, base, source = self._parts(layer)
+        site, columns = self.patch_site.site, slice(None) if key is None else key
+        capture = Tap(capture={site})
+        self._mixed(attn, source, rows, capture)
+
+        def patched(value: Tensor) -> Tensor:
+            new = value.clone()
+            new[..., columns] = capture.activations[site][..., columns]
+            return new - value if site == "pattern" else torch.stack([value, new])
+
+        z = self._mixed(attn, base, rows, Tap(edit={**_CHANGED, site: patched}))
+        return z if site == "pattern" else z[1]
 
     def _mixed(
         self, attn: Attention, parts: Parts, rows: slice | Tensor, tap: Tap = UNTAPPED
@@ -133,6 +144,7 @@ class SitePatches:
     def forget(self) -> None:
         """Drop what the cells of the last layer shared."""
         self._neurons.cache_clear()
+        self._of_patterns.cache_clear()
 
 
 def stream_with(
