@@ -19,6 +19,8 @@ from tests.interp.patching import settings as s
 from tests.interp.patching.settings import CELLS, CLOSE, HEADS, LAYERS, METRICS, NAMES, PLACES, TWO, exists, setting
 
 EVERY = pytest.mark.parametrize("name", NAMES)
+_SLOW = [pytest.param(name, marks=pytest.mark.slow) if name == "experts" else name for name in NAMES]
+MOST = pytest.mark.parametrize("name", _SLOW)  # experts are swept, and slow where what else is done is the same
 STREAMS = ("resid_pre", "resid_mid", "resid_post", "resid_cross", "attn_out", "cross_attn_out", "mlp_out")
 SITES = (
     *(*STREAMS, "embed", "resid_final", "logits", "z", "q", "k", "v", "rot_q", "pattern", "scores"),
@@ -165,7 +167,7 @@ ABLATIONS = pairwise(
 )
 
 
-@EVERY
+@MOST
 def test_every_ablated_cell_equals_one_plain_edited_forward_pass(name):
     for attention, differing, site, by, kind in (case for each, *case in ABLATIONS if each == name):
         model, pairs, where = setting(name, attention, differing)
@@ -216,7 +218,7 @@ def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name
             assert_close(order.values["logit_difference"][step], readout.from_logits(logits), **CLOSE)
 
 
-@EVERY
+@MOST
 def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, monkeypatch):
     for attention in s.ATTENTIONS:
         differing = "source" if name in TWO else "alone"
