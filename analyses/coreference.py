@@ -204,7 +204,7 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     prompt, query, column, candidates, right = (torch.from_numpy(each).to(batch.device) for each in columns)
     ordered = {name: torch.from_numpy(words[order]).to(batch.device) for name, words in picks.items()}
     by_rule = {**ordered, RANDOM.name: None}
-    return Items(batch, prompt, query, column.long(), candidates, right, by_rule, by_tag=False)
+    return Items(batch, prompt, query, column.long(), candidates, right, by_rule)
 
 
 # The causal test: a person's gender, from the name to the pronoun.

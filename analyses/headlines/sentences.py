@@ -63,6 +63,9 @@ def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
     if "rival" in cell:
         few += " (held-out)" if (cases := _cases(cell)) == "cases" else f" of {cases} (held-out)"
     null = say("null", bar=percent(bar)) if bar >= NOTABLE else ""
+    if (strength := cell.get("detectable")) is not None:
+        hard = {"strength": number(math.ceil(10 * strength))} if math.isfinite(strength) else {}
+        null += say("would be seen" if hard else "would not be seen", **hard)
     return say("closest", head=head, infinitive=words.infinitive, of=few, **_shares(cell)) + null
 
 

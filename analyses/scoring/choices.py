@@ -16,17 +16,20 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from analyses.measures.definitions import Measure, Rival
+from analyses.measures.definitions import DECLARED, Measure, Rival
 from analyses.measures.head_tables import Heads
 from analyses.reading.inputs import Attended
 from analyses.reading.windows import Batch, by_text
 from analyses.scoring.collectors import Readings, Sinks
-from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Outcomes, Pair, Records
+from analyses.scoring.rules import N_KINDS, NO_CHOICE, NO_WORD_FOR_IT, Outcomes, Pair, Records
 from interp.annotation import AnnotatedText
 from interp.patterns import nulls, selection
 from interp.patterns.rows import SINKS, Sink
 from interp.tokens import NO_WORD
+
+_TAGS = {tag: number for number, tag in enumerate(DECLARED["tags"]["universal"].split())}
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,6 @@ class Items:
     candidates: Bool[Tensor, "item word"]  # the words among which a head chooses
     right: Bool[Tensor, "item word"]  # the words that are sought
     picks: Mapping[str, Int[Tensor, " item"] | None] = field(default_factory=dict)
-    by_tag: bool = True  # chance is told by words of the same tag at about the same distance
 
     @staticmethod
     def from_batch(
@@ -92,12 +94,39 @@ class Items:
             return self.picks[rule.name]
         return None if rule.looks is None else rule(self)
 
-    def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
-        """Whether each word is one that its query is asked for by this measure: a verb may have several auxiliaries."""
+    @cached_property
+    def by_query(self) -> Int[Tensor, " item"]:
+        """A number for each query and measure: a verb may be asked for several auxiliaries."""
         n_prompts, n_words = self.batch.pieces.shape
-        number, place = ((self.column * n_prompts + self.prompt) * n_words + self.query).unique(return_inverse=True)
-        right = torch.zeros(len(number), n_words, device=place.device).index_add_(0, place, self.right.float())
-        return lookup(right[place] > 0, words)
+        number = (self.column * n_prompts + self.prompt) * n_words + self.query
+        return number.unique(return_inverse=True)[1]
+
+    def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
+        """Whether each word is one that its query is asked for by this measure."""
+        right = torch.zeros(len(self), len(self.words), device=words.device)
+        return lookup(right.index_add_(0, self.by_query, self.right.float())[self.by_query] > 0, words)
+
+    @cached_property
+    def kinds(self) -> Int[Tensor, "item word"]:
+        """All that a rule could know of a word: its tag, its side, how many of its tag are nearer there (two at most),
+        and about how far it is."""
+        numbers, of_words = self.tags
+        tags = of_words + 1
+        up_to = (one_hot(tags, len(numbers) + 2) * (self.batch.pieces > 0)[..., None]).cumsum(1)  # prompt word tag
+        itself, tags = up_to.gather(2, tags[..., None])[self.prompt, :, 0], tags[self.prompt]
+        query_tag = tags.gather(1, self.query[:, None])
+        at_query = up_to[self.prompt, self.query].gather(1, tags)
+        before = at_query - itself - (tags == query_tag).long()
+        nearer = torch.where(self.bins < 0, before, itself - at_query - 1).clamp(0, 2)
+        return (tags * 3 + nearer) * 33 + self.bins + 16
+
+    def words_of_kinds(self, n_measures: int) -> np.ndarray:
+        """How many candidates of each kind there are, and right ones: `2 half measure kind`, by parity of the group."""
+        half = self.batch.groups.to(self.prompt)[self.prompt] % 2
+        kind = (half * n_measures + self.column)[:, None] * N_KINDS + self.kinds
+        counts = [kind[mask & self.candidates].bincount(minlength=2 * n_measures * N_KINDS)
+                  for mask in (self.candidates, self.right)]  # fmt: skip
+        return torch.stack(counts).unflatten(1, (2, n_measures, N_KINDS)).cpu().numpy()
 
     def by_prompt(self, values: Float[Tensor, "item any"], n_measures: int) -> Float[Tensor, "prompt any measure"]:
         """Sums over each prompt's items, by measure."""
@@ -107,10 +136,9 @@ class Items:
 
     @cached_property
     def tags(self) -> tuple[dict[str, int], Int[Tensor, "prompt word"]]:
-        """A number for each tag of a batch, and that of each shown word: -1 where it has none."""
-        numbers: dict[str, int] = {}
-        of_words = self.batch.by_word(lambda text: [numbers.setdefault(tag, len(numbers)) for tag in text.tags or ()])
-        return numbers, of_words
+        """A number for each universal tag, and that of each shown word: -1 where it has none."""
+        numbers, foreign = _TAGS, len(_TAGS)
+        return numbers, self.batch.by_word(lambda text: [numbers.get(tag, foreign) for tag in text.tags or ()])
 
     def nearest(self, tags: Sequence[str], *, backward: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
         """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
@@ -210,11 +238,11 @@ class Choices:
 
     def beside_rules(self, rules: Sequence[Rival]) -> Outcomes:
         """What heads and rules choose, the first position kept."""
-        items, query = self.items, self.items.query[:, None]
+        items, query, n_words = self.items, self.items.query[:, None], len(self.items.words)
         words = torch.stack([pick for rule in rules if (pick := items.choice(rule)) is not None], 1)
-        choice = self.full.choice
-        kinds = items.tags[1][items.prompt] if items.by_tag else items.words.expand_as(items.bins)
-        chance = _rate(items.candidates, items.right, items.bins, kinds).gather(1, choice.clamp(min=0))
+        choice, target, kinds = self.full.choice, (items.right * (items.words + 1)).argmax(1, keepdim=True), items.kinds
+        order = torch.arange(len(items), device=query.device)
+        earliest = torch.full_like(order, len(items)).scatter_reduce(0, items.by_query, order, "amin")
         return Outcomes(
             measure=items.column,
             groups=self.batch.groups[items.prompt.cpu()],
@@ -224,7 +252,11 @@ class Choices:
             words=torch.where(choice < 0, NO_CHOICE, choice - query),
             right=lookup(items.right, choice),
             mass=self.full.mass,
-            chance=chance * (choice >= 0),
+            kinds=torch.where(choice < 0, -1, kinds.gather(1, choice.clamp(min=0))),
+            rule_kinds=torch.where(lookup(items.candidates, words), kinds.gather(1, words.clamp(0, n_words - 1)), -1),
+            target=(target - query)[:, 0],
+            target_kind=kinds.gather(1, target)[:, 0],
+            first=earliest[items.by_query] == order,
         )
 
     def rival_scores(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
@@ -304,13 +336,11 @@ class Choices:
 
 
 def _rate(
-    candidates: Bool[Tensor, "item word"], right: Bool[Tensor, "item word"], *kinds: Int[Tensor, "item word"]
+    candidates: Bool[Tensor, "item word"], right: Bool[Tensor, "item word"], bins: Int[Tensor, "item word"]
 ) -> Float[Tensor, "item word"]:
-    """The share of right words among the candidates of each word's kinds."""
-    kind, n_kinds = torch.zeros_like(kinds[0]), 1
-    for number in kinds if kind.numel() else ():
-        low, high = (int(end) for end in number.aminmax())
-        kind, n_kinds = kind * (high - low + 1) + number - low, n_kinds * (high - low + 1)
+    """The share of right words among the candidates of each word's bin."""
+    low, high = (int(end) for end in bins.aminmax()) if bins.numel() else (0, 0)
+    kind, n_kinds = bins - low, high - low + 1
     of_kind = torch.zeros(2, len(kind), n_kinds, device=kind.device)
     for count, mask in zip(of_kind, (right & candidates, candidates), strict=True):
         count.scatter_add_(1, kind, mask.float())
@@ -359,7 +389,7 @@ class Selections(Readings):
         values, weights, *null = (torch.cat(parts, -1) for parts in zip(*sums, strict=True))
         self.add_sums(sink, choices.batch.groups, values, weights, null)
         if self.records is not None and sink == "kept" and not self.records.full:
-            self.records.add(choices.beside_rules(self.records.rules))
+            self.records.add(choices.beside_rules(self.records.rules), items.words_of_kinds(len(self.records.measures)))
 
 
 class PairScorer(Selections):

@@ -1,0 +1,128 @@
+"""Would a head be found where the tables say that it would be? Planted choices go through the rules' own tables.
+
+    python -m benchmarks.power                        # tales, and EWT's sentences where they are beside the checkout
+    python -m benchmarks.power --corpora stories:100 --plants 50
+
+Of every relation that a corpus can tell anything of, plants are made at the level of choices: right in a share of the
+hard items (where the strictest rule errs), and on the others
+
+    rule        they make the rule's choice, and on easy items too
+    random      they go to the word of a rule that is drawn, on easy items as often
+    clustered   as `rule`, but the share differs from document to document (beta, correlation 0.05 within one)
+
+Each plant joins the real heads by itself: rules are chosen on one half, the rest is tested on the other, and the false
+discovery rate is over all real cells and the plant. Prints one JSON line a corpus and kind of error: how many relations
+can tell, at which mean strength, and in which share of plants a head is found at that strength, 0.1 below and above it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from analyses.corpora.corpus import read
+from analyses.measures.head_tables import Heads
+from analyses.part_of_speech import Collector
+from analyses.reading.windows import Reading
+from analyses.scoring.collectors import read as read_all
+from analyses.scoring.rules import Outcomes, Records, rules_table, tests
+from benchmarks.console import arguments, machine, show
+from interp.patterns import N_GROUPS
+from models import load
+
+EWT = "../shared/data/ud-ewt"
+CORPORA = ("stories:50", "stories:100", "stories:400", f"{EWT}:500", f"{EWT}:2000")
+ERRORS = ("rule", "random", "clustered")
+PLANTS, CORRELATION = 200, 0.05
+
+
+def planted(items: Outcomes, best: int, strength: float, errors: str, rng: np.random.Generator, n: int) -> Outcomes:
+    """The items with the choices of `n` plants in place of those of heads."""
+    shape, rows = (len(items.groups), n), np.arange(len(items.groups))[:, None]
+    share = np.full(shape, strength)
+    if errors == "clustered" and 0 < strength < 1:
+        all_in_all = 1 / CORRELATION - 1
+        share = rng.beta(strength * all_in_all, (1 - strength) * all_in_all, (N_GROUPS, n))[items.groups]
+    random = errors == "random"
+    rule = rng.integers(items.rules.shape[1], size=shape) if random else np.full(shape, best)
+    right = (rng.random(shape) < share) & (random | ~items.sought[:, [best]])
+    words, kinds = (
+        np.where(right, sought[:, None], of_rules[rows, rule])
+        for sought, of_rules in ((items.target, items.rules), (items.target_kind, items.rule_kinds))
+    )
+    hits = np.where(right, items.first[:, None], items.hits[rows, rule])
+    return replace(items, words=words, right=hits, kinds=kinds, mass=np.ones(shape, dtype=np.float16))
+
+
+def strictest(items: Outcomes) -> int:
+    """The rule that is right most often on the half that chooses."""
+    return int(items.subset(items.groups % 2 == 0).sought.mean(0).argmax())
+
+
+def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, seed: int) -> float:
+    """Of the heads whose choices of one measure these are, the share that is found beside all real ones."""
+    plants = Records(Heads("decoder", 1, items.words.shape[1]), [records.measures[number]], (), records.itself)
+    plants.rules, plants.names, plants.ends = records.rules, records.names, records.ends
+    plants.parts, plants.kinds = [Outcomes(*map(torch.from_numpy, vars(items).values()))], records.kinds[:, :, [number]]
+    plants.parts[0].measure[:] = 0
+    plants.unseen[:] = 0
+    ((table, _),) = plants.rows(seed)
+    seen = 0
+    for _, row in table.iterrows():
+        both = pd.concat([real, row.to_frame().T], ignore_index=True)
+        verdicts = tests(both)
+        seen += bool(verdicts["beats"][-1] or verdicts["beyond"][-1])
+    return seen / len(table)
+
+
+def corpus_rows(corpus: str, plants: int, strengths: Sequence[float], seed: int) -> Iterator[dict[str, object]]:
+    """The rows of one corpus."""
+    model = load("default")
+    collector = Collector(model, transposed=False)
+    spec, _, limit = corpus.partition(":") if corpus.startswith("..") else (corpus, "", "")
+    read_all(Reading(model, read(spec, int(limit) if limit else None)), [collector])
+    records = collector.records
+    assert records is not None
+    judged = rules_table([records], "part-of-speech", corpus, seed=seed)
+    real = pd.concat([rows for rows, _ in records.rows(seed)], ignore_index=True).reindex(columns=judged.columns)
+    told = judged.dropna(subset="detectable").groupby("measure")["detectable"].first()
+    joined, names = Outcomes.joined(records.parts), [measure.name for measure in records.measures]
+    for errors in ERRORS:
+        rng, shares = np.random.default_rng(seed), {}
+        for measure, strength in told.items():
+            number = names.index(str(measure))
+            items = joined.subset(joined.measure == number)
+            best = strictest(items)
+            for off in (0.0, *strengths):
+                choices = planted(items, best, min(max(strength + off, 0.0), 1.0), errors, rng, plants)
+                shares.setdefault(off, []).append(found(records, number, choices, real, seed))
+        at = {
+            f"found at {off:+.1f}" if off else "found": round(float(np.mean(each)), 3) for off, each in shares.items()
+        }
+        yield {
+            "name": corpus,
+            "errors": errors,
+            "can tell": len(told),
+            "of": len(names),
+            "strength": round(told.mean(), 3),
+            **at,
+        }
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = arguments(__doc__)
+    parser.add_argument("--corpora", nargs="+", default=CORPORA)
+    parser.add_argument("--plants", type=int, default=PLANTS)
+    parser.add_argument("--strengths", nargs="*", type=float, default=[-0.1, 0.1], help="off what is detectable")
+    options = parser.parse_args()
+    machine("numpy", plants=options.plants)
+    for corpus in options.corpora:
+        for row in corpus_rows(corpus, options.plants, options.strengths, 0):
+            show(**row)
+
+
+if __name__ == "__main__":
+    main()
