@@ -27,7 +27,7 @@ from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
-from analyses.scoring.rules import BEATS, plain_name
+from analyses.scoring.rules import BEATS, STRATUM, plain_name
 from analyses.wording.head_names import HEAD
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
@@ -220,6 +220,10 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     has_name = beaten & rows["label"].notna().to_numpy()
     labels = rows.loc[~plain | has_name].sort_values("gain", ascending=False, kind="stable")
     labels = labels.drop_duplicates([*HEAD, "behaviour", "label"])
+    whole = labels.assign(label=labels["label"].astype(str).str.split(STRATUM).str[0])
+    is_wide = whole["label"] == labels["label"]  # what a head does in all cases it does in each stratum
+    wide = pd.MultiIndex.from_frame(whole.loc[is_wide, [*HEAD, "label"]])
+    labels = labels.loc[is_wide | ~pd.MultiIndex.from_frame(whole[[*HEAD, "label"]]).isin(wide)]
     labels = labels.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *HEAD, "label"], ignore_index=True)
     return labels, int((beaten & ~has_name).sum())
 

@@ -4,7 +4,7 @@ Relations, a user's pairs and antecedents go through this one scorer, with their
 highest choice is searched once for all items that it asks.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +29,7 @@ from interp.patterns import nulls, selection
 from interp.patterns.rows import SINKS, Sink
 from interp.tokens import NO_WORD
 
+_NO_HEAD = 1 << 30
 _TAGS = {tag: number for number, tag in enumerate(DECLARED["tags"]["universal"].split())}
 
 
@@ -140,21 +141,53 @@ class Items:
         numbers, foreign = _TAGS, len(_TAGS)
         return numbers, self.batch.by_word(lambda text: [numbers.get(tag, foreign) for tag in text.tags or ()])
 
-    def nearest(self, tags: Sequence[str], *, backward: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
-        """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
-        word, (numbers, of_words) = self.words, self.tags
-        n_words = len(word)
+    def nearest(
+        self,
+        tags: Sequence[str],
+        *,
+        backward: bool,
+        last_of_run: bool = False,
+        start: Int[Tensor, " item"] | None = None,
+    ) -> Int[Tensor, " item"]:
+        """The nearest shown word of some tags on one side of each query, or of `start`, or that ends a run there; -1
+        where there is none."""
+        numbers, of_words = self.tags
         numbers_of_tags = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
-        has_tag = torch.isin(of_words, numbers_of_tags) & (self.batch.pieces > 0)
+        has_tag = torch.isin(of_words, numbers_of_tags)
         if last_of_run:
             has_tag = has_tag & ~torch.cat([has_tag[:, 1:], torch.zeros_like(has_tag[:, :1])], 1)
+        return self._nearest(has_tag, self.query if start is None else start, backward=backward)
+
+    def subject_before(self) -> Int[Tensor, " item"]:
+        """The nearest subject of a word before the query, so not the query's own; -1 where there is none."""
+
+        def heads(text: AnnotatedText) -> list[int]:
+            subjects = (name.startswith("nsubj") for name in text.relations or ())
+            return [head if subject else _NO_HEAD for head, subject in zip(text.heads or (), subjects, strict=False)]
+
+        of_words = self.batch.by_word(heads, are_words=True).masked_fill(self.batch.pieces == 0, _NO_HEAD)
+        before = (of_words[self.prompt] < self.query[:, None]) & (self.words < self.query[:, None])
+        return torch.where(before, self.words, -1).max(1).values
+
+    def first(self, tags: Sequence[str]) -> Int[Tensor, " item"]:
+        """The first word of some tags in the query's sentence, before the query; -1 where there is none."""
+        starts = self.batch.by_word(sentence_starts, are_words=True)[self.prompt, self.query].clamp(min=0)
+        words = self.nearest(tags, backward=False, start=starts - 1)
+        return torch.where(words < self.query, words, -1)
+
+    def _nearest(
+        self, has_tag: Bool[Tensor, "prompt word"], start: Int[Tensor, " item"], *, backward: bool
+    ) -> Int[Tensor, " item"]:
+        word, n_words = self.words, len(self.words)
+        has_tag = has_tag & (self.batch.pieces > 0)
         none = torch.full_like(word[:1], -1 if backward else n_words).expand(len(has_tag), 1)
         columns = torch.where(has_tag, word, none)
         if backward:
-            nearest = torch.cat([none, columns.cummax(1).values[:, :-1]], 1)
+            nearest = torch.cat([none, columns.cummax(1).values], 1)  # of word - 1 and before it
+            words = nearest[self.prompt, start.clamp(min=0)]
         else:
-            nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
-        words = nearest[self.prompt, self.query]
+            nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1), none], 1)
+            words = nearest[self.prompt, start + 1]
         return torch.where(words < n_words, words, -1)
 
 
@@ -177,6 +210,12 @@ def turned(batch: Batch) -> Batch:
     pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
     rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
     return replace(batch, attention=_Columns(batch.pattern, pieces=pieces), rows=rows)
+
+
+def sentence_starts(text: AnnotatedText) -> list[int]:
+    """For each word the first word of its sentence."""
+    starts = text.sentence_starts
+    return [starts[bisect_right(starts, word) - 1] if starts else 0 for word in range(len(text.words))]
 
 
 def lookup(mask: Bool[Tensor, "item word"], words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
@@ -350,7 +389,8 @@ def _rate(
 class Selections(Readings):
     """How often the word that is chosen is a right one, beside the same of rivals; `records` keep what is chosen.
 
-    With `masses` the second half of the measures is the share of the candidates' attention that is on right ones.
+    The last `masses` of the measures, of the same items as the first, are the share of the candidates' attention that
+    is on right ones.
     """
 
     def __init__(
@@ -358,7 +398,7 @@ class Selections(Readings):
         heads: Heads,
         measures: Sequence[Measure],
         *,
-        masses: bool = False,
+        masses: int = 0,
         records: Records | None = None,
         sinks: Sequence[Sinks] = SINKS,
     ):
@@ -380,12 +420,11 @@ class Selections(Readings):
             scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
             share, any_mass = selection.share(scores, *masks)
             values.append((share, counted * any_mass, *nulls.share(scores, *masks, items.bins)))
-        n_columns, sums = len(self.measures) // len(values), []
-        for value, weight, mean, variance in values:
+        n_columns, sums = len(self.measures) - self.masses, []
+        for (value, weight, mean, variance), count in zip(values, (n_columns, self.masses), strict=False):
             sums_of_both = torch.cat([value * weight, rivals * everywhere], 1), torch.cat([weight, everywhere], 1)
-            sums.append(
-                [items.by_prompt(part, n_columns) for part in (*sums_of_both, mean * weight, variance * weight)]
-            )
+            parts = (*sums_of_both, mean * weight, variance * weight)
+            sums.append([items.by_prompt(part, n_columns)[..., :count] for part in parts])
         values, weights, *null = (torch.cat(parts, -1) for parts in zip(*sums, strict=True))
         self.add_sums(sink, choices.batch.groups, values, weights, null)
         if self.records is not None and sink == "kept" and not self.records.full:
@@ -393,7 +432,8 @@ class Selections(Readings):
 
 
 class PairScorer(Selections):
-    """Scores pairs of words; `received` asks of a word that is sought who looks at it."""
+    """Scores pairs of words; `received` asks of a word that is sought who looks at it,
+    `predicting` asks in the row before the word that asks."""
 
     def __init__(
         self,
@@ -405,11 +445,12 @@ class PairScorer(Selections):
         unseen: str = "",
         records: Records | None = None,
         received: bool = False,
+        predicting: bool = False,
     ):
         """Start from nothing; `counts` of the pairs whose second word is not visible goes by the name of `unseen`."""
         super().__init__(heads, measures, records=records, sinks=SINKS[:1] if received else SINKS)
         self.causal, self.pairs, self.counts, self.unseen = heads.causal, by_text(pairs), counts, unseen
-        self.received = received
+        self.received, self.predicting = received, predicting
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -420,6 +461,6 @@ class PairScorer(Selections):
         if self.records is not None and not self.records.full:
             self.records.unseen += n_unseen
         if len(items):
-            choices = Choices(items)
+            choices = Choices(items, predicting=self.predicting)
             for sink in self.sinks:
                 self.add_choices(choices, sink)

@@ -45,6 +45,7 @@ FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer t
 PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule surely predicts to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
+STRATUM = "@"  # before the stratum in a measure's name
 OTHERS, ANY_WORD = "words of other tags", "any->"  # `any->NOUN` is the rule of a head that likes nouns whoever asks
 LIKED = 0.5  # of what a lift has beyond 1: a head of which words of other tags have so much likes a tag whoever asks
 CAPACITY = 200_000  # items whose choices are kept: a few bytes a head each
@@ -89,6 +90,22 @@ NEAREST = (
     *(nearest(tags, backward=False, last_of_run=True) for tags in (("NOUN",), ("NOUN", "PROPN"), ("VERB", "AUX"))),
 )
 """Rules that look at the nearest word of a class on one side."""
+_NOUNS = ("NOUN", "PROPN", "PRON")
+LADDER = (
+    Rival("first noun of the sentence", lambda items: items.first(_NOUNS)),
+    Rival("second-last noun", lambda items: _noun_before(items, _noun_before(items))),
+    Rival("noun before the last preposition", lambda items: _noun_before(items, items.nearest(["ADP"], backward=True))),
+    Rival("subject of the clause before", lambda items: items.subject_before()),
+)
+"""Rules that find many subjects over what stands between."""
+BACKWARD = tuple(rule for rule in NEAREST if rule.name.startswith("last"))
+"""What is known before the next word is."""
+
+
+def _noun_before(items: Any, start: Array | None = None) -> Array:
+    return items.nearest(_NOUNS, backward=True, start=start)
+
+
 RELATIONS = tuple(DECLARED["tags"]["relations"].split())
 """The relations of Universal Dependencies that are asked of every text."""
 WAYS = ("dependent->head", "head->dependent")
@@ -331,11 +348,13 @@ def rules_table(
         return pd.DataFrame(columns=RULE_COLUMNS)
     table = pd.concat(tables, ignore_index=True).reindex(columns=RULE_COLUMNS)
     table = table.assign(**tests(table))
-    of_tags = table["rival"] == OTHERS
-    enough = (table["hard_items"] >= FEWEST_ITEMS) & (table["hard_documents"] >= FEWEST_DOCUMENTS) & ~of_tags
-    cuts = [bar(table.loc[~of_tags, name].dropna().to_numpy(), DISCOVERY) for name in ("p_both", "p_beyond")]
+    of_tags, of_words = table["rival"] == OTHERS, sum(len(rows) for rows, _ in measured)
+    many = table["hard_items"] >= FEWEST_ITEMS, table["hard_documents"] >= FEWEST_DOCUMENTS
+    p = [table.loc[~of_tags, name].dropna().to_numpy(dtype=float) for name in ("p_both", "p_beyond")]
+    cuts = bar(p[0], DISCOVERY), bar(p[1], DISCOVERY)
     strengths = [np.full(len(rows), items.detectable(*cuts, seed)) for rows, items in measured]
-    detectable = np.where(enough, np.concatenate([*strengths, np.full(int(of_tags.sum()), np.nan)]), np.nan)
+    strengths.append(np.full(len(table) - of_words, np.nan))
+    detectable = np.where(many[0] & many[1], np.concatenate(strengths), np.nan)
     near = np.where(of_tags, NOTABLE, np.minimum(NOTABLE, table["headroom"].astype(float) / 2))
     low, high = (table[f"margin_{end}"].fillna(table[f"ci_{end}"]).to_numpy(dtype=float) for end in ("low", "high"))
     cannot = np.where(of_tags, table["q"].isna(), np.isnan(detectable))
@@ -345,6 +364,7 @@ def rules_table(
     shared &= table[["value", "rival_value"]].min(axis=1) >= 1 + NOTABLE
     likes = np.where(shared & (verdict != BEATS), ANY_WORD + table["measure"].str.rpartition(">")[2], NO_RULE)
     is_more = np.isin(verdict, [BEATS, BEYOND]) | np.isnan(detectable)
+    is_more |= table["measure"].str.contains(STRATUM, regex=False)  # a rule that names a head names all of its choices
     follows = table["rule"].where(~is_more | table["rule"].isin([RELATION, ANTECEDENT]), NO_RULE)
     rule = follows.where(~of_tags, pd.Series(likes, table.index))
     table = table.assign(behaviour=behaviour, corpus=corpus, detectable=detectable, verdict=verdict, rule=rule)
