@@ -24,6 +24,7 @@ from analyses.scoring.rules import (
     BEATS,
     CANNOT_TELL,
     EQUIVALENT,
+    LADDER,
     NEAREST,
     NO_RULE,
     OFFSETS,
@@ -192,7 +193,10 @@ def test_no_figure_of_a_report_or_the_documentation_has_its_title_or_caption_for
 
 
 ALL_MEASURES = [each for behaviour in (*OURS.values(), *ACROSS.values()) for each in behaviour.measures]
-RULES = [plain_name(name) for name in (*(rule.name for rule in (*OFFSETS, *NEAREST)), f"{ANY_WORD}NOUN", "same gender")]
+RULES = [
+    plain_name(name)
+    for name in (*(rule.name for rule in (*OFFSETS, *NEAREST, *LADDER)), f"{ANY_WORD}NOUN", "same gender")
+]
 NAMES = {*filter(None, [*RULES, *(name for each in ALL_MEASURES for name in (each.name, each.called))])}
 
 

@@ -46,7 +46,7 @@ def test_labels_have_words_and_are_strings_again(label, short, said):
 
 def test_every_label_that_a_head_can_have_is_in_words():
     called = [measure.called for behaviour in OURS.values() for measure in behaviour.measures if measure.called]
-    rules = [f"rule:{rule.name}" for rule in (*NEAREST, *OFFSETS, *OF_ANTECEDENTS, *PREDICTING_RIVALS)]
+    rules = [f"rule:{rule.name}" for rule in (*NEAREST, *LADDER, *OFFSETS, *OF_ANTECEDENTS, *PREDICTING_RIVALS)]
     for label in [*called, *rules, *(f"rule:any->{key}" for _, key in TAG_PAIRS)]:
         said = plain_words.worded(label, vocabulary(OURS)).said
         assert "->" not in said
