@@ -27,7 +27,8 @@ from analyses.measures.head_tables import Heads
 from analyses.part_of_speech import Collector
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import read as read_all
-from analyses.scoring.rules import Outcomes, Records, rules_table, tests
+from analyses.scoring.outcomes import Outcomes
+from analyses.scoring.rules import Records, rules_table, tests
 from benchmarks.console import arguments, machine, show
 from interp.patterns import N_GROUPS
 from models import load

@@ -23,7 +23,8 @@ from analyses.measures.head_tables import Heads
 from analyses.reading.inputs import Attended
 from analyses.reading.windows import Batch, by_text
 from analyses.scoring.collectors import Readings, Sinks
-from analyses.scoring.rules import N_KINDS, NO_CHOICE, NO_WORD_FOR_IT, Outcomes, Pair, Records
+from analyses.scoring.outcomes import N_KINDS, NO_CHOICE, NO_WORD_FOR_IT, Outcomes
+from analyses.scoring.rules import Pair, Records
 from interp.annotation import AnnotatedText
 from interp.patterns import nulls, selection
 from interp.patterns.rows import SINKS, Sink

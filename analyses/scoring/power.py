@@ -7,16 +7,13 @@ such heads, and others, in whole tables.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
 
 from analyses.measures.findings import NOTABLE
+from analyses.scoring.outcomes import Outcomes
 from interp.statistics import Estimate, estimate
-
-if TYPE_CHECKING:
-    from analyses.scoring.rules import Outcomes
 
 PLANTS = 200
 POWER = 0.8  # of planted heads that are found where a head is called detectable
@@ -47,7 +44,7 @@ class HardItems:
     easy_excess: np.ndarray  # group: of the rule's choices on all others
 
     @staticmethod
-    def of(items: "Outcomes", best: int, second: int, rates: np.ndarray) -> "HardItems":
+    def of(items: Outcomes, best: int, second: int, rates: np.ndarray) -> "HardItems":
         """What is hard for the rule `best`; `rates` are by kind of word."""
         hard, one = ~items.sought[:, best], np.ones(len(items.groups))
         excess = np.stack([items.hits[:, best], items.first]) - rates[[items.rule_kinds[:, best], items.target_kind]]

@@ -16,21 +16,19 @@ from analyses.reading.examples import Head, word_patterns
 from analyses.reading.windows import Reading, Window
 from analyses.scoring.choices import Items
 from analyses.scoring.collectors import measured
+from analyses.scoring.outcomes import N_KINDS, NO_CHOICE, Outcomes
 from analyses.scoring.rules import (
     BEATS,
     BEYOND,
     CANNOT_TELL,
     CLASSES,
     EQUIVALENT,
-    N_KINDS,
     NEAREST,
-    NO_CHOICE,
     NO_RULE,
     OFFSETS,
     OTHERS,
     RELATION,
     WORSE,
-    Outcomes,
     Records,
     edges,
     rules_table,

@@ -8,7 +8,8 @@ from analyses.part_of_speech import BEHAVIOUR
 from analyses.reading.windows import Reading
 from analyses.scoring.antecedents import antecedent_items
 from analyses.scoring.choices import Choices, Items
-from analyses.scoring.rules import LADDER, N_KINDS
+from analyses.scoring.outcomes import N_KINDS
+from analyses.scoring.rules import LADDER
 from analyses.scoring.strata import PREDICTED, of_pair, of_pronoun, predicted
 from interp.annotation import AnnotatedText, Attributes, Mention
 from models.planted import Planted, noise
