@@ -2,6 +2,7 @@
 
     python -m benchmarks.power                        # tales, and EWT's sentences where they are beside the checkout
     python -m benchmarks.power --corpora stories:100 --plants 50
+    python -m benchmarks.power --figure power.png
 
 Of every relation that a corpus can tell anything of, plants are made at the level of choices: right in a share of the
 hard items (where the strictest rule errs), and on the others
@@ -15,8 +16,9 @@ discovery rate is over all real cells and the plant. Prints one JSON line a corp
 can tell, at which mean strength, and in which share of plants a head is found at that strength, 0.1 below and above it.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,7 +31,7 @@ from analyses.reading.windows import Reading
 from analyses.scoring.collectors import read as read_all
 from analyses.scoring.outcomes import Outcomes
 from analyses.scoring.rules import Records, rules_table, tests
-from benchmarks.console import arguments, machine, show
+from benchmarks.console import arguments, curves, machine, show
 from interp.patterns import N_GROUPS
 from models import load
 
@@ -37,6 +39,7 @@ EWT = "../shared/data/ud-ewt"
 CORPORA = ("stories:50", "stories:100", "stories:400", f"{EWT}:500", f"{EWT}:2000")
 ERRORS = ("rule", "random", "clustered")
 PLANTS, CORRELATION = 200, 0.05
+GRID = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def planted(items: Outcomes, best: int, strength: float, errors: str, rng: np.random.Generator, n: int) -> Outcomes:
@@ -78,38 +81,52 @@ def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, se
     return seen / len(table)
 
 
-def corpus_rows(corpus: str, plants: int, strengths: Sequence[float], seed: int) -> Iterator[dict[str, object]]:
-    """The rows of one corpus."""
-    model = load("default")
-    collector = Collector(model, transposed=False)
-    spec, _, limit = corpus.partition(":") if corpus.startswith("..") else (corpus, "", "")
-    read_all(Reading(model, read(spec, int(limit) if limit else None)), [collector])
-    records = collector.records
-    assert records is not None
-    judged = rules_table([records], "part-of-speech", corpus, seed=seed)
-    real = pd.concat([rows for rows, _ in records.rows(seed)], ignore_index=True).reindex(columns=judged.columns)
-    told = judged.dropna(subset="detectable").groupby("measure")["detectable"].first()
-    joined, names = Outcomes.joined(records.parts), [measure.name for measure in records.measures]
-    for errors in ERRORS:
-        rng, shares = np.random.default_rng(seed), {}
-        for measure, strength in told.items():
-            number = names.index(str(measure))
+@dataclass(frozen=True)
+class Bench:
+    """The real heads of one corpus, and the relations of which it can tell anything, with what is detectable there."""
+
+    records: Records
+    real: pd.DataFrame
+    detectable: Mapping[int, float]  # by number of the measure
+
+    @staticmethod
+    def of(corpus: str, seed: int) -> "Bench":
+        """The default model read on a corpus: `stories:N`, or a directory and how many texts of it."""
+        model = load("default")
+        collector = Collector(model, transposed=False)
+        spec, _, limit = corpus.rpartition(":") if corpus.startswith("..") else (corpus, "", "")
+        read_all(Reading(model, read(spec, int(limit) if limit else None)), [collector])
+        records = collector.records
+        assert records is not None
+        judged = rules_table([records], "part-of-speech", corpus, seed=seed)
+        real = pd.concat([rows for rows, _ in records.rows(seed)], ignore_index=True).reindex(columns=judged.columns)
+        by_name = judged.dropna(subset="detectable").groupby("measure")["detectable"].first().to_dict()
+        numbers = {measure.name: number for number, measure in enumerate(records.measures)}
+        return Bench(records, real, {numbers[name]: strength for name, strength in by_name.items()})
+
+    def found(self, strengths: Mapping[int, float], errors: str, plants: int, seed: int) -> float:
+        """The share of plants that is found, over relations, each at its strength."""
+        joined, rng = Outcomes.joined(self.records.parts), np.random.default_rng(seed)
+        shares = []
+        for number, strength in strengths.items():
             items = joined.subset(joined.measure == number)
-            best = strictest(items)
-            for off in (0.0, *strengths):
-                choices = planted(items, best, min(max(strength + off, 0.0), 1.0), errors, rng, plants)
-                shares.setdefault(off, []).append(found(records, number, choices, real, seed))
-        at = {
-            f"found at {off:+.1f}" if off else "found": round(float(np.mean(each)), 3) for off, each in shares.items()
+            choices = planted(items, strictest(items), min(max(strength, 0.0), 1.0), errors, rng, plants)
+            shares.append(found(self.records, number, choices, self.real, seed))
+        return round(float(np.mean(shares)), 3)
+
+
+def draw(benches: Mapping[str, Bench], file: Path, plants: int) -> None:
+    """The share that is found against the strength, a panel a corpus that can tell anything."""
+    panels = []
+    for corpus, bench in benches.items():
+        lines = {
+            errors: [bench.found(dict.fromkeys(bench.detectable, at), errors, plants, 0) for at in GRID]
+            for errors in ERRORS
         }
-        yield {
-            "name": corpus,
-            "errors": errors,
-            "can tell": len(told),
-            "of": len(names),
-            "strength": round(told.mean(), 3),
-            **at,
-        }
+        title = f"{corpus.rpartition('/')[2]}: {len(bench.detectable)} of {len(bench.records.measures)} can tell"
+        panels.append((title, "share of hard items in which it is right", GRID, lines))
+    styles = {"rule": "INK", "random": "GREY", "clustered": "INK --"}
+    curves("How often is a planted head found?", panels, styles, file, unit="share found", scale="linear")
 
 
 def main() -> None:
@@ -117,12 +134,24 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--corpora", nargs="+", default=CORPORA)
     parser.add_argument("--plants", type=int, default=PLANTS)
-    parser.add_argument("--strengths", nargs="*", type=float, default=[-0.1, 0.1], help="off what is detectable")
+    parser.add_argument("--figure", type=Path, help="draw the share that is found against strength, with fewer plants")
     options = parser.parse_args()
     machine("numpy", plants=options.plants)
-    for corpus in options.corpora:
-        for row in corpus_rows(corpus, options.plants, options.strengths, 0):
-            show(**row)
+    benches = {corpus: Bench.of(corpus, 0) for corpus in options.corpora}
+    able = {corpus: bench for corpus, bench in benches.items() if bench.detectable}
+    for corpus, bench in benches.items():
+        told = {"name": corpus, "can tell": len(bench.detectable), "of": len(bench.records.measures)}
+        for errors in ERRORS if corpus in able else ():
+            shares = {}
+            for name, off in (("found", 0.0), ("0.1 below", -0.1), ("0.1 above", 0.1)):
+                strengths = {number: strength + off for number, strength in bench.detectable.items()}
+                shares[name] = bench.found(strengths, errors, options.plants, 0)
+            mean = round(float(np.mean([*bench.detectable.values()])), 3)
+            show(**told, errors=errors, strength=mean, **shares)
+        if corpus not in able:
+            show(**told)
+    if options.figure:
+        draw(able, options.figure, max(options.plants // 5, 1))
 
 
 if __name__ == "__main__":
