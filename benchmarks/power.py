@@ -12,8 +12,10 @@ hard items (where the strictest rule errs), and on the others
     clustered   as `rule`, but the share differs from document to document (beta, correlation 0.05 within one)
 
 Each plant joins the real heads by itself: rules are chosen on one half, the rest is tested on the other, and the false
-discovery rate is over all real cells and the plant. Prints one JSON line a corpus and kind of error: how many relations
-can tell, at which mean strength, and in which share of plants a head is found at that strength, 0.1 below and above it.
+discovery rate is over all real cells and the plant. A head that is right in every item is planted in all measures at
+once: its verdicts, and the rules that it is called by. Prints one JSON line a corpus and kind of error: how many
+relations can tell, at which mean strength, and in which share of plants a head is found at that strength, 0.1 below and
+above it.
 """
 
 from collections.abc import Mapping
@@ -39,19 +41,22 @@ EWT = "../shared/data/ud-ewt"
 CORPORA = ("stories:50", "stories:100", "stories:400", f"{EWT}:500", f"{EWT}:2000")
 ERRORS = ("rule", "random", "clustered")
 PLANTS, CORRELATION = 200, 0.05
+_OF_HEADS = ("words", "right", "mass", "kinds")  # fields with a column a head
 GRID = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-def planted(items: Outcomes, best: int, strength: float, errors: str, rng: np.random.Generator, n: int) -> Outcomes:
-    """The items with the choices of `n` plants in place of those of heads."""
+def planted(
+    items: Outcomes, best: np.ndarray, strength: float, errors: str, rng: np.random.Generator, n: int
+) -> Outcomes:
+    """The items with the choices of `n` plants in place of those of heads; `best` is each item's strictest rule."""
     shape, rows = (len(items.groups), n), np.arange(len(items.groups))[:, None]
     share = np.full(shape, strength)
     if errors == "clustered" and 0 < strength < 1:
         all_in_all = 1 / CORRELATION - 1
         share = rng.beta(strength * all_in_all, (1 - strength) * all_in_all, (N_GROUPS, n))[items.groups]
     random = errors == "random"
-    rule = rng.integers(items.rules.shape[1], size=shape) if random else np.full(shape, best)
-    right = (rng.random(shape) < share) & (random | ~items.sought[:, [best]])
+    rule = rng.integers(items.rules.shape[1], size=shape) if random else np.broadcast_to(best[:, None], shape)
+    right = (rng.random(shape) < share) & (random | ~items.sought[rows, best[:, None]])
     words, kinds = (
         np.where(right, sought[:, None], of_rules[rows, rule])
         for sought, of_rules in ((items.target, items.rules), (items.target_kind, items.rule_kinds))
@@ -60,9 +65,13 @@ def planted(items: Outcomes, best: int, strength: float, errors: str, rng: np.ra
     return replace(items, words=words, right=hits, kinds=kinds, mass=np.ones(shape, dtype=np.float16))
 
 
-def strictest(items: Outcomes) -> int:
-    """The rule that is right most often on the half that chooses."""
-    return int(items.subset(items.groups % 2 == 0).sought.mean(0).argmax())
+def strictest(items: Outcomes) -> np.ndarray:
+    """For each item the rule that is right most often of its measure, on the half that chooses."""
+    best = np.zeros(len(items.groups), dtype=int)
+    for number in np.unique(items.measure):
+        chooses = (items.measure == number) & (items.groups % 2 == 0)
+        best[items.measure == number] = items.sought[chooses].mean(0).argmax() if chooses.any() else 0
+    return best
 
 
 def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, seed: int) -> float:
@@ -103,6 +112,20 @@ class Bench:
         by_name = judged.dropna(subset="detectable").groupby("measure")["detectable"].first().to_dict()
         numbers = {measure.name: number for number, measure in enumerate(records.measures)}
         return Bench(records, real, {numbers[name]: strength for name, strength in by_name.items()})
+
+    def perfect(self, seed: int) -> pd.DataFrame:
+        """The rows of `tables/rules` of a head that is right in every item of every measure, beside the real heads."""
+        joined = Outcomes.joined(self.records.parts)
+        plant = planted(joined, strictest(joined), 1.0, "rule", np.random.default_rng(seed), 1)
+        columns = {name: np.concatenate([getattr(joined, name), getattr(plant, name)], 1) for name in _OF_HEADS}
+        everyone = replace(joined, **columns)
+        heads = Heads("decoder", 1, everyone.words.shape[1])
+        records = Records(heads, self.records.measures, (), self.records.itself)
+        records.rules, records.names, records.ends = self.records.rules, self.records.names, self.records.ends
+        records.parts, records.kinds = [Outcomes(*map(torch.from_numpy, vars(everyone).values()))], self.records.kinds
+        records.unseen = self.records.unseen
+        table = rules_table([records], "part-of-speech", "perfect", seed=seed)
+        return table.loc[table["head"] == heads.count - 1]
 
     def found(self, strengths: Mapping[int, float], errors: str, plants: int, seed: int) -> float:
         """The share of plants that is found, over relations, each at its strength."""
@@ -148,8 +171,8 @@ def main() -> None:
                 shares[name] = bench.found(strengths, errors, options.plants, 0)
             mean = round(float(np.mean([*bench.detectable.values()])), 3)
             show(**told, errors=errors, strength=mean, **shares)
-        if corpus not in able:
-            show(**told)
+        perfect = bench.perfect(0)
+        show(**told, perfect=perfect["verdict"].value_counts().to_dict(), rules=sorted({*perfect["rule"]}))
     if options.figure:
         draw(able, options.figure, max(options.plants // 5, 1))
 
