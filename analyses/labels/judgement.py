@@ -305,7 +305,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
             (measure, _rivals(part.heads[1], labels, group, study.seed))
             for group, (measure, _) in zip(of_kind, sets, strict=True)
         ]
-        drops = joint_effects(study, part, [*sets, *rivals])[_LEAST].to_numpy(dtype=float)
+        drops = joint_effects(study, part, [*sets, *rivals], half=1)[_LEAST].to_numpy(dtype=float)
         rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
         for number, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
             rows.loc[group.index, _JOINT] = drops[number]
@@ -315,7 +315,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
                     row: (measure, [rival for rival in heads if rival != head])
                     for row, head in zip(group.index, heads, strict=True)
                 }
-        effects = joint_effects(study, part, [*rest.values()], _REST_DOCUMENTS)
+        effects = joint_effects(study, part, [*rest.values()], 1, _REST_DOCUMENTS)
         rows.loc[[*rest], _REST] = effects[_LEAST[:3]].to_numpy(dtype=float)
     return rows
 
