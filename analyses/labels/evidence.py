@@ -10,6 +10,7 @@ annotation. Models of weights N(0, 0.02²) are a third bar, which hardly anythin
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -190,12 +191,14 @@ def joint_claims(
 ) -> Work | None:
     """Claims of some measures on one half, or on `limit` of its documents, for `knockouts.joint_costs`.
 
-    None where nothing could be knocked out.
+    None where nothing could be knocked out, or nothing is claimed.
     """
     if evidence.effects_left_out or not isinstance(study.model, Transformer) or not names:
         return None
     shards = study.shards_of(evidence.behaviour.name).narrow("together", half, evidence.size, limit, study.seed)
-    return knockouts.claims_on(study.model, names=names, shards=shards, **_texts(study, evidence, half, limit))
+    with suppress(InputError):
+        return knockouts.claims_on(study.model, names=names, shards=shards, **_texts(study, evidence, half, limit))
+    return None
 
 
 def joint_effects(

@@ -22,6 +22,9 @@ from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
+from analyses.labels.sets import SET_COLUMNS
+from analyses.labels.sets import find as find_sets
+from analyses.labels.sets import labels as set_labels
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
@@ -65,6 +68,7 @@ class Labelled:
     left_out: by behaviour, why it could not be labelled, or what of its evidence is missing.
     nameless: how many candidates show a measure, and neither more than the simplest rules nor one of these.
     screened: by behaviour, which effects are estimates, and how many candidates that may have missed.
+    sets: the rows of `tables/sets`, heads that are needed together (`analyses.labels.sets`).
     """
 
     labels: pd.DataFrame
@@ -72,6 +76,7 @@ class Labelled:
     left_out: Mapping[str, str]
     nameless: int = 0
     screened: Mapping[str, Screened] = field(default_factory=dict)
+    sets: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=SET_COLUMNS))
 
 
 def label(
@@ -135,10 +140,14 @@ def label(
     labels, nameless = _judged(_with_rules(pd.concat(possible, ignore_index=True), rules))
     say("hiding keys from all heads of a label", 0)
     labels = _with_all_heads(labels, study, evidence)
+    table = pd.concat(tables, ignore_index=True)
+    sets = find_sets(study, evidence, table, rules)
+    labels = pd.concat([labels, *set_labels(sets, table)], ignore_index=True)
+    labels = labels.sort_values(["behaviour", *HEAD, "label"], ignore_index=True)
     tasks = {measure.called: measure.tasks for each in evidence for measure in each.behaviour.measures}
-    table = pd.concat(tables, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS)
+    table = table.reindex(columns=EVIDENCE_COLUMNS)
     screened = {each.behaviour.name: each.screened for each in evidence if each.screened}
-    return Labelled(_with_tasks(labels, effects, tasks), table, left_out, nameless, screened)
+    return Labelled(_with_tasks(labels, effects, tasks), table, left_out, nameless, screened, sets)
 
 
 def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:

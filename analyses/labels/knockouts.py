@@ -167,8 +167,8 @@ def joint_costs(
     counted = None if part is None else work.of_jobs("part") == part
     costs = hiding.costs_of(work, drops, counted, _ALL_KINDS)
     column, numbers = [columns[name] for name, _ in heads], [iter(range(len(heads))) for _ in columns]
-    number = [next(numbers[each]) for each in column]
-    picked = {kind: Sums(*(part[:, number, column][:, None] for part in sums)) for kind, sums in costs.items()}
+    index = slice(None), np.array([next(numbers[each]) for each in column], dtype=int), np.array(column, dtype=int)
+    picked = {kind: Sums(*(part[index][:, None] for part in sums)) for kind, sums in costs.items()}
     return JointCosts(replace(work, measures=[work.measures[each] for each in column]), picked)
 
 

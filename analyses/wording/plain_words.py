@@ -15,6 +15,7 @@ TEXTS: Mapping[str, str] = WORDS["texts"]
 TAGS: Mapping[str, str] = WORDS["tags"]
 RELATIONS: Mapping[str, Sequence[str]] = WORDS["relations"]
 """Dependent and head of each relation that is asked of every text."""
+SET = "set:"  # begins the label of heads that are needed together
 NAMED = " (a name or noun)"  # what stands nearest of it
 
 
@@ -85,6 +86,8 @@ class Label(NamedTuple):
         3 what only the words' content tells, a relation, a reference or a copy; 2 a pair of tags; 1 a class of words,
         whoever asks; 0 a distance; -1 the first position.
         """
+        if self.kind == "set":
+            return Label.parse(self.name).rung
         if self.kind == "rule":
             return 0 if self.name.startswith("offset") else 1
         return {"first-token": -1, "any": 1, "tag": 2}.get(self.kind, 0 if self.kind in _NEAR else 3)
@@ -120,6 +123,9 @@ class Label(NamedTuple):
 
 def worded(label: str, vocabulary: Mapping[str, Words]) -> Words:
     """How a label or measure of a table is worded: as its measure says, where that is known."""
+    if label.startswith(SET):
+        words = worded(label.removeprefix(SET), vocabulary)
+        return words._replace(short=f"{words.short}, in a set")
     return vocabulary.get(label) or Label.parse(label).words()
 
 
