@@ -33,6 +33,7 @@ from analyses.scoring.antecedents import (
 from analyses.scoring.choices import Choices, Items, Selections
 from analyses.scoring.collectors import Scoring, measured
 from analyses.scoring.rules import ANTECEDENT, Records, followed
+from analyses.scoring.strata import OF_PRONOUNS, narrowed, of_pronoun
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, TokenBatch
 from interp.patching import Pairs
@@ -65,12 +66,13 @@ def measure(
     return measured(collector, model, corpus, seed=seed, progress=progress).heads
 
 
-def _chain(window: Window, *, named: bool = False, predicting: bool = False) -> Claims:
+def _chain(window: Window, *, named: bool = False, predicting: bool = False, stratum: str = "") -> Claims:
     """From a pronoun's pieces, or from the token before them, to the head words of its chain before it."""
     looks_by_row: Claims = {}
     for item in _visible_items(window, antecedent_items(window.text), Counter()):
         right = [(item.pronoun, word) for word, is_right in zip(item.candidates, item.correct, strict=True) if is_right]
-        claims = pieces_of(window, right) if item.named or not named else {}
+        asked = (item.named or not named) and (not stratum or stratum in of_pronoun(item))
+        claims = pieces_of(window, right) if asked else {}
         looks_by_row |= {min(claims) - 1: claims[min(claims)]} if predicting and claims else claims
     return looks_by_row
 
@@ -97,11 +99,20 @@ def _variants(name: str, rivals: Sequence[Rival], *, label: str | None = None, r
     return [overall, named]
 
 
-MEASURES = (
-    *_variants("antecedent", RIVALS, label="antecedent", recorded="antecedent"),
-    *_variants("antecedent-mass", RIVALS),
-)
-PREDICTING = (*_variants("antecedent-predicting", PREDICTING_RIVALS, label="antecedent-predicting"),)
+def _strata(overall: Measure) -> list[Measure]:
+    """The measure of each stratum of pronouns."""
+    narrow = []
+    for stratum in OF_PRONOUNS:
+        claims = partial(_chain, stratum=stratum, predicting=overall.foretells)
+        narrow.append(narrowed(overall, stratum, claims=claims, binary=True))
+    return narrow
+
+
+_SELECTION = _variants("antecedent", RIVALS, label="antecedent", recorded="antecedent")
+_AHEAD = _variants("antecedent-predicting", PREDICTING_RIVALS, label="antecedent-predicting")
+MEASURES = (*_SELECTION, *_strata(_SELECTION[0]), *_variants("antecedent-mass", RIVALS))
+PREDICTING = (*_AHEAD, *_strata(_AHEAD[0]))
+N_MASSES = 2  # of `MEASURES`, the last
 
 
 class Collector(Scoring):
@@ -129,8 +140,10 @@ class Collector(Scoring):
         self.scorers = []
         for measures in [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]:
             nearest, first, *more_rivals = (rival for rival in measures[0].rivals if rival is not RANDOM)
-            records = Records(self.heads, measures[:2], ([nearest, first], more_rivals), ANTECEDENT) if rules else None
-            self.scorers.append(Selections(self.heads, measures, masses=len(measures) > 2, records=records))
+            n_masses = N_MASSES if measures is MEASURES else 0
+            selected = measures[: len(measures) - n_masses]
+            records = Records(self.heads, selected, ([nearest, first], more_rivals), ANTECEDENT) if rules else None
+            self.scorers.append(Selections(self.heads, measures, masses=n_masses, records=records))
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -189,7 +202,7 @@ def _without_sink(questions: Sequence[_Question]) -> list[_Question]:
 
 
 def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]) -> Items:
-    """The questions of all pronouns, then those whose nearest true antecedent is a name or a noun."""
+    """The questions of all pronouns, of those whose nearest true antecedent is a name or a noun, of each stratum."""
     items, n = [item for _, _, item in questions], len(questions)
     start = np.array([window.start for _, window, _ in questions])
     masks = np.zeros((2, n, batch.pieces.shape[1]), dtype=bool)
@@ -198,13 +211,15 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
         masks[0, row, words], masks[1, row, words] = True, item.correct
     choosers = [rival for rival in rivals if isinstance(rival, Chooser)]
     picks = {rival.name: [item.candidates[rival.choice(item)] for item in items] - start for rival in choosers}
-    order = np.append(np.arange(n), np.flatnonzero([item.named for item in items]))
+    strata = [of_pronoun(item) for item in items]
+    asked = [[True] * n, [item.named for item in items], *([name in each for each in strata] for name in OF_PRONOUNS)]
+    number, order = np.nonzero(np.array(asked))
     prompts, pronouns = [prompt for prompt, _, _ in questions], [item.pronoun for item in items] - start
-    columns = np.array(prompts)[order], pronouns[order], np.arange(len(order)) >= n, *masks[:, order]
+    columns = np.array(prompts)[order], pronouns[order], number, *masks[:, order]
     prompt, query, column, candidates, right = (torch.from_numpy(each).to(batch.device) for each in columns)
     ordered = {name: torch.from_numpy(words[order]).to(batch.device) for name, words in picks.items()}
     by_rule = {**ordered, RANDOM.name: None}
-    return Items(batch, prompt, query, column.long(), candidates, right, by_rule, by_tag=False)
+    return Items(batch, prompt, query, column.long(), candidates, right, by_rule)
 
 
 # The causal test: a person's gender, from the name to the pronoun.

@@ -154,7 +154,8 @@ class Collector(Scoring):
         if measure.pairs is None:
             return _Shares(self.heads, [measure])
         unseen = f"{measure.name}: pairs left out: the word sought is not visible"
-        return PairScorer(self.heads, [measure], pairs_of(measure), self.counts, unseen=unseen)
+        scorer = partial(PairScorer, self.heads, [measure], pairs_of(measure), self.counts)
+        return scorer(unseen=unseen, predicting=measure.foretells)
 
 
 class _Shares(Readings):

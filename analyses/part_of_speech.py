@@ -6,8 +6,10 @@ number of a subject across a distractor to its verb.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import torch
@@ -17,7 +19,19 @@ from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Scoring, measured
-from analyses.scoring.rules import NEAREST, OFFSETS, RELATION, RELATIONS, WAYS, Records, edges, followed
+from analyses.scoring.rules import (
+    BACKWARD,
+    LADDER,
+    NEAREST,
+    OFFSETS,
+    RELATION,
+    RELATIONS,
+    WAYS,
+    Records,
+    edges,
+    followed,
+)
+from analyses.scoring.strata import PREDICTED, in_strata, predicted, strata_of
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.patching import Pairs
@@ -77,6 +91,28 @@ def relation_measure(relation: str, way: str) -> Measure:
     )
 
 
+def predicting_measure(relation: str, way: str) -> Measure:
+    """From the token before a word that a causal model has to choose there, to the word at the relation's other end."""
+    source, target = way.split("->")
+    name = f"relation-predicting:{relation}:{way}"
+
+    def pairs(text: AnnotatedText) -> list[tuple[int, int]]:
+        return [pair[:2] for pair in predicted(text) if PREDICTED[pair[2]] == (relation, way)]
+
+    return Measure(
+        name,
+        f"from the token before the {source} of {relation} to its {target}",
+        pairs=pairs,
+        rivals=OFFSETS[:5],
+        null="same distance",
+        foretells=True,
+        tasks=_AGREEMENT if target == "dependent" or relation == "aux-subject" else (),
+    )
+
+
+_PREDICTING = [predicting_measure(*each) for each in PREDICTED]
+
+
 def transposed_measure(relation: str) -> Measure:
     """Of all words that attend to the dependent, does the head of the relation attend to it most?"""
     return Measure(
@@ -133,16 +169,31 @@ class Collector(Scoring):
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
         self.relations = {*relations}
         measures = [relation_measure(name, way) for name in relations for way in WAYS]
-        self.records = Records(self.heads, measures, (OFFSETS, NEAREST), RELATION) if rules else None
-        if self.records is not None:
-            self.records.unseen[:] = 0
-        unseen, pairs = "relation ends left out: the other end is not visible", edges(relations)
+        narrow, columns = strata_of(measures)
+        measures += narrow
+        self.records = Records(self.heads, measures, (OFFSETS, (*NEAREST, *LADDER)), RELATION) if rules else None
+        unseen, pairs = "relation ends left out: the other end is not visible", in_strata(edges(relations), columns)
         self.chosen = PairScorer(self.heads, measures, pairs, self.counts, unseen=unseen, records=self.records)
         self.lifts = Lifts(self.heads, tag_pairs)
-        self.scorers = [self.chosen, self.lifts]
+        scorers: list[Any] = [self.chosen, self.lifts]
+        self.all_records = [self.records] if self.records is not None else []
+        if self.heads.causal and relations == RELATIONS:
+            measures = [*_PREDICTING]
+            narrow, columns = strata_of(measures)
+            measures += narrow
+            known = (OFFSETS[:5], (*BACKWARD, *LADDER))
+            records = Records(self.heads, measures, known, RELATION) if rules else None
+            pairs = in_strata(predicted, columns)
+            scorers.append(
+                PairScorer(self.heads, measures, pairs, Counter(), unseen="-", records=records, predicting=True)
+            )
+            self.all_records += [records] if records is not None else []
+        for records in self.all_records:
+            records.unseen[:] = 0
         if transposed:
             turned, pairs = [transposed_measure(name) for name in relations], edges(relations, WAYS[:1])
-            self.scorers.append(PairScorer(self.heads, turned, pairs, self.counts, received=True))
+            scorers.append(PairScorer(self.heads, turned, pairs, self.counts, received=True))
+        self.scorers = scorers
 
     def add(self, batch: Batch) -> None:
         """Score one batch, and count what is left out: words of another tag set are keys, but no measure's."""
@@ -163,8 +214,7 @@ class Collector(Scoring):
 
     def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
         """What gives the rows of `tables/rules`."""
-        records = [self.records] if self.records else []
-        return followed(records, self.behaviour, corpus, self.lifts.measures, self.lifts.totals["kept"])
+        return followed(self.all_records, self.behaviour, corpus, self.lifts.measures, self.lifts.totals["kept"])
 
 
 class Lifts:
@@ -257,12 +307,16 @@ def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[
     return same_noun + mixed
 
 
+_RELATIONS = [relation_measure(name, way) for name in RELATIONS for way in WAYS]
 BEHAVIOUR = Behaviour(
     **BEHAVIOURS["part-of-speech"],
     measures=(
-        *(relation_measure(name, way) for name in RELATIONS for way in WAYS),
+        *_RELATIONS,
         *(tag_measure(x, y) for x, y in TAG_PAIRS),
         *map(transposed_measure, RELATIONS),
+        *strata_of(_RELATIONS)[0],
+        *_PREDICTING,
+        *strata_of(_PREDICTING)[0],
     ),
     collector=Collector,
     needs=frozenset({"tags", "relations"}),

@@ -51,8 +51,9 @@ def curves(
     styles: Mapping[str, str],
     file: Path,
     unit: str = "seconds",
+    scale: str = "log",
 ) -> None:
-    """Draw lines on logarithmic axes into a file.
+    """Draw lines into a file, on axes that are logarithmic or of another `scale`.
 
     A panel is a title, what is varied, its values, and lines by name; a style a colour of `analyses.figures.style`, how
     the line is broken, and its width: "INK -- 2".
@@ -68,7 +69,7 @@ def curves(
                 words = styles[name].split()
                 colour, line, width = (*words, *("-", "1.5")[len(words) - 1 :])
                 axis.plot(x, y, f"o{line}", color=getattr(style, colour), lw=float(width), ms=3.5, label=name)
-            axis.set(xscale="log", yscale="log", xlabel=label, ylabel=unit, title=heading)
+            axis.set(xscale=scale, yscale=scale, xlabel=label, ylabel=unit, title=heading)
             axis.set_xticks([*x], labels=[f"{value:,}" for value in x])
             axis.minorticks_off()
             axis.yaxis.set_major_formatter("{x:g}")

@@ -4,7 +4,7 @@
     python -m benchmarks.labels --quick        # 8 of each
     python -m benchmarks.labels                # 200 of each
 
-Eleven questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
+Twelve questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
 the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
 
     planted     models composed at random (`benchmarks.planted.compose`), labelled on texts over their words. `found`:
@@ -21,6 +21,9 @@ the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
                 that all three need it
     readers     planted decoders with a head that another reads, beside a twin of which either would do, or beside a
                 head that nothing reads. `right`: in how many single and joint effects say which head is which
+    sets        the same twins, the same heads of which one alone is read, and models with random weights. `twins`: in
+                how many both twins, and no other head, are labelled as a set, and neither by an effect of its own;
+                `without`: how many of the others have any set
     untrained   models with random weights, on generated stories. `any`: share of models with any label
     copies      heads of the default whose W_Q and W_K were shuffled (others than those that set the bar), on
                 `--corpus`. `named`: share of heads with any label of a tag, a relation or reference
@@ -57,8 +60,8 @@ from analyses.corpora import read
 from analyses.execution.shards import Shards
 from analyses.headlines import sentences
 from analyses.headlines.facts import facts
+from analyses.labels import Labelled, knockouts, label
 from analyses.labels import evidence as label_evidence
-from analyses.labels import knockouts, label
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, scrambled
 from analyses.labels.hiding import FEWEST
 from analyses.measures.head_tables import Collected, Scored
@@ -90,7 +93,7 @@ _PAIRS = no_effects("any").table  # of minimal pairs, which no label here rests 
 _ROWS = Path(__file__).with_name("label_rows.tsv")  # kind, what is counted, what is said of it, target
 Counts = dict[str, Counter[str]]
 KINDS = (
-    *("planted", "rungs", "sinks", "readers", "untrained", "copies", "shuffled", "words", "permuted"),
+    *("planted", "rungs", "sinks", "readers", "sets", "untrained", "copies", "shuffled", "words", "permuted"),
     *("permuted rungs", "coverage"),
 )
 
@@ -257,14 +260,19 @@ def sinks(seeds: range, workers: Executor) -> dict[str, object]:
     }
 
 
+def _readers(seed: int, *, twins: bool) -> tuple[Composed, Labelled]:
+    composed = compose_readers(seed, twins=twins, form=("decoder", "grouped")[seed % 2])
+    corpus = repeating_texts(composed.lexicon.vocabulary, 3 * HIDDEN, seed)
+    options: dict[str, Any] = {"documents": HIDDEN, "seed": seed, "effects": _PAIRS}
+    return composed, label(composed.model, {"position": corpus}, behaviours=["position"], **options)
+
+
 def readers_one(seed: int) -> dict[str, bool]:
     """Whether the effects of two heads that look at the word before say which of them is read, and which are twins."""
     verdicts = {}
     for twins in (False, True):
-        composed = compose_readers(seed, twins=twins, form=("decoder", "grouped")[seed % 2])
-        corpus = repeating_texts(composed.lexicon.vocabulary, 3 * HIDDEN, seed)
-        options: dict[str, Any] = {"documents": HIDDEN, "seed": seed, "effects": _PAIRS}
-        labels = label(composed.model, {"position": corpus}, behaviours=["position"], **options).labels
+        composed, labelled = _readers(seed, twins=twins)
+        labels = labelled.labels
         rows = labels.loc[labels["label"] == "previous-token"].set_index(["layer", "head"]).to_dict("index")
         read, unread = ([(each.layer, each.head) for each in composed.where(name)] for name in (READER, UNREAD))
         right = rows.keys() == {*read, *unread} and all(row["all_effect"] > 1 for row in rows.values())
@@ -285,6 +293,26 @@ def readers(seeds: range, workers: Executor) -> dict[str, object]:
     """In how many models single and joint effects are right."""
     every = [*workers.map(readers_one, seeds)]
     return {"models": 2 * len(seeds), "right": {name: sum(one[name] for one in every) for name in every[0]}}
+
+
+def sets_one(seed: int) -> tuple[bool, list[str]]:
+    """Whether twins are labelled as a set and by no effect of their own; and sets of models that have none."""
+    composed, twins = _readers(seed, twins=True)
+    both, needed = {(each.layer, each.head) for each in composed.where(READER)}, twins.labels["evidence"] != "attention"
+    rows = twins.labels.loc[needed & twins.labels["label"].str.endswith("previous-token")]
+    places = {*rows[["layer", "head"]].itertuples(index=False, name=None)}
+    found = places == both and {*rows["label"]} == {"set:previous-token"} and len(twins.sets) == 1
+    corpus = [*islice(stories(None, seed=11), 3 * DOCUMENTS)]
+    options: dict[str, Any] = {"documents": HIDDEN, "words": WORDS, "seed": seed}
+    untrained = label(random_model(seed), dict.fromkeys(OURS, corpus), **options)
+    without = {"one reader": _readers(seed, twins=False)[1], "random weights": untrained}
+    return found, [name for name, each in without.items() if each.sets["label"].notna().any()]
+
+
+def sets(seeds: range, workers: Executor) -> dict[str, object]:
+    """In how many models twins are found as a set, and how many models without one have any."""
+    twins, without = zip(*workers.map(sets_one, seeds), strict=True)
+    return {"models": len(seeds), "twins": sum(twins), "others": 2 * len(seeds), "without": [*chain(*without)]}
 
 
 def random_model(seed: int) -> Transformer:
@@ -499,6 +527,7 @@ def main() -> None:
             "rungs": lambda: rungs(some, workers),
             "sinks": lambda: sinks(plants, workers),
             "readers": lambda: readers(plants, workers),
+            "sets": lambda: sets(plants[: options.models or 10], workers),
             "untrained": lambda: untrained(seeds, workers),
             "copies": lambda: named(workers.map(copies_one, some, corpus), 32 * _COPIES),
             "shuffled": lambda: shuffled(whole, options.corpus, workers),

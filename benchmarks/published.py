@@ -3,28 +3,45 @@
     python -m benchmarks.published relations --model minilm --choose EWT-TRAIN --report EWT-DEV
     python -m benchmarks.published pronouns --model minilm --corpus LITBANK --corpus GAP.tsv
     python -m benchmarks.published scores --model minilm --corpus GAP.tsv --corpus WINOBIAS --corpus WINOGENDER
+    python -m benchmarks.published sentences --novels LITBANK/novels BLIMP/anaphor_*.jsonl.gz
+    python -m benchmarks.published sentence-heads BLIMP/anaphor_*.jsonl.gz --answer herself --answer themselves
 
 `relations` chooses for every dependency relation the head with the largest gain on one text and reports it on another,
 beside BERT-base's best head (Clark et al. 2019, Table 1, on Stanford relations, which UD's only resemble).
 `pronouns` chooses on the even half of each corpus' documents the head that finds most antecedents, and reports it on
 the odd half beside every baseline: on all pronouns, and on those whose nearest true antecedent is a name or a noun.
 `scores` prints what GAP, WinoBias and Winogender are scored by in their own papers, head and rule chosen alike.
+`sentences` prints in how many of BLiMP's pairs the good sentence gets the higher probability, and what two rivals get
+through the same scorer: 5-grams counted on novels in the model's own tokens, and agreement with the last noun. The
+published columns are those of `models_summary.jsonl` beside the file. `sentence-heads` patches heads on such pairs and
+applies every refusal of `tables/effects`.
 All print Markdown.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from analyses import coreference, corpora, part_of_speech
+from analyses.corpora.sentence_pairs import Sentence, read_sentences
 from analyses.measures.head_tables import Collected
+from analyses.patch.patch_run import make_pairs, read_pairs, with_corrupt
 from analyses.reading.windows import Reading
 from analyses.report.coreference_scores import REPORTING, RULES, coreference_scores
 from analyses.scoring.antecedents import RIVALS
 from analyses.scoring.collectors import collect
 from analyses.scoring.rules import RELATIONS
+from analyses.tasks.causal_tests import Task, patch_heads
 from benchmarks.console import arguments
+from benchmarks.default_model import streams, tokenizer_of
+from benchmarks.ngrams import KneserNey
 from interp import InputError, Transformer
+from interp.bounded_files import lines
+from interp.losses import token_losses
+from interp.statistics import Contrast, contrast
 from models import load
 
 BERT = {  # best head, best fixed offset, in percent
@@ -131,6 +148,104 @@ def _best(choosing: pd.DataFrame, reporting: pd.DataFrame, measure: str) -> str:
     return f"| best head on {chosen}, L{best['layer']}.H{best['head']} |" + "".join(cells)
 
 
+Score = Callable[[Sequence[Sentence]], np.ndarray]  # the better of two sentences gets the higher one
+_IRREGULAR = {"men", "women", "people", "children", "teeth", "geese", "mice", "feet", "oxen", "cacti", "alumni"}
+_IRREGULAR |= {"criteria", "phenomena"}
+_SINGULAR = "ss", "us", "is"  # actress, alumnus, analysis
+
+
+def choices(score: Score, pairs: Sequence[tuple[Sentence, Sentence]]) -> np.ndarray:
+    """1 a pair whose good sentence scores higher, 0 where the bad one does, and half where neither."""
+    good, bad = (score(sentences) for sentences in zip(*pairs, strict=True))
+    return (1 + np.sign(good - bad)) / 2
+
+
+def share_right(right: np.ndarray, rival: np.ndarray | None = None) -> Contrast:
+    """The share of pairs that are right, less the rival's if there is one; the 95% interval is over pairs."""
+    totals = np.stack([right] if rival is None else [right, rival])[..., None]
+    return contrast(totals, np.ones_like(totals), (1, -1)[: len(totals)])
+
+
+def by_model(model: Transformer) -> Score:
+    """The log-probability of the whole sentence."""
+    return lambda sentences: np.array([-float(each.sum()) for each in token_losses(model, [s.text for s in sentences])])
+
+
+def by_counts(model: Transformer, novels: Path) -> Score:
+    """The same of a 5-gram model with Kneser-Ney smoothing, counted on those novels that the default was trained on."""
+    tokenizer = tokenizer_of(model)
+    counts = KneserNey(streams(tokenizer, novels, 0.1)[0].numpy(), model.config.d_vocab)
+    return lambda sentences: np.array(
+        [np.log(counts.probabilities(np.array(tokenizer.encode(s.text)))[1:]).sum() for s in sentences]
+    )
+
+
+def by_last_noun(sentences: Sequence[Sentence]) -> np.ndarray:
+    """Whether the verb has the number of the word before it; both are told by their -s, and by a few irregular nouns.
+
+    A capitalised word without "the" before it is a name, so singular.
+    """
+    scores = []
+    for _, before, verb in sentences:
+        *_, determiner, noun = "", "", *before.split()
+        has_s = noun.endswith("s") and not noun.endswith(_SINGULAR)
+        plural = noun in _IRREGULAR or (has_s and (noun.islower() or determiner.lower() == "the"))
+        scores.append(plural != verb.split()[0].removesuffix("n't").endswith("s") if verb else 0)
+    return np.array(scores, dtype=float)
+
+
+def sentences(model: Transformer, files: Sequence[Path], novels: Path | None) -> None:
+    """Print a row a file of pairs."""
+    tokenizer, counts = tokenizer_of(model), None if novels is None else by_counts(model, novels)
+    print(
+        "| pairs | model | n, model where words that decide are one token | 5-gram | model less 5-gram | last noun ",
+        end="",
+    )
+    print("| published: n-gram | LSTM | GPT-2 |\n|---|---|---|---|---|---|---|---|---|")
+    for file in files:
+        pairs, name = read_sentences(file), file.name.partition(".")[0]
+        right = choices(by_model(model), pairs)
+        whole = np.array([all(len(tokenizer.continuation(f" {each.word}")) == 1 for each in pair) for pair in pairs])
+        cells = [share_right(right), share_right(right[whole]), *[None] * 3]
+        if counts is not None:
+            counted = choices(counts, pairs)
+            cells[2:4] = share_right(counted), share_right(right, counted)
+        if "subject_verb" in name or "distractor" in name:
+            cells[4] = share_right(choices(by_last_noun, pairs))
+        texts = ["" if each is None else f"{interval(each)}" for each in cells]
+        texts[1] = f"{whole.sum()}, {texts[1]}"
+        summary = file.with_name("models_summary.jsonl")
+        published = [json.loads(line) for line in lines(summary)] if summary.is_file() else []
+        row = next((row for row in published if row["UID"] == name), {})
+        texts += [str(row.get(column, "")) for column in ("ngram", "lstm", "gpt2")]
+        print(f"| {name} | {' | '.join(texts)} |", flush=True)
+
+
+def interval(share: Contrast) -> str:
+    """A share with its 95% interval."""
+    return f"{share.value[0]:.3f} [{share.low[0]:.3f}, {share.high[0]:.3f}]"
+
+
+def sentence_heads(model: Transformer, files: Sequence[Path], answers: Sequence[str]) -> None:
+    """Print a row a head that both halves of the pairs name, or why there is none; `answers` limit the pairs."""
+    for file in files:
+        prompts, name = read_pairs(file), file.name.partition(".")[0]
+        if answers:
+            prompts = prompts.loc[prompts[["answer", "wrong"]].isin([*answers]).all(axis=1)].reset_index(drop=True)
+        prompts = with_corrupt(model, prompts)
+        pairs = make_pairs(model, prompts, drop=True, source=file.name)
+        used = prompts.iloc[list(pairs.kept)]
+        ways = {which: used[which].tolist() for which in ("clean", "corrupt")}  # prompts come again as corrupted ones
+        task = Task(name, "", pairs, left_out=pairs.left_out, clusters=ways, answers=used["answer"].tolist())
+        effects = patch_heads(model, "sentences", [task])
+        (facts,) = effects.tasks
+        print(f"{name}: {facts['n']} pairs, right {facts['accuracy']:.3f}, {facts['refused'] or 'not refused'}\n")
+        named = effects.table.loc[effects.table["choosing_bound"].notna() & (effects.table["q"] < 0.05)]
+        for row in named.sort_values("effect", ascending=False).to_dict("records"):
+            print(f"| L{row['layer']}.H{row['head']} {row['intervention']} | {row['effect']:.3f} ", end="")
+            print(f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}] | {row['flips']} of {row['n']} flip |")
+
+
 def main() -> None:
     """Parse and print."""
     parser = arguments(__doc__)
@@ -142,13 +257,23 @@ def main() -> None:
     three = kinds.add_parser("scores")
     for each in (two, three):
         each.add_argument("--corpus", required=True, action="append")
-    for each in (one, two, three):
+    four = kinds.add_parser("sentences")
+    four.add_argument("--novels", type=Path, help="text to count 5-grams on; without it there is no such rival")
+    five = kinds.add_parser("sentence-heads")
+    five.add_argument("--answer", action="append", default=[], help="patch pairs with two of these words alone")
+    for each in (four, five):
+        each.add_argument("files", nargs="+", type=Path)
+    for each in (one, two, three, four, five):
         each.add_argument("--model", default="default")
     options = parser.parse_args()
     try:
         model = load(options.model)
         if options.kind == "relations":
             relations(model, options.choose, options.report)
+        elif options.kind == "sentences":
+            sentences(model, options.files, options.novels)
+        elif options.kind == "sentence-heads":
+            sentence_heads(model, options.files, options.answer)
         else:
             (pronouns if options.kind == "pronouns" else scores)(model, options.corpus)
     except InputError as error:

@@ -49,6 +49,7 @@ def estimate(
     *,
     present: Array | None = None,
     seed: int = 0,
+    replicates: int = REPLICATES,
 ) -> Estimate:
     """Ratio sum(totals) / sum(weights) a column, against the baseline's on the same groups or against nothing.
 
@@ -64,23 +65,26 @@ def estimate(
         present: which groups were observed (in every column, or group x column); by default those with weight in it.
             Give it if weights are differences, which may be 0 in an observed group.
         seed: of the resampling.
+        replicates: that are resampled; 0 gives Student's interval, at once.
     """
     baselines = [] if baseline_totals is None or baseline_weights is None else [baseline_totals, baseline_weights]
     signs = (1, -1)[: 1 + len(baselines) // 2]
     full = np.stack(np.broadcast_arrays(totals, weights, *baselines)).astype(float)
     observed = full[1] != 0 if present is None else np.broadcast_to(present.T, full.shape[:0:-1]).T
-    ratios, gain, low, high, p, p_below, n_groups = _tested(full, signs, observed, seed)
+    ratios, gain, low, high, p, p_below, n_groups = _tested(full, signs, observed, seed, replicates)
     baseline = ratios[1] if baselines else np.zeros_like(gain)
     return Estimate(ratios[0], baseline, gain, low, high, p, p_below, n_groups)
 
 
-def _tested(full: Array, signs: Sequence[int], observed: Array, seed: int) -> tuple[Array, ...]:
+def _tested(
+    full: Array, signs: Sequence[int], observed: Array, seed: int, replicates: int = REPLICATES
+) -> tuple[Array, ...]:
     """Ratios of alternating totals and weights, their signed sum, its bounds, p for more and for less, and n groups."""
     full, n_groups = full[:, observed.any(1)], observed.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios, influence, error = _to_first_order(full, signs, n_groups)
         value = _signed(signs, ratios)
-        lower, upper = _studentised_quantiles(full, signs, value, error, n_groups, seed)
+        lower, upper = _studentised_quantiles(full, signs, value, error, n_groups, seed, replicates)
         low, high = value - upper * error, value - lower * error
         t, k = value / error, (influence**3).sum(0) / (influence**2).sum(0) ** 1.5
         g = t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6  # Hall's transformation, less skewed than t
@@ -234,14 +238,14 @@ def _signed(signs: Sequence[int], parts: Array) -> Array:
 
 
 def _studentised_quantiles(
-    full: Array, signs: Sequence[int], value: Array, plain_error: Array, n_groups: Array, seed: int
+    full: Array, signs: Sequence[int], value: Array, plain_error: Array, n_groups: Array, seed: int, replicates: int
 ) -> tuple[Array, Array]:
     """Bounds of t a column: resampled, Student's where there are few groups, NaN where there are too few."""
     high = np.where(n_groups < _FEWEST, np.nan, special.stdtrit(np.maximum(n_groups - 1, 1), 0.975))
     low, count, random = -high, full.shape[1], np.random.default_rng(whole_number("seed", seed))
-    if count < _FEWEST_RESAMPLED:
+    if count < _FEWEST_RESAMPLED or not replicates:
         return low, high
-    draws = random.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
+    draws = random.multinomial(count, np.full(count, 1 / count), replicates).astype(float)
     step = _BLOCK // len(_pairs(len(full)))
     for begin in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
         columns = slice(begin, begin + step)

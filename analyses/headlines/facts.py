@@ -143,10 +143,18 @@ def _attention_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Ite
     heads, words = tables["heads"], vocabulary(behaviours)
     cells = _by_head(heads.loc[heads["sink"] == "kept"], "measure")
     rules = _by_head(tables.get("rules", pd.DataFrame()), "measure")
+    sets = {
+        (each["measure"], each["label"]): Row("sets", each)
+        for each in tables.get("sets", pd.DataFrame()).to_dict("records")
+    }
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
         key = (*Place.from_row(row), row["measure"])
         label = Label.parse(str(row["label"]))
-        yield Place.from_row(row), _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
+        fact = _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
+        yield (
+            Place.from_row(row),
+            replace(fact, rows=(*fact.rows, *filter(None, [sets.get((row["measure"], row["label"]))]))),
+        )
     labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
     labels = {each.name: each.called for each in measures_of(behaviours)}
     rest = heads.loc[~heads["behaviour"].isin(labelled)]
@@ -165,13 +173,14 @@ def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: M
     kind, loss = KINDS[row["evidence"] if labelled else "attention"], []
     if labelled and np.isfinite(row["effect_low"]):
         ends = row["effect"], row["effect_low"], row["effect_high"]
-        loss = [Size("without it the model loses", *ends, "nats", str(row["readout"]))]
+        which = "all of its set" if label.kind == "set" else "it"
+        loss = [Size(f"without {which} the model loses", *ends, "nats", str(row["readout"]))]
     rows = [row, *[Row("heads", cell)] * bool(cell and labelled)]
     rows += [Row("rules", rule)] if rule is not None and label.has_rules else []
     words, by_effect = worded(str(label), vocabulary), kind == "needed"
     value, baseline, baseline_name = _value_and_baseline(label, cell, rule)
     return Fact(
-        words=plain_words.needed_alone(words) if by_effect else words,
+        words=plain_words.needed_alone(words) if by_effect and label.kind != "set" else words,
         behaviour="position" if label.rung == 0 else str(row["behaviour"]),
         kind=kind,
         label=label,
@@ -250,8 +259,8 @@ def flips(row: Cells | Row) -> str:
 
 def _with_one_local(facts: Sequence[Fact]) -> list[Fact]:
     """The facts of a head, those of near tokens as one: that with the strongest evidence, then the largest gain."""
-    order, rest = [*KINDS.values()], [fact for fact in facts if fact.rung != 0]
-    near = [fact for fact in facts if fact.rung == 0]
+    order, rest = [*KINDS.values()], [fact for fact in facts if fact.rung != 0 or fact.label.kind == "set"]
+    near = [fact for fact in facts if fact not in rest]
     near.sort(key=lambda fact: (order.index(fact.kind), -fact.strength))
     if not near:
         return rest

@@ -3,7 +3,7 @@
 The values here are what `report/templates` shows: `overview`, `atlas` and `cards`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from analyses.page.sections import SCHEMAS, WAYS, Block, Section, Table
 from analyses.viewer import Passage, Viewer
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
-from analyses.wording.head_names import HEAD, Place, heads_in, kinds
+from analyses.wording.head_names import HEAD, Place, heads_in, heads_named, kinds
 from analyses.wording.plain_words import TEXTS, Label, Words, worded
 
 _ROOM = 12  # layers or heads beside each other that have room for words
@@ -52,11 +52,15 @@ class Cell(NamedTuple):
 
 
 class Atlas(NamedTuple):
-    """The heads of one kind of attention, the last layer first; `dense` where there is no room for words."""
+    """The heads of one kind of attention, the last layer first; `dense` where there is no room for words.
+
+    `links` are drawn between the heads of each set: its behaviour, and a point a head, in cells from the upper left.
+    """
 
     title: str
     layers: Sequence[Sequence[Cell]]
     dense: bool
+    links: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
 
 
 class Bar(NamedTuple):
@@ -139,14 +143,31 @@ def overview(
 
 def _atlases(ranked: Mapping[Place, Sequence[Fact]], by_kind: bool) -> list[Atlas]:
     atlases = []
-    for (stack, attention), heads in groupby(ranked, key=lambda place: place[:2]):
+    for (stack, attention), group in groupby(ranked, key=lambda place: place[:2]):
+        heads = [*group]
+        facts_of_kind = [fact for place in heads for fact in ranked[place]]
         layers = [
             [_cell(place, ranked[place], by_kind) for place in layer]
             for _, layer in groupby(sorted(heads), key=lambda place: place.layer)
         ]
         title = {"cross": "Cross-attention"}.get(attention, stack.capitalize()) if by_kind else "Heads"
-        atlases.append(Atlas(title, layers[::-1], max(len(layers), *map(len, layers)) > _ROOM))
+        dense = max(len(layers), *map(len, layers)) > _ROOM
+        atlases.append(Atlas(title, layers[::-1], dense, _links(facts_of_kind, len(layers))))
     return atlases
+
+
+def _links(facts: Iterable[Fact], n_layers: int) -> list[tuple[str, list[tuple[float, float]]]]:
+    sets = {str(row): (fact.behaviour, row["heads"]) for fact in facts if (row := fact.row("sets"))}
+    return [
+        (
+            behaviour,
+            [
+                (round(head + 0.92 - 0.12 * index, 2), round(n_layers - layer - 0.15, 2))
+                for layer, head in heads_named(names)
+            ],
+        )
+        for index, (behaviour, names) in enumerate(sets.values())
+    ]
 
 
 def _cell(place: Place, facts: Sequence[Fact], by_kind: bool) -> Cell:

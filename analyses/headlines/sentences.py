@@ -63,6 +63,9 @@ def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
     if "rival" in cell:
         few += " (held-out)" if (cases := _cases(cell)) == "cases" else f" of {cases} (held-out)"
     null = say("null", bar=percent(bar)) if bar >= NOTABLE else ""
+    if (strength := cell.get("detectable")) is not None:
+        hard = {"strength": number(math.ceil(10 * strength))} if math.isfinite(strength) else {}
+        null += say("would be seen" if hard else "would not be seen", **hard)
     return say("closest", head=head, infinitive=words.infinitive, of=few, **_shares(cell)) + null
 
 
@@ -102,6 +105,13 @@ def hiding_clause(label: Cells, head: str, words: Words) -> str:
     return say("hidden", head=head, short=words.short, effect=label["effect"])
 
 
+def set_clause(row: Cells, words: Words) -> str:
+    """From a row of `sets`: what the model loses without what several heads look at, and what others cost."""
+    heads = listed(row["heads"].split("+"))
+    costs = {name: max(row[name], 0.0) for name in ("effect", "others_best", "singles")}
+    return say("together", heads=heads, look=words.infinitive, size=row["size"], **costs)
+
+
 def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:
     """What replacing heads removes of a task's answer, and what each restores by itself; or why none was tested."""
     whole = answer(task.get("carried") or task["task"])
@@ -127,6 +137,8 @@ def fact_clause(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> str:
     """The sentence of a fact, without its stop: where a head looks, and what a rule gets; or what the model needs."""
     effect, pairs, rules, label, cell = map(fact.row, ("effects", "tasks", "rules", "labels", "heads"))
     words = worded(fact.name, vocabulary)
+    if (heads := fact.row("sets")) is not None:
+        return set_clause(heads.cells, words)
     if effect is not None:
         return effect_clause(effect.cells, pairs.cells if pairs else {}, head)
     if fact.kind == "needed" and label is not None:
@@ -228,7 +240,9 @@ def _sentence(
     attending = [(place, fact) for place, fact in pairs if fact.kind != "needed"]
     best = _first([pair for pair in attending if _says_more_than_a_rule(pair[1])] or attending)
     carrier = _first(pair for pair in pairs if pair[1].row("effects"))
-    costly = _first(pair for pair in pairs if any(size.unit == "nats" for size in pair[1].sizes))
+    together = _first(pair for pair in pairs if pair[1].row("sets"))
+    single = [pair for pair in pairs if not pair[1].row("sets")]
+    costly = _first(pair for pair in single if any(size.unit == "nats" for size in pair[1].sizes))
     attention = [] if best else _closest(tables, behaviour, words, by_kind=by_kind)
     if best:
         fact, head = best[1], best[0].named(prefix=by_kind)
@@ -240,6 +254,7 @@ def _sentence(
     effect = [fact_clause(carrier[1], carrier[0].named(prefix=by_kind), words)] if carrier else []
     if not carrier and costly and costly[1].is_needed and (row := costly[1].row("labels")):
         effect = [hiding_clause(row.cells, costly[0].named(prefix=by_kind), worded(costly[1].name, words))]
+    effect += [fact_clause(together[1], "", words)] if together else []
     clauses = [f"{each}." for each in ([*effect, *attention] if verdict == "effect" else [*attention, *effect])]
     title = (behaviour.noun or behaviour.title).lower()
     return Sentence(behaviour.name, title, verdict, " ".join(clauses[:1]), " ".join(clauses[1:]))

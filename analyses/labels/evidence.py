@@ -10,6 +10,7 @@ annotation. Models of weights N(0, 0.02²) are a third bar, which hardly anythin
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from analyses.corpora.corpus import sharing
 from analyses.execution.provenance import hash_of
 from analyses.execution.shards import Shards, Tensors
 from analyses.labels import knockouts
-from analyses.labels.hiding import FEWEST
+from analyses.labels.hiding import FEWEST, HeadSet, Work
 from analyses.labels.screen import Screen, Screened
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, notable
@@ -121,11 +122,15 @@ def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
 
 def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
     """Documents of each half, and words of each, that knock-outs can read for their budget: fewer in a large model."""
-    weights = sum(weight.numel() for name, weight in model.named_parameters() if ".blocks." in name)
     cells = model.config.n_layers * model.config.n_heads * behaviour.cost
-    words = _BUDGET / (cells * max(weights, 1) / 2)  # a cell passes through half of the blocks, on average
+    words = _BUDGET / (cells * block_weights(model) / 2)  # a cell passes through half of the blocks, on average
     documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), _DOCUMENTS[1]))
     return documents, int(min(max(words / documents, behaviour.words), _WORDS))
+
+
+def block_weights(model: Transformer) -> int:
+    """How many weights a token passes through in the blocks."""
+    return max(1, sum(weight.numel() for name, weight in model.named_parameters() if ".blocks." in name))
 
 
 def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evidence:
@@ -181,18 +186,36 @@ def _texts(study: Study, evidence: Evidence, half: Literal[0, 1], limit: int | N
     }
 
 
+def joint_claims(
+    study: Study, evidence: Evidence, names: Sequence[str], half: Literal[0, 1], limit: int | None = None
+) -> Work | None:
+    """Claims of some measures on one half, or on `limit` of its documents, for `knockouts.joint_costs`.
+
+    None where nothing could be knocked out, or nothing is claimed.
+    """
+    if evidence.effects_left_out or not isinstance(study.model, Transformer) or not names:
+        return None
+    shards = study.shards_of(evidence.behaviour.name).narrow("together", half, evidence.size, limit, study.seed)
+    with suppress(InputError):
+        return knockouts.claims_on(study.model, names=names, shards=shards, **_texts(study, evidence, half, limit))
+    return None
+
+
 def joint_effects(
-    study: Study, evidence: Evidence, heads: Sequence[tuple[str, Sequence[tuple[int, int]]]], limit: int | None = None
+    study: Study,
+    evidence: Evidence,
+    heads: Sequence[tuple[str, HeadSet]],
+    half: Literal[0, 1],
+    limit: int | None = None,
 ) -> pd.DataFrame:
     """The least that changing a measure's keys in several heads at once costs (`knockouts.least`), by set of heads.
 
-    On the reporting half, or on `limit` of its documents; missing where nothing could be knocked out.
+    On one half, or on `limit` of its documents; missing where nothing could be knocked out.
     """
-    if evidence.effects_left_out or not isinstance(study.model, Transformer) or not heads:
+    work = joint_claims(study, evidence, [*dict.fromkeys(name for name, _ in heads)], half, limit)
+    if work is None:
         return knockouts.least(pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS, dtype=float))
-    shards = study.shards_of(evidence.behaviour.name).narrow("together", evidence.size, limit, study.seed)
-    texts = _texts(study, evidence, 1, limit)  # probes are those of all documents
-    return knockouts.least(knockouts.measure_together(study.model, heads=heads, shards=shards, **texts))
+    return knockouts.least(knockouts.joint_costs(work, heads).table(study.seed + half))
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ N_PARTS = 1 + len(_PARTS)
 Cells = Bool[np.ndarray, "head measure"]
 PerCell = Float[np.ndarray, "head measure"]
 PerJob = Float[Tensor, "job head"]
+HeadSet = Sequence[tuple[int, int]]  # layer and head of each
 Keys = Mapping[int, Collection[int]]  # by row, in order; of keys that are exchanged, each is mapped to another
 
 
@@ -250,7 +252,7 @@ def hide(
     *,
     cells: Cells | None = None,
     part: int | None = None,
-    head_sets: Sequence[Sequence[tuple[int, int]]] | None = None,
+    head_sets: Sequence[Sequence[HeadSet]] | None = None,
     estimate: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Tensor]:
@@ -258,7 +260,7 @@ def hide(
 
     Of texts that are masked there is `mass` (job x head), the attention to the keys; of estimates there are `size`, the
     losses added up without their signs (job x head), and `value`, what is read where nothing is hidden (job).
-    `head_sets` has by measure the heads (layer, head) from which keys are hidden at once, as if they were one head;
+    `head_sets` has for each measure sets of heads from which its keys are hidden at once, each as if it were one head;
     `estimate` takes gradients instead of measuring.
     """
     indices: list[list[int]] = []
@@ -269,6 +271,7 @@ def hide(
             (index, job)
             for index, job in enumerate(lot, start=first)
             if job.kind in kinds and part in (None, job.part) and (cells is None or cells[:, job.column].any())
+            if head_sets is None or head_sets[job.column]
         ]
         for readout in dict.fromkeys(job.readout for _, job in selected):
             rows, jobs = zip(*((index, job) for index, job in selected if job.readout is readout), strict=True)
@@ -276,7 +279,7 @@ def hide(
             batch = TokenBatch.from_rows([*texts])
             claims = [as_claim(job.keys, texts[job.ids], len(job.ids), job.read, _WAYS[job.kind]) for job in jobs]
             columns = [job.column for job in jobs]
-            heads = None if head_sets is None else [head_sets[column] for column in columns]
+            heads = None if head_sets is None else [[sorted(each) for each in head_sets[column]] for column in columns]
             of_lot = None if cells is None else torch.from_numpy(cells[:, columns].T)
             names = [[job.kind, work.measures[job.column][1].name] for job in jobs]
             parts = [[claim.prompt, claim.queries, claim.keys, claim.others] for claim in claims]
@@ -286,12 +289,13 @@ def hide(
             lots.append((depends, partial(_hide, work.model, readout, batch, claims, of_lot, heads, estimate)))
             indices.append([*rows])
         first += len(lot)
-    costs = {"drop": torch.full((first, work.n_heads if head_sets is None else 1), torch.nan, dtype=torch.float64)}
+    n_cells = work.n_heads if head_sets is None else max(map(len, head_sets))
+    costs = {"drop": torch.full((first, n_cells), torch.nan, dtype=torch.float64)}
     for index, tensors in zip(indices, work.shards.measure(lots, progress), strict=True):
         for name, values in tensors.items():
             if name not in costs:
                 costs[name] = torch.full((first, *values.shape[1:]), torch.nan, dtype=torch.float64)
-            costs[name][index] = values.double()
+            costs[name][(index, *map(slice, values.shape[1:]))] = values.double()
     return costs
 
 
@@ -301,13 +305,17 @@ def _hide(
     batch: TokenBatch,
     claims: Sequence[Claim],
     cells: Bool[Tensor, "claim head"] | None,
-    heads: Sequence[Sequence[tuple[int, int]]] | None,
+    heads: Sequence[Sequence[HeadSet]] | None,
     estimate: bool,
 ) -> Tensors:
     """What one lot's claims on texts of one read-out cost."""
     output = readout.output
     if heads is not None:
-        return {"drop": knock_out_together(model, batch, claims, heads, output)[:, None]}
+        index = [(claim, number) for claim, sets in enumerate(heads) for number in range(len(sets))]
+        drops = torch.full((len(claims), max(map(len, heads))), torch.nan)
+        repeated = [claims[claim] for claim, _ in index]
+        drops[tuple(torch.tensor(index).T)] = knock_out_together(model, batch, repeated, [*chain(*heads)], output).cpu()
+        return {"drop": drops}
     if cells is not None:
         by_layer = cells.unflatten(1, (-1, model.config.last.n_heads))
         return {"drop": knock_out(model, batch, claims, output, cells=by_layer).flatten(1)}

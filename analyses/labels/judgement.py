@@ -22,12 +22,15 @@ from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
+from analyses.labels.sets import SET_COLUMNS
+from analyses.labels.sets import find as find_sets
+from analyses.labels.sets import labels as set_labels
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
-from analyses.scoring.rules import BEATS, plain_name
+from analyses.scoring.rules import BEATS, STRATUM, plain_name
 from analyses.wording.head_names import HEAD
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
@@ -65,6 +68,7 @@ class Labelled:
     left_out: by behaviour, why it could not be labelled, or what of its evidence is missing.
     nameless: how many candidates show a measure, and neither more than the simplest rules nor one of these.
     screened: by behaviour, which effects are estimates, and how many candidates that may have missed.
+    sets: the rows of `tables/sets`, heads that are needed together (`analyses.labels.sets`).
     """
 
     labels: pd.DataFrame
@@ -72,6 +76,7 @@ class Labelled:
     left_out: Mapping[str, str]
     nameless: int = 0
     screened: Mapping[str, Screened] = field(default_factory=dict)
+    sets: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=SET_COLUMNS))
 
 
 def label(
@@ -135,10 +140,14 @@ def label(
     labels, nameless = _judged(_with_rules(pd.concat(possible, ignore_index=True), rules))
     say("hiding keys from all heads of a label", 0)
     labels = _with_all_heads(labels, study, evidence)
+    table = pd.concat(tables, ignore_index=True)
+    sets = find_sets(study, evidence, table, rules)
+    labels = pd.concat([labels, *set_labels(sets, table)], ignore_index=True)
+    labels = labels.sort_values(["behaviour", *HEAD, "label"], ignore_index=True)
     tasks = {measure.called: measure.tasks for each in evidence for measure in each.behaviour.measures}
-    table = pd.concat(tables, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS)
+    table = table.reindex(columns=EVIDENCE_COLUMNS)
     screened = {each.behaviour.name: each.screened for each in evidence if each.screened}
-    return Labelled(_with_tasks(labels, effects, tasks), table, left_out, nameless, screened)
+    return Labelled(_with_tasks(labels, effects, tasks), table, left_out, nameless, screened, sets)
 
 
 def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
@@ -220,6 +229,10 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     has_name = beaten & rows["label"].notna().to_numpy()
     labels = rows.loc[~plain | has_name].sort_values("gain", ascending=False, kind="stable")
     labels = labels.drop_duplicates([*HEAD, "behaviour", "label"])
+    whole = labels.assign(label=labels["label"].astype(str).str.split(STRATUM).str[0])
+    is_wide = whole["label"] == labels["label"]  # what a head does in all cases it does in each stratum
+    wide = pd.MultiIndex.from_frame(whole.loc[is_wide, [*HEAD, "label"]])
+    labels = labels.loc[is_wide | ~pd.MultiIndex.from_frame(whole[[*HEAD, "label"]]).isin(wide)]
     labels = labels.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *HEAD, "label"], ignore_index=True)
     return labels, int((beaten & ~has_name).sum())
 
@@ -301,7 +314,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
             (measure, _rivals(part.heads[1], labels, group, study.seed))
             for group, (measure, _) in zip(of_kind, sets, strict=True)
         ]
-        drops = joint_effects(study, part, [*sets, *rivals])[_LEAST].to_numpy(dtype=float)
+        drops = joint_effects(study, part, [*sets, *rivals], half=1)[_LEAST].to_numpy(dtype=float)
         rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
         for number, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
             rows.loc[group.index, _JOINT] = drops[number]
@@ -311,7 +324,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
                     row: (measure, [rival for rival in heads if rival != head])
                     for row, head in zip(group.index, heads, strict=True)
                 }
-        effects = joint_effects(study, part, [*rest.values()], _REST_DOCUMENTS)
+        effects = joint_effects(study, part, [*rest.values()], 1, _REST_DOCUMENTS)
         rows.loc[[*rest], _REST] = effects[_LEAST[:3]].to_numpy(dtype=float)
     return rows
 

@@ -7,7 +7,7 @@ missed; what is needed must be missed too where weights stay as they are.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,7 @@ import pandas as pd
 from analyses.behaviours import select
 from analyses.execution.shards import Shards
 from analyses.labels import hiding
-from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work, distances
+from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, KINDS, Costs, Draws, HeadSet, Sums, Work, distances
 from analyses.labels.readouts import Readout, readouts, windows_of
 from analyses.labels.screen import Measured, Screen, Screened, verify
 from analyses.measures.definitions import Behaviour, Claims, Measure
@@ -41,6 +41,7 @@ TOGETHER_COLUMNS = [
     *("drop", "control", "control_name", "effect", "ci_low", "ci_high", "p", "n", "documents"),
     *(f"{arm}{part}" for arm in ARMS for part in ("", "_low", "_high", "_p")),
 ]
+_ALL_KINDS = (*KINDS, *ARMS)
 _REPEATS = 16  # sequences on which induction is knocked out
 _TEXTS = 40  # read by default: documents, not rows, make intervals narrow
 _TRAINING_WORDS = 20_000  # that probes are trained on
@@ -117,7 +118,7 @@ def measure(
 def measure_together(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
-    heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
+    heads: Sequence[tuple[str, HeadSet]],
     **options: Any,
 ) -> pd.DataFrame:
     """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
@@ -125,13 +126,50 @@ def measure_together(
     Each of `heads` is the name of a measure, and the (layer, head) pairs that its keys are hidden from: heads that do
     the same stand in for each other. Columns are those of `measure`, missing where no row of the corpus is claimed.
     """
+    work = claims_on(model, corpus, [*dict.fromkeys(name for name, _ in heads)], **options)
+    return joint_costs(work, heads).table(options.get("seed", Texts.seed))
+
+
+@dataclass(frozen=True)
+class JointCosts:
+    """What changing a measure's keys in several heads at once costs: `costs` are group x 1 x set of heads."""
+
+    work: Work  # with a column a set
+    costs: Costs
+
+    def table(self, seed: int) -> pd.DataFrame:
+        """A row a set, as `measure_together` gives them."""
+        return pd.DataFrame(_columns(self.work, self.costs, None, seed)).reindex(columns=TOGETHER_COLUMNS)
+
+
+def claims_on(model: Transformer, corpus: Iterable[AnnotatedText], names: Sequence[str], **options: Any) -> Work:
+    """The claims of some measures, armed, that several calls of `joint_costs` share."""
     reading = Texts(**options)
     by_name = {measure[1].name: measure for measure in _hidden_measures(reading.behaviours, model)}
-    work = _work(model, corpus, [by_name[name] for name, _ in heads], {name for name, _ in heads}, reading)
-    drops = hiding.hide(work, head_sets=[places for _, places in heads])["drop"]
-    everywhere = np.ones((1, len(heads)), dtype=bool)
-    costs = _columns(work, Measured(drops, None, everywhere, everywhere), reading.seed)
-    return pd.DataFrame(costs).reindex(columns=TOGETHER_COLUMNS)
+    return _work(model, corpus, [by_name[name] for name in names], names, reading)
+
+
+def joint_costs(
+    work: Work,
+    heads: Sequence[tuple[str, HeadSet]],
+    kinds: Collection[str] = _ALL_KINDS,
+    part: int | None = None,
+) -> JointCosts:
+    """What `measure_together` tables, by claims that were made before; of some kinds, or of a part of the documents.
+
+    What is not measured costs 0.
+    """
+    columns = {measure.name: column for column, (_, measure) in enumerate(work.measures)}
+    head_sets: list[list[HeadSet]] = [[] for _ in columns]
+    for name, places in heads:
+        head_sets[columns[name]].append(places)
+    drops = hiding.hide(work, kinds, head_sets=head_sets, part=part)["drop"]
+    counted = None if part is None else work.of_jobs("part") == part
+    costs = hiding.costs_of(work, drops, counted, _ALL_KINDS)
+    column, numbers = [columns[name] for name, _ in heads], [iter(range(len(heads))) for _ in columns]
+    index = slice(None), np.array([next(numbers[each]) for each in column], dtype=int), np.array(column, dtype=int)
+    picked = {kind: Sums(*(part[index][:, None] for part in sums)) for kind, sums in costs.items()}
+    return JointCosts(replace(work, measures=[work.measures[each] for each in column]), picked)
 
 
 def least(effects: pd.DataFrame) -> pd.DataFrame:
@@ -218,6 +256,10 @@ def _repeats(model: Transformer, readout: Readout, seed: int) -> list[Window]:
 
 def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
     """The rows of every head and measure that has any."""
+    costs = {
+        **hiding.costs_of(work, measured.drops, measured.counted),
+        **hiding.costs_of(work, measured.drops, kinds=ARMS),
+    }
     place, column = Heads.from_model(work.model).columns(len(work.measures))
     behaviours, measures = zip(*(work.measures[at] for at in column), strict=True)
     table = pd.DataFrame(
@@ -226,7 +268,7 @@ def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
             "behaviour": behaviours,
             "measure": [measure.name for measure in measures],
             "readout": [work.read_by[name].name if name in work.read_by else None for name in behaviours],
-            **_columns(work, measured, seed),
+            **_columns(work, costs, measured, seed),
             **{
                 name: np.broadcast_to(getattr(measured, name), measured.measured.shape).ravel()
                 for name in ("measured", "sampled", "estimate")
@@ -238,22 +280,24 @@ def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
     return table.assign(q=benjamini_hochberg(tested))
 
 
-def _columns(work: Work, measured: Measured, seed: int) -> dict[str, object]:
-    """Drop, control, effect, and what exchange, removal and masking say, of every cell; measures running fastest."""
-    costs = hiding.costs_of(work, measured.drops, measured.counted)
+def _columns(work: Work, costs: Costs, measured: Measured | None, seed: int) -> dict[str, object]:
+    """Drop, control, effect, and what exchange, removal and masking say, of every cell; measures running fastest.
+
+    All of it is measured where `measured` is None.
+    """
     claim = costs[CLAIM]
     effect = estimate(*claim.flat(), *hiding.strictest(costs)[0].flat(), seed=seed)
     n = claim.rows.sum(0).reshape(-1).round().astype(int)
     columns: dict[str, object] = {"n": n, "documents": effect.groups, "control_name": hiding.control_names(work, costs)}
     columns |= {"drop": effect.value, "control": effect.baseline, "effect": effect.gain}
     columns |= {"ci_low": effect.low, "ci_high": effect.high, "p": effect.p}
-    parts = {arm: sums.flat() for arm, sums in hiding.costs_of(work, measured.drops, kinds=ARMS).items()}
-    if measured.mass is not None:
+    parts = {arm: costs[arm].flat() for arm in ARMS}
+    if measured is not None and measured.mass is not None:
         masses = hiding.costs_of(work, measured.mass)
         parts["masked"] = [*masses[CLAIM].flat(), *masses[CONTROLS[0]].flat()]
     for name, sums in parts.items():
         cost = estimate(*sums, seed=seed)
-        is_known = measured.arms.reshape(-1) if name in ARMS else True
+        is_known = measured.arms.reshape(-1) if measured is not None and name in ARMS else True
         values = {name: cost.gain, f"{name}_low": cost.low, f"{name}_high": cost.high, f"{name}_p": cost.p}
         columns |= {part: np.where(is_known, value, np.nan) for part, value in values.items()}
     return columns

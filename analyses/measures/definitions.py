@@ -83,7 +83,8 @@ class Measure:
                 point at (entropy)
     claims      instead of `mask`, of one window: which rows are eligible, and the keys that satisfy it
     pairs       instead of `claims`: the words that ask with the words that are sought, of a whole text. The head's
-                choice is the word with most of its attention; rows and keys are the words' pieces
+                choice is the word with most of its attention; rows and keys are the words' pieces, or (`foretells`) the
+                row before a word is its only one
     rivals      what must be beaten: the strictest on the same rows is the baseline
     null        which keys change places with each other: any, those at about the same distance, or none say it
     of_words    keys are chosen for what they are, not for their distance: hiding them is compared with hiding others at
@@ -159,7 +160,9 @@ class Measure:
             return claims
         if self.claims is not None:
             return self.claims(window)
-        return pieces_of(window, self.pairs(window.text)) if self.pairs is not None else {}
+        if self.pairs is None:
+            return {}
+        return (before if self.foretells else pieces_of)(window, self.pairs(window.text))
 
     looks = keys_of  # its name until now
 
@@ -179,6 +182,16 @@ def pieces_of(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
         if query != target and query in window.columns and target in window.columns and window.scores(query):
             for row in window.columns[query]:
                 claims.setdefault(row, set()).update(window.columns[target])
+    return claims
+
+
+def before(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
+    """From the token before each word that asks, where a causal model chooses it, to the pieces of what it asks for."""
+    claims: Claims = {}
+    for query, target in pairs:
+        pieces = pieces_of(window, [(query, target)])
+        if pieces and min(pieces):
+            claims.setdefault(min(pieces) - 1, set()).update(pieces[min(pieces)])
     return claims
 
 

@@ -1,5 +1,6 @@
 """What does one run of `interp patch` leave? Its pairs, every cell, estimates where asked for, and its page."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analyses import figures
+from analyses.corpora.sentence_pairs import read_sentences
 from analyses.execution.provenance import digest
 from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, Page, Section, Text
@@ -21,6 +23,8 @@ from interp.patching import Pairs
 from interp.patching.pair_files import COLUMNS, FIXED, place, read_columns
 from interp.patching.pairs import answers_in
 
+_AGREEING = ("is", "are"), ("was", "were"), ("has", "have"), ("does", "do")
+_OTHER_NUMBER = {one + n: other + n for verb in _AGREEING for one, other in (verb, verb[::-1]) for n in ("", "n't")}
 _TOP, _NAMES, _EDGES = 10, 3, 6  # cells in a table, cells in a sentence, edges in a table
 FEW = 20  # pairs below which intervals are rough
 _PAIRS = 12  # on the page; the rest is in the table
@@ -90,7 +94,7 @@ def find(
         raise InputError(NO_OUTPUT)
     if estimates:
         check_metrics(options.get("metrics", ()))
-    file = None if source is None else source.name
+    file, prompts = None if source is None else source.name, with_corrupt(model, prompts)
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=file)
     by_position = bool(pairs.positions) if by_position is None else by_position
     say("patching", 0)
@@ -116,8 +120,41 @@ def find(
 
 
 def read_pairs(file: Path) -> pd.DataFrame:
-    """The table of prompts in a CSV file, as `Pairs.from_csv` reads it, which refuses the same files."""
-    return pd.DataFrame(read_columns(file))
+    """The table of prompts in a CSV file, as `Pairs.from_csv` reads it, or in one of BLiMP, for `with_corrupt`."""
+    if ".jsonl" not in file.suffixes:
+        return pd.DataFrame(read_columns(file))
+    rows = [
+        (good.before, bad.before, good.word, bad.word if bad.word != good.word else _OTHER_NUMBER.get(good.word, ""))
+        for good, bad in read_sentences(file)
+    ]
+    if not any(wrong for *_, wrong in rows):
+        expected = "one_prefix_word_good and one_prefix_word_bad, or as two_prefix_word a form of be, have or do"
+        raise InputError(f"{file} has no pair with two words to tell apart: expected {expected}")
+    alike = all(clean == corrupt for clean, corrupt, *_ in rows)
+    return pd.DataFrame(rows, columns=[*COLUMNS]).drop(columns=["corrupt"] * alike)
+
+
+def with_corrupt(model: Model, prompts: pd.DataFrame) -> pd.DataFrame:
+    """A table with a corrupted prompt in each row; where none has one, it is the clean prompt of another row.
+
+    That is the prompt of as many tokens which asks for the same answers the other way round and shares most words with
+    the row's own, of equal ones the least used; empty where there is none.
+    """
+    if "corrupt" in prompts:
+        return prompts
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
+    sizes = [len(model.tokenizer.pieces(text).ids) for text in prompts["clean"]]
+    rows, corrupt = [*zip(prompts["clean"], prompts["answer"], prompts["wrong"], sizes, strict=True)], []
+    uses: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)  # of the prompts that ask each question
+    for clean, answer, wrong, size in rows:
+        uses[answer, wrong, size][clean] = 0
+    for clean, answer, wrong, size in rows:
+        others = uses.get((wrong, answer, size), Counter([""]))
+        distances = {each: (sum(map(str.__ne__, clean.split(), each.split())), n) for each, n in others.items()}
+        corrupt.append(min(distances, key=distances.__getitem__))
+        others[corrupt[-1]] += 1
+    return prompts.assign(corrupt=corrupt).reindex(columns=[*COLUMNS])
 
 
 def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataFrame:
@@ -159,6 +196,7 @@ def make_pairs(
 
     Positions stand in the order of the prompts, on average, however their names were given.
     """
+    prompts = with_corrupt(model, prompts)
     columns = {str(name): prompts[name].tolist() for name in prompts}
     pairs = Pairs.from_columns(model, columns, drop=drop, as_typed=as_typed, positions=positions, file=source)
     order = sorted(pairs.positions, key=lambda name: float(pairs.positions[name].double().mean()))

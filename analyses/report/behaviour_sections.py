@@ -25,7 +25,7 @@ from analyses.page.sections import SCHEMAS, WAYS, Part, Text
 from analyses.reading.windows import Reading
 from analyses.report.scaffold import Run
 from analyses.scoring.collectors import collected, read, refuse_unread
-from analyses.scoring.rules import BEATS, FAILS, OTHERS, RULE_COLUMNS, UNTESTED
+from analyses.scoring.rules import BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, OTHERS, RULE_COLUMNS, WORSE
 from analyses.tasks.causal_tests import Effects, no_effects
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, head_name
@@ -297,7 +297,8 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
         closest = best(heads.loc[heads["unit"] == "share"], behaviour.headline, 1).to_dict("records")
         return [" The closest: ".join(["No head stands out.", *(f"{clause(row)}." for row in closest)])]
     for of_tags, group in compared.groupby(compared["rival"] == OTHERS):  # whether they stand where rules are wrong
-        numbers = [number([*group["verdict"]].count(verdict)) for verdict in (BEATS, FAILS, UNTESTED)]
+        verdicts = (BEATS, *([] if of_tags else [BEYOND]), EQUIVALENT, WORSE, CANNOT_TELL)
+        numbers = [number([*group["verdict"]].count(verdict)) for verdict in verdicts]
         lines.append(TEXTS["against tags" if of_tags else "against rules"].format(number(len(group)), *numbers))
     return [*lines, *([TEXTS["no bars"]] if bars is None else [])]
 

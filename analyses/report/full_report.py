@@ -120,7 +120,9 @@ def build(
         with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
             labelled = _labelled(run, reader, group, results, exact=exact) if labels else None
             tables = behaviour_sections.tables(results)
-            tables |= {"labels": labelled.labels, "evidence": labelled.evidence} if labelled else {}
+            tables |= (
+                {"labels": labelled.labels, "evidence": labelled.evidence, "sets": labelled.sets} if labelled else {}
+            )
             facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, group).items()}
             if labelled:
                 parts["labels"] = report_parts.labels(labelled, reader, group, facts)

@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
-from analyses.behaviours import OURS
+from analyses.behaviours import OURS, vocabulary
 from analyses.corpora import Corpus
 from analyses.explanations import ALL_GROUPS, AS_UNIFORM, UNIFORM, explain
 from analyses.figures import measure_name
 from analyses.headlines.facts import Fact, in_order
+from analyses.headlines.sentences import set_clause
 from analyses.labels import Labelled
 from analyses.labels.evidence import N_COPIES
 from analyses.measures.definitions import Behaviour
@@ -29,7 +30,7 @@ from analyses.scoring.named_keys import END, FIRST, GROUPS
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, Place, head_name, kinds
-from analyses.wording.plain_words import TEXTS, WORDS
+from analyses.wording.plain_words import TEXTS, WORDS, worded
 from interp import InputError, Model, Transformer
 
 _NAMES = 4  # heads of one behaviour that a summary names
@@ -54,10 +55,13 @@ def labels(
         TEXTS["labels"].format(copies=copies, readout=readouts or "the model’s own output"),
         *_label_figures(labelled, model, in_order(facts), colours),
     ]
+    if len(labelled.sets):
+        blocks += _sets(labelled.sets, behaviours)
     if table := joint_effects(rows):
         blocks.append(doc.Details("What all heads of a label lose at once", [table], open=True))
+    single = rows.loc[~rows["label"].str.startswith(plain_words.SET)]
     for evidence, title in _EVIDENCE.items():
-        group = _with_names(rows.loc[rows["evidence"] == evidence], kinds(rows) > 1).to_dict("records")
+        group = _with_names(single.loc[single["evidence"] == evidence], kinds(rows) > 1).to_dict("records")
         if not group:
             blocks.append(f"{title}: no head.")
             continue
@@ -76,14 +80,23 @@ def labels(
         numbers = {name: number(each) for name, each in counts.items()}
         blocks.append(doc.soft(TEXTS[scope].format(behaviour=behaviour, **numbers)))
     blocks += [doc.caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
-    line = label_counts(rows, {name: each.title for name, each in behaviours.items()})
+    line = label_counts(single, {name: each.title for name, each in behaviours.items()})
     return Part(
         sections=[doc.Section("Labels", blocks, "labels")],
         short=[(doc.link("Labels", "labels"), line)],
         definitions=[*WORDS["label_terms"].items()],
-        tables={"labels": rows, "evidence": labelled.evidence},
+        tables={"labels": rows, "evidence": labelled.evidence, "sets": labelled.sets},
         facts={"labels_left_out": labelled.left_out, "effects_screened": screened},
     )
+
+
+def _sets(sets: pd.DataFrame, behaviours: Mapping[str, Behaviour]) -> list[doc.Block]:
+    """Heads that are needed together: a sentence each, and a table of all that were tested."""
+    words, rows = vocabulary(behaviours), sets.to_dict("records")
+    held = [set_clause(row, worded(row["label"], words)) for row in rows if isinstance(row["label"], str)]
+    table = SCHEMAS["sets"].page(rows, "measure heads effect all others others_best difference q")
+    sentences: list[doc.Block] = [doc.Bullets([f"{each}." for each in held])] if held else []
+    return [*sentences, doc.Details("Heads that are needed together", [TEXTS["sets"], table], open=bool(held))]
 
 
 def _label_figures(
@@ -106,7 +119,10 @@ def _label_figures(
 
 def joint_effects(labels: pd.DataFrame) -> doc.Table | None:
     """The effects of labels that several heads have: of the head that is missed most, of all and of all but one."""
-    shared = labels.loc[(labels["heads"] > 1) & labels["all_effect"].notna()].sort_values("effect", ascending=False)
+    alone = ~labels["label"].str.startswith(plain_words.SET)
+    shared = labels.loc[alone & (labels["heads"] > 1) & labels["all_effect"].notna()].sort_values(
+        "effect", ascending=False
+    )
     if shared.empty:
         return None
     key = [*SCHEMAS["together"].key]

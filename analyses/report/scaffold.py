@@ -237,7 +237,7 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
 
     def meaning(measure: str) -> str:
         """The id of what a measure or label means, `tag:NOUN→ADJ` as any `tag`; nothing where the page says nothing."""
-        return next((definition(name) for name in (measure, measure.split(":", maxsplit=1)[0]) if name in terms), "")
+        return next((definition(name) for name in (measure, re.split("[:@]", measure)[0]) if name in terms), "")
 
     filters = {"kind": kind, "pieces": pieces, "definition": definition, "by_head": by_head}
     filters |= {"head": lambda text: text if text in heads else "", "defined": meaning}

@@ -4,7 +4,7 @@ Relations, a user's pairs and antecedents go through this one scorer, with their
 highest choice is searched once for all items that it asks.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,17 +16,22 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from analyses.measures.definitions import Measure, Rival
+from analyses.measures.definitions import DECLARED, Measure, Rival
 from analyses.measures.head_tables import Heads
 from analyses.reading.inputs import Attended
 from analyses.reading.windows import Batch, by_text
 from analyses.scoring.collectors import Readings, Sinks
-from analyses.scoring.rules import NO_CHOICE, NO_WORD_FOR_IT, Outcomes, Pair, Records
+from analyses.scoring.outcomes import N_KINDS, NO_CHOICE, NO_WORD_FOR_IT, Outcomes
+from analyses.scoring.rules import Pair, Records
 from interp.annotation import AnnotatedText
 from interp.patterns import nulls, selection
 from interp.patterns.rows import SINKS, Sink
 from interp.tokens import NO_WORD
+
+_NO_HEAD = 1 << 30
+_TAGS = {tag: number for number, tag in enumerate(DECLARED["tags"]["universal"].split())}
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,6 @@ class Items:
     candidates: Bool[Tensor, "item word"]  # the words among which a head chooses
     right: Bool[Tensor, "item word"]  # the words that are sought
     picks: Mapping[str, Int[Tensor, " item"] | None] = field(default_factory=dict)
-    by_tag: bool = True  # chance is told by words of the same tag at about the same distance
 
     @staticmethod
     def from_batch(
@@ -92,12 +96,39 @@ class Items:
             return self.picks[rule.name]
         return None if rule.looks is None else rule(self)
 
-    def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
-        """Whether each word is one that its query is asked for by this measure: a verb may have several auxiliaries."""
+    @cached_property
+    def by_query(self) -> Int[Tensor, " item"]:
+        """A number for each query and measure: a verb may be asked for several auxiliaries."""
         n_prompts, n_words = self.batch.pieces.shape
-        number, place = ((self.column * n_prompts + self.prompt) * n_words + self.query).unique(return_inverse=True)
-        right = torch.zeros(len(number), n_words, device=place.device).index_add_(0, place, self.right.float())
-        return lookup(right[place] > 0, words)
+        number = (self.column * n_prompts + self.prompt) * n_words + self.query
+        return number.unique(return_inverse=True)[1]
+
+    def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
+        """Whether each word is one that its query is asked for by this measure."""
+        right = torch.zeros(len(self), len(self.words), device=words.device)
+        return lookup(right.index_add_(0, self.by_query, self.right.float())[self.by_query] > 0, words)
+
+    @cached_property
+    def kinds(self) -> Int[Tensor, "item word"]:
+        """All that a rule could know of a word: its tag, its side, how many of its tag are nearer there (two at most),
+        and about how far it is."""
+        numbers, of_words = self.tags
+        tags = of_words + 1
+        up_to = (one_hot(tags, len(numbers) + 2) * (self.batch.pieces > 0)[..., None]).cumsum(1)  # prompt word tag
+        itself, tags = up_to.gather(2, tags[..., None])[self.prompt, :, 0], tags[self.prompt]
+        query_tag = tags.gather(1, self.query[:, None])
+        at_query = up_to[self.prompt, self.query].gather(1, tags)
+        before = at_query - itself - (tags == query_tag).long()
+        nearer = torch.where(self.bins < 0, before, itself - at_query - 1).clamp(0, 2)
+        return (tags * 3 + nearer) * 33 + self.bins + 16
+
+    def words_of_kinds(self, n_measures: int) -> np.ndarray:
+        """How many candidates of each kind there are, and right ones: `2 half measure kind`, by parity of the group."""
+        half = self.batch.groups.to(self.prompt)[self.prompt] % 2
+        kind = (half * n_measures + self.column)[:, None] * N_KINDS + self.kinds
+        counts = [kind[mask & self.candidates].bincount(minlength=2 * n_measures * N_KINDS)
+                  for mask in (self.candidates, self.right)]  # fmt: skip
+        return torch.stack(counts).unflatten(1, (2, n_measures, N_KINDS)).cpu().numpy()
 
     def by_prompt(self, values: Float[Tensor, "item any"], n_measures: int) -> Float[Tensor, "prompt any measure"]:
         """Sums over each prompt's items, by measure."""
@@ -107,26 +138,57 @@ class Items:
 
     @cached_property
     def tags(self) -> tuple[dict[str, int], Int[Tensor, "prompt word"]]:
-        """A number for each tag of a batch, and that of each shown word: -1 where it has none."""
-        numbers: dict[str, int] = {}
-        of_words = self.batch.by_word(lambda text: [numbers.setdefault(tag, len(numbers)) for tag in text.tags or ()])
-        return numbers, of_words
+        """A number for each universal tag, and that of each shown word: -1 where it has none."""
+        numbers, foreign = _TAGS, len(_TAGS)
+        return numbers, self.batch.by_word(lambda text: [numbers.get(tag, foreign) for tag in text.tags or ()])
 
-    def nearest(self, tags: Sequence[str], *, backward: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
-        """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
-        word, (numbers, of_words) = self.words, self.tags
-        n_words = len(word)
+    def nearest(
+        self,
+        tags: Sequence[str],
+        *,
+        backward: bool,
+        last_of_run: bool = False,
+        start: Int[Tensor, " item"] | None = None,
+    ) -> Int[Tensor, " item"]:
+        """The nearest shown word of some tags on one side of each query, or of `start`, or that ends a run there; -1
+        where there is none."""
+        numbers, of_words = self.tags
         numbers_of_tags = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
-        has_tag = torch.isin(of_words, numbers_of_tags) & (self.batch.pieces > 0)
+        has_tag = torch.isin(of_words, numbers_of_tags)
         if last_of_run:
             has_tag = has_tag & ~torch.cat([has_tag[:, 1:], torch.zeros_like(has_tag[:, :1])], 1)
+        return self._nearest(has_tag, self.query if start is None else start, backward=backward)
+
+    def subject_before(self) -> Int[Tensor, " item"]:
+        """The nearest subject of a word before the query, so not the query's own; -1 where there is none."""
+
+        def heads(text: AnnotatedText) -> list[int]:
+            subjects = (name.startswith("nsubj") for name in text.relations or ())
+            return [head if subject else _NO_HEAD for head, subject in zip(text.heads or (), subjects, strict=False)]
+
+        of_words = self.batch.by_word(heads, are_words=True).masked_fill(self.batch.pieces == 0, _NO_HEAD)
+        before = (of_words[self.prompt] < self.query[:, None]) & (self.words < self.query[:, None])
+        return torch.where(before, self.words, -1).max(1).values
+
+    def first(self, tags: Sequence[str]) -> Int[Tensor, " item"]:
+        """The first word of some tags in the query's sentence, before the query; -1 where there is none."""
+        starts = self.batch.by_word(sentence_starts, are_words=True)[self.prompt, self.query].clamp(min=0)
+        words = self.nearest(tags, backward=False, start=starts - 1)
+        return torch.where(words < self.query, words, -1)
+
+    def _nearest(
+        self, has_tag: Bool[Tensor, "prompt word"], start: Int[Tensor, " item"], *, backward: bool
+    ) -> Int[Tensor, " item"]:
+        word, n_words = self.words, len(self.words)
+        has_tag = has_tag & (self.batch.pieces > 0)
         none = torch.full_like(word[:1], -1 if backward else n_words).expand(len(has_tag), 1)
         columns = torch.where(has_tag, word, none)
         if backward:
-            nearest = torch.cat([none, columns.cummax(1).values[:, :-1]], 1)
+            nearest = torch.cat([none, columns.cummax(1).values], 1)  # of word - 1 and before it
+            words = nearest[self.prompt, start.clamp(min=0)]
         else:
-            nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
-        words = nearest[self.prompt, self.query]
+            nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1), none], 1)
+            words = nearest[self.prompt, start + 1]
         return torch.where(words < n_words, words, -1)
 
 
@@ -149,6 +211,12 @@ def turned(batch: Batch) -> Batch:
     pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
     rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
     return replace(batch, attention=_Columns(batch.pattern, pieces=pieces), rows=rows)
+
+
+def sentence_starts(text: AnnotatedText) -> list[int]:
+    """For each word the first word of its sentence."""
+    starts = text.sentence_starts
+    return [starts[bisect_right(starts, word) - 1] if starts else 0 for word in range(len(text.words))]
 
 
 def lookup(mask: Bool[Tensor, "item word"], words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
@@ -210,11 +278,11 @@ class Choices:
 
     def beside_rules(self, rules: Sequence[Rival]) -> Outcomes:
         """What heads and rules choose, the first position kept."""
-        items, query = self.items, self.items.query[:, None]
+        items, query, n_words = self.items, self.items.query[:, None], len(self.items.words)
         words = torch.stack([pick for rule in rules if (pick := items.choice(rule)) is not None], 1)
-        choice = self.full.choice
-        kinds = items.tags[1][items.prompt] if items.by_tag else items.words.expand_as(items.bins)
-        chance = _rate(items.candidates, items.right, items.bins, kinds).gather(1, choice.clamp(min=0))
+        choice, target, kinds = self.full.choice, (items.right * (items.words + 1)).argmax(1, keepdim=True), items.kinds
+        order = torch.arange(len(items), device=query.device)
+        earliest = torch.full_like(order, len(items)).scatter_reduce(0, items.by_query, order, "amin")
         return Outcomes(
             measure=items.column,
             groups=self.batch.groups[items.prompt.cpu()],
@@ -224,7 +292,11 @@ class Choices:
             words=torch.where(choice < 0, NO_CHOICE, choice - query),
             right=lookup(items.right, choice),
             mass=self.full.mass,
-            chance=chance * (choice >= 0),
+            kinds=torch.where(choice < 0, -1, kinds.gather(1, choice.clamp(min=0))),
+            rule_kinds=torch.where(lookup(items.candidates, words), kinds.gather(1, words.clamp(0, n_words - 1)), -1),
+            target=(target - query)[:, 0],
+            target_kind=kinds.gather(1, target)[:, 0],
+            first=earliest[items.by_query] == order,
         )
 
     def rival_scores(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
@@ -304,13 +376,11 @@ class Choices:
 
 
 def _rate(
-    candidates: Bool[Tensor, "item word"], right: Bool[Tensor, "item word"], *kinds: Int[Tensor, "item word"]
+    candidates: Bool[Tensor, "item word"], right: Bool[Tensor, "item word"], bins: Int[Tensor, "item word"]
 ) -> Float[Tensor, "item word"]:
-    """The share of right words among the candidates of each word's kinds."""
-    kind, n_kinds = torch.zeros_like(kinds[0]), 1
-    for number in kinds if kind.numel() else ():
-        low, high = (int(end) for end in number.aminmax())
-        kind, n_kinds = kind * (high - low + 1) + number - low, n_kinds * (high - low + 1)
+    """The share of right words among the candidates of each word's bin."""
+    low, high = (int(end) for end in bins.aminmax()) if bins.numel() else (0, 0)
+    kind, n_kinds = bins - low, high - low + 1
     of_kind = torch.zeros(2, len(kind), n_kinds, device=kind.device)
     for count, mask in zip(of_kind, (right & candidates, candidates), strict=True):
         count.scatter_add_(1, kind, mask.float())
@@ -320,7 +390,8 @@ def _rate(
 class Selections(Readings):
     """How often the word that is chosen is a right one, beside the same of rivals; `records` keep what is chosen.
 
-    With `masses` the second half of the measures is the share of the candidates' attention that is on right ones.
+    The last `masses` of the measures, of the same items as the first, are the share of the candidates' attention that
+    is on right ones.
     """
 
     def __init__(
@@ -328,7 +399,7 @@ class Selections(Readings):
         heads: Heads,
         measures: Sequence[Measure],
         *,
-        masses: bool = False,
+        masses: int = 0,
         records: Records | None = None,
         sinks: Sequence[Sinks] = SINKS,
     ):
@@ -350,20 +421,20 @@ class Selections(Readings):
             scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
             share, any_mass = selection.share(scores, *masks)
             values.append((share, counted * any_mass, *nulls.share(scores, *masks, items.bins)))
-        n_columns, sums = len(self.measures) // len(values), []
-        for value, weight, mean, variance in values:
+        n_columns, sums = len(self.measures) - self.masses, []
+        for (value, weight, mean, variance), count in zip(values, (n_columns, self.masses), strict=False):
             sums_of_both = torch.cat([value * weight, rivals * everywhere], 1), torch.cat([weight, everywhere], 1)
-            sums.append(
-                [items.by_prompt(part, n_columns) for part in (*sums_of_both, mean * weight, variance * weight)]
-            )
+            parts = (*sums_of_both, mean * weight, variance * weight)
+            sums.append([items.by_prompt(part, n_columns)[..., :count] for part in parts])
         values, weights, *null = (torch.cat(parts, -1) for parts in zip(*sums, strict=True))
         self.add_sums(sink, choices.batch.groups, values, weights, null)
         if self.records is not None and sink == "kept" and not self.records.full:
-            self.records.add(choices.beside_rules(self.records.rules))
+            self.records.add(choices.beside_rules(self.records.rules), items.words_of_kinds(len(self.records.measures)))
 
 
 class PairScorer(Selections):
-    """Scores pairs of words; `received` asks of a word that is sought who looks at it."""
+    """Scores pairs of words; `received` asks of a word that is sought who looks at it,
+    `predicting` asks in the row before the word that asks."""
 
     def __init__(
         self,
@@ -375,11 +446,12 @@ class PairScorer(Selections):
         unseen: str = "",
         records: Records | None = None,
         received: bool = False,
+        predicting: bool = False,
     ):
         """Start from nothing; `counts` of the pairs whose second word is not visible goes by the name of `unseen`."""
         super().__init__(heads, measures, records=records, sinks=SINKS[:1] if received else SINKS)
         self.causal, self.pairs, self.counts, self.unseen = heads.causal, by_text(pairs), counts, unseen
-        self.received = received
+        self.received, self.predicting = received, predicting
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -390,6 +462,6 @@ class PairScorer(Selections):
         if self.records is not None and not self.records.full:
             self.records.unseen += n_unseen
         if len(items):
-            choices = Choices(items)
+            choices = Choices(items, predicting=self.predicting)
             for sink in self.sinks:
                 self.add_choices(choices, sink)

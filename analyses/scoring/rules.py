@@ -1,16 +1,16 @@
-"""Is a head about syntax, or would the simplest rule do as well?
+"""Is a head about syntax, or would the simplest rule do as well? And could this text have told?
 
 A head that goes from objects to their verbs may only go to the last verb. On the items where that rule and the tree
-differ, a head of syntax chooses the word that the tree names; and some rule predicts the head's own choices best.
-Two rules are a head's rivals: the one that is right most often, and the one that this head's choices follow best. The
-head must be right more often than the first on all items too: one that is right where the rule errs and wrong where the
-rule is right does no better than the rule. A head that looks from verbs to nouns may look at nouns whoever asks: its
-rival is itself, from words of other tags.
+differ, the hard ones, a head of syntax chooses the word that the tree names; and some rule predicts the head's own
+choices best. Two rules are a head's rivals: the one that is right most often, and the one that this head's choices
+follow best. One that `BEATS` them is right more often than the first on all items too. One that is `BEYOND` the rule is
+right on hard items more often than it makes the rule's choice, and than any other rule is, without being so much more
+accurate over all. Where a perfect head would be neither, nothing can be told (`analyses.scoring.power`). A head that
+looks from verbs to nouns may look at nouns whoever asks: its rival is itself, from words of other tags.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ import torch
 from analyses.measures.definitions import DECLARED, Measure, Rival
 from analyses.measures.findings import DISCOVERY, NOTABLE
 from analyses.measures.head_tables import Heads
+from analyses.scoring.outcomes import N_KINDS, Array, Outcomes
+from analyses.scoring.power import HardItems, bar
 from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError
 from interp.patterns import N_GROUPS
@@ -29,26 +31,29 @@ from interp.statistics import Estimate, benjamini_hochberg, estimate
 RULE_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "value", "n", "asked"),
     *("rival", "rival_value", "margin", "margin_low", "margin_high", "margin_p", "choosing_margin"),
-    *("n_differ", "documents", "target_share", "rival_share"),
+    *("headroom", "hard_items", "hard_documents", "target_share", "rival_share"),
     *("difference", "ci_low", "ci_high", "p"),
-    *("own_rival", "own_n_differ", "own_documents", "own_difference", "own_low", "own_high", "own_p"),
-    *("chance", "p_chance"),
-    *("p_both", "q", "verdict", "rule", "predicts", "predicts_low", "predicts_high", "mass"),
+    *("own_rival", "own_hard_items", "own_hard_documents", "own_difference", "own_low", "own_high", "own_p"),
+    *("second", "second_share", "second_low", "second_p", "chance", "p_chance"),
+    *("p_both", "q", "p_beyond", "q_beyond", "detectable", "verdict"),
+    *("rule", "predicts", "predicts_low", "predicts_high", "mass"),
 ]
-BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"
+VERDICTS = BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, WORSE = (
+    *("beats", "beyond the rule", "cannot tell", "equivalent", "worse"),
+)
 FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer tell nothing
 PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule surely predicts to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
+STRATUM = "@"  # before the stratum in a measure's name
 OTHERS, ANY_WORD = "words of other tags", "any->"  # `any->NOUN` is the rule of a head that likes nouns whoever asks
 LIKED = 0.5  # of what a lift has beyond 1: a head of which words of other tags have so much likes a tag whoever asks
-CAPACITY = 200_000  # items whose choices are kept: two bytes a head each
-_ROUNDING = 1e-3  # of half precision
-NO_CHOICE = -(1 << 15)
-NO_WORD_FOR_IT = NO_CHOICE + 1  # a rule's word where it has none: no head chooses it
+CAPACITY = 200_000  # items whose choices are kept: a few bytes a head each
+_WORDS = ("rules", "words", "target", "kinds", "rule_kinds", "target_kind")  # fields that are words or their kinds
+
+_TESTED = ("difference", "ci_low", "own_low", "margin", "margin_low", "margin_p", "second_low", "second_p")
 
 Pair = tuple[int, int, int, int]  # the word that asks, the one sought, the measure's number, and where it is annotated
-Array = Any  # torch's of one batch, numpy's where batches are joined
 
 
 # Which words ask for which, and which simple rules might find them as well?
@@ -81,6 +86,22 @@ NEAREST = (
     *(nearest(tags, backward=False, last_of_run=True) for tags in (("NOUN",), ("NOUN", "PROPN"), ("VERB", "AUX"))),
 )
 """Rules that look at the nearest word of a class on one side."""
+_NOUNS = ("NOUN", "PROPN", "PRON")
+LADDER = (
+    Rival("first noun of the sentence", lambda items: items.first(_NOUNS)),
+    Rival("second-last noun", lambda items: _noun_before(items, _noun_before(items))),
+    Rival("noun before the last preposition", lambda items: _noun_before(items, items.nearest(["ADP"], backward=True))),
+    Rival("subject of the clause before", lambda items: items.subject_before()),
+)
+"""Rules that find many subjects over what stands between."""
+BACKWARD = tuple(rule for rule in NEAREST if rule.name.startswith("last"))
+"""What is known before the next word is."""
+
+
+def _noun_before(items: Any, start: Array | None = None) -> Array:
+    return items.nearest(_NOUNS, backward=True, start=start)
+
+
 RELATIONS = tuple(DECLARED["tags"]["relations"].split())
 """The relations of Universal Dependencies that are asked of every text."""
 WAYS = ("dependent->head", "head->dependent")
@@ -119,48 +140,6 @@ def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
 # What heads and rules choose.
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """Items of which a head chooses a word, and what rules choose. Words are offsets from the word that asks."""
-
-    measure: Array  # item: its number among the measures
-    groups: Array  # item: of its document
-    rules: Array  # item rule
-    hits: Array  # item rule: whether the rule's word is right
-    sought: Array  # item rule: whether it is right of any item with the same query and measure
-    words: Array  # item head: NO_CHOICE where several words tie
-    right: Array  # item head
-    mass: Array  # item head: the attention on what is chosen
-    chance: Array  # item head: of `right`, where words of a tag at about a distance change places
-
-    @staticmethod
-    def joined(parts: "Sequence[Outcomes]") -> "Outcomes":
-        """The items of all parts, as numpy has them."""
-        return Outcomes(*(torch.cat([getattr(part, each.name) for part in parts]).numpy() for each in fields(Outcomes)))
-
-    def subset(self, index: np.ndarray) -> "Outcomes":
-        """Some of the items."""
-        return Outcomes(*(getattr(self, each.name)[index] for each in fields(self)))
-
-    @cached_property
-    def chose(self) -> np.ndarray:
-        """Whether a head chose one word (item head)."""
-        return np.asarray(self.words != NO_CHOICE)
-
-    @cached_property
-    def predicted(self) -> np.ndarray:
-        """The share of each head's choices that each rule predicts (rule head)."""
-        hits = np.stack([(self.words == rule[:, None]).sum(0) for rule in np.asarray(self.rules).T])
-        return hits / np.maximum(self.chose.sum(0), 1)
-
-    def over_groups(self, values: np.ndarray, weights: np.ndarray, seed: int) -> Estimate:
-        """A mean of item x head, with its interval over groups of documents."""
-        totals = np.zeros((2, N_GROUPS, values.shape[1]))
-        np.add.at(totals[0], self.groups, values * weights)
-        np.add.at(totals[1], self.groups, weights)
-        return estimate(*totals, seed=seed)
-
-
 class Records:
     """What heads and rules chose, item by item.
 
@@ -174,21 +153,23 @@ class Records:
         self.names = np.array([rule.name for rule in self.rules], dtype=object)
         self.ends = np.cumsum([len(tier) for tier in tiers])
         self.parts: list[Outcomes] = []
+        self.kinds = np.zeros((2, 2, len(measures), N_KINDS))  # candidates, right ones; by half of the documents
 
     @property
     def full(self) -> bool:
         """Whether there are enough, so that none need be added."""
         return self.n >= CAPACITY
 
-    def add(self, outcomes: Outcomes) -> None:
-        """The choices of one batch, the first position kept."""
-        types = {"rules": torch.int16, "words": torch.int16, "mass": torch.float16, "chance": torch.float16}
+    def add(self, outcomes: Outcomes, kinds: np.ndarray) -> None:
+        """The choices of one batch, the first position kept, and the words of each kind (`Items.words_of_kinds`)."""
+        types = {"mass": torch.float16, **dict.fromkeys(_WORDS, torch.int16)}
+        self.kinds += kinds
         parts = vars(outcomes).items()
         self.parts.append(Outcomes(**{name: part.to("cpu", types.get(name, part.dtype)) for name, part in parts}))
         self.n += len(outcomes.measure)
 
-    def rows(self, seed: int) -> list[pd.DataFrame]:
-        """What is said of every head and measure, before anything is judged."""
+    def rows(self, seed: int) -> list[tuple[pd.DataFrame, HardItems]]:
+        """What is said of every head and measure, before anything is judged; and what planted heads would meet."""
         if not self.parts:
             return []
         choices_of_all, tables = Outcomes.joined(self.parts), []
@@ -199,32 +180,48 @@ class Records:
                 head_columns, _ = self.heads.columns(1)
                 share_asked = len(choices.groups) / (len(choices.groups) + self.unseen[number])
                 facts = {**head_columns, "measure": of_measure.name, "asked": share_asked}
-                tables.append(pd.DataFrame({**facts, **self._rows(chooses, reports, seed)}))
+                columns, hard_items = self._rows(number, chooses, reports, seed)
+                tables.append((pd.DataFrame({**facts, **columns}), hard_items))
         return tables
 
-    def _rows(self, chooses: Outcomes, reports: Outcomes, seed: int) -> dict[str, object]:
+    def _rows(
+        self, number: int, chooses: Outcomes, reports: Outcomes, seed: int
+    ) -> tuple[dict[str, object], HardItems]:
         """What one measure's items say of every head."""
         best = int(chooses.sought.mean(0).argmax())
+        second = int(chooses.hits[~chooses.sought[:, best]].sum(0).argmax())  # the best where that one errs
+        n_words, n_right = self.kinds[:, 0, number]  # of the half that chooses
+        rates = np.append((n_right + 1) / (n_words + 1), 0.0)  # one more than seen: kinds that are rare prove little
+        hard = ~reports.sought[:, [best]]
         chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
         rules = np.full(reports.words.shape[1], best), chooses.predicted.argmax(0)
         rival, by_head = (self._against(reports, rule, seed) for rule in rules)
         margins = reports.right.astype(float) - reports.hits[:, [best]]
         margin = reports.over_groups(margins, np.ones_like(margins), seed)
-        beyond = reports.right - reports.chance.astype(float)
+        beyond = reports.right - rates[reports.kinds]
         chance = reports.over_groups(beyond, np.ones_like(beyond), seed)
-        return {
+        beside_second = reports.over_groups(
+            reports.right - reports.hits[:, [second]].astype(float), np.ones_like(margins) * hard, seed
+        )
+        columns = {
             "value": reports.right.mean(0),
             "n": len(reports.groups),
             "rival_value": float(reports.hits[:, best].mean()),
             **_interval(margin, "margin"),
             "margin_p": margin.p,
             "choosing_margin": chosen_by,
+            "headroom": float(reports.first.mean() - reports.hits[:, best].mean()),
             **rival,
             **{f"own_{name.removeprefix('ci_')}": each for name, each in by_head.items() if not name.endswith("share")},
+            "second": self.names[second],
+            "second_share": float(reports.hits[hard[:, 0], second].mean()) if hard.any() else np.nan,
+            "second_low": beside_second.low,
+            "second_p": beside_second.p,
             "chance": reports.right.mean(0) - beyond.mean(0),
-            "p_chance": np.where((np.abs(beyond) > _ROUNDING).any(0), chance.p, np.nan),
+            "p_chance": chance.p,
             **self._followed(chooses, reports, seed),
         }
+        return columns, HardItems.of(reports, best, second, rates)
 
     def _against(self, items: Outcomes, rule: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Each head beside one rule (a column of `rules` a head), where that rule chooses no word that is sought."""
@@ -235,8 +232,8 @@ class Records:
             shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, theirs)]
         return {
             "rival": self.names[rule],
-            "n_differ": differ.sum(0),
-            "documents": np.array([len(np.unique(items.groups[which])) for which in differ.T]),
+            "hard_items": differ.sum(0),
+            "hard_documents": np.array([len(np.unique(items.groups[which])) for which in differ.T]),
             "target_share": shares[0],
             "rival_share": shares[1],
             **_interval(difference, "difference", "ci"),
@@ -281,35 +278,70 @@ def rules_table(
 
     Of chosen words a head has two rivals, both chosen on the other half: `rival` is right most often for all heads,
     `own_rival` predicts this head's choices best. `margin` is how much more often the head is right than `rival` on all
-    items, `difference` the same on the `n_differ` items where a rival chooses no word that is sought; both have a 95%
-    interval over documents and a one-sided p. The rival of a lift is the lift with the odds of the same head's words of
-    other tags (`TagTotals.of_other_queries`). `docs/measures/part_of_speech.md` describes all columns and verdicts.
+    items, `difference` how much more often it is right than it makes the rival's choice on the `hard_items`, where that
+    rival chooses no word that is sought; `second` is the rule that is right most often on these. All have a 95%
+    interval over documents and a one-sided p. `chance` is what the kinds of words that the head chooses are right in.
+    The rival of a lift is the lift with the odds of the same head's words of other tags (`TagTotals.of_other_queries`).
+    `headroom` is what is left to a perfect head over `rival`, `detectable` the share of hard items at which a head
+    would be found; NaN where none would be. `docs/negative_findings.md` describes verdicts.
 
-    `p_both` is the largest of the p where both differences hold; `q` is of the largest p, over all chosen words that
-    can be tested (30 items in 8 documents for either rival) and over all lifts, apart.
+    `p_both` is the largest of the p of margin, difference and chance, `p_beyond` the same with `second` in place of the
+    margin. `q` and `q_beyond` are of these, over all chosen words that can be tested (30 hard items in 8 documents for
+    either rival) and over all lifts, apart.
     """
-    of_words = [row for each in records for row in each.rows(seed)]
-    tables = [*of_words, *_lift_rows(records[0].heads, lifted, lifts, seed)]
+    measured = [each for records_of_kind in records for each in records_of_kind.rows(seed)]
+    tables = [*(rows for rows, _ in measured), *_lift_rows(records[0].heads, lifted, lifts, seed)]
     if not tables:
         return pd.DataFrame(columns=RULE_COLUMNS)
     table = pd.concat(tables, ignore_index=True).reindex(columns=RULE_COLUMNS)
-    fewest = table[["n_differ", "own_n_differ"]].min(axis=1), table[["documents", "own_documents"]].min(axis=1)
-    p = table[["p", "own_p", "p_chance", "margin_p"]].max(axis=1).astype(float)
-    low = table[["ci_low", "own_low", "margin_low"]].min(axis=1)
-    tested = ((fewest[0] >= FEWEST_ITEMS) & (fewest[1] >= FEWEST_DOCUMENTS) & p.notna()).to_numpy()
-    of_tags = (table["rival"] == OTHERS).to_numpy()
-    q = np.full(len(table), np.nan)
-    for family in (tested & ~of_tags, tested & of_tags):  # the many lifts that differ would ease the bar of relations
-        q[family] = benjamini_hochberg(p.to_numpy()[family])
-    enough = table["difference"].where(of_tags, table["margin"]) >= NOTABLE
-    larger = ((low > 0) & enough).to_numpy()
-    verdict = np.where(tested, np.where((q < DISCOVERY) & larger, BEATS, FAILS), UNTESTED)
+    table = table.assign(**tests(table))
+    of_tags, of_words = table["rival"] == OTHERS, sum(len(rows) for rows, _ in measured)
+    many = table["hard_items"] >= FEWEST_ITEMS, table["hard_documents"] >= FEWEST_DOCUMENTS
+    p = [table.loc[~of_tags, name].dropna().to_numpy(dtype=float) for name in ("p_both", "p_beyond")]
+    cuts = bar(p[0], DISCOVERY), bar(p[1], DISCOVERY)
+    strengths = [np.full(len(rows), items.detectable(*cuts, seed)) for rows, items in measured]
+    strengths.append(np.full(len(table) - of_words, np.nan))
+    detectable = np.where(many[0] & many[1], np.concatenate(strengths), np.nan)
+    near = np.where(of_tags, NOTABLE, np.minimum(NOTABLE, table["headroom"].astype(float) / 2))
+    low, high = (table[f"margin_{end}"].fillna(table[f"ci_{end}"]).to_numpy(dtype=float) for end in ("low", "high"))
+    cannot = np.where(of_tags, table["q"].isna(), np.isnan(detectable))
+    rest = np.select([cannot, (low > -near) & (high < near), high < 0], [CANNOT_TELL, EQUIVALENT, WORSE], CANNOT_TELL)
+    verdict = np.where(table["beats"], BEATS, np.where(table["beyond"], BEYOND, rest))
     shared = (table["predicts"] >= LIKED) & (table["predicts_low"] > 0)
     shared &= table[["value", "rival_value"]].min(axis=1) >= 1 + NOTABLE
     likes = np.where(shared & (verdict != BEATS), ANY_WORD + table["measure"].str.rpartition(">")[2], NO_RULE)
-    columns = {"p_both": p.where(tested & larger), "q": q, "verdict": verdict}
-    columns["rule"] = table["rule"].where(~of_tags, pd.Series(likes, table.index))
-    return table.assign(behaviour=behaviour, corpus=corpus, **columns)
+    is_more = np.isin(verdict, [BEATS, BEYOND]) | np.isnan(detectable)
+    is_more |= table["measure"].str.contains(STRATUM, regex=False)  # a rule that names a head names all of its choices
+    follows = table["rule"].where(~is_more | table["rule"].isin([RELATION, ANTECEDENT]), NO_RULE)
+    rule = follows.where(~of_tags, pd.Series(likes, table.index))
+    table = table.assign(behaviour=behaviour, corpus=corpus, detectable=detectable, verdict=verdict, rule=rule)
+    return table.reindex(columns=RULE_COLUMNS)
+
+
+def tests(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Which rows beat their rivals, and which are right beyond the rule, by the largest of their p and over all rows.
+
+    Lifts are a family of their own: the many that differ would ease the bar of relations.
+    """
+    of_tags = (table["rival"] == OTHERS).to_numpy()
+    fewest = [table[[name, f"own_{name}"]].min(axis=1) for name in ("hard_items", "hard_documents")]
+    numbers = {name: table[name].to_numpy(dtype=float) for name in _TESTED}
+    p_hard = table[["p", "own_p", "p_chance"]].max(axis=1).to_numpy(dtype=float)
+    tested = ((fewest[0] >= FEWEST_ITEMS) & (fewest[1] >= FEWEST_DOCUMENTS)).to_numpy() & ~np.isnan(p_hard)
+    above = np.where(of_tags, numbers["difference"], numbers["margin"]) >= NOTABLE
+    holds = {
+        "beats": above & ~(numbers["margin_low"] <= 0),
+        "beyond": (numbers["difference"] >= NOTABLE) & (numbers["second_low"] > 0),
+    }
+    columns: dict[str, np.ndarray] = {}
+    for verdict, p, q, other in (("beats", "p_both", "q", "margin_p"), ("beyond", "p_beyond", "q_beyond", "second_p")):
+        columns[p] = np.where(tested, np.fmax(p_hard, numbers[other]), np.nan)
+        columns[q] = np.full(len(table), np.nan)
+        for family in (of_tags, ~of_tags):
+            columns[q][family] = benjamini_hochberg(columns[p][family])
+        columns[verdict] = holds[verdict] & (np.fmin(numbers["ci_low"], numbers["own_low"]) > 0)
+        columns[verdict] &= columns[q] < DISCOVERY
+    return columns
 
 
 def plain_name(rule: object) -> str | None:
@@ -346,8 +378,8 @@ def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | Non
             "n": n.numpy().astype(int),
             "rival": OTHERS,
             "rival_value": result.baseline,
-            "n_differ": n.numpy().astype(int),
-            "documents": documents.numpy(),
+            "hard_items": n.numpy().astype(int),
+            "hard_documents": documents.numpy(),
             "difference": result.gain,
             "ci_low": result.low,
             "ci_high": result.high,

@@ -1,5 +1,6 @@
 """What is a head called? By its place: `L3.H4`, and `cross.L3.H4` where a model has several kinds of heads."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,6 +10,11 @@ import pandas as pd
 def head_name(layer: int, head: int) -> str:
     """How a head is called everywhere: layer and head, both from 0."""
     return f"L{layer}.H{head}"
+
+
+def heads_named(text: str) -> list[tuple[int, int]]:
+    """Layer and head of all that a text names: those of `L1.H3+L2.H0`."""
+    return [(int(layer), int(head)) for layer, head in re.findall(r"L(\d+)\.H(\d+)", text)]
 
 
 class Place(NamedTuple):

@@ -15,6 +15,7 @@ TEXTS: Mapping[str, str] = WORDS["texts"]
 TAGS: Mapping[str, str] = WORDS["tags"]
 RELATIONS: Mapping[str, Sequence[str]] = WORDS["relations"]
 """Dependent and head of each relation that is asked of every text."""
+SET = "set:"  # begins the label of heads that are needed together
 NAMED = " (a name or noun)"  # what stands nearest of it
 
 
@@ -31,6 +32,11 @@ class Words(NamedTuple):
     def named(self) -> "Words":
         """The same, asked only where a name or a noun stands nearest."""
         return self._replace(short=f"named {self.short}", said=f"{self.said}{NAMED}")
+
+    def within(self, stratum: str) -> "Words":
+        """The same, asked only in a stratum."""
+        short, sentence = WORDS["strata"].get(stratum, [stratum, stratum])
+        return self._replace(short=f"{self.short}, {short}", said=f"{self.said} {sentence}")
 
     @property
     def infinitive(self) -> str:
@@ -50,23 +56,28 @@ class Label(NamedTuple):
     name: str = ""  # of the relation or rule; how far an offset lies
     source: str = ""  # from which tag, or end of a relation, to which `target`
     target: str = ""
+    stratum: str = ""  # of the measure's items, in which alone it holds
 
     @classmethod
     def parse(cls, text: str) -> "Label":
         """The label that tables call `text`."""
+        text, _, stratum = text.partition("@")
+        if stratum:
+            return cls.parse(text)._replace(stratum=stratum)
         kind, _, rest = text.partition(":")
         name, _, way = rest.rpartition(":")
         source, arrow, target = way.partition("->")
         if kind == "rule" and rest.startswith("any->"):
             return cls("any", target=target)
-        if kind in {"relation", "tag"} and arrow and "->" not in name + target:
+        if kind in {"relation", "relation-predicting", "tag"} and arrow and "->" not in name + target:
             return cls(kind, name, source, target)
         return cls(kind, rest)
 
     def __str__(self) -> str:
         if self.kind == "any":
             return f"rule:any->{self.target}"
-        return ":".join(filter(None, [self.kind, self.name, f"{self.source}->{self.target}" * bool(self.target)]))
+        whole = ":".join(filter(None, [self.kind, self.name, f"{self.source}->{self.target}" * bool(self.target)]))
+        return f"{whole}@{self.stratum}" if self.stratum else whole
 
     @property
     def rung(self) -> int:
@@ -75,6 +86,8 @@ class Label(NamedTuple):
         3 what only the words' content tells, a relation, a reference or a copy; 2 a pair of tags; 1 a class of words,
         whoever asks; 0 a distance; -1 the first position.
         """
+        if self.kind == "set":
+            return Label.parse(self.name).rung
         if self.kind == "rule":
             return 0 if self.name.startswith("offset") else 1
         return {"first-token": -1, "any": 1, "tag": 2}.get(self.kind, 0 if self.kind in _NEAR else 3)
@@ -82,15 +95,17 @@ class Label(NamedTuple):
     @property
     def has_rules(self) -> bool:
         """Whether the rules that a head must beat say more than its baseline in `heads` does."""
-        return self.kind in {"relation", "rule", "any", "antecedent", "antecedent-predicting"}
+        return self.kind in {"relation", "relation-predicting", "rule", "any", "antecedent", "antecedent-predicting"}
 
     def words(self, title: str = "") -> Words:
         """How it is worded; by its `title` or name where it is somebody's own."""
+        if self.stratum:
+            return self._replace(stratum="").words(title).within(self.stratum)
         kind, ends, place = self.kind, (tag(self.source), tag(self.target)), ""
         match self:
-            case Label("relation", name, source, target) if target and name in RELATIONS:
+            case Label("relation" | "relation-predicting", name, source, target) if target and name in RELATIONS:
                 ends = tuple(RELATIONS[name] if source == "dependent" else RELATIONS[name][::-1])
-            case Label("relation", target=target) if target:
+            case Label("relation" | "relation-predicting", target=target) if target:
                 kind = "unknown relation"
             case Label("rule", name):
                 place = rule(name)
@@ -108,6 +123,9 @@ class Label(NamedTuple):
 
 def worded(label: str, vocabulary: Mapping[str, Words]) -> Words:
     """How a label or measure of a table is worded: as its measure says, where that is known."""
+    if label.startswith(SET):
+        words = worded(label.removeprefix(SET), vocabulary)
+        return words._replace(short=f"{words.short}, in a set")
     return vocabulary.get(label) or Label.parse(label).words()
 
 

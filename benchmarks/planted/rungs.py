@@ -21,7 +21,7 @@ from models.planted.search_heads import seek
 
 SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
 SINK, READER, UNREAD = "sink", "reader", "unread"
-BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"  # as `analyses.scoring.rules` words it
+BEATS, *FAILS = "beats", "equivalent", "worse", "cannot tell"  # as `analyses.scoring.rules` words it
 _SYNTAX, _REFERENCE, _TAG = "relation:", "antecedent", "tag:"
 _N_HEADS = 8  # a layer
 MIXED = (  # of relation and of reference: the rule that names the mixture, and the other
@@ -68,7 +68,7 @@ def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
             rule_heads.classes({"word": "noun"}),
             synonyms=("rule:any->NOUN",),
             measure="tag:*->NOUN",
-            rules=(FAILS, UNTESTED),
+            rules=(*FAILS,),
             never=_MEANINGFUL,
         ),
         Rung("comma lover", rule_heads.classes({"word": "stop"}), never=_MEANINGFUL),

@@ -366,7 +366,8 @@ def _pair(
     shared = _shared(*answers, f"{right!r} and {wrong!r}")
     if len(prompts[0]) != len(prompts[1]):
         lengths = f"{len(prompts[0])} and {len(prompts[1])}"
-        raise _UnusableError(f"the prompts do not align: they are {lengths} tokens long; {_NAMES}")
+        fault = "the prompts do not align" if corrupt.strip() else "there is no corrupted prompt"
+        raise _UnusableError(f"{fault}: they are {lengths} tokens long; {_NAMES}")
     if prompts[0] == prompts[1]:
         raise _UnusableError(f"the prompts are {'identical' if clean.strip() else 'empty'}: nothing can be patched")
     if sources_differ:

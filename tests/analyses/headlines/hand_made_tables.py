@@ -52,7 +52,7 @@ def effect_row(layer, head, task, way, effect, low):
 
 RULE = at(1, 1) | {
     **{"behaviour": "part-of-speech", "measure": "relation:obj:dependent->head", "value": 0.7, "n": 100},
-    **{"rival": "last VERB", "rival_value": 0.6, "target_share": 0.55, "verdict": "beats them"},
+    **{"rival": "last VERB", "rival_value": 0.6, "target_share": 0.55, "verdict": "beats"},
     **{"rule": "no rule", "predicts": 0.5, "asked": 1.0, "choosing_margin": 0.1},
 }
 

@@ -72,7 +72,7 @@ def test_most_of_what_a_head_does_comes_before_what_is_less_simple(tables):
 
 def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_that_it_follows_or_none(tables):
     bare = {name: tables[name] for name in ("heads", "effects", "tasks")}
-    fails = tables["rules"].assign(verdict="does not beat them")
+    fails = tables["rules"].assign(verdict="worse")
     assert [short for short, _ in told(bare | {"rules": fails}, 1, 1)] == ["noun to verb", "nearby"]
     follows = fails.assign(rule="last VERB", predicts=0.8)
     several = facts(bare | {"rules": follows}, OURS)[Place("decoder", "self", 1, 1)]
@@ -81,7 +81,7 @@ def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_th
     alone = bare | {"rules": follows, "heads": bare["heads"].loc[~bare["heads"]["measure"].str.startswith("tag:")]}
     alone["effects"] = tables["effects"].iloc[:2]
     assert said(alone)[1].first == "L1.H1 goes to the last verb in 80% of cases, as a simple rule does."
-    likes = RULE | {"measure": "tag:NOUN->VERB", "verdict": "does not beat them", "rule": "any->VERB", "predicts": 0.9}
+    likes = RULE | {"measure": "tag:NOUN->VERB", "verdict": "equivalent", "rule": "any->VERB", "predicts": 0.9}
     rest = bare["heads"].loc[~bare["heads"]["measure"].str.startswith("relation:")]
     alone |= {"heads": rest, "rules": pd.DataFrame([likes])}
     assert said(alone)[1].first == "L1.H1 looks at verbs, whoever asks 3.0 times as much as distance explains."
@@ -113,8 +113,13 @@ def test_what_no_head_shows_is_told_by_the_head_that_comes_closest_on_the_half_t
     closest = "No head is shown to go from an object to its verb: at best L1.H1 gets 70%{} (held-out), "
     closest += "taking the last verb 60%."
     assert quiet(tables) == closest.format("")
-    other = RULE | {"head": 0, "value": 0.9, "choosing_margin": 0.02, "verdict": "not testable here"}
+    other = RULE | {"head": 0, "value": 0.9, "choosing_margin": 0.02, "verdict": "cannot tell"}
     assert quiet(tables, rules=pd.DataFrame([RULE, other])) == closest.format("")
+    for strength, said_of_it in (
+        (0.52, "is right in 6 of 10 cases where this errs would"),
+        (float("nan"), "cannot tell"),
+    ):
+        assert said_of_it in quiet(tables, rules=pd.DataFrame([RULE | {"detectable": strength}]))
     few = pd.DataFrame([RULE | {"asked": 0.05}])  # the model sees few of a relation
     assert quiet(tables, rules=few) == closest.format(" of the 5% of cases that it sees")
     assert "in 70% of the 5% of cases that it sees; taking" in said({**tables, "rules": few})[1].first

@@ -152,7 +152,10 @@ def test_composed_heads_are_labelled_and_impostors_are_not(form):
     for each in composed.placed:
         mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
         assert all(map(each.behaviour.is_called, mine)), each
-        assert each.behaviour.label is None or each.found(mine), each
+        if each.behaviour.name == "noun-to-adjective":
+            assert not mine, "a rule is always right about these adjectives: nothing tells it from the relation"
+        else:
+            assert each.behaviour.label is None or each.found(mine), each
 
 
 def candidates(p_attention: np.ndarray, p_effect: np.ndarray) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from analyses.behaviours import OURS, vocabulary
 from analyses.part_of_speech import TAG_PAIRS, UNIVERSAL_TAGS
 from analyses.scoring.antecedents import PREDICTING_RIVALS
 from analyses.scoring.antecedents import RIVALS as OF_ANTECEDENTS
-from analyses.scoring.rules import NEAREST, OFFSETS, RELATIONS
+from analyses.scoring.rules import LADDER, NEAREST, OFFSETS, RELATIONS
+from analyses.scoring.strata import OF_PAIRS, OF_PRONOUNS, PREDICTED
 from analyses.wording import plain_words
 from analyses.wording.formats import number, percent, whole
 from analyses.wording.plain_words import Label
@@ -45,7 +46,7 @@ def test_labels_have_words_and_are_strings_again(label, short, said):
 
 def test_every_label_that_a_head_can_have_is_in_words():
     called = [measure.called for behaviour in OURS.values() for measure in behaviour.measures if measure.called]
-    rules = [f"rule:{rule.name}" for rule in (*NEAREST, *OFFSETS, *OF_ANTECEDENTS, *PREDICTING_RIVALS)]
+    rules = [f"rule:{rule.name}" for rule in (*NEAREST, *LADDER, *OFFSETS, *OF_ANTECEDENTS, *PREDICTING_RIVALS)]
     for label in [*called, *rules, *(f"rule:any->{key}" for _, key in TAG_PAIRS)]:
         said = plain_words.worded(label, vocabulary(OURS)).said
         assert "->" not in said
@@ -55,4 +56,5 @@ def test_every_label_that_a_head_can_have_is_in_words():
 
 def test_every_tag_and_relation_that_is_asked_has_a_word():
     assert plain_words.TAGS.keys() == UNIVERSAL_TAGS
-    assert plain_words.RELATIONS.keys() == {*RELATIONS}
+    assert plain_words.RELATIONS.keys() == {*RELATIONS, *(name for name, _ in PREDICTED)}
+    assert plain_words.WORDS["strata"].keys() == {*OF_PAIRS, *OF_PRONOUNS}

@@ -1,0 +1,44 @@
+"""Which of two sentences is grammatical? Minimal pairs as BLiMP has them (Warstadt et al. 2020), one a line of JSON."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from interp.bounded_files import lines
+from interp.errors import InputError, inside
+
+_KEYS = {  # of the good and of the bad sentence, by turns: what stands before the word that decides, and that word
+    "one_prefix_method": ("one_prefix_prefix", "one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad"),
+    "two_prefix_method": ("two_prefix_prefix_good", "two_prefix_prefix_bad", "two_prefix_word", "two_prefix_word"),
+}
+_EXPECTED = "expected pairs of sentences as BLiMP has them, one JSON object a line"
+
+
+class Sentence(NamedTuple):
+    """A sentence, all before the word that decides whether it is good, and that word; empty where no one word does."""
+
+    text: str
+    before: str = ""
+    word: str = ""
+
+
+def read_sentences(file: str | Path) -> list[tuple[Sentence, Sentence]]:
+    """The good and the bad sentence of each line, plain or gzipped, which are the same in seven lines of BLiMP."""
+    pairs = []
+    for number, line in enumerate(lines(Path(file)), 1):
+        with inside(f"{file}, line {number}"):
+            pairs += [_pair(line)] if line.strip() else []
+    if not pairs:
+        raise InputError(f"{file} is empty: {_EXPECTED}")
+    return pairs
+
+
+def _pair(line: str) -> tuple[Sentence, Sentence]:
+    try:
+        row = dict(json.loads(line))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{_EXPECTED}, got no such object ({error})") from None
+    keys = "sentence_good", "sentence_bad", *next((keys for method, keys in _KEYS.items() if row.get(method)), ())
+    if wrong := [key for key in keys if not isinstance(row.get(key), str) or not row[key].strip()]:
+        raise InputError(f'expected a text as "{wrong[0]}", got {row.get(wrong[0])!r:.80}')
+    return Sentence(*(row[key] for key in keys[::2])), Sentence(*(row[key] for key in keys[1::2]))

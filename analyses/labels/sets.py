@@ -1,0 +1,258 @@
+"""Which heads does the model need only together? The smallest set of them that costs half of what all heads cost.
+
+The half of the documents that chooses looks for the set among heads that look at a measure's keys more than heads that
+have learnt nothing. Heads that stand in for each other have no single effect to begin with, so heads are added in the
+order of what the pool loses without each (or of their single effect, where that is larger), and taken out again while
+the rest costs half (stepwise selection, Efroymson 1960). The other half reports the set's effect, and how far it
+exceeds sets of other heads.
+
+How many of these reach the effect (`p_rank`) is no test where they are few: two heads of a layer of eight have 15
+others, so it is .06 at best. `p` is over documents, of the difference from every other set: the largest of their p
+(intersection-union, Berger 1982), held to its rate over measures (Benjamini & Hochberg 1995).
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, combinations, product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analyses.labels import hiding
+from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Study, block_weights, joint_claims
+from analyses.labels.hiding import ARMS, CLAIM, KINDS, Costs, HeadSet, Work
+from analyses.labels.knockouts import joint_costs, least
+from analyses.measures.findings import DISCOVERY
+from analyses.scoring.rules import BEATS, BEYOND, STRATUM, plain_name
+from analyses.wording.head_names import head_name, heads_named
+from analyses.wording.plain_words import SET
+from interp.statistics import benjamini_hochberg, estimate
+
+SIZE, POOL = 6, 12  # heads of a set, and among how many it is looked for, at most
+HALF = 0.5  # of what all heads cost
+SET_COLUMNS = [
+    *("stack", "attention", "behaviour", "measure", "label", "heads", "size", "effect", "low", "high", "readout"),
+    *("all_effect", "all_low", "all_high", "share", "singles", "others", "possible", "others_best"),
+    *("difference", "diff_low", "diff_high", "p", "p_rank", "q"),
+]
+_OF_LABELS = {
+    "low": "effect_low",
+    "high": "effect_high",
+    "p": "p_effect",
+    "size": "heads",
+    "others_best": "others_effect",
+}
+_OF_LABELS |= {
+    name: name for name in ("label", "effect", "readout", "all_effect", "all_low", "all_high", "others", "q")
+}
+_DOCUMENTS = 10  # of the half that chooses: the first part of it (`hiding.part_of`)
+_OTHERS = (9, 999)  # sets that one is compared with, at least and at most
+_BUDGET = 1e11  # multiply-adds that those of one may take, about
+_KINDS = (KINDS, *([arm] for arm in ARMS))  # that each arm is made of
+
+
+def find(
+    study: Study, evidence: Sequence[Evidence], reported: pd.DataFrame, rules: Sequence[pd.DataFrame]
+) -> pd.DataFrame:
+    """A row for each set that was chosen, `tables/sets`; those that hold have a `label`.
+
+    `reported` has gain and effect of every head on the half that reports, `rules` what the simplest rules say of heads.
+    """
+    rows = [row for part in evidence for row in _of_behaviour(study, part)]
+    sets = pd.DataFrame(rows, columns=SET_COLUMNS)
+    sets["q"] = benjamini_hochberg(sets["p"].astype(float).fillna(1.0).to_numpy())  # measures without a set count too
+    sets = sets.loc[sets["size"] > 0].reset_index(drop=True)
+    if sets.empty:
+        return sets
+    cells = _members(sets).merge(reported, on=CELL)
+    verdicts = pd.concat([reported.iloc[:0].assign(verdict=None, rule=None), *rules])[[*CELL, "verdict", "rule"]]
+    verdicts = _members(sets).merge(verdicts, on=CELL)
+    effect, low = (sets[names].astype(float).min(axis=1) for names in (["effect", "all_effect"], ["low", "all_low"]))
+    attends = (cells["gain_low"] > cells["bar"]).groupby(cells["set"]).all()
+    holds = attends & (effect >= NOTABLE_EFFECT) & (low > 0) & (sets["diff_low"] > 0) & (sets["q"] < DISCOVERY)
+    names = [_name(label, verdicts.loc[verdicts["set"] == number]) for number, label in sets["label"].items()]
+    label = pd.Series(names, sets.index, dtype=object).where(holds.astype(bool), None)
+    share = sets["effect"] / sets["all_effect"]
+    return sets.assign(label=label, share=share, singles=cells.groupby("set")["effect"].max())
+
+
+def labels(sets: pd.DataFrame, reported: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of `tables/labels` of sets that have a label: one for each of their heads, with the effect of all."""
+    sets = sets.loc[sets["label"].notna()]
+    if sets.empty:
+        return []
+    effects = pd.DataFrame({new: sets[name] for name, new in _OF_LABELS.items()})
+    rows = _members(sets).merge(reported.drop(columns=[*{*effects} & {*reported}]), on=CELL)
+    rows = rows.merge(effects, left_on="set", right_index=True)
+    return [rows.assign(evidence="effect", q_effect=rows["q"], q_within=rows["q"])]
+
+
+def _members(sets: pd.DataFrame) -> pd.DataFrame:
+    """A row for each head of each `set`, by its index."""
+    rows = sets.assign(place=[heads_named(names) for names in sets["heads"]], set=sets.index).explode("place")
+    places = pd.DataFrame([*rows["place"]], columns=["layer", "head"])
+    return places.assign(**{name: [*rows[name]] for name in ("set", "stack", "attention", "behaviour", "measure")})
+
+
+def _name(label: str, rules: pd.DataFrame) -> str | None:
+    """`set:` and the measure's label; that of the rule, if all heads follow one and none does more than rules."""
+    names = {plain_name(rule) for rule in rules["rule"]}
+    if {BEATS, BEYOND} & {*rules["verdict"]} or not names:
+        names = {label}
+    return f"{SET}{names.pop()}" if len(names) == 1 and None not in names else None
+
+
+def _of_behaviour(study: Study, part: Evidence) -> Iterator[dict[str, Any]]:
+    """A row for each measure in which a set was looked for, of size 0 where there is none."""
+    pools = {name: pool for name, pool in _pools(part) if len(pool) > 1}
+    if (work := joint_claims(study, part, [*pools], 0, _DOCUMENTS)) is None:
+        return
+    name = part.behaviour.name
+    study.say(f"{name}: looking for sets", 0)
+    lots = [
+        ([measure, pool.to_numpy().tolist()], partial(_chosen, work, measure, pool)) for measure, pool in pools.items()
+    ]
+    shards = study.shards_of(name).narrow("sets", part.size, study.seed).measure(lots)
+    chosen = {measure: [*map(tuple, each["heads"].tolist())] for measure, each in zip(pools, shards, strict=True)}
+    yield from ({"behaviour": name, "size": 0} for heads in chosen.values() if not heads)
+    chosen = {measure: heads for measure, heads in chosen.items() if heads}
+    if (work := joint_claims(study, part, [*chosen], 1)) is None:
+        return
+    pairs = [(measure, places) for measure, heads in chosen.items() for places in (heads, _all_heads(work))]
+    costs = joint_costs(work, pairs)
+    lost, rows = arms(costs.costs)
+    effects = iter(least(costs.table(study.seed + 1)).to_dict("records"))
+    affordable = _BUDGET / (block_weights(work.model) * math.prod(part.size))
+    most = _OTHERS[1] if study.exact else int(np.clip(affordable, *_OTHERS))
+    for number, ((measure, heads), one, every) in enumerate(zip(chosen.items(), effects, effects, strict=True)):
+        others, possible = other_sets(heads, _all_heads(work), most, study.seed)
+        removal = joint_costs(work, [(measure, places) for places in others], ARMS[1:]).costs[ARMS[1]].lost[:, 0]
+        yield {
+            **{each: part.heads[0][each].iloc[0] for each in ("stack", "attention")},
+            **{"behaviour": name, "measure": measure, "label": part.behaviour[measure].called, "size": len(heads)},
+            **{"heads": "+".join(head_name(*place) for place in heads), "readout": work.read_by[name].name},
+            **{"effect": one["effect"], "low": one["ci_low"], "high": one["ci_high"]},
+            **{"all_effect": every["effect"], "all_low": every["ci_low"], "all_high": every["ci_high"]},
+            **{"others": len(others), "possible": possible},
+            **compare(lost[..., 2 * number], removal, rows[:, 2 * number], study.seed),
+        }
+
+
+def _pools(part: Evidence) -> Iterator[tuple[str, pd.DataFrame]]:
+    """By measure the heads that a set may have, by layer, head, gain and effect: those with most of either.
+
+    Each has a gain beyond what heads that have learnt nothing reach: hiding keys costs nothing where no head looks.
+    """
+    rows = part.heads[0].loc[part.heads[0]["sink"] == "kept"].merge(part.effects[0][[*CELL, "effect"]], on=CELL)
+    for measure, group in rows.groupby("measure", sort=False):
+        if part.behaviour[str(measure)].called is not None and STRATUM not in str(measure):
+            pool = group.loc[group["ci_low"] > part.bars.get(str(measure), 0.0), ["layer", "head", "gain", "effect"]]
+            order = pool[["gain", "effect"]].rank(ascending=False).min(axis=1).sort_values(kind="stable")
+            yield str(measure), pool.loc[order.index[:POOL]]
+
+
+def _all_heads(work: Work) -> HeadSet:
+    return [*product(range(work.model.config.n_layers), range(work.model.config.n_heads))]
+
+
+def _chosen(work: Work, measure: str, pool: pd.DataFrame) -> dict[str, Tensor]:
+    """The heads (`set layer_and_head`) of a measure's set, by the arm that costs least in all heads; none without."""
+
+    def costs(sets: Sequence[HeadSet], kinds: Sequence[str] = (*KINDS, *ARMS)) -> Float[np.ndarray, "arm set"]:
+        lost, rows = arms(joint_costs(work, [(measure, heads) for heads in sets], kinds, part=0).costs)
+        return lost.sum(1) / np.where(rows.any(0), rows.sum(0), np.nan)
+
+    every, heads = costs([_all_heads(work)])[:, 0], list[tuple[int, int]]()
+    if (effect := float(every.min())) >= NOTABLE_EFFECT:
+        arm, places = int(every.argmin()), [*pool[["layer", "head"]].itertuples(index=False, name=None)]
+        heads = smallest(places, pool["effect"].to_numpy(), HALF * effect, lambda sets: costs(sets, _KINDS[arm])[arm])
+    return {"heads": torch.tensor(heads, dtype=torch.long).view(-1, 2)}
+
+
+def smallest(
+    places: HeadSet, single: Float[np.ndarray, " head"], enough: float, cost: Callable[[Sequence[HeadSet]], np.ndarray]
+) -> list[tuple[int, int]]:
+    """The fewest of some heads, with their `single` effects, that together cost `enough`; none of one head alone.
+
+    `cost(sets)` has the effect of each set. Every head of the set adds the least effect that counts.
+    """
+    whole, *rests = cost([places, *_without_each(places)])
+    if whole < enough:
+        return []
+    order = np.argsort(-np.fmax(whole - np.array(rests), single), kind="stable")[:SIZE]
+    prefixes = [[places[index] for index in order[: size + 1]] for size in range(len(order))]
+    effects = cost(prefixes)
+    size = int(np.argmax(effects >= enough))
+    heads, effect = prefixes[size], effects[size]
+    while effect >= enough and len(heads) > 1:
+        rests = _without_each(heads)
+        effects = cost(rests)
+        best = int(np.argmax(effects))
+        if effects[best] < enough:
+            return sorted(heads) if effect - effects[best] >= NOTABLE_EFFECT else []
+        heads, effect = rests[best], effects[best]
+    return []
+
+
+def _without_each(heads: HeadSet) -> list[list[tuple[int, int]]]:
+    return [[place for place in heads if place != head] for head in heads]
+
+
+def arms(costs: Costs) -> tuple[Float[np.ndarray, "arm group set"], Float[np.ndarray, "group set"]]:
+    """What hiding (less its stricter control), exchange and removal lose, by group of documents; and rows."""
+    claim = costs[CLAIM]
+    lost = [claim.lost - hiding.strictest(costs)[0].lost, *(costs[arm].lost for arm in ARMS)]
+    return np.stack(lost)[:, :, 0], claim.rows[:, 0]
+
+
+def other_sets(heads: HeadSet, all_heads: HeadSet, most: int, seed: int) -> tuple[list[HeadSet], int]:
+    """Sets of as many other heads of the same layers, all or `most` at random; and how many there are.
+
+    Where a layer has too few others, the rest is of layers in which the set has none.
+    """
+    layers = Counter(layer for layer, _ in heads)
+    free = [[place for place in all_heads if place[0] == layer and place not in heads] for layer in layers]
+    groups = [*free, [place for place in all_heads if place[0] not in layers]]
+    sizes = [min(size, len(group)) for size, group in zip(layers.values(), free, strict=True)]
+    sizes.append(len(heads) - sum(sizes))
+    possible = math.prod(map(math.comb, map(len, groups), sizes))
+    if possible <= most:
+        return [[*chain(*parts)] for parts in product(*map(combinations, groups, sizes))], possible
+    rng, sets = random.Random(seed), dict[tuple[tuple[int, int], ...], None]()
+    while len(sets) < most:
+        sets[tuple(sorted(chain(*map(rng.sample, groups, sizes))))] = None
+    return [*sets], possible
+
+
+def compare(
+    lost: Float[np.ndarray, "arm group"],
+    others: Float[np.ndarray, "group set"],
+    rows: Float[np.ndarray, " group"],
+    seed: int = 0,
+) -> dict[str, float]:
+    """How far a set's losses exceed those of every other set by removal, which bounds their least of three.
+
+    `lost` and `others` are sums over the `rows` of each group of documents. No other set: nothing can be said.
+    """
+    if others.shape[1] == 0 or not rows.any():
+        return {}
+    beyond, weights = lost[:, :, None] - others, np.broadcast_to(rows[:, None], others.shape)
+    effect, means = lost.sum(1).min() / rows.sum(), others.sum(0) / rows.sum()
+    best, arm = [int(means.argmax())], int(lost.sum(1).argmin())
+    strictest = estimate(beyond[arm][:, best], weights[:, best], seed=seed)
+    ends = {"difference": strictest.gain, "diff_low": strictest.low, "diff_high": strictest.high}
+    p = max(float(estimate(each, weights, replicates=0).p.max()) for each in beyond)
+    p_rank = (1 + int((means >= effect).sum())) / (1 + len(means))
+    return {
+        "others_best": float(means.max()),
+        **{name: float(end[0]) for name, end in ends.items()},
+        "p": p,
+        "p_rank": p_rank,
+    }

@@ -1,0 +1,95 @@
+"""What could have been found here? Planted heads meet the tests that real heads meet, on the same documents.
+
+A planted head makes the strictest rule's choice, but on the items where that rule errs it is right in some share of
+them. It is right more often in some documents than in others, as much as real heads are. `benchmarks.power` plants
+such heads, and others, in whole tables.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from analyses.measures.findings import NOTABLE
+from analyses.scoring.outcomes import Outcomes
+from interp.statistics import Estimate, estimate
+
+PLANTS = 200
+POWER = 0.8  # of planted heads that are found where a head is called detectable
+_TOGETHER = 0.1  # correlation of a document's items, before they are right or wrong; that of the two values is .05:
+# the mean over heads of the default and MiniLM and relations of EWT (342 pairs)
+_STEPS = 7  # of a search between no hard item and all: to a hundredth
+
+
+def bar(p: np.ndarray, rate: float) -> float:
+    """The largest p at which one test more would be called beside these (Benjamini & Hochberg 1995)."""
+    levels = rate * np.arange(1, len(p) + 2) / (len(p) + 1)
+    reached = np.searchsorted(np.sort(p), levels, side="right") >= np.arange(len(levels))
+    return float(levels[reached].max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class HardItems:
+    """The items on which the strictest rule chooses no word that is sought, and sums of all others.
+
+    Excess is what a choice is right beyond the rate of its kind of word (`Records.kinds`).
+    """
+
+    groups: np.ndarray  # hard item group: 1 where it is of the group
+    first: np.ndarray  # hard item: one choice can be right of it
+    excess: np.ndarray  # 2 x hard item: of the rule's choice, of the right one
+    second: np.ndarray  # hard item: whether the rule that is best of these is right
+    items: np.ndarray  # group: of all items, how many
+    easy_excess: np.ndarray  # group: of the rule's choices on all others
+
+    @staticmethod
+    def of(items: Outcomes, best: int, second: int, rates: np.ndarray) -> "HardItems":
+        """What is hard for the rule `best`; `rates` are by kind of word."""
+        hard, one = ~items.sought[:, best], np.ones(len(items.groups))
+        excess = np.stack([items.hits[:, best], items.first]) - rates[[items.rule_kinds[:, best], items.target_kind]]
+        groups = np.zeros((len(one), len(items.by_group(one))))
+        groups[np.arange(len(one)), items.groups] = 1
+        return HardItems(
+            groups=groups[hard],
+            first=items.first[hard],
+            excess=excess[:, hard],
+            second=items.hits[hard, second].astype(float),
+            items=items.by_group(one),
+            easy_excess=items.by_group(excess[0] * ~hard),
+        )
+
+    def detectable(self, beats: float, beyond: float, seed: int) -> float:
+        """The share of hard items that a head must be right in to be found in `POWER` of cases, by p below either bar.
+
+        NaN where a head that is right in all of them is not.
+        """
+        rng, shape = np.random.default_rng(seed), (self.groups.shape[1], PLANTS)
+        of_items = rng.standard_normal((len(self.first), PLANTS)) * math.sqrt(1 - _TOGETHER)
+        draws = special.ndtr(of_items + self.groups @ rng.standard_normal(shape) * math.sqrt(_TOGETHER))
+        if not len(draws) or self.power(draws < 1, beats, beyond) < POWER:
+            return float("nan")
+        low, high = 0.0, 1.0
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.power(draws < middle, beats, beyond) >= POWER else (middle, high)
+        return high
+
+    def power(self, right: np.ndarray, beats: float, beyond: float) -> float:
+        """Of planted heads (hard item x head), right or else at the rule's choice, the share that is found."""
+        hits, n = right & self.first[:, None], self.groups.sum(0)[:, None]
+
+        def over(values: np.ndarray, weights: np.ndarray, rest: np.ndarray | float = 0.0) -> Estimate:
+            return estimate(
+                self.groups.T @ values + rest, np.broadcast_to(weights, (len(weights), right.shape[1])), replicates=0
+            )
+
+        difference = over(hits.astype(float) - ~right, n)
+        margin = over(hits, self.items[:, None])
+        second = over(hits - self.second[:, None], n)
+        chance = over(np.where(right, *self.excess[::-1, :, None]), self.items[:, None], self.easy_excess[:, None])
+        shared = np.maximum(difference.p, chance.p)
+        holds = [(difference.low > 0) & (margin.low > 0) & (margin.value >= NOTABLE)]
+        holds += [(difference.low > 0) & (second.low > 0) & (difference.value >= NOTABLE)]
+        called = [np.maximum(shared, margin.p) <= beats, np.maximum(shared, second.p) <= beyond]
+        return float(np.logical_or.reduce([each & p for each, p in zip(holds, called, strict=True)]).mean())

@@ -1,0 +1,181 @@
+"""Would a head be found where the tables say that it would be? Planted choices go through the rules' own tables.
+
+    python -m benchmarks.power                        # tales, and EWT's sentences where they are beside the checkout
+    python -m benchmarks.power --corpora stories:100 --plants 50
+    python -m benchmarks.power --figure power.png
+
+Of every relation that a corpus can tell anything of, plants are made at the level of choices: right in a share of the
+hard items (where the strictest rule errs), and on the others
+
+    rule        they make the rule's choice, and on easy items too
+    random      they go to the word of a rule that is drawn, on easy items as often
+    clustered   as `rule`, but the share differs from document to document (beta, correlation 0.05 within one)
+
+Each plant joins the real heads by itself: rules are chosen on one half, the rest is tested on the other, and the false
+discovery rate is over all real cells and the plant. A head that is right in every item is planted in all measures at
+once: its verdicts, and the rules that it is called by. Prints one JSON line a corpus and kind of error: how many
+relations can tell, at which mean strength, and in which share of plants a head is found at that strength, 0.1 below and
+above it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from analyses.corpora.corpus import read
+from analyses.measures.head_tables import Heads
+from analyses.part_of_speech import Collector
+from analyses.reading.windows import Reading
+from analyses.scoring.collectors import read as read_all
+from analyses.scoring.outcomes import Outcomes
+from analyses.scoring.rules import Records, rules_table, tests
+from benchmarks.console import arguments, curves, machine, show
+from interp.patterns import N_GROUPS
+from models import load
+
+EWT = "../shared/data/ud-ewt"
+CORPORA = ("stories:50", "stories:100", "stories:400", f"{EWT}:500", f"{EWT}:2000")
+ERRORS = ("rule", "random", "clustered")
+PLANTS, CORRELATION = 200, 0.05
+_OF_HEADS = ("words", "right", "mass", "kinds")  # fields with a column a head
+GRID = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def planted(
+    items: Outcomes, best: np.ndarray, strength: float, errors: str, rng: np.random.Generator, n: int
+) -> Outcomes:
+    """The items with the choices of `n` plants in place of those of heads; `best` is each item's strictest rule."""
+    shape, rows = (len(items.groups), n), np.arange(len(items.groups))[:, None]
+    share = np.full(shape, strength)
+    if errors == "clustered" and 0 < strength < 1:
+        all_in_all = 1 / CORRELATION - 1
+        share = rng.beta(strength * all_in_all, (1 - strength) * all_in_all, (N_GROUPS, n))[items.groups]
+    random = errors == "random"
+    rule = rng.integers(items.rules.shape[1], size=shape) if random else np.broadcast_to(best[:, None], shape)
+    right = (rng.random(shape) < share) & (random | ~items.sought[rows, best[:, None]])
+    words, kinds = (
+        np.where(right, sought[:, None], of_rules[rows, rule])
+        for sought, of_rules in ((items.target, items.rules), (items.target_kind, items.rule_kinds))
+    )
+    hits = np.where(right, items.first[:, None], items.hits[rows, rule])
+    return replace(items, words=words, right=hits, kinds=kinds, mass=np.ones(shape, dtype=np.float16))
+
+
+def strictest(items: Outcomes) -> np.ndarray:
+    """For each item the rule that is right most often of its measure, on the half that chooses."""
+    best = np.zeros(len(items.groups), dtype=int)
+    for number in np.unique(items.measure):
+        chooses = (items.measure == number) & (items.groups % 2 == 0)
+        best[items.measure == number] = items.sought[chooses].mean(0).argmax() if chooses.any() else 0
+    return best
+
+
+def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, seed: int) -> float:
+    """Of the heads whose choices of one measure these are, the share that is found beside all real ones."""
+    plants = Records(Heads("decoder", 1, items.words.shape[1]), [records.measures[number]], (), records.itself)
+    plants.rules, plants.names, plants.ends = records.rules, records.names, records.ends
+    plants.parts, plants.kinds = [Outcomes(*map(torch.from_numpy, vars(items).values()))], records.kinds[:, :, [number]]
+    plants.parts[0].measure[:] = 0
+    plants.unseen[:] = 0
+    ((table, _),) = plants.rows(seed)
+    seen = 0
+    for _, row in table.iterrows():
+        both = pd.concat([real, row.to_frame().T], ignore_index=True)
+        verdicts = tests(both)
+        seen += bool(verdicts["beats"][-1] or verdicts["beyond"][-1])
+    return seen / len(table)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The real heads of one corpus, and the relations of which it can tell anything, with what is detectable there."""
+
+    records: Records
+    real: pd.DataFrame
+    detectable: Mapping[int, float]  # by number of the measure
+
+    @staticmethod
+    def of(corpus: str, seed: int) -> "Bench":
+        """The default model read on a corpus: `stories:N`, or a directory and how many texts of it."""
+        model = load("default")
+        collector = Collector(model, transposed=False)
+        spec, _, limit = corpus.rpartition(":") if corpus.startswith("..") else (corpus, "", "")
+        read_all(Reading(model, read(spec, int(limit) if limit else None)), [collector])
+        records = collector.records
+        assert records is not None
+        judged = rules_table([records], "part-of-speech", corpus, seed=seed)
+        real = pd.concat([rows for rows, _ in records.rows(seed)], ignore_index=True).reindex(columns=judged.columns)
+        by_name = judged.dropna(subset="detectable").groupby("measure")["detectable"].first().to_dict()
+        numbers = {measure.name: number for number, measure in enumerate(records.measures)}
+        return Bench(records, real, {numbers[name]: strength for name, strength in by_name.items()})
+
+    def perfect(self, seed: int) -> pd.DataFrame:
+        """The rows of `tables/rules` of a head that is right in every item of every measure, beside the real heads."""
+        joined = Outcomes.joined(self.records.parts)
+        plant = planted(joined, strictest(joined), 1.0, "rule", np.random.default_rng(seed), 1)
+        columns = {name: np.concatenate([getattr(joined, name), getattr(plant, name)], 1) for name in _OF_HEADS}
+        everyone = replace(joined, **columns)
+        heads = Heads("decoder", 1, everyone.words.shape[1])
+        records = Records(heads, self.records.measures, (), self.records.itself)
+        records.rules, records.names, records.ends = self.records.rules, self.records.names, self.records.ends
+        records.parts, records.kinds = [Outcomes(*map(torch.from_numpy, vars(everyone).values()))], self.records.kinds
+        records.unseen = self.records.unseen
+        table = rules_table([records], "part-of-speech", "perfect", seed=seed)
+        return table.loc[table["head"] == heads.count - 1]
+
+    def found(self, strengths: Mapping[int, float], errors: str, plants: int, seed: int) -> float:
+        """The share of plants that is found, over relations, each at its strength."""
+        joined, rng = Outcomes.joined(self.records.parts), np.random.default_rng(seed)
+        shares = []
+        for number, strength in strengths.items():
+            items = joined.subset(joined.measure == number)
+            choices = planted(items, strictest(items), min(max(strength, 0.0), 1.0), errors, rng, plants)
+            shares.append(found(self.records, number, choices, self.real, seed))
+        return round(float(np.mean(shares)), 3)
+
+
+def draw(benches: Mapping[str, Bench], file: Path, plants: int) -> None:
+    """The share that is found against the strength, a panel a corpus that can tell anything."""
+    panels = []
+    for corpus, bench in benches.items():
+        lines = {
+            errors: [bench.found(dict.fromkeys(bench.detectable, at), errors, plants, 0) for at in GRID]
+            for errors in ERRORS
+        }
+        title = f"{corpus.rpartition('/')[2]}: {len(bench.detectable)} of {len(bench.records.measures)} can tell"
+        panels.append((title, "share of hard items in which it is right", GRID, lines))
+    styles = {"rule": "INK", "random": "GREY", "clustered": "INK --"}
+    curves("How often is a planted head found?", panels, styles, file, unit="share found", scale="linear")
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = arguments(__doc__)
+    parser.add_argument("--corpora", nargs="+", default=CORPORA)
+    parser.add_argument("--plants", type=int, default=PLANTS)
+    parser.add_argument("--figure", type=Path, help="draw the share that is found against strength, with fewer plants")
+    options = parser.parse_args()
+    machine("numpy", plants=options.plants)
+    benches = {corpus: Bench.of(corpus, 0) for corpus in options.corpora}
+    able = {corpus: bench for corpus, bench in benches.items() if bench.detectable}
+    for corpus, bench in benches.items():
+        told = {"name": corpus, "can tell": len(bench.detectable), "of": len(bench.records.measures)}
+        for errors in ERRORS if corpus in able else ():
+            shares = {}
+            for name, off in (("found", 0.0), ("0.1 below", -0.1), ("0.1 above", 0.1)):
+                strengths = {number: strength + off for number, strength in bench.detectable.items()}
+                shares[name] = bench.found(strengths, errors, options.plants, 0)
+            mean = round(float(np.mean([*bench.detectable.values()])), 3)
+            show(**told, errors=errors, strength=mean, **shares)
+        perfect = bench.perfect(0)
+        show(**told, perfect=perfect["verdict"].value_counts().to_dict(), rules=sorted({*perfect["rule"]}))
+    if options.figure:
+        draw(able, options.figure, max(options.plants // 5, 1))
+
+
+if __name__ == "__main__":
+    main()

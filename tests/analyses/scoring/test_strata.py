@@ -1,0 +1,122 @@
+"""Strata, predicting rows, kinds of words: each by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from analyses.part_of_speech import BEHAVIOUR
+from analyses.reading.windows import Reading
+from analyses.scoring.antecedents import antecedent_items
+from analyses.scoring.choices import Choices, Items
+from analyses.scoring.outcomes import N_KINDS
+from analyses.scoring.rules import LADDER
+from analyses.scoring.strata import PREDICTED, of_pair, of_pronoun, predicted
+from interp.annotation import AnnotatedText, Attributes, Mention
+from models.planted import Planted, noise
+from models.stories import stories
+
+WORDS = ["The", "keys", "near", "the", "old", "door", "that", "Sam", "saw", "were", "hers"]
+TAGS = ["DET", "NOUN", "ADP", "DET", "ADJ", "NOUN", "PRON", "PROPN", "VERB", "AUX", "PRON"]
+HEADS = (1, 10, 5, 5, 5, 1, 8, 8, 5, 10, -1)
+RELATIONS = ["det", "nsubj", "case", "det", "amod", "nmod", "obj", "nsubj", "acl:relcl", "cop", "root"]
+FEATS = tuple(Attributes({1: "Number=Plur", 5: "Number=Sing", 7: "Number=Sing"}.get(word, "")) for word in range(11))
+_ANNOTATION = {"tags": tuple(TAGS), "heads": HEADS, "relations": tuple(RELATIONS), "feats": FEATS}
+TEXT = AnnotatedText(tuple(WORDS), (True,) * 11, "keys", **_ANNOTATION)
+
+
+def reader(words: list[str]):
+    return Planted(sorted({*words}), [[noise(3.0, 0)]], n_ctx=64, causal=True, start="<s>").build()
+
+
+def test_what_stands_between_two_words_gives_their_strata():
+    assert of_pair(TEXT, 9, 1) == ["attractor between", "clause between"]  # keys ... were
+    assert of_pair(TEXT, 8, 7) == ["nothing between"]  # Sam saw
+    assert of_pair(TEXT, 8, 5) == []  # a pronoun and a name: two
+    assert of_pair(TEXT, 5, 1) == []  # a preposition alone
+    assert of_pair(TEXT, 7, 5) == ["one noun between"]
+
+
+def test_what_is_asked_in_the_row_before_a_word():
+    pairs = [(WORDS[query], WORDS[target], PREDICTED[number]) for query, target, number, _ in predicted(TEXT)]
+    assert pairs == [
+        ("that", "saw", ("obj", "dependent->head")),
+        ("saw", "Sam", ("nsubj", "head->dependent")),
+        ("were", "keys", ("aux-subject", "dependent->head")),
+        ("hers", "keys", ("nsubj", "head->dependent")),
+    ]
+    (batch,) = Reading(reader(WORDS), [TEXT])
+    (window,) = batch.windows
+    measure = BEHAVIOUR["relation-predicting:aux-subject:dependent->head@clause between"]
+    columns = window.columns
+    assert measure.keys_of(window) == {columns[8][0]: {*columns[1]}}  # in the row of "saw"
+    assert BEHAVIOUR["relation-predicting:aux-subject:dependent->head@nothing between"].keys_of(window) == {}
+
+
+def test_the_longer_rules_choose_what_is_written():
+    (batch,) = Reading(reader(WORDS), [TEXT])
+    items = Items.from_batch(batch, lambda text: [(9, 1, 0, 9)], np.zeros(1, dtype=int), causal=True)
+    chosen = {rule.name: WORDS[int(rule(items))] for rule in LADDER}
+    assert chosen == {
+        "first noun of the sentence": "keys",
+        "second-last noun": "that",
+        "noun before the last preposition": "keys",
+        "subject of the clause before": "Sam",
+    }
+
+
+def test_a_row_before_the_word_is_read_in_its_place():
+    """All attention of the row before "were" on "keys", of its own row on "door"."""
+    (batch,) = Reading(reader(WORDS), [TEXT])
+    items = Items.from_batch(batch, lambda text: [(9, 1, 0, 9)], np.zeros(1, dtype=int), causal=True)
+    columns = batch.windows[0].columns
+    pattern = torch.zeros_like(batch.pattern)
+    pattern[0, :, columns[8][0], columns[1][0]] = pattern[0, :, columns[9][0], columns[5][0]] = 1
+    batch.pattern.copy_(pattern)
+    for predicting, word in ((True, 1), (False, 5)):
+        assert Choices(items, predicting=predicting).full.choice.tolist() == [[word]]
+
+
+def test_kinds_are_tags_sides_orders_and_distances():
+    """Words of one kind by a search over words, in both directions."""
+    corpus, seen = list(stories(3, 5)), 0
+    model = Planted(
+        sorted({w for text in corpus for w in text.words}), [[noise(3.0, 0)]], n_ctx=400, causal=False, start="<s>"
+    ).build()
+    for batch in Reading(model, corpus):
+        pairs = lambda text: [(word, word - 3, 0, word) for word in range(5, len(text.words), 7)]  # noqa: E731
+        items = Items.from_batch(batch, pairs, np.zeros(1, dtype=int), causal=False)
+        of_tag = {}
+        for row, (prompt, query) in enumerate(zip(items.prompt.tolist(), items.query.tolist(), strict=True)):
+            tags = batch.windows[prompt].text.tags
+            assert tags is not None
+            for word, kind in enumerate(items.kinds[row].tolist()):
+                if word == query or not items.candidates[row, word]:
+                    continue
+                between = range(min(word, query) + 1, max(word, query))
+                nearer = sum(tags[other] == tags[word] for other in between if other in batch.windows[prompt].columns)
+                side = int(np.sign(word - query))
+                described = tags[word], min(nearer, 2), side * abs(word - query).bit_length()
+                assert of_tag.setdefault(kind, described) == described
+                seen += 1
+        assert len({*of_tag.values()}) == len(of_tag)
+        assert max(of_tag) < N_KINDS
+        words, right = items.words_of_kinds(1)
+        assert (words.sum(), right.sum()) == (int(items.candidates.sum()), len(items))
+    assert seen > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "chains", "strata"),
+    [
+        ("Sue met the man and she", (0, 3, 5), ["antecedent a name", "other gender between"]),
+        ("the lady met a dog and she", (1, 4, 6), ["antecedent a noun"]),
+        ("Tom met her and she", (0, 2, 4), ["antecedent a pronoun"]),
+    ],
+)
+def test_a_pronouns_strata_are_those_of_its_nearest_antecedent(words, chains, strata):
+    first, second, pronoun = chains
+    right = second if strata == ["antecedent a pronoun"] else first
+    mentions = [Mention(at, at + 1, at, "a" if at in {right, pronoun} else "b") for at in chains]
+    split = tuple(words.split())
+    (item,) = antecedent_items(AnnotatedText(split, (True,) * len(split), words, mentions=tuple(mentions)))
+    assert of_pronoun(item) == strata
