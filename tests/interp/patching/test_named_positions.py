@@ -144,3 +144,10 @@ def test_braces_in_a_column_name_tokens_and_every_row_has_them():
 def test_names_do_not_align_the_two_prompts_of_a_pair_and_the_error_says_so():
     with pytest.raises(InputError, match=r"are 2 and 3 tokens long; .*named positions align one pair with another"):
         p.Pairs.from_texts(worded(), ["Tim saw"], ["the dog saw"], [" He"], [" She"], positions={"END": -1})
+
+
+@pytest.mark.parametrize(("header", "said"), [("clean,corrupt,right", "the column wrong"), ("clean", "the columns")])
+def test_columns_that_a_file_lacks_are_named(tmp_path, header, said):
+    (file := tmp_path / "pairs.csv").write_text(f"{header}\n")
+    with pytest.raises(InputError, match=said):
+        read_columns(file)
