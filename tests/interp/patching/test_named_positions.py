@@ -146,7 +146,7 @@ def test_names_do_not_align_the_two_prompts_of_a_pair_and_the_error_says_so():
         p.Pairs.from_texts(worded(), ["Tim saw"], ["the dog saw"], [" He"], [" She"], positions={"END": -1})
 
 
-@pytest.mark.parametrize(("header", "said"), [("clean,corrupt,right", "the column wrong"), ("clean", "the columns")])
+@pytest.mark.parametrize(("header", "said"), [("clean,corrupt,answer", "the column wrong"), ("clean", "the columns")])
 def test_columns_that_a_file_lacks_are_named(tmp_path, header, said):
     (file := tmp_path / "pairs.csv").write_text(f"{header}\n")
     with pytest.raises(InputError, match=said):
