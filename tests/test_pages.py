@@ -89,7 +89,7 @@ def test_every_measure_has_an_anchor_and_a_line_in_the_index():
     ]
     for behaviour in (*OURS.values(), *ACROSS.values()):
         for measure in behaviour.measures:
-            family = measure.name.split(":")[0]
+            family = re.split("[:@]", measure.name)[0]
             assert family in {anchor for _, anchor in anchors}, measure.name
             assert family in lines, measure.name
 
