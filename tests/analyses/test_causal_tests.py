@@ -155,6 +155,7 @@ def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model):
     assert len({*two.clusters["frame"]}) >= 8
 
 
+@pytest.mark.slow
 def test_the_default_is_right_about_one_person_and_of_two_in_some_sentences_alone(model):
     found = coreference.effects(model, pairs=120)
     two_people, one = (next(task for task in found.tasks if task["task"] == name) for name in ("gender", "name-gender"))

@@ -69,6 +69,7 @@ def test_a_label_without_keys_that_can_be_hidden_is_shared_all_the_same():
     assert rows["all_effect"].isna().all()
 
 
+@pytest.mark.slow
 def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_others_are_not():
     model = copying([planted.uniform] * 2, [planted.uniform, planted.induction(10.0)])
     found = label(model, {"position": repeating_texts(24)}, documents=12).labels
