@@ -30,8 +30,9 @@ from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
-from analyses.scoring.rules import BEATS, STRATUM, plain_name
+from analyses.scoring.rules import BEATS, plain_name
 from analyses.wording.head_names import HEAD
+from analyses.wording.plain_words import STRATUM
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.patterns.rows import SINKS

@@ -30,9 +30,9 @@ from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Study, bloc
 from analyses.labels.hiding import ARMS, CLAIM, KINDS, Costs, HeadSet, Work
 from analyses.labels.knockouts import joint_costs, least
 from analyses.measures.findings import DISCOVERY
-from analyses.scoring.rules import BEATS, BEYOND, STRATUM, plain_name
+from analyses.scoring.rules import BEATS, BEYOND, plain_name
 from analyses.wording.head_names import head_name, heads_named
-from analyses.wording.plain_words import SET
+from analyses.wording.plain_words import SET, STRATUM
 from interp.statistics import benjamini_hochberg, estimate
 
 SIZE, POOL = 6, 12  # heads of a set, and among how many it is looked for, at most

@@ -162,7 +162,7 @@ class Measure:
             return self.claims(window)
         if self.pairs is None:
             return {}
-        return (before if self.foretells else pieces_of)(window, self.pairs(window.text))
+        return (claims_ahead if self.foretells else pieces_of)(window, self.pairs(window.text))
 
     looks = keys_of  # its name until now
 
@@ -185,7 +185,7 @@ def pieces_of(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
     return claims
 
 
-def before(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
+def claims_ahead(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
     """From the token before each word that asks, where a causal model chooses it, to the pieces of what it asks for."""
     claims: Claims = {}
     for query, target in pairs:

@@ -55,11 +55,16 @@ class Outcomes:
         hits = np.stack([(self.words == rule[:, None]).sum(0) for rule in np.asarray(self.rules).T])
         return hits / np.maximum(self.chose.sum(0), 1)
 
+    @cached_property
+    def in_group(self) -> np.ndarray:
+        """1 where an item is of a group of documents (group item)."""
+        in_group = np.zeros((N_GROUPS, len(self.groups)))
+        in_group[self.groups, np.arange(len(self.groups))] = 1
+        return in_group
+
     def by_group(self, values: np.ndarray) -> np.ndarray:
         """Sums of item x any over groups of documents."""
-        of_group = np.zeros((N_GROUPS, len(self.groups)))
-        of_group[self.groups, np.arange(len(self.groups))] = 1
-        return np.asarray(of_group @ values)
+        return np.asarray(self.in_group @ values)
 
     def over_groups(self, values: np.ndarray, weights: np.ndarray, seed: int) -> Estimate:
         """A mean of item x head, with its interval over groups of documents."""

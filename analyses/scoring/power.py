@@ -48,10 +48,8 @@ class HardItems:
         """What is hard for the rule `best`; `rates` are by kind of word."""
         hard, one = ~items.sought[:, best], np.ones(len(items.groups))
         excess = np.stack([items.hits[:, best], items.first]) - rates[[items.rule_kinds[:, best], items.target_kind]]
-        groups = np.zeros((len(one), len(items.by_group(one))))
-        groups[np.arange(len(one)), items.groups] = 1
         return HardItems(
-            groups=groups[hard],
+            groups=items.in_group.T[hard],
             first=items.first[hard],
             excess=excess[:, hard],
             second=items.hits[hard, second].astype(float),

@@ -22,6 +22,7 @@ from analyses.measures.findings import DISCOVERY, NOTABLE
 from analyses.measures.head_tables import Heads
 from analyses.scoring.outcomes import N_KINDS, Array, Outcomes
 from analyses.scoring.power import HardItems, bar
+from analyses.wording.plain_words import STRATUM
 from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError
 from interp.patterns import N_GROUPS
@@ -45,7 +46,6 @@ FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer t
 PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule surely predicts to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
-STRATUM = "@"  # before the stratum in a measure's name
 OTHERS, ANY_WORD = "words of other tags", "any->"  # `any->NOUN` is the rule of a head that likes nouns whoever asks
 LIKED = 0.5  # of what a lift has beyond 1: a head of which words of other tags have so much likes a tag whoever asks
 CAPACITY = 200_000  # items whose choices are kept: a few bytes a head each

@@ -15,6 +15,7 @@ TEXTS: Mapping[str, str] = WORDS["texts"]
 TAGS: Mapping[str, str] = WORDS["tags"]
 RELATIONS: Mapping[str, Sequence[str]] = WORDS["relations"]
 """Dependent and head of each relation that is asked of every text."""
+STRATUM = "@"  # before the stratum in a measure's name
 SET = "set:"  # begins the label of heads that are needed together
 NAMED = " (a name or noun)"  # what stands nearest of it
 
@@ -61,7 +62,7 @@ class Label(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Label":
         """The label that tables call `text`."""
-        text, _, stratum = text.partition("@")
+        text, _, stratum = text.partition(STRATUM)
         if stratum:
             return cls.parse(text)._replace(stratum=stratum)
         kind, _, rest = text.partition(":")
@@ -77,7 +78,7 @@ class Label(NamedTuple):
         if self.kind == "any":
             return f"rule:any->{self.target}"
         whole = ":".join(filter(None, [self.kind, self.name, f"{self.source}->{self.target}" * bool(self.target)]))
-        return f"{whole}@{self.stratum}" if self.stratum else whole
+        return f"{whole}{STRATUM}{self.stratum}" if self.stratum else whole
 
     @property
     def rung(self) -> int:
