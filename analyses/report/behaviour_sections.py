@@ -234,7 +234,7 @@ def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None)
     headings = [*strongest(measured.heads, result.behaviour.headline), *_baselines(result)]
     compared = beside_rules(measured)
     best_rows = compared.loc[compared["rival"] != OTHERS].drop_duplicates("measure").to_dict("records")
-    columns = "head measure asked value best errs own verdict follows"
+    columns = "head measure asked value best errs own detectable verdict follows"
     headings += [SCHEMAS["rules"].page(best_rows, columns, TEXTS["followed"])] if best_rows else []
     blocks = [
         f"{described} Measured on {result.corpus.title}{documents}.",
