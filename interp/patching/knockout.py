@@ -7,12 +7,14 @@ of the text's own next tokens, or what an output layer, the model's or a probe, 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.attention import Attention
+from interp.edits import Edit
 from interp.errors import InputError
 from interp.indices import is_number
 from interp.model import Model
@@ -107,7 +109,8 @@ def knock_out_together(
         return _by_forward(texts, output, zip(claims, heads, strict=True))
     output = output or model.output
     assert output is not None
-    base, site, reads = plain_run(model, texts.inputs), texts.patch_site, [*map(texts.read_of, claims)]
+    base = replace(plain_run(model, texts.inputs), activations={})  # nothing but its stream is used, nor copied
+    site, reads = texts.patch_site, [*map(texts.read_of, claims)]
     lengths = texts.rows.lengths[[claim.prompt for claim in claims]].tolist()
     widths = [1 + int(read.positions.max()) if site.causal else n for read, n in zip(reads, lengths, strict=True)]
     lowest = [min(layer for layer, _ in pairs) for pairs in heads]
@@ -174,8 +177,13 @@ def _plain_values(
 ) -> list[Float[Tensor, ""]]:
     """What each claim reads where nothing changes; claims that share a `Read` share the output layer's work."""
     names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
-    unique = dict(zip(names, reads, strict=True))
-    values = {name: read.value(output(base.final[name[0], read.positions])) for name, read in unique.items()}
+    unique, values = dict(zip(names, reads, strict=True)), {}
+    sizes = {name: len(read.positions) for name, read in unique.items()}
+    limit = _LOGITS // output.out_features
+    for party in fitting(sorted(unique), sizes.__getitem__, limit, lambda name: name[0]):
+        logits = output(base.final[party[0][0], torch.cat([unique[name].positions for name in party])])
+        for name, part in zip(party, logits.split([sizes[name] for name in party]), strict=True):
+            values[name] = unique[name].value(part)
     return [values[name] for name in names]
 
 
@@ -238,6 +246,7 @@ class ChangedKeys:
         claimed = torch.cat([claim.keys[:, :length] for claim in claims]).to(device)
         hides = torch.tensor([claim.how == "hide" for claim in claims]).repeat_interleave(sizes).to(device)[:, None]
         self.masked, self.moved = claimed & hides, claimed & ~hides
+        self.moves = any(claim.how != "hide" for claim in claims)
         keys = [torch.full(claim.keys.shape, -1) if claim.others is None else claim.others for claim in claims]
         self.substitutes = torch.cat([each[:, :length] for each in keys]).to(device)
 
@@ -251,10 +260,9 @@ class ChangedKeys:
         """How much each head's mix changes at the claimed rows of a layer, with its own claimed keys changed."""
         name = "attn" if self.patch_site.attention == "self" else "cross_attn"
         plain = {part: self.base[f"{name}.{part}"][layer] for part in "qkvz"}
-        edits = {
-            "scores": lambda scores: scores.masked_fill(self.masked, -torch.inf),
-            "pattern": lambda pattern: moved(pattern, self.moved, self.substitutes),
-        }
+        edits: dict[str, Edit] = {"scores": lambda scores: scores.masked_fill(self.masked, -torch.inf)}
+        if self.moves:
+            edits["pattern"] = lambda pattern: moved(pattern, self.moved, self.substitutes)
         q, k, v = plain["q"][:, self.rows], plain["k"], plain["v"]
         z = self.attn(layer).mix(q, k, v, self.visibility, Tap(edit=edits))
         return (z - plain["z"][:, self.rows])[0].transpose(0, 1)
