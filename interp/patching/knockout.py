@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.attention import Attention
-from interp.edits import Edit
 from interp.errors import InputError
 from interp.indices import is_number
 from interp.model import Model
@@ -179,8 +178,7 @@ def _plain_values(
     names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
     unique, values = dict(zip(names, reads, strict=True)), {}
     sizes = {name: len(read.positions) for name, read in unique.items()}
-    limit = _LOGITS // output.out_features
-    for party in fitting(sorted(unique), sizes.__getitem__, limit, lambda name: name[0]):
+    for party in fitting(sorted(unique), sizes.__getitem__, _LOGITS // output.out_features, lambda name: name[0]):
         logits = output(base.final[party[0][0], torch.cat([unique[name].positions for name in party])])
         for name, part in zip(party, logits.split([sizes[name] for name in party]), strict=True):
             values[name] = unique[name].value(part)
@@ -246,7 +244,6 @@ class ChangedKeys:
         claimed = torch.cat([claim.keys[:, :length] for claim in claims]).to(device)
         hides = torch.tensor([claim.how == "hide" for claim in claims]).repeat_interleave(sizes).to(device)[:, None]
         self.masked, self.moved = claimed & hides, claimed & ~hides
-        self.moves = any(claim.how != "hide" for claim in claims)
         keys = [torch.full(claim.keys.shape, -1) if claim.others is None else claim.others for claim in claims]
         self.substitutes = torch.cat([each[:, :length] for each in keys]).to(device)
 
@@ -260,9 +257,9 @@ class ChangedKeys:
         """How much each head's mix changes at the claimed rows of a layer, with its own claimed keys changed."""
         name = "attn" if self.patch_site.attention == "self" else "cross_attn"
         plain = {part: self.base[f"{name}.{part}"][layer] for part in "qkvz"}
-        edits: dict[str, Edit] = {"scores": lambda scores: scores.masked_fill(self.masked, -torch.inf)}
-        if self.moves:
-            edits["pattern"] = lambda pattern: moved(pattern, self.moved, self.substitutes)
+        edits = {"scores": lambda rows: rows.masked_fill(self.masked, -torch.inf)}
+        if bool(self.moved.any()):
+            edits["pattern"] = lambda rows: moved(rows, self.moved, self.substitutes)
         q, k, v = plain["q"][:, self.rows], plain["k"], plain["v"]
         z = self.attn(layer).mix(q, k, v, self.visibility, Tap(edit=edits))
         return (z - plain["z"][:, self.rows])[0].transpose(0, 1)

@@ -58,9 +58,7 @@ ASKED = {
 }
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[pytest.mark.smoke] * (name == "stories260K")) for name in ASKED]
-)
+@pytest.fixture(scope="module", params=ASKED)
 def file(request, tmp_path_factory, shared_file) -> Path:
     asked = ASKED[request.param]
     model = asked.model(request)

@@ -141,7 +141,7 @@ def test_every_edit_has_our_effect(both, name):
             change = put(0.2, head=1) if site.endswith(".pattern") else change
         edit = {site: change}
         one, other = run(ours, edit=edit, capture=last, **given), run(theirs, edit=edit, capture=last, **given)
-        assert_close(real(last, other[last], given), real(last, one[last], given), rtol=1e-4, atol=1e-5, msg=site)
+        assert_close(real(last, other[last], given), real(last, one[last], given), rtol=1e-4, atol=5e-5, msg=site)
         assert not torch.equal(one[last], run(ours, capture=last, **given)[last]), site
 
 
