@@ -11,13 +11,16 @@ import pytest
 from benchmarks.labels import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
+SMOKE = "corpus_memory --stories 5"
 COMMANDS = Path(__file__).with_name("smallest.txt").read_text().splitlines() + [
     f"labels --smallest --only {kind} --processes 1 --corpus tales:10:11" for kind in KINDS if " " not in kind
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(command, marks=[pytest.mark.smoke] * (command == SMOKE)) for command in COMMANDS]
+)
 def test_the_smallest_form_runs_to_its_end(command: str, tmp_path: Path, shared_file):
     heads, run = tmp_path / "heads.csv", tmp_path / "run"
     heads.write_text("measure,layer,head\nprevious-token,1,0\n")
