@@ -108,8 +108,8 @@ def knock_out_together(
         return _by_forward(texts, output, zip(claims, heads, strict=True))
     output = output or model.output
     assert output is not None
-    base = replace(plain_run(model, texts.inputs), activations={})  # nothing but its stream is used, nor copied
-    site, reads = texts.patch_site, [*map(texts.read_of, claims)]
+    base, site = replace(plain_run(model, texts.inputs), activations={}), texts.patch_site  # only its stream is used
+    reads = [*map(texts.read_of, claims)]
     lengths = texts.rows.lengths[[claim.prompt for claim in claims]].tolist()
     widths = [1 + int(read.positions.max()) if site.causal else n for read, n in zip(reads, lengths, strict=True)]
     lowest = [min(layer for layer, _ in pairs) for pairs in heads]
@@ -176,9 +176,9 @@ def _plain_values(
 ) -> list[Float[Tensor, ""]]:
     """What each claim reads where nothing changes; claims that share a `Read` share the output layer's work."""
     names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
-    unique, values = dict(zip(names, reads, strict=True)), {}
+    unique, values = dict(sorted(zip(names, reads, strict=True), key=lambda pair: pair[0][0])), {}
     sizes = {name: len(read.positions) for name, read in unique.items()}
-    for party in fitting(sorted(unique), sizes.__getitem__, _LOGITS // output.out_features, lambda name: name[0]):
+    for party in fitting(unique, sizes.__getitem__, _LOGITS // output.out_features, lambda name: name[0]):
         logits = output(base.final[party[0][0], torch.cat([unique[name].positions for name in party])])
         for name, part in zip(party, logits.split([sizes[name] for name in party]), strict=True):
             values[name] = unique[name].value(part)
