@@ -1,10 +1,11 @@
 """Shapes are checked in one case of sixteen; no network is reached; data that is not there is skipped, and said.
 
-A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then one in
-sixteen; `SHAPES=all` gives it to all.
+A check costs ten times what it checks where tensors are tiny: the first case of every quick test has it, then one in
+sixteen; `SHAPES=all` gives it to all, and to slow tests.
 """
 
 import os
+import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,9 +18,12 @@ import torch
 from filelock import FileLock
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-jaxtyping.install_import_hook(["interp", "models", "analyses"], "beartype.beartype")
-from analyses import explanations  # noqa: E402 - its shapes are checked too
-from analyses.labels import evidence  # noqa: E402
+_ROOT = Path(__file__).parents[1]
+_SOURCES = [path for room in ("interp", "models", "analyses") for path in (_ROOT / room).rglob("*.py")]
+# where there are no tensors nothing has a shape, and a check of every call would be half of a test of texts
+_SHAPED = [path for path in _SOURCES if re.search("jaxtyping|Tensor", path.read_text(encoding="utf-8"))]
+_NAMES = [".".join(path.relative_to(_ROOT).with_suffix("").parts) for path in _SHAPED]
+jaxtyping.install_import_hook(_NAMES, "beartype.beartype")
 
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
 
@@ -52,7 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
         test = item.path, item.nodeid.split("[")[0]
-        item.stash[_UNCHECKED] = cases[test] % _CHECKED > 0
+        is_long = item.get_closest_marker("slow") is not None and _CHECKED > 1
+        item.stash[_UNCHECKED] = is_long or "unchecked" in item.fixturenames or cases[test] % _CHECKED > 0
         cases[test] += 1
 
 
@@ -74,6 +79,9 @@ def unchecked() -> Iterator[None]:
 def few_copies() -> None:
     """Bars of labels come from 8 copies of the heads, and explanations from few words, which are enough for small
     models: 40 copies take five times as long."""
+    from analyses import explanations  # imported here, the process that hands out tests is spared it
+    from analyses.labels import evidence
+
     evidence.N_COPIES = 8
     explanations.ROWS = 150
 

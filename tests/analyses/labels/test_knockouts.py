@@ -176,6 +176,7 @@ def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
     assert rows.loc["previous-token", "control_name"] == "another distance"
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_else_is_asked_and_how_many_at_once_changes_nothing(monkeypatch):
     """Neither keys that are exchanged nor other measures draw other controls, nor does what shares a call."""
     model, texts = noisy(), [annotated(f"document {number}") for number in range(6)]

@@ -39,6 +39,7 @@ def copying(behind: list, beside: list) -> Transformer:
     return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_evidence_says_who_attends_and_who_is_needed():
     """Of heads that nothing reads attention alone, of uniform ones nothing; one stands beside its minimal pairs."""
     model = copying([planted.offset(-3), planted.uniform], [planted.uniform, planted.first_token])
@@ -167,10 +168,11 @@ def candidates(p_attention: np.ndarray, p_effect: np.ndarray) -> pd.DataFrame:
     return rows.assign(**same, effect_low=0.4, readout="next token", masked=np.nan, masked_low=np.nan, masked_p=np.nan)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_label_is_wrong_no_more_often_than_its_rate_whichever_evidence_it_rests_on():
     """Ten heads in a hundred attend and are needed; the others are neither, and each has two chances to seem so."""
     rng, wrong = np.random.default_rng(0), []
-    for _ in range(300):
+    for _ in range(150):
         p = rng.random((2, 100))
         p[:, :10] *= 1e-6
         rows = judgement._true_rows(candidates(*p))

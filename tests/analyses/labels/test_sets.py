@@ -40,6 +40,7 @@ def twins() -> tuple[Transformer, Labelled]:
     return model, label(model, {"position": TEXTS}, documents=12)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_twins_are_a_set_and_neither_has_an_effect_alone(twins):
     _, labelled = twins
     (row,) = labelled.sets.to_dict("records")
@@ -68,6 +69,7 @@ def test_the_table_is_what_plain_knock_outs_of_the_reporting_half_say(twins):
     assert [row["others_best"], row["difference"]] == pytest.approx([best, row["effect"] - best], abs=1e-5)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("heads", [(LOOKS, planted.offset(-1), planted.uniform), (planted.offset(-1),) * 3])
 def test_no_set_where_one_head_does_it_or_nothing_reads_them(heads):
     labelled = label(model_of(*heads), {"position": TEXTS}, documents=12)
