@@ -70,7 +70,7 @@ def strictest(items: Outcomes) -> np.ndarray:
     best = np.zeros(len(items.groups), dtype=int)
     for number in np.unique(items.measure):
         chooses = (items.measure == number) & (items.groups % 2 == 0)
-        best[items.measure == number] = items.sought[chooses].mean(0).argmax() if chooses.any() else 0
+        best[items.measure == number] = items.subset(chooses).strictest if chooses.any() else 0
     return best
 
 

@@ -45,6 +45,11 @@ class Outcomes:
         return Outcomes(*(getattr(self, each.name)[index] for each in fields(self)))
 
     @cached_property
+    def strictest(self) -> int:
+        """The rule that is right of most of the items."""
+        return int(self.sought.mean(0).argmax())
+
+    @cached_property
     def chose(self) -> np.ndarray:
         """Whether a head chose one word (item head)."""
         return np.asarray(self.words != NO_CHOICE)

@@ -188,7 +188,7 @@ class Records:
         self, number: int, chooses: Outcomes, reports: Outcomes, seed: int
     ) -> tuple[dict[str, object], HardItems]:
         """What one measure's items say of every head."""
-        best = int(chooses.sought.mean(0).argmax())
+        best = chooses.strictest
         second = int(chooses.hits[~chooses.sought[:, best]].sum(0).argmax())  # the best where that one errs
         n_words, n_right = self.kinds[:, 0, number]  # of the half that chooses
         rates = np.append((n_right + 1) / (n_words + 1), 0.0)  # one more than seen: kinds that are rare prove little
