@@ -172,7 +172,7 @@ def candidates(p_attention: np.ndarray, p_effect: np.ndarray) -> pd.DataFrame:
 def test_a_label_is_wrong_no_more_often_than_its_rate_whichever_evidence_it_rests_on():
     """Ten heads in a hundred attend and are needed; the others are neither, and each has two chances to seem so."""
     rng, wrong = np.random.default_rng(0), []
-    for _ in range(150):
+    for _ in range(300):
         p = rng.random((2, 100))
         p[:, :10] *= 1e-6
         rows = judgement._true_rows(candidates(*p))
