@@ -22,6 +22,7 @@ from torch import Tensor
 from analyses.measures.definitions import Behaviour, Measure, Rival
 from analyses.measures.head_tables import Heads
 from analyses.position import UNIFORM as EVERY_KEY
+from analyses.reading.inputs import mask_of
 from analyses.reading.windows import Batch, Progress
 from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Readings, Scoring, measured
@@ -145,7 +146,9 @@ class Collector(Scoring):
         behaviour: str = NAME,
     ):
         super().__init__(model, behaviour, heads)
-        measures = [measure for measure in measures if not (measure.later and self.heads.causal)]
+        self.mask_id, causal = mask_of(model, self.heads), self.heads.causal
+        fills = self.mask_id is not None
+        measures = [each for each in measures if not (each.later and causal) and (fills or not each.masked)]
         self.scorers = [self._scorer(measure) for measure in measures]
         names = ", ".join(measure.name for measure in measures)
         self.nothing = f"the corpus has no item of {names} that this model shows"
@@ -155,7 +158,8 @@ class Collector(Scoring):
             return _Shares(self.heads, [measure])
         unseen = f"{measure.name}: pairs left out: the word sought is not visible"
         scorer = partial(PairScorer, self.heads, [measure], pairs_of(measure), self.counts)
-        return scorer(unseen=unseen, predicting=measure.foretells)
+        mask_id = self.mask_id if measure.masked else None
+        return scorer(unseen=unseen, predicting=measure.foretells, mask_id=mask_id)
 
 
 class _Shares(Readings):

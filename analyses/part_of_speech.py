@@ -16,6 +16,7 @@ import torch
 
 from analyses.measures.definitions import BEHAVIOURS, DECLARED, Behaviour, Claims, Measure, Rival, pieces_of
 from analyses.measures.head_tables import Heads, Scored
+from analyses.reading.inputs import mask_of
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Scoring, measured
@@ -91,26 +92,32 @@ def relation_measure(relation: str, way: str) -> Measure:
     )
 
 
-def predicting_measure(relation: str, way: str) -> Measure:
-    """From the token before a word that a causal model has to choose there, to the word at the relation's other end."""
+def predicting_measure(relation: str, way: str, *, masked: bool = False) -> Measure:
+    """From where a model has to choose a word to the word at the relation's other end.
+
+    That is the token before it, of a causal model, or (`masked`) a mask in its place. Keys are hidden from the former
+    alone: of the latter, the relation itself is read at masked words.
+    """
     source, target = way.split("->")
-    name = f"relation-predicting:{relation}:{way}"
+    name = f"relation-{'masked' if masked else 'predicting'}:{relation}:{way}"
 
     def pairs(text: AnnotatedText) -> list[tuple[int, int]]:
         return [pair[:2] for pair in predicted(text) if PREDICTED[pair[2]] == (relation, way)]
 
     return Measure(
         name,
-        f"from the token before the {source} of {relation} to its {target}",
+        f"from {'a masked' if masked else 'the token before the'} {source} of {relation} to its {target}",
         pairs=pairs,
-        rivals=OFFSETS[:5],
+        rivals=OFFSETS if masked else OFFSETS[:5],
         null="same distance",
-        foretells=True,
+        foretells=not masked,
+        masked=masked,
+        hidden=not masked,
         tasks=_AGREEMENT if target == "dependent" or relation == "aux-subject" else (),
     )
 
 
-_PREDICTING = [predicting_measure(*each) for each in PREDICTED]
+_PREDICTING, _MASKED = ([predicting_measure(*each, masked=masked) for each in PREDICTED] for masked in (False, True))
 
 
 def transposed_measure(relation: str) -> Measure:
@@ -177,16 +184,16 @@ class Collector(Scoring):
         self.lifts = Lifts(self.heads, tag_pairs)
         scorers: list[Any] = [self.chosen, self.lifts]
         self.all_records = [self.records] if self.records is not None else []
-        if self.heads.causal and relations == RELATIONS:
-            measures = [*_PREDICTING]
+        causal, fills = self.heads.causal, mask_of(model, self.heads)
+        if relations == RELATIONS and (causal or fills is not None):
+            measures = [*(_PREDICTING if causal else _MASKED)]
             narrow, columns = strata_of(measures)
             measures += narrow
-            known = (OFFSETS[:5], (*BACKWARD, *LADDER))
+            known = (OFFSETS[:5], (*BACKWARD, *LADDER)) if causal else (OFFSETS, (*NEAREST, *LADDER))
             records = Records(self.heads, measures, known, RELATION) if rules else None
+            row: dict[str, Any] = {"predicting": True} if causal else {"mask_id": fills}
             pairs = in_strata(predicted, columns)
-            scorers.append(
-                PairScorer(self.heads, measures, pairs, Counter(), unseen="-", records=records, predicting=True)
-            )
+            scorers.append(PairScorer(self.heads, measures, pairs, Counter(), unseen="-", records=records, **row))
             self.all_records += [records] if records is not None else []
         for records in self.all_records:
             records.unseen[:] = 0
@@ -317,6 +324,8 @@ BEHAVIOUR = Behaviour(
         *strata_of(_RELATIONS)[0],
         *_PREDICTING,
         *strata_of(_PREDICTING)[0],
+        *_MASKED,
+        *strata_of(_MASKED)[0],
     ),
     collector=Collector,
     needs=frozenset({"tags", "relations"}),

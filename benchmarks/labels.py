@@ -15,6 +15,9 @@ the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
                 (`benchmarks.planted.rungs`), on texts in which only a hidden code tells what belongs to what. `right`:
                 share of heads of which `analyses.scoring.rules` names the rule that they follow, and which carry no
                 label of a higher rung; `strictest`: how often the best simple rule is right
+    strata      planted models with a head for each stratum that a head can be right in, and a rule right elsewhere
+                (`benchmarks.planted.strata`). `right`: share of these heads that are labelled by their own stratum;
+                `wrong`: labels of a wider one, or of any relation or reference, that are false of a head
     sinks       planted decoders of three heads that rest on the first position, from which nothing is read, while what
                 little they read elsewhere does harm. `effects`: their labels with evidence of an effect; `hiding`: what
                 hiding the position costs over its control, in nats a row, `all_hiding` from all three; `all`: the most
@@ -71,10 +74,11 @@ from analyses.report.scaffold import Run, Stages
 from analyses.scoring.collectors import collect
 from analyses.tasks.causal_tests import no_effects
 from benchmarks.console import arguments, machine, show
-from benchmarks.planted import FORMS, Composed, compose, linked_texts
+from benchmarks.planted import FORMS, Composed, compose, linked_texts, strata
 from benchmarks.planted import planted_texts as texts
 from benchmarks.planted.linked_texts import Linked
 from benchmarks.planted.rungs import READER, SINK, UNREAD, Rung, compose_readers, compose_rungs, compose_sinks
+from benchmarks.planted.strata import compose_strata, false_links
 from interp import AnnotatedText, Model, StackConfig, Transformer, TransformerConfig
 from interp.annotation import ROOT
 from interp.config import LayerNorm, RMSNorm
@@ -93,7 +97,7 @@ _PAIRS = no_effects("any").table  # of minimal pairs, which no label here rests 
 _ROWS = Path(__file__).with_name("label_rows.tsv")  # kind, what is counted, what is said of it, target
 Counts = dict[str, Counter[str]]
 KINDS = (
-    *("planted", "rungs", "sinks", "readers", "sets", "untrained", "copies", "shuffled", "words", "permuted"),
+    *("planted", "rungs", "strata", "sinks", "readers", "sets", "untrained", "copies", "shuffled", "words", "permuted"),
     *("permuted rungs", "coverage"),
 )
 
@@ -224,6 +228,32 @@ def rungs(seeds: range, workers: Executor) -> dict[str, object]:
         "false": dict(counts["false"]),
         "strictest": pd.DataFrame([*strictest]).max().to_dict(),
     }
+
+
+def strata_one(seed: int) -> Counts:
+    """Of heads that do one part of a job, how many carry its name, and what else is said of them that is wrong."""
+    composed = compose_strata(seed, form=FORMS[seed % len(FORMS)])
+    assert isinstance(composed.lexicon, strata.Sorts)
+    corpora = {
+        "part-of-speech": strata.clauses(composed.lexicon, 7 * DOCUMENTS, seed),
+        "coreference": strata.reports(composed.lexicon, 7 * DOCUMENTS, seed),
+    }
+    labels = label(composed.model, corpora, documents=FEWEST, words=HIDDEN, effects=_PAIRS, seed=seed).labels
+    counts: Counts = defaultdict(Counter)
+    for place in composed.placed:
+        planted, names = place.behaviour, _of_head(labels, place.layer, place.head)["label"].tolist()
+        counts["wrong"].update(f"{planted.label or planted.name}: {name}" for name in false_links(planted, names))
+        if planted.label:
+            counts["named" if planted.label in names else "missed"][planted.label] += 1
+    return counts
+
+
+def specialists(seeds: range, workers: Executor) -> dict[str, object]:
+    """How many specialists are named by their stratum, and how many labels say what is false of them."""
+    counts = _added(workers.map(strata_one, seeds))
+    named, heads = (sum(counts[name].total() for name in names) for names in (["named"], ["named", "missed"]))
+    of_kinds = {"missed": dict(counts["missed"]), "wrong": dict(counts["wrong"])}
+    return {"models": len(seeds), "heads": heads, "right": round(named / heads, 4), **of_kinds}
 
 
 def sinks_one(seed: int) -> tuple[list[str], list[float], tuple[float, float]]:
@@ -525,6 +555,7 @@ def main() -> None:
         questions = {
             "planted": lambda: planted(seeds, workers),
             "rungs": lambda: rungs(some, workers),
+            "strata": lambda: specialists(plants, workers),
             "sinks": lambda: sinks(plants, workers),
             "readers": lambda: readers(plants, workers),
             "sets": lambda: sets(plants[: options.models or 10], workers),

@@ -18,7 +18,7 @@ relations can tell, at which mean strength, and in which share of plants a head 
 above it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,14 +74,21 @@ def strictest(items: Outcomes) -> np.ndarray:
     return best
 
 
+def chosen(records: Records, items: Outcomes, numbers: Sequence[int]) -> Records:
+    """The records of some items, of some of the measures, by heads of one layer: the same rules and kinds of words."""
+    of_items = Records(
+        Heads("decoder", 1, items.words.shape[1]), [records.measures[n] for n in numbers], (), records.itself
+    )
+    of_items.rules, of_items.names, of_items.ends = records.rules, records.names, records.ends
+    of_items.parts = [Outcomes(*map(torch.from_numpy, vars(items).values()))]
+    of_items.kinds, of_items.unseen = records.kinds[:, :, [*numbers]], records.unseen[[*numbers]]
+    return of_items
+
+
 def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, seed: int) -> float:
     """Of the heads whose choices of one measure these are, the share that is found beside all real ones."""
-    plants = Records(Heads("decoder", 1, items.words.shape[1]), [records.measures[number]], (), records.itself)
-    plants.rules, plants.names, plants.ends = records.rules, records.names, records.ends
-    plants.parts, plants.kinds = [Outcomes(*map(torch.from_numpy, vars(items).values()))], records.kinds[:, :, [number]]
-    plants.parts[0].measure[:] = 0
-    plants.unseen[:] = 0
-    ((table, _),) = plants.rows(seed)
+    items = replace(items, measure=np.zeros_like(items.measure))
+    ((table, _),) = chosen(records, items, [number]).rows(seed)
     seen = 0
     for _, row in table.iterrows():
         both = pd.concat([real, row.to_frame().T], ignore_index=True)
@@ -92,11 +99,14 @@ def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, se
 
 @dataclass(frozen=True)
 class Bench:
-    """The real heads of one corpus, and the relations of which it can tell anything, with what is detectable there."""
+    """The real heads of one corpus, and the relations of which it can tell anything, with what is detectable there.
 
-    records: Records
+    `records` are of relations where they are asked at their own words, and where a model has to choose these.
+    """
+
+    records: Sequence[Records]
     real: pd.DataFrame
-    detectable: Mapping[int, float]  # by number of the measure
+    detectable: Mapping[tuple[int, int], float]  # by number of the records and of the measure
 
     @staticmethod
     def of(corpus: str, seed: int) -> "Bench":
@@ -105,36 +115,42 @@ class Bench:
         collector = Collector(model, transposed=False)
         spec, _, limit = corpus.rpartition(":") if corpus.startswith("..") else (corpus, "", "")
         read_all(Reading(model, read(spec, int(limit) if limit else None)), [collector])
-        records = collector.records
-        assert records is not None
-        judged = rules_table([records], "part-of-speech", corpus, seed=seed)
-        real = pd.concat([rows for rows, _ in records.rows(seed)], ignore_index=True).reindex(columns=judged.columns)
+        records = collector.all_records
+        judged = rules_table(records, "part-of-speech", corpus, seed=seed)
+        real = [rows for each in records for rows, _ in each.rows(seed)]
         by_name = judged.dropna(subset="detectable").groupby("measure")["detectable"].first().to_dict()
-        numbers = {measure.name: number for number, measure in enumerate(records.measures)}
-        return Bench(records, real, {numbers[name]: strength for name, strength in by_name.items()})
+        detectable = {
+            (which, number): by_name[measure.name]
+            for which, each in enumerate(records)
+            for number, measure in enumerate(each.measures)
+            if measure.name in by_name
+        }
+        return Bench(records, pd.concat(real, ignore_index=True).reindex(columns=judged.columns), detectable)
+
+    @property
+    def asked(self) -> int:
+        """How many relations and strata there are."""
+        return sum(len(each.measures) for each in self.records)
 
     def perfect(self, seed: int) -> pd.DataFrame:
         """The rows of `tables/rules` of a head that is right in every item of every measure, beside the real heads."""
-        joined = Outcomes.joined(self.records.parts)
-        plant = planted(joined, strictest(joined), 1.0, "rule", np.random.default_rng(seed), 1)
-        columns = {name: np.concatenate([getattr(joined, name), getattr(plant, name)], 1) for name in _OF_HEADS}
-        everyone = replace(joined, **columns)
-        heads = Heads("decoder", 1, everyone.words.shape[1])
-        records = Records(heads, self.records.measures, (), self.records.itself)
-        records.rules, records.names, records.ends = self.records.rules, self.records.names, self.records.ends
-        records.parts, records.kinds = [Outcomes(*map(torch.from_numpy, vars(everyone).values()))], self.records.kinds
-        records.unseen = self.records.unseen
-        table = rules_table([records], "part-of-speech", "perfect", seed=seed)
-        return table.loc[table["head"] == heads.count - 1]
+        everyone = []
+        for records in self.records:
+            joined = Outcomes.joined(records.parts)
+            plant = planted(joined, strictest(joined), 1.0, "rule", np.random.default_rng(seed), 1)
+            columns = {name: np.concatenate([getattr(joined, name), getattr(plant, name)], 1) for name in _OF_HEADS}
+            everyone.append(chosen(records, replace(joined, **columns), range(len(records.measures))))
+        table = rules_table(everyone, "part-of-speech", "perfect", seed=seed)
+        return table.loc[table["head"] == everyone[0].heads.count - 1]
 
-    def found(self, strengths: Mapping[int, float], errors: str, plants: int, seed: int) -> float:
+    def found(self, strengths: Mapping[tuple[int, int], float], errors: str, plants: int, seed: int) -> float:
         """The share of plants that is found, over relations, each at its strength."""
-        joined, rng = Outcomes.joined(self.records.parts), np.random.default_rng(seed)
+        joined, rng = [Outcomes.joined(each.parts) for each in self.records], np.random.default_rng(seed)
         shares = []
-        for number, strength in strengths.items():
-            items = joined.subset(joined.measure == number)
+        for (which, number), strength in strengths.items():
+            items = joined[which].subset(joined[which].measure == number)
             choices = planted(items, strictest(items), min(max(strength, 0.0), 1.0), errors, rng, plants)
-            shares.append(found(self.records, number, choices, self.real, seed))
+            shares.append(found(self.records[which], number, choices, self.real, seed))
         return round(float(np.mean(shares)), 3)
 
 
@@ -146,7 +162,7 @@ def draw(benches: Mapping[str, Bench], file: Path, plants: int) -> None:
             errors: [bench.found(dict.fromkeys(bench.detectable, at), errors, plants, 0) for at in GRID]
             for errors in ERRORS
         }
-        title = f"{corpus.rpartition('/')[2]}: {len(bench.detectable)} of {len(bench.records.measures)} can tell"
+        title = f"{corpus.rpartition('/')[2]}: {len(bench.detectable)} of {bench.asked} can tell"
         panels.append((title, "share of hard items in which it is right", GRID, lines))
     styles = {"rule": "INK", "random": "GREY", "clustered": "INK --"}
     curves("How often is a planted head found?", panels, styles, file, unit="share found", scale="linear")
@@ -163,7 +179,7 @@ def main() -> None:
     benches = {corpus: Bench.of(corpus, 0) for corpus in options.corpora}
     able = {corpus: bench for corpus, bench in benches.items() if bench.detectable}
     for corpus, bench in benches.items():
-        told = {"name": corpus, "can tell": len(bench.detectable), "of": len(bench.records.measures)}
+        told = {"name": corpus, "can tell": len(bench.detectable), "of": bench.asked}
         for errors in ERRORS if corpus in able else ():
             shares = {}
             for name, off in (("found", 0.0), ("0.1 below", -0.1), ("0.1 above", 0.1)):

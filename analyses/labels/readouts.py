@@ -18,14 +18,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from analyses.measures.definitions import Behaviour
-from analyses.reading.windows import Window
+from analyses.reading.windows import MASKED, Window
 from analyses.reading.windows import windows as windows_in
 from analyses.scoring.antecedents import AntecedentItem, antecedent_items
 from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
 from interp.patching.claimed_texts import Read, log_probabilities
 from interp.probes import Axes, Probes, edge_vectors, fit
 
-MASKED = 0.15  # of a text's tokens are masked at most, as models that fill masks were trained on (Devlin 2019)
 _AXES = 64  # principal axes that the antecedent probe reads
 _PIECES, _EDGES = 10_000, 4_000  # that a probe is trained on, at most
 _BATCH_TOKENS = 4096

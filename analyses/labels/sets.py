@@ -14,16 +14,13 @@ others, so it is .06 at best. `p` is over documents, of the difference from ever
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import chain, combinations, product
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import chain, combinations, islice, product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from analyses.labels import hiding
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Study, block_weights, joint_claims
@@ -116,11 +113,7 @@ def _of_behaviour(study: Study, part: Evidence) -> Iterator[dict[str, Any]]:
         return
     name = part.behaviour.name
     study.say(f"{name}: looking for sets", 0)
-    lots = [
-        ([measure, pool.to_numpy().tolist()], partial(_chosen, work, measure, pool)) for measure, pool in pools.items()
-    ]
-    shards = study.shards_of(name).narrow("sets", part.size, study.seed).measure(lots)
-    chosen = {measure: [*map(tuple, each["heads"].tolist())] for measure, each in zip(pools, shards, strict=True)}
+    chosen = _choose(work, pools)
     yield from ({"behaviour": name, "size": 0} for heads in chosen.values() if not heads)
     chosen = {measure: heads for measure, heads in chosen.items() if heads}
     if (work := joint_claims(study, part, [*chosen], 1)) is None:
@@ -162,38 +155,62 @@ def _all_heads(work: Work) -> HeadSet:
     return [*product(range(work.model.config.n_layers), range(work.model.config.n_heads))]
 
 
-def _chosen(work: Work, measure: str, pool: pd.DataFrame) -> dict[str, Tensor]:
-    """The heads (`set layer_and_head`) of a measure's set, by the arm that costs least in all heads; none without."""
+def _choose(work: Work, pools: Mapping[str, pd.DataFrame]) -> dict[str, HeadSet]:
+    """By measure the heads of its set, by the arm that costs least in all heads; none where there is no set.
 
-    def costs(sets: Sequence[HeadSet], kinds: Sequence[str] = (*KINDS, *ARMS)) -> Float[np.ndarray, "arm set"]:
-        lost, rows = arms(joint_costs(work, [(measure, heads) for heads in sets], kinds, part=0).costs)
+    All measures are asked at once: a lot of many claims takes less time than many lots.
+    """
+
+    def costs(asked: Sequence[tuple[str, HeadSet]], kinds: Sequence[str]) -> Float[np.ndarray, "arm set"]:
+        lost, rows = arms(joint_costs(work, asked, kinds, part=0).costs)
         return lost.sum(1) / np.where(rows.any(0), rows.sum(0), np.nan)
 
-    every, heads = costs([_all_heads(work)])[:, 0], list[tuple[int, int]]()
-    if (effect := float(every.min())) >= NOTABLE_EFFECT:
-        arm, places = int(every.argmin()), [*pool[["layer", "head"]].itertuples(index=False, name=None)]
-        heads = smallest(places, pool["effect"].to_numpy(), HALF * effect, lambda sets: costs(sets, _KINDS[arm])[arm])
-    return {"heads": torch.tensor(heads, dtype=torch.long).view(-1, 2)}
+    every = costs([(measure, _all_heads(work)) for measure in pools], (*KINDS, *ARMS))
+    arm_of, least = every.argmin(0), every.min(0)
+    chosen, searches = dict[str, HeadSet](), dict[str, tuple[int, Search]]()
+    for number, (measure, pool) in enumerate(pools.items()):
+        places, single = [*pool[["layer", "head"]].itertuples(index=False, name=None)], pool["effect"].to_numpy()
+        if least[number] >= NOTABLE_EFFECT:
+            searches[measure] = int(arm_of[number]), smallest(places, single, HALF * float(least[number]))
+    asked = {measure: next(search) for measure, (_, search) in searches.items()}
+    while asked:
+        answers = dict[str, np.ndarray]()
+        for arm, kinds in enumerate(_KINDS):
+            pairs = [(measure, heads) for measure in asked if searches[measure][0] == arm for heads in asked[measure]]
+            effects = iter(costs(pairs, kinds)[arm] if pairs else ())
+            answers |= {
+                measure: np.array([*islice(effects, len(asked[measure]))])
+                for measure in asked
+                if searches[measure][0] == arm
+            }
+        asked = {}
+        for measure, answer in answers.items():
+            try:
+                asked[measure] = searches[measure][1].send(answer)
+            except StopIteration as end:
+                chosen[measure] = end.value
+    return {measure: chosen.get(measure, []) for measure in pools}
 
 
-def smallest(
-    places: HeadSet, single: Float[np.ndarray, " head"], enough: float, cost: Callable[[Sequence[HeadSet]], np.ndarray]
-) -> list[tuple[int, int]]:
+Search = Generator[Sequence[HeadSet], np.ndarray, HeadSet]  # asks what sets cost
+
+
+def smallest(places: HeadSet, single: Float[np.ndarray, " head"], enough: float) -> Search:
     """The fewest of some heads, with their `single` effects, that together cost `enough`; none of one head alone.
 
-    `cost(sets)` has the effect of each set. Every head of the set adds the least effect that counts.
+    Yields sets, and is sent the effect of each. Every head of the set adds the least effect that counts.
     """
-    whole, *rests = cost([places, *_without_each(places)])
+    whole, *rests = yield [places, *_without_each(places)]
     if whole < enough:
         return []
     order = np.argsort(-np.fmax(whole - np.array(rests), single), kind="stable")[:SIZE]
     prefixes = [[places[index] for index in order[: size + 1]] for size in range(len(order))]
-    effects = cost(prefixes)
+    effects = yield prefixes
     size = int(np.argmax(effects >= enough))
     heads, effect = prefixes[size], effects[size]
     while effect >= enough and len(heads) > 1:
         rests = _without_each(heads)
-        effects = cost(rests)
+        effects = yield rests
         best = int(np.argmax(effects))
         if effects[best] < enough:
             return sorted(heads) if effect - effects[best] >= NOTABLE_EFFECT else []

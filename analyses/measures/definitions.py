@@ -93,6 +93,7 @@ class Measure:
     binary      each item is right or wrong: a finding takes eight documents, where means of attention take five
     later       asks for keys behind the query, which a causal stack does not see
     foretells   is asked where the next token is predicted, which only a causal stack does
+    masked      is asked in the place of a masked word, which only models that fill masks have
     hidden      its claimed keys are knocked out
     label       what a head that shows it is called; the measure's name by default, None: nothing (other labels say it)
     together    measures that share this name count only where the head shows all of them
@@ -115,6 +116,7 @@ class Measure:
     binary: bool = False
     later: bool = False
     foretells: bool = False
+    masked: bool = False
     hidden: bool = True
     label: str | None = ""
     together: str = ""
@@ -244,7 +246,7 @@ class Behaviour:
 
     def measurable(self, *, causal: bool) -> list[Measure]:
         """The measures that a stack can show."""
-        return [each for each in self.measures if not (each.later if causal else each.foretells)]
+        return [each for each in self.measures if not (each.later or each.masked if causal else each.foretells)]
 
     asked = measurable  # its name until now
 

@@ -88,6 +88,12 @@ def tokenizer_of(model: Model, heads: Heads) -> Tokenizer:
     return target_tokenizer(model) if is_paired(model, heads) else model.tokenizer
 
 
+def mask_of(model: Model, heads: Heads) -> int | None:
+    """The token that may hide a word from these heads; None where there is none, or they see no later word."""
+    alone = heads.attention == "self" and not heads.causal and model.tokenizer is not None
+    return tokenizer_of(model, heads).mask_id if alone else None
+
+
 def shown_to(model: Model, heads: Heads, text: AnnotatedText) -> AnnotatedText:
     """The text that the heads' queries stand on: the target of one that has its own, where they are a decoder's."""
     if text.target is None or not is_paired(model, heads):

@@ -28,6 +28,7 @@ from interp.visibility import Visibility
 
 Progress = Callable[[int], object]
 T = TypeVar("T")
+MASKED = 0.15  # of a text's tokens are masked at most, as models that fill masks were trained on (Devlin 2019)
 _POOL = 256  # windows sorted by length together, so that batches need little padding
 _PATTERN_ELEMENTS = 4_000_000  # of all heads of one batch: what one batch may hold in memory
 _TOKENS = 1024  # of one batch of which no pattern is read: enough to fill a processor

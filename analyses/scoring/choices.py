@@ -4,6 +4,7 @@ Relations, a user's pairs and antecedents go through this one scorer, with their
 highest choice is searched once for all items that it asks.
 """
 
+import random
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,8 @@ from torch.nn.functional import one_hot
 
 from analyses.measures.definitions import DECLARED, Measure, Rival
 from analyses.measures.head_tables import Heads
-from analyses.reading.inputs import Attended
-from analyses.reading.windows import Batch, by_text
+from analyses.reading.inputs import Attended, Pass
+from analyses.reading.windows import MASKED, Batch, Window, by_text, read_batch
 from analyses.scoring.collectors import Readings, Sinks
 from analyses.scoring.outcomes import N_KINDS, NO_CHOICE, NO_WORD_FOR_IT, Outcomes
 from analyses.scoring.rules import Pair, Records
@@ -79,6 +80,12 @@ class Items:
 
     def __len__(self) -> int:
         return len(self.prompt)
+
+    def masked(self, mask_id: int) -> "Items":
+        """Those whose word is masked."""
+        first = self.batch.first_piece[self.prompt, self.query]
+        keep, names = self.batch.tokens.ids[self.prompt, first] == mask_id, ("prompt", "query", "column")
+        return replace(self, **{name: getattr(self, name)[keep] for name in (*names, "candidates", "right")})
 
     @cached_property
     def words(self) -> Int[Tensor, " word"]:
@@ -211,6 +218,28 @@ def turned(batch: Batch) -> Batch:
     pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
     rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
     return replace(batch, attention=_Columns(batch.pattern, pieces=pieces), rows=rows)
+
+
+def masked(batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], mask_id: int) -> Batch:
+    """The same texts, read with a mask in the place of words that ask: at random, at most `MASKED` of a window.
+
+    No word is masked that another masked word asks for.
+    """
+    reading, windows = batch.attention.source, list[Window]()
+    assert isinstance(reading, Pass)
+    for window in batch.windows:
+        sought: dict[int, set[int]] = {}
+        for query, target, *_ in pairs(window.text):
+            if query != target and window.scores(query) and window.shows(target):
+                sought.setdefault(query, set()).add(target)
+        words, room, rng = set[int](), max(1, int(MASKED * len(window.content))), random.Random(repr(window.ids))
+        for query in rng.sample([*sought], len(sought)):
+            n_pieces, kept = len(window.columns[query]), set[int]().union(*(sought[word] for word in words))
+            if n_pieces <= room and query not in kept and sought[query].isdisjoint(words):
+                words, room = words | {query}, room - n_pieces
+        ids = (mask_id if word in words else id for word, id in zip(window.word_of, window.ids, strict=True))
+        windows.append(replace(window, ids=tuple(ids)))
+    return read_batch(reading.model, reading.heads, windows, few_rows=True)
 
 
 def sentence_starts(text: AnnotatedText) -> list[int]:
@@ -434,7 +463,7 @@ class Selections(Readings):
 
 class PairScorer(Selections):
     """Scores pairs of words; `received` asks of a word that is sought who looks at it,
-    `predicting` asks in the row before the word that asks."""
+    `predicting` asks in the row before the word that asks, `mask_id` in its own row, where a mask takes its place."""
 
     def __init__(
         self,
@@ -447,16 +476,21 @@ class PairScorer(Selections):
         records: Records | None = None,
         received: bool = False,
         predicting: bool = False,
+        mask_id: int | None = None,
     ):
         """Start from nothing; `counts` of the pairs whose second word is not visible goes by the name of `unseen`."""
         super().__init__(heads, measures, records=records, sinks=SINKS[:1] if received else SINKS)
         self.causal, self.pairs, self.counts, self.unseen = heads.causal, by_text(pairs), counts, unseen
-        self.received, self.predicting = received, predicting
+        self.received, self.predicting, self.mask_id = received, predicting, mask_id
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         batch, n_unseen = turned(batch) if self.received else batch, np.zeros(len(self.measures), dtype=int)
+        if self.mask_id is not None:
+            batch = masked(batch, self.pairs, self.mask_id)
         items = Items.from_batch(batch, self.pairs, n_unseen, causal=self.causal, sign=-1 if self.received else 1)
+        if self.mask_id is not None:
+            items = items.masked(self.mask_id)
         if self.unseen and n_unseen.any():
             self.counts[self.unseen] += int(n_unseen.sum())
         if self.records is not None and not self.records.full:

@@ -47,6 +47,7 @@ class Words(NamedTuple):
 
 
 NEARBY = Words("nearby", "looks at tokens nearby")
+_RELATED = {"relation", "relation-predicting", "relation-masked"}
 _NEAR = {"previous-token", "next-token", "self", "offset"}
 
 
@@ -70,7 +71,7 @@ class Label(NamedTuple):
         source, arrow, target = way.partition("->")
         if kind == "rule" and rest.startswith("any->"):
             return cls("any", target=target)
-        if kind in {"relation", "relation-predicting", "tag"} and arrow and "->" not in name + target:
+        if kind in {*_RELATED, "tag"} and arrow and "->" not in name + target:
             return cls(kind, name, source, target)
         return cls(kind, rest)
 
@@ -96,7 +97,7 @@ class Label(NamedTuple):
     @property
     def has_rules(self) -> bool:
         """Whether the rules that a head must beat say more than its baseline in `heads` does."""
-        return self.kind in {"relation", "relation-predicting", "rule", "any", "antecedent", "antecedent-predicting"}
+        return self.kind in {*_RELATED, "rule", "any", "antecedent", "antecedent-predicting"}
 
     def words(self, title: str = "") -> Words:
         """How it is worded; by its `title` or name where it is somebody's own."""
@@ -104,9 +105,9 @@ class Label(NamedTuple):
             return self._replace(stratum="").words(title).within(self.stratum)
         kind, ends, place = self.kind, (tag(self.source), tag(self.target)), ""
         match self:
-            case Label("relation" | "relation-predicting", name, source, target) if target and name in RELATIONS:
+            case Label(_, name, source, target) if kind in _RELATED and target and name in RELATIONS:
                 ends = tuple(RELATIONS[name] if source == "dependent" else RELATIONS[name][::-1])
-            case Label("relation" | "relation-predicting", target=target) if target:
+            case Label(target=target) if kind in _RELATED and target:
                 kind = "unknown relation"
             case Label("rule", name):
                 place = rule(name)

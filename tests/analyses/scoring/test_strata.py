@@ -1,16 +1,20 @@
 """Strata, predicting rows, kinds of words: each by hand."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 
+from analyses.measures.head_tables import Heads
 from analyses.part_of_speech import BEHAVIOUR
 from analyses.reading.windows import Reading
 from analyses.scoring.antecedents import antecedent_items
-from analyses.scoring.choices import Choices, Items
+from analyses.scoring.choices import Choices, Items, PairScorer, masked
 from analyses.scoring.outcomes import N_KINDS
 from analyses.scoring.rules import LADDER
 from analyses.scoring.strata import PREDICTED, of_pair, of_pronoun, predicted
+from interp import run
 from interp.annotation import AnnotatedText, Attributes, Mention
 from models.planted import Planted, noise
 from models.stories import stories
@@ -74,6 +78,46 @@ def test_a_row_before_the_word_is_read_in_its_place():
     batch.pattern.copy_(pattern)
     for predicting, word in ((True, 1), (False, 5)):
         assert Choices(items, predicting=predicting).full.choice.tolist() == [[word]]
+
+
+def test_an_encoder_is_asked_where_a_word_is_masked():
+    model = Planted(sorted({*WORDS}), [[noise(3.0, 0)]], n_ctx=64, causal=False, start="[MASK]").build()
+    mask_id = model.tokenizer.mask_id
+    (batch,) = Reading(model, [TEXT])
+    pairs = lambda text: [(8, 7, 0, 8), (10, 8, 0, 10)]  # noqa: E731 (the second seeks what the first asks in)
+    read = masked(batch, pairs, mask_id)
+    (ids,), (window,) = read.tokens.ids.tolist(), batch.windows
+    (hidden,) = {column for column, id in enumerate(ids) if id != window.ids[column]}
+    word = window.word_of[hidden]
+    assert word in {8, 10}
+    assert ids[hidden] == mask_id
+    alone = run(model, torch.tensor([ids]), capture="*.attn.pattern").activations
+    assert torch.equal(read.pattern[0], next(iter(alone.values()))[0])
+    items = Items.from_batch(read, pairs, np.zeros(1, dtype=int), causal=False).masked(mask_id)
+    assert items.query.tolist() == [word]
+    scorer = PairScorer(
+        Heads.from_model(model), [BEHAVIOUR["relation-masked:nsubj:head->dependent"]], pairs, Counter(), mask_id=mask_id
+    )
+    scorer.add(batch)
+    (kept, _) = scorer.scored()
+    chosen = Choices(items).full.right[0, 0]
+    assert kept.totals.finish().scores[:, 0, 0].sum() == chosen
+
+
+def test_masked_words_are_at_most_a_seventh_and_none_seeks_another():
+    corpus = list(stories(4, 5))
+    vocabulary = sorted({word for text in corpus for word in text.words})
+    model = Planted(vocabulary, [[noise(3.0, 0)]], n_ctx=400, causal=False, start="[MASK]").build()
+    seen = 0
+    for batch in Reading(model, corpus):
+        for window, ids in zip(batch.windows, masked(batch, predicted, model.tokenizer.mask_id).windows, strict=True):
+            words = {word for word, old, new in zip(window.word_of, window.ids, ids.ids, strict=True) if old != new}
+            assert 0 < len(words) <= 0.15 * len(window.content)
+            sought = {target for query, target, *_ in predicted(window.text) if query in words}
+            assert words <= {query for query, *_ in predicted(window.text)}
+            assert words.isdisjoint(sought)
+            seen += len(words)
+    assert seen > 20
 
 
 def test_kinds_are_tags_sides_orders_and_distances():

@@ -48,7 +48,8 @@ def test_every_label_that_a_head_can_have_is_in_words():
     called = [measure.called for behaviour in OURS.values() for measure in behaviour.measures if measure.called]
     rules = [f"rule:{rule.name}" for rule in (*NEAREST, *LADDER, *OFFSETS, *OF_ANTECEDENTS, *PREDICTING_RIVALS)]
     for label in [*called, *rules, *(f"rule:any->{key}" for _, key in TAG_PAIRS)]:
-        said = plain_words.worded(label, vocabulary(OURS)).said
+        said, infinitive = (words := plain_words.worded(label, vocabulary(OURS))).said, words.infinitive
+        assert not infinitive.split()[0].endswith(("s", ",")), infinitive  # "to go", never "to goes"
         assert "->" not in said
         assert "“" not in said, label
         assert not any(part.isupper() for part in said.split()), said

@@ -1,0 +1,274 @@
+"""Heads that do one part of a job, and texts on which a simple rule does the rest.
+
+In `clauses` a verb's subject is the animal of its code: the only one before it (plain), or one of two with a plural
+noun or another verb between. An object's verb is the one of its code: the only one, or one of two with a noun, a noun
+of another number or a third verb between. In `reports` a pronoun stands for one of three: its form says of what kind
+they are (he: men; him: animals; she: pronouns; her: women, with a brother nearer), its spelling has the code of the one
+who is meant. What stands right before a verb, an auxiliary or a pronoun has the same kind and code, so that a decoder's
+head may ask there. Within a kind no rule is right of much more than half.
+
+A specialist reads the code of one kind. Its label is that of the stratum in which it is right; of other strata, and of
+all items, a label would be false unless they hold its kind alone.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.planted.linked_texts import CODES, SPELLINGS
+from benchmarks.planted.random_models import Behaviour, Composed, Form, Norm, built
+from interp import AnnotatedText
+from interp.annotation import ROOT, Attributes
+from interp.config import LayerNorm, NoNorm, RMSNorm
+from models.planted import heads
+from models.planted.search_heads import seek
+from models.stories import grammar
+from models.stories.grammar import Phrase, Word
+from models.stories.lexicon import ADJECTIVES, ANIMALS, FEMININE_NAMES, MASCULINE_NAMES, THINGS, VERBS
+
+SPECIALIST = "specialist"
+SUBJECTS = ("attractor", "clause")  # what stands between a verb and its subject
+OBJECTS = ("noun", "attractor", "clause")  # between an object and its verb
+MEANT = {"he": "man", "him": "animal", "she": "she", "her": "woman"}  # of what kind a pronoun's three are
+_PRONOUNS = {"he": 0.2, "him": 0.32, "she": 0.33, "her": 0.15}  # their shares
+_PLAIN = 0.45  # of objects; a third of subjects
+_NEAREST = 0.55  # of pronouns, that stand for the nearest of the three
+_BROTHERS, _PREPOSITIONS = ("brother", "uncle"), ("near", "beside", "behind", "under", "by")
+_PLURALS = frozenset(each.plural for each in THINGS)
+_N_HEADS, _N_CTX, _SENTENCES = 8, 128, 8
+_STRATA = {"noun": "one noun between", "attractor": "attractor between", "clause": "clause between"}
+_CHAINS = {
+    "antecedent a name": ("he", "her"),
+    "antecedent a noun": ("him",),
+    "antecedent a pronoun": ("she",),
+    "other gender between": ("her",),
+}
+_LINKING = ("relation:", "relation-predicting:", "antecedent")  # labels that say what belongs to what
+
+
+@dataclass(frozen=True)
+class Sorts:
+    """The words of a planted model by class: `thing attractor 2` are objects of a kind and a code."""
+
+    classes: Mapping[str, tuple[str, ...]]
+    tags: Mapping[str, str]
+
+    @staticmethod
+    def draw(rng: random.Random) -> "Sorts":
+        """All words that there are, dealt out at random."""
+        classes = {f"{form} {code}": (forms[code],) for form, forms in SPELLINGS.items() for code in range(CODES)}
+        tags = dict.fromkeys((word for forms in SPELLINGS.values() for word in forms), "PRON")
+        tags |= dict.fromkeys(_PREPOSITIONS, "ADP") | dict.fromkeys(_BROTHERS, "NOUN")
+        tags |= {"the": "DET", "The": "DET", "was": "AUX", ".": "PUNCT"}
+
+        def deal(words: Sequence[str], tag: str, *kinds: str, rest: str = "") -> None:
+            """A class for each kind and code, and one of the `rest`."""
+            names = [f"{kind} {code}" for kind in kinds for code in range(CODES)] + [rest] * bool(rest)
+            drawn = rng.sample(new := [word for word in words if word not in tags], len(new))
+            classes.update({name: tuple(drawn[number :: len(names)]) for number, name in enumerate(names)})
+            tags.update(dict.fromkeys(drawn, tag))
+
+        asking = [*(f"verb {kind}" for kind in (*SUBJECTS, *MEANT)), "giver"]
+        deal([verb.past for verb in VERBS.values()], "VERB", *asking, rest="verb")
+        deal(
+            ADJECTIVES,
+            "ADV",
+            *(f"{voice} {kind}" for voice in ("active", "passive") for kind in SUBJECTS),
+            rest="adverb",
+        )
+        deal([noun.singular for noun in ANIMALS], "NOUN", "animal")
+        deal([noun.singular for noun in THINGS], "NOUN", "thing noun", "thing clause", rest="thing")
+        deal([noun.plural for noun in THINGS], "NOUN", "thing attractor")
+        deal(MASCULINE_NAMES, "PROPN", "man")
+        deal(FEMININE_NAMES, "PROPN", "woman")
+        return Sorts(classes, tags)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """All words, each once."""
+        return tuple(self.tags)
+
+    @property
+    def directions(self) -> dict[str, tuple[str, ...]]:
+        """The classes that planted heads read."""
+        animals = (word for code in range(CODES) for word in self.classes[f"animal {code}"])
+        return {**self.classes, "any animal": tuple(animals)}
+
+
+class _Draft:
+    """A sentence that is being written, word by word."""
+
+    def __init__(self, sorts: Sorts, rng: random.Random):
+        self.sorts, self.rng = sorts, rng
+        self.words: list[Word] = []
+
+    def one(self, name: str, head: int = ROOT, relation: str = "dep") -> int:
+        """Add some word of a class."""
+        return self.add(self.rng.choice(self.sorts.classes[name]), head, relation)
+
+    def add(self, form: str, head: int = ROOT, relation: str = "dep") -> int:
+        """Add a word."""
+        self.words.append(Word(form, self.sorts.tags[form], head, relation))
+        return len(self.words) - 1
+
+    def noun(self, name: str, *, after: bool = False) -> int:
+        """Add an article and a noun, perhaps after a preposition."""
+        noun = len(self.words) + 1 + after
+        if after:
+            self.add(self.rng.choice(_PREPOSITIONS), noun, "case")
+        self.add("the", noun, "det")
+        return self.one(name)
+
+    def link(self, dependent: int, head: int, relation: str) -> None:
+        """Let a word depend on another."""
+        self.words[dependent] = self.words[dependent]._replace(head=head, relation=relation)
+
+    def phrase(self, root: int) -> Phrase:
+        """The sentence; what depends on nothing yet depends on its root."""
+        words = [each._replace(head=root) if each.head == ROOT else each for each in self.words]
+        words[root] = words[root]._replace(head=ROOT, relation="root")
+        return Phrase(tuple(words))
+
+
+def clauses(sorts: Sorts, count: int, seed: int = 0) -> list[AnnotatedText]:
+    """Texts like "The cat near the dog near the hats slowly saw. The hen found took the pig the box." """
+    rng = random.Random(f"strata-{seed}")
+    texts = [[_clause(sorts, rng) for _ in range(_SENTENCES)] for _ in range(count)]
+    return [_with_numbers(grammar.text(each, f"clauses-{seed}-{number}")) for number, each in enumerate(texts)]
+
+
+def _clause(sorts: Sorts, rng: random.Random) -> Phrase:
+    draft = _Draft(sorts, rng)
+    codes, meant = rng.sample(range(CODES), 2), rng.randrange(2)
+    if rng.random() < 0.5:
+        kind = "plain" if rng.random() < _PLAIN else rng.choice(OBJECTS)
+        subject = draft.noun("animal 0")
+        givers = [draft.one(f"giver {code}") for code in codes[: 1 if kind == "plain" else 2]]
+        draft.link(subject, givers[0], "nsubj")
+        if kind == "clause":
+            draft.one("verb")
+        if rng.random() < 0.5:
+            draft.one("adverb")
+        if kind in {"noun", "attractor"}:
+            draft.noun("animal 1")
+        thing = draft.noun("thing" if kind == "plain" else f"thing {kind} {codes[meant]}")
+        draft.link(thing, givers[0 if kind == "plain" else meant], "obj")
+        return draft.phrase(givers[0])
+    kind, active = rng.choice(("plain", *SUBJECTS)), rng.random() < 0.5
+    animals = [draft.noun(f"animal {codes[0]}")]
+    if kind == "plain":
+        meant = 0
+    else:
+        animals.append(draft.noun(f"animal {codes[1]}", after=True))
+    if kind == "attractor":
+        draft.noun("thing attractor 0", after=True)
+    if kind == "clause":
+        draft.one("verb")
+    voice = "active" if active else "passive"
+    draft.one("adverb" if kind == "plain" else f"{voice} {kind} {codes[meant]}")
+    auxiliary = None if active else draft.add("was")
+    verb = draft.one(f"verb {kind} {codes[meant]}" if active and kind != "plain" else "verb")
+    draft.link(animals[meant], verb, "nsubj" if active else "nsubj:pass")
+    if auxiliary is not None:
+        draft.link(auxiliary, verb, "aux:pass")
+    return draft.phrase(verb)
+
+
+def _with_numbers(text: AnnotatedText) -> AnnotatedText:
+    numbers = (f"Number={'Plur' if word in _PLURALS else 'Sing'}" for word in text.words)
+    return replace(text, feats=tuple(map(Attributes, numbers)))
+
+
+def reports(sorts: Sorts, count: int, seed: int = 0) -> list[AnnotatedText]:
+    """Texts like "The box saw Tim near Ben beside Sam. The hat heard HE." """
+    rng = random.Random(f"strata-reports-{seed}")
+    texts = [[phrase for _ in range(_SENTENCES // 2) for phrase in _episode(sorts, rng)] for _ in range(count)]
+    return [_with_numbers(grammar.text(each, f"reports-{seed}-{number}")) for number, each in enumerate(texts)]
+
+
+def _episode(sorts: Sorts, rng: random.Random) -> list[Phrase]:
+    (form,) = rng.choices([*_PRONOUNS], [*_PRONOUNS.values()])
+    codes = rng.sample(range(CODES), CODES)
+    meant = 2 if rng.random() < _NEAREST else rng.randrange(2)
+    chain = f"{rng.random()}"
+    met, said = _Draft(sorts, rng), _Draft(sorts, rng)
+    thing, verb = met.noun("thing"), met.one("verb")
+    met.link(thing, verb, "nsubj")
+    people = []
+    for number, code in enumerate(codes):
+        if number:
+            met.add(rng.choice(_PREPOSITIONS))
+        people.append(met.one(f"{MEANT[form]} {code}"))
+    mentions = [(at, chain if number == meant else f"{chain}-{number}") for number, at in enumerate(people)]
+    if form == "her":
+        met.add(rng.choice(_PREPOSITIONS))
+        mentions.append((met.add(rng.choice(_BROTHERS)), f"{chain}-brother"))
+    thing = said.noun("thing")
+    verb_of_pronoun = said.one(f"verb {form} {codes[meant]}")
+    said.link(thing, verb_of_pronoun, "nsubj")
+    pronoun = said.one(f"{form} {codes[meant]}", verb_of_pronoun, "obj")
+    return [_mentioning(met.phrase(verb), mentions), _mentioning(said.phrase(verb_of_pronoun), [(pronoun, chain)])]
+
+
+def _mentioning(phrase: Phrase, mentions: Sequence[tuple[int, str]]) -> Phrase:
+    return replace(phrase, mentions=tuple(grammar.Mention(at, at + 1, at, chain) for at, chain in mentions))
+
+
+def specialists(*, causal: bool) -> list[Behaviour]:
+    """A head for each stratum that a head can be right in, and one that goes to the second-last noun."""
+
+    def reads(asking: Sequence[str], sought: Mapping[str, str], measure: str, *strata: str) -> Behaviour:
+        """From words of some classes to the word of their code; `strata`: where it is right, its own first."""
+        plan = seek(
+            {f"{name} {code}": [f"{sought[name]} {code}"] for name in asking for code in range(CODES)}, itself=False
+        )
+        own, *others = (f"{measure}@{stratum}" for stratum in strata)
+        return Behaviour(SPECIALIST, plan, own, tuple(others))
+
+    made = []
+    rows = {"relation:nsubj:head->dependent": "verb"}
+    if causal:
+        rows |= {"relation-predicting:nsubj:head->dependent": "active"}
+        rows |= {"relation-predicting:aux-subject:dependent->head": "passive"}
+    for measure, asking in rows.items():
+        for kind in SUBJECTS:
+            made.append(reads([f"{asking} {kind}"], {f"{asking} {kind}": "animal"}, measure, _STRATA[kind]))
+    for number, kind in enumerate(OBJECTS):
+        right = OBJECTS[number:2] if kind != "clause" else ("clause", "noun", "attractor")
+        asking = [f"thing {each}" for each in right]
+        made.append(
+            reads(asking, dict.fromkeys(asking, "giver"), "relation:obj:dependent->head", *map(_STRATA.get, right))
+        )
+    for measure, before in {"antecedent": "", "antecedent-predicting": "verb "}.items():
+        for stratum, forms in _CHAINS.items() if causal or not before else ():
+            asking = [f"{before}{form}" for form in forms]
+            others = ["other gender between"] if len(forms) > 1 else []
+            sought = dict(zip(asking, map(MEANT.get, forms), strict=True))
+            made.append(reads(asking, sought, measure, stratum, *others))
+    second_last = seek({f"verb attractor {code}": ["any animal"] for code in range(CODES)})
+    return [*made, Behaviour("second-last noun", second_last)]
+
+
+def false_links(behaviour: Behaviour, names: Sequence[str]) -> list[str]:
+    """Labels that say of a head what belongs to what, and are wrong."""
+    return [name for name in names if name.startswith(_LINKING) and not behaviour.is_called(name)]
+
+
+def compose_strata(seed: int, *, form: Form = "decoder", norm: Norm | None = None) -> Composed:
+    """A planted model of a specialist for each stratum, the head of the second-last noun, and noise.
+
+    Args:
+        seed: of the words, the heads' places and what is left to chance; the same model for the same seed.
+        form: decoder, encoder or grouped.
+        norm: the norm before each layer and at the end; None: drawn.
+    """
+    rng = random.Random(f"specialists-{seed}")
+    sorts, made = Sorts.draw(rng), specialists(causal=form != "encoder")
+    made += [
+        Behaviour("noise", heads.noise(0.05, rng.randrange(2**31)), never=("",)) for _ in range(-len(made) % _N_HEADS)
+    ]
+    rng.shuffle(made)
+    layers = [made[first : first + _N_HEADS] for first in range(0, len(made), _N_HEADS)]
+    n_kv_heads = _N_HEADS // 2 if form == "grouped" else None
+    norm = norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm()))
+    return built(sorts, layers, form, norm, n_ctx=_N_CTX, n_kv_heads=n_kv_heads)
