@@ -31,7 +31,7 @@ from analyses.scoring.antecedents import (
     items_and_unasked,
 )
 from analyses.scoring.choices import Choices, Items, Selections
-from analyses.scoring.collectors import Scoring, measured
+from analyses.scoring.collectors import Scoring, Sinks, measured
 from analyses.scoring.rules import ANTECEDENT, Records, followed
 from analyses.scoring.strata import OF_PRONOUNS, narrowed, of_pronoun
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
@@ -128,8 +128,9 @@ class Collector(Scoring):
         heads: Heads | None = None,
         pronouns: Collection[str] | None = None,
         rules: bool = True,
+        sinks: Sequence[Sinks] = SINKS,
     ):
-        """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
+        """Start from nothing; without `rules` no choices are kept for `tables/rules`. `sinks` are the readings."""
         super().__init__(model, BEHAVIOUR.name, heads)
         n_ctx = model.config.stacks[self.heads.stack].n_ctx
         self.nothing = (
@@ -143,7 +144,7 @@ class Collector(Scoring):
             n_masses = N_MASSES if measures is MEASURES else 0
             selected = measures[: len(measures) - n_masses]
             records = Records(self.heads, selected, ([nearest, first], more_rivals), ANTECEDENT) if rules else None
-            self.scorers.append(Selections(self.heads, measures, masses=n_masses, records=records))
+            self.scorers.append(Selections(self.heads, measures, masses=n_masses, records=records, sinks=sinks))
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -157,7 +158,7 @@ class Collector(Scoring):
         for scorer in self.scorers:
             rivals, predicting = scorer.rivals, scorer.measures[0].foretells
             choices: Choices | None = None
-            for sink, questions in zip(SINKS, (visible, removed), strict=True):
+            for sink, questions in zip(scorer.sinks, (visible, removed), strict=False):
                 if questions and (choices is None or questions != visible):
                     choices = Choices(_items(batch, questions, rivals), predicting=predicting)
                 if questions and choices is not None:
@@ -311,6 +312,7 @@ BEHAVIOUR = Behaviour(
     needs=frozenset({"chains"}),
     effects=effects,
     bare={"rules": False},
+    null={"sinks": SINKS[:1]},
     cost=6,
     words=40,  # a pronoun comes after another mention
     probe="antecedent",

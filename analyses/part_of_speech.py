@@ -19,7 +19,7 @@ from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.inputs import mask_of
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.scoring.choices import PairScorer
-from analyses.scoring.collectors import Scoring, measured
+from analyses.scoring.collectors import Scoring, Sinks, measured
 from analyses.scoring.rules import (
     BACKWARD,
     LADDER,
@@ -171,8 +171,9 @@ class Collector(Scoring):
         tag_pairs: Sequence[tuple[str, str]] = TAG_PAIRS,
         rules: bool = True,
         transposed: bool = True,
+        sinks: Sequence[Sinks] = SINKS,
     ):
-        """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
+        """Start from nothing; without `rules` no choices are kept for `tables/rules`. `sinks` are the readings."""
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
         self.relations = {*relations}
         measures = [relation_measure(name, way) for name in relations for way in WAYS]
@@ -180,8 +181,10 @@ class Collector(Scoring):
         measures += narrow
         self.records = Records(self.heads, measures, (OFFSETS, (*NEAREST, *LADDER)), RELATION) if rules else None
         unseen, pairs = "relation ends left out: the other end is not visible", in_strata(edges(relations), columns)
-        self.chosen = PairScorer(self.heads, measures, pairs, self.counts, unseen=unseen, records=self.records)
-        self.lifts = Lifts(self.heads, tag_pairs)
+        self.chosen = PairScorer(
+            self.heads, measures, pairs, self.counts, unseen=unseen, records=self.records, sinks=sinks
+        )
+        self.lifts = Lifts(self.heads, tag_pairs, sinks)
         scorers: list[Any] = [self.chosen, self.lifts]
         self.all_records = [self.records] if self.records is not None else []
         causal, fills = self.heads.causal, mask_of(model, self.heads)
@@ -191,7 +194,7 @@ class Collector(Scoring):
             measures += narrow
             known = (OFFSETS[:5], (*BACKWARD, *LADDER)) if causal else (OFFSETS, (*NEAREST, *LADDER))
             records = Records(self.heads, measures, known, RELATION) if rules else None
-            row: dict[str, Any] = {"predicting": True} if causal else {"mask_id": fills}
+            row: dict[str, Any] = {"sinks": sinks} | {"predicting": True} if causal else {"mask_id": fills}
             pairs = in_strata(predicted, columns)
             scorers.append(PairScorer(self.heads, measures, pairs, Counter(), unseen="-", records=records, **row))
             self.all_records += [records] if records is not None else []
@@ -227,11 +230,11 @@ class Collector(Scoring):
 class Lifts:
     """Adds up what tag lifts are made of."""
 
-    def __init__(self, heads: Heads, tag_pairs: Sequence[tuple[str, str]]):
+    def __init__(self, heads: Heads, tag_pairs: Sequence[tuple[str, str]], sinks: Sequence[Sinks]):
         self.measures = [tag_measure(x, y) for x, y in tag_pairs]
         self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
-        self.totals = {sink: TagTotals(heads.count, pairs, causal=heads.causal) for sink in SINKS}
+        self.totals = {sink: TagTotals(heads.count, pairs, causal=heads.causal) for sink in sinks}
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -244,13 +247,15 @@ class Lifts:
         asking = totals.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
         sides, rest = tag_sides(totals.bins, batch.pattern, other_words & visible, tags, asking)
         totals.add(batch.groups, sides, asking, visible)
+        if "removed" not in self.totals:
+            return
         visible_rest = visible.clone()
         visible_rest[..., 0] = False
         self.totals["removed"].add(batch.groups, rest, asking, visible_rest, batch.sink.scale)
 
     def scored(self) -> list[Scored]:
         """The sums of both readings."""
-        return [Scored(self.totals[sink], self.measures, sink, null=self.totals[sink].null) for sink in SINKS]
+        return [Scored(totals, self.measures, sink, null=totals.null) for sink, totals in self.totals.items()]
 
 
 # The causal test: the number of the subject, across a distractor.
@@ -331,5 +336,6 @@ BEHAVIOUR = Behaviour(
     needs=frozenset({"tags", "relations"}),
     effects=effects,
     bare={"rules": False, "transposed": False},
+    null={"sinks": SINKS[:1]},
     cost=70,
 )

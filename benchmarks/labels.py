@@ -235,8 +235,8 @@ def strata_one(seed: int) -> Counts:
     composed = compose_strata(seed, form=FORMS[seed % len(FORMS)])
     assert isinstance(composed.lexicon, strata.Sorts)
     corpora = {
-        "part-of-speech": strata.clauses(composed.lexicon, 7 * DOCUMENTS, seed),
-        "coreference": strata.reports(composed.lexicon, 7 * DOCUMENTS, seed),
+        "part-of-speech": strata.clauses(composed.lexicon, 10 * DOCUMENTS, seed),
+        "coreference": strata.reports(composed.lexicon, 8 * DOCUMENTS, seed),
     }
     labels = label(composed.model, corpora, documents=FEWEST, words=HIDDEN, effects=_PAIRS, seed=seed).labels
     counts: Counts = defaultdict(Counter)

@@ -33,6 +33,7 @@ from analyses.measures.head_tables import Collected, Heads, values
 from analyses.reading.inputs import Sample
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect
+from analyses.wording.plain_words import STRATUM
 from interp import AnnotatedText, InputError, Model, Transformer
 from interp.patterns.shuffled import Shuffled, Streams
 from models.initialisation import untrained
@@ -142,10 +143,11 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
 
     def half(number: Literal[0, 1], possible: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
         study.say(stage, 0)
+        asked = replace(evidence, behaviour=_without_idle_strata(behaviour, possible))
         cells = {*possible[["layer", "head", "measure"]].itertuples(index=False, name=None)}
         return knockouts.measure(
             model,
-            **_texts(study, evidence, number),
+            **_texts(study, asked, number),
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
             shards=study.shards_of(behaviour.name).narrow(number, evidence.size, study.seed),
@@ -159,6 +161,13 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
     if screened is not None:
         screened = replace(screened, missed=int(moved["sampled"].to_numpy(dtype=bool).sum()))
     return replace(evidence, effects=[first.table, second.table], screened=screened)
+
+
+def _without_idle_strata(behaviour: Behaviour, possible: pd.DataFrame) -> Behaviour:
+    """Its measures but for strata in which no head stands out: what is needed there is needed in all items too."""
+    names = {*possible["measure"]}
+    measures = [each for each in behaviour.measures if STRATUM not in each.name or each.name in names]
+    return replace(behaviour, measures=tuple(measures))
 
 
 def candidates(
@@ -322,11 +331,11 @@ def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[Annota
     bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
     results = zip(measured, collect(Reading(model, texts, heads=null.heads), bare), strict=True)
     tables = [(each.name, table) for each, result in results for table in getattr(result, "scored", ())]
-    for name, scored in tables:
+    for name, scored in ((name, table) for name, table in tables if table.sink == "kept"):
         of_heads, baselines = values(scored, null.heads.count)
         for measure, gained, baseline in zip(scored.measures, (of_heads - baselines).T, baselines, strict=True):
             counts = measure.of_words or null.name != WORDS  # in shuffled words, where a word stands is as it was
-            if scored.sink == "kept" and counts and not np.isnan(gained).all():
+            if counts and not np.isnan(gained).all():
                 by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # copies of one layer are side by side
                 best = np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))
                 columns = torch.tensor(np.stack([best, np.full_like(best, baseline)]))

@@ -51,7 +51,7 @@ _OF_LABELS |= {
 }
 _DOCUMENTS = 10  # of the half that chooses: the first part of it (`hiding.part_of`)
 _OTHERS = (9, 999)  # sets that one is compared with, at least and at most
-_BUDGET = 1e11  # multiply-adds that those of one may take, about
+_BUDGET = 7e10  # multiply-adds that those of one may take, about
 _KINDS = (KINDS, *([arm] for arm in ARMS))  # that each arm is made of
 
 

@@ -477,9 +477,10 @@ class PairScorer(Selections):
         received: bool = False,
         predicting: bool = False,
         mask_id: int | None = None,
+        sinks: Sequence[Sinks] = SINKS,
     ):
         """Start from nothing; `counts` of the pairs whose second word is not visible goes by the name of `unseen`."""
-        super().__init__(heads, measures, records=records, sinks=SINKS[:1] if received else SINKS)
+        super().__init__(heads, measures, records=records, sinks=SINKS[:1] if received else sinks)
         self.causal, self.pairs, self.counts, self.unseen = heads.causal, by_text(pairs), counts, unseen
         self.received, self.predicting, self.mask_id = received, predicting, mask_id
 

@@ -31,8 +31,8 @@ SUBJECTS = ("attractor", "clause")  # what stands between a verb and its subject
 OBJECTS = ("noun", "attractor", "clause")  # between an object and its verb
 MEANT = {"he": "man", "him": "animal", "she": "she", "her": "woman"}  # of what kind a pronoun's three are
 _PRONOUNS = {"he": 0.2, "him": 0.32, "she": 0.33, "her": 0.15}  # their shares
-_PLAIN = 0.45  # of objects; a third of subjects
-_NEAREST = 0.55  # of pronouns, that stand for the nearest of the three
+_OBJECTS = {"plain": 0.5, "noun": 0.12, "attractor": 0.12, "clause": 0.26}
+_NEAREST = 0.55  # of pronouns that stand for the nearest of the three, and of clauses whose verb is the nearer one
 _BROTHERS, _PREPOSITIONS = ("brother", "uncle"), ("near", "beside", "behind", "under", "by")
 _PLURALS = frozenset(each.plural for each in THINGS)
 _N_HEADS, _N_CTX, _SENTENCES = 8, 128, 8
@@ -141,13 +141,14 @@ def _clause(sorts: Sorts, rng: random.Random) -> Phrase:
     draft = _Draft(sorts, rng)
     codes, meant = rng.sample(range(CODES), 2), rng.randrange(2)
     if rng.random() < 0.5:
-        kind = "plain" if rng.random() < _PLAIN else rng.choice(OBJECTS)
+        (kind,) = rng.choices([*_OBJECTS], [*_OBJECTS.values()])
         subject = draft.noun("animal 0")
         givers = [draft.one(f"giver {code}") for code in codes[: 1 if kind == "plain" else 2]]
         draft.link(subject, givers[0], "nsubj")
-        if kind == "clause":
+        if kind == "clause":  # a fixed offset is right of the nearer verb
+            meant = int(rng.random() < _NEAREST)
             draft.one("verb")
-        if rng.random() < 0.5:
+        elif rng.random() < 0.5:
             draft.one("adverb")
         if kind in {"noun", "attractor"}:
             draft.noun("animal 1")
