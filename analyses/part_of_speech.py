@@ -194,9 +194,11 @@ class Collector(Scoring):
             measures += narrow
             known = (OFFSETS[:5], (*BACKWARD, *LADDER)) if causal else (OFFSETS, (*NEAREST, *LADDER))
             records = Records(self.heads, measures, known, RELATION) if rules else None
-            row: dict[str, Any] = {"sinks": sinks} | {"predicting": True} if causal else {"mask_id": fills}
-            pairs = in_strata(predicted, columns)
-            scorers.append(PairScorer(self.heads, measures, pairs, Counter(), unseen="-", records=records, **row))
+            row: dict[str, Any] = {"predicting": True} if causal else {"mask_id": fills}
+            row |= {"records": records, "sinks": sinks}
+            scorers.append(
+                PairScorer(self.heads, measures, in_strata(predicted, columns), Counter(), unseen="-", **row)
+            )
             self.all_records += [records] if records is not None else []
         for records in self.all_records:
             records.unseen[:] = 0
@@ -234,7 +236,9 @@ class Lifts:
         self.measures = [tag_measure(x, y) for x, y in tag_pairs]
         self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
-        self.totals = {sink: TagTotals(heads.count, pairs, causal=heads.causal) for sink in sinks}
+        self.totals: dict[Sinks, TagTotals] = {
+            sink: TagTotals(heads.count, pairs, causal=heads.causal) for sink in sinks
+        }
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""

@@ -4,7 +4,7 @@
     python -m benchmarks.labels --quick        # 8 of each
     python -m benchmarks.labels                # 200 of each
 
-Twelve questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
+Fourteen questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
 the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
 
     planted     models composed at random (`benchmarks.planted.compose`), labelled on texts over their words. `found`:
@@ -35,6 +35,7 @@ the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
     words       the default itself, on the same text with each document's words in another order: `named` again
     permuted    the default, and planted heads of rungs, on texts whose dependencies were drawn anew among pairs of
                 words of the same two tags at about the same distance (`repaired`). `named`: with a label of a relation
+    chains      the default on texts whose chains were dealt out anew (`rechained`). `named`: with a label of reference
     coverage    1,000 corpora of 40 documents (60 with --quick), for every head of a planted model and every measure
                 with one baseline: how many of the 95% intervals hold the mean gain of all corpora
 """
@@ -60,6 +61,7 @@ import torch
 from analyses import coreference, part_of_speech, position
 from analyses.behaviours import OURS, select
 from analyses.corpora import read
+from analyses.corpora.mentions import is_pronoun
 from analyses.execution.shards import Shards
 from analyses.headlines import sentences
 from analyses.headlines.facts import facts
@@ -98,7 +100,7 @@ _ROWS = Path(__file__).with_name("label_rows.tsv")  # kind, what is counted, wha
 Counts = dict[str, Counter[str]]
 KINDS = (
     *("planted", "rungs", "strata", "sinks", "readers", "sets", "untrained", "copies", "shuffled", "words", "permuted"),
-    *("permuted rungs", "coverage"),
+    *("permuted rungs", "chains", "coverage"),
 )
 
 
@@ -453,6 +455,25 @@ def repaired(text: AnnotatedText, seed: int) -> AnnotatedText:
     return replace(text, heads=heads, relations=names)
 
 
+def chains_one(seed: int, corpus: str) -> list[str]:
+    """The labels of the default on chains that say nothing but what is a pronoun."""
+    return _labels(load("default"), [rechained(text, seed) for text in read(corpus)], seed, ["coreference"])
+
+
+def rechained(text: AnnotatedText, seed: int) -> AnnotatedText:
+    """The text with its chains dealt out anew: among its pronouns, and among its names and nouns."""
+    if text.mentions is None:
+        return text
+    rng, mentions = random.Random(f"{seed}-{text.document}"), [*text.mentions]
+    pronouns = [is_pronoun(text.words[each.head]) for each in mentions]
+    for sort in (True, False):
+        places = [place for place, is_so in enumerate(pronouns) if is_so == sort]
+        chains = [mentions[place].chain for place in places]
+        for place, drawn in zip(places, rng.sample(chains, len(chains)), strict=True):
+            mentions[place] = replace(mentions[place], chain=drawn)
+    return replace(text, mentions=tuple(mentions))
+
+
 def _labels(
     model: Model, corpus: Iterable[AnnotatedText], seed: int, behaviours: Iterable[str] = tuple(OURS), **size: int
 ) -> list[str]:
@@ -565,6 +586,7 @@ def main() -> None:
             "words": lambda: named(workers.map(words_one, some, corpus), 32),
             "permuted": lambda: named(workers.map(permuted_one, few, corpus), 32, _MEANINGFUL[1:2]),
             "permuted rungs": lambda: named(workers.map(permuted_rungs_one, some), 16, _MEANINGFUL[1:2]),
+            "chains": lambda: named(workers.map(chains_one, few, corpus), 32, _MEANINGFUL[2:]),
             "coverage": lambda: coverage(3 * count if count < 200 else 1_000, workers),
         }
         lines = []
