@@ -24,7 +24,7 @@ from jaxtyping import Float
 
 from analyses.labels import hiding
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Study, block_weights, joint_claims
-from analyses.labels.hiding import ARMS, CLAIM, KINDS, Costs, HeadSet, Work
+from analyses.labels.hiding import ARMS, CLAIM, Costs, HeadSet, Work
 from analyses.labels.knockouts import joint_costs, least
 from analyses.measures.findings import DISCOVERY
 from analyses.scoring.rules import BEATS, BEYOND, plain_name
@@ -49,10 +49,9 @@ _OF_LABELS = {
 _OF_LABELS |= {
     name: name for name in ("label", "effect", "readout", "all_effect", "all_low", "all_high", "others", "q")
 }
-_DOCUMENTS = 10  # of the half that chooses: the first part of it (`hiding.part_of`)
+_DOCUMENTS = 6  # of the half that chooses: the first part of it (`hiding.part_of`)
 _OTHERS = (9, 999)  # sets that one is compared with, at least and at most
 _BUDGET = 7e10  # multiply-adds that those of one may take, about
-_KINDS = (KINDS, *([arm] for arm in ARMS))  # that each arm is made of
 
 
 def find(
@@ -158,38 +157,36 @@ def _all_heads(work: Work) -> HeadSet:
 def _choose(work: Work, pools: Mapping[str, pd.DataFrame]) -> dict[str, HeadSet]:
     """By measure the heads of its set, by the arm that costs least in all heads; none where there is no set.
 
-    All measures are asked at once: a lot of many claims takes less time than many lots.
+    All measures are asked at once. Controls of hiding are left to the half that reports.
     """
 
-    def costs(asked: Sequence[tuple[str, HeadSet]], kinds: Sequence[str]) -> Float[np.ndarray, "arm set"]:
-        lost, rows = arms(joint_costs(work, asked, kinds, part=0).costs)
-        return lost.sum(1) / np.where(rows.any(0), rows.sum(0), np.nan)
+    def cost(kind: str, asked: Mapping[str, Sequence[HeadSet]]) -> dict[str, np.ndarray]:
+        pairs = [(measure, heads) for measure, sets in asked.items() for heads in sets]
+        values = iter(joint_costs(work, pairs, [kind], part=0).costs[kind].a_row()[0]) if pairs else iter(())
+        return {measure: np.array([*islice(values, len(sets))]) for measure, sets in asked.items()}
 
-    every = costs([(measure, _all_heads(work)) for measure in pools], (*KINDS, *ARMS))
-    arm_of, least = every.argmin(0), every.min(0)
-    chosen, searches = dict[str, HeadSet](), dict[str, tuple[int, Search]]()
+    whole = joint_costs(work, [(measure, _all_heads(work)) for measure in pools], part=0).costs
+    lost, rows = arms(whole)
+    every = lost.sum(1) / np.where(rows.any(0), rows.sum(0), np.nan)  # arm measure
+    chosen: dict[str, HeadSet] = {measure: [] for measure in pools}
+    searches: dict[str, tuple[str, Search]] = {}
     for number, (measure, pool) in enumerate(pools.items()):
-        places, single = [*pool[["layer", "head"]].itertuples(index=False, name=None)], pool["effect"].to_numpy()
-        if least[number] >= NOTABLE_EFFECT:
-            searches[measure] = int(arm_of[number]), smallest(places, single, HALF * float(least[number]))
+        if every[:, number].min() >= NOTABLE_EFFECT:
+            kind = (CLAIM, *ARMS)[every[:, number].argmin()]
+            places, single = [*pool[["layer", "head"]].itertuples(index=False, name=None)], pool["effect"].to_numpy()
+            searches[measure] = kind, smallest(places, single, HALF * float(whole[kind].a_row()[0, number]))
     asked = {measure: next(search) for measure, (_, search) in searches.items()}
     while asked:
         answers = dict[str, np.ndarray]()
-        for arm, kinds in enumerate(_KINDS):
-            pairs = [(measure, heads) for measure in asked if searches[measure][0] == arm for heads in asked[measure]]
-            effects = iter(costs(pairs, kinds)[arm] if pairs else ())
-            answers |= {
-                measure: np.array([*islice(effects, len(asked[measure]))])
-                for measure in asked
-                if searches[measure][0] == arm
-            }
+        for kind in (CLAIM, *ARMS):
+            answers |= cost(kind, {measure: asked[measure] for measure in asked if searches[measure][0] == kind})
         asked = {}
-        for measure, answer in answers.items():
+        for measure, values in answers.items():
             try:
-                asked[measure] = searches[measure][1].send(answer)
+                asked[measure] = searches[measure][1].send(values)
             except StopIteration as end:
                 chosen[measure] = end.value
-    return {measure: chosen.get(measure, []) for measure in pools}
+    return chosen
 
 
 Search = Generator[Sequence[HeadSet], np.ndarray, HeadSet]  # asks what sets cost
