@@ -31,7 +31,7 @@ from analyses.scoring.antecedents import (
     items_and_unasked,
 )
 from analyses.scoring.choices import Choices, Items, Selections
-from analyses.scoring.collectors import Scoring, Sinks, measured
+from analyses.scoring.collectors import Scoring, measured
 from analyses.scoring.rules import ANTECEDENT, Records, followed
 from analyses.scoring.strata import OF_PRONOUNS, narrowed, of_pronoun
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
@@ -128,15 +128,17 @@ class Collector(Scoring):
         heads: Heads | None = None,
         pronouns: Collection[str] | None = None,
         rules: bool = True,
-        sinks: Sequence[Sinks] = SINKS,
+        removed: bool = True,
     ):
-        """Start from nothing; without `rules` no choices are kept for `tables/rules`. `sinks` are the readings."""
+        """Start from nothing; without `rules` no choices are kept for `tables/rules`, without `removed` there is no
+        second reading, of rows without the first position."""
         super().__init__(model, BEHAVIOUR.name, heads)
         n_ctx = model.config.stacks[self.heads.stack].n_ctx
         self.nothing = (
             "the corpus has no pronoun with both a right and a wrong mention before it in one window of the model's "
             f"context ({n_ctx} tokens): expected coreference chains, and a context that shows them"
         )
+        sinks = SINKS if removed else SINKS[:1]
         self._asked_in = by_text(partial(items_and_unasked, pronouns=pronouns))
         self.scorers = []
         for measures in [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]:
@@ -312,7 +314,7 @@ BEHAVIOUR = Behaviour(
     needs=frozenset({"chains"}),
     effects=effects,
     bare={"rules": False},
-    null={"sinks": SINKS[:1]},
+    null={"removed": False},
     cost=6,
     words=40,  # a pronoun comes after another mention
     probe="antecedent",

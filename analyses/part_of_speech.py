@@ -171,11 +171,12 @@ class Collector(Scoring):
         tag_pairs: Sequence[tuple[str, str]] = TAG_PAIRS,
         rules: bool = True,
         transposed: bool = True,
-        sinks: Sequence[Sinks] = SINKS,
+        removed: bool = True,
     ):
-        """Start from nothing; without `rules` no choices are kept for `tables/rules`. `sinks` are the readings."""
+        """Start from nothing; without `rules` no choices are kept for `tables/rules`, without `removed` there is no
+        second reading, of rows without the first position."""
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
-        self.relations = {*relations}
+        self.relations, sinks = {*relations}, SINKS if removed else SINKS[:1]
         measures = [relation_measure(name, way) for name in relations for way in WAYS]
         narrow, columns = strata_of(measures)
         measures += narrow
@@ -184,7 +185,7 @@ class Collector(Scoring):
         self.chosen = PairScorer(
             self.heads, measures, pairs, self.counts, unseen=unseen, records=self.records, sinks=sinks
         )
-        self.lifts = Lifts(self.heads, tag_pairs, sinks)
+        self.lifts = Lifts(self.heads, tag_pairs, removed=removed)
         scorers: list[Any] = [self.chosen, self.lifts]
         self.all_records = [self.records] if self.records is not None else []
         causal, fills = self.heads.causal, mask_of(model, self.heads)
@@ -232,13 +233,13 @@ class Collector(Scoring):
 class Lifts:
     """Adds up what tag lifts are made of."""
 
-    def __init__(self, heads: Heads, tag_pairs: Sequence[tuple[str, str]], sinks: Sequence[Sinks]):
+    def __init__(self, heads: Heads, tag_pairs: Sequence[tuple[str, str]], *, removed: bool = True):
         self.measures = [tag_measure(x, y) for x, y in tag_pairs]
         self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
-        self.totals: dict[Sinks, TagTotals] = {
-            sink: TagTotals(heads.count, pairs, causal=heads.causal) for sink in sinks
-        }
+        self.totals: dict[Sinks, TagTotals] = {}
+        for sink in SINKS if removed else SINKS[:1]:
+            self.totals[sink] = TagTotals(heads.count, pairs, causal=heads.causal)
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -340,6 +341,6 @@ BEHAVIOUR = Behaviour(
     needs=frozenset({"tags", "relations"}),
     effects=effects,
     bare={"rules": False, "transposed": False},
-    null={"sinks": SINKS[:1]},
+    null={"removed": False},
     cost=70,
 )
