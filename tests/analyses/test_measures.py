@@ -201,3 +201,18 @@ def test_two_measures_of_one_name_are_refused():
         select(["position", again])
     with pytest.raises(InputError, match="no behaviour nearness"):
         select(["nearness"])
+
+
+@pytest.mark.parametrize("module", [part_of_speech, coreference])
+def test_without_the_second_reading_the_first_is_the_same(module):
+    model, sums = random_model(causal=True), []
+    for removed in (True, False):
+        collector = module.Collector(model, rules=False, removed=removed)
+        for batch in Reading(model, texts()):
+            collector.add(batch)
+        readings = collector.scored()
+        assert {each.sink for each in readings} == ({"kept", "removed"} if removed else {"kept"})
+        sums.append([each.totals.finish() for each in readings if each.sink == "kept"])
+    for whole, alone in zip(*sums, strict=True):
+        assert torch.equal(whole.scores, alone.scores)
+        assert torch.equal(whole.weights, alone.weights)

@@ -315,3 +315,10 @@ def test_documents_hold_a_hundred_items(items, documents, tokens, read):
     whole = collected(items, items // 2, "coreference", documents, tokens)
     assert documents_of([whole]) == read
     assert documents_of([collected(1e6, 1e6, documents=documents), whole]) == max(read, 32)
+
+
+def test_strata_in_which_no_head_stands_out_are_not_knocked_out():
+    behaviour, name = OURS["part-of-speech"], "relation:obj:dependent->head@one noun between"
+    possible = pd.DataFrame({"measure": [name, "tag:NOUN->ADJ"]})
+    kept = [each.name for each in evidence._without_idle_strata(behaviour, possible).measures]
+    assert kept == [each.name for each in behaviour.measures if "@" not in each.name or each.name == name]
