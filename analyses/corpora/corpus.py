@@ -113,7 +113,8 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
         spec: a file or a directory, its format told from its content, or forced as `gum:PATH` (any of `FORMATS`;
             plain text always is: `text:PATH` has a text a paragraph, `lines:PATH` a text a line);
             or `stories`, `stories:COUNT`, `stories:COUNT:SEED` for generated ones (300 and seed 1 if not said), and
-            likewise `tales` and `portraits`. In a directory, files named as the format's are read, sorted by name.
+            likewise `tales`, `portraits`, `sentences` and `new-sentences`. In a directory, files named as the format's
+            are read, sorted by name.
         limit: read no more than this many texts. The digest is that of the whole.
     """
     if limit is not None and limit < 1:

@@ -1,7 +1,8 @@
 """Generated children's stories with gold tags, dependencies and coreference: a textbook and a default corpus.
 
 Portraits are shorter, and tell of one person alone. Tales are longer, of richer English: in them no fixed offset and no
-nearest word of a class finds most relations, so that a head which does has something to show.
+nearest word of a class finds most relations, so that a head which does has something to show. Sentences are written so
+that no rule finds most subjects, nor whom a pronoun means.
 """
 
 import random
@@ -15,8 +16,19 @@ from models.stories import grammar
 from models.stories.narration import Narrator
 from models.stories.references import Teller
 from models.stories.scripts import Script
+from models.stories.writer import new_sentences, sentences
 
-__all__ = ["GENERATORS", "portrait", "portraits", "stories", "story", "tale", "tales"]
+__all__ = [
+    "GENERATORS",
+    "new_sentences",
+    "portrait",
+    "portraits",
+    "sentences",
+    "stories",
+    "story",
+    "tale",
+    "tales",
+]
 
 
 def stories(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
@@ -68,6 +80,12 @@ def tale(seed: int, index: int) -> AnnotatedText:
 
 
 GENERATORS: MappingProxyType[str, Callable[[int | None, int], Iterator[AnnotatedText]]] = MappingProxyType(
-    {"stories": stories, "portraits": portraits, "tales": tales}
+    {
+        "stories": stories,
+        "portraits": portraits,
+        "tales": tales,
+        "sentences": sentences,
+        "new-sentences": new_sentences,
+    }
 )
 """What is generated, by the name that a recipe and `--corpus` call it by."""

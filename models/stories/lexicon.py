@@ -41,12 +41,13 @@ PLURAL = Pronouns("they", "them", "their", "theirs", "themselves")
 NEUTER = Pronouns("it", "it", "its", "its", "itself")
 
 
-def _nouns(text: str) -> tuple[Noun, ...]:
+def nouns(text: str) -> tuple[Noun, ...]:
+    """Nouns as they are listed: "dog mouse-mice"."""
     forms = [word.partition("-") for word in text.split()]
     return tuple(Noun(singular, plural or singular + "s") for singular, _, plural in forms)
 
 
-def _verbs(text: str) -> dict[str, Verb]:
+def verbs(text: str) -> dict[str, Verb]:
     """Verbs by base form."""
     verbs = {}
     for word in text.split():
@@ -61,7 +62,7 @@ def _by_kind(table: dict[str, str]) -> dict[str, tuple[str, ...]]:
 
 
 _LISTS: dict[str, tuple[Any, ...]] = _by_kind(_TABLES["words"]) | {
-    name: _nouns(text) for name, text in _TABLES["nouns"].items()
+    name: nouns(text) for name, text in _TABLES["nouns"].items()
 }
 
 
@@ -82,8 +83,8 @@ ADJECTIVES: tuple[str, ...] = tuple(
         word for name in ("SIZES", "COLOURS", "LOOKS", "CHARACTERS", "MOODS", "QUALITIES") for word in _LISTS[name]
     )
 )
-VERBS = _verbs(_TABLES["verbs"]["VERBS"])
-TALE_VERBS = VERBS | _verbs(_TABLES["verbs"]["TALE_VERBS"])
+VERBS = verbs(_TABLES["verbs"]["VERBS"])
+TALE_VERBS = VERBS | verbs(_TABLES["verbs"]["TALE_VERBS"])
 COMPOUNDS: dict[str, tuple[str, ...]] = {
     noun: tuple(before.split()) for before, nouns in _TABLES["compounds"].items() for noun in nouns.split()
 }
@@ -101,5 +102,5 @@ def gerund(verb: Verb) -> str:
     if verb.base == "lie":
         return "lying"
     silent = verb.base.endswith("e") and not verb.base.endswith("ee")
-    doubled = verb.base in ("run", "sit", "hug", "begin", "stop")
+    doubled = verb.base in ("run", "sit", "hug", "begin", "stop", "nod")
     return (verb.base[:-1] if silent else verb.base + verb.base[-1] * doubled) + "ing"
