@@ -26,10 +26,8 @@ from models.stories.lexicon import FEMININE, MASCULINE, NEUTER, PLURAL, Noun, Pr
 SENTENCES = 8  # of a text
 _PLAIN = 0.2  # of sentences, in which nothing stands between a verb and its subject
 _REFERENCE = 0.3  # in which somebody is meant by a pronoun
-_RELATIVE, _OF_ITSELF = (
-    0.4,
-    0.6,
-)  # of nouns with something behind them, a clause; of those that do something to themselves
+_RELATIVE = 0.4  # of nouns with something behind them, that have a clause there
+_OF_ITSELF = 0.6  # the same of those who do something to themselves
 _BE = {False: "is", True: "are"}
 _GENDERS: dict[str, Pronouns] = {
     **dict.fromkeys(["king", "boy", "man", "prince"], MASCULINE),
@@ -56,8 +54,8 @@ _READERS: dict[str, Callable[[str], Sequence[Any]]] = {
     "nouns": nouns,
     "verbs": lambda text: [*verbs(text).values()],
     "words": str.split,
+    "trades": lambda text: [Trade(*trade.split("-")) for trade in text.split()],
 }
-_READERS["trades"] = lambda text: [Trade(*trade.split("-")) for trade in text.split()]
 _LISTS = {
     name: Kept(*map(_READERS[kind], (*text.split("|"), "")[:2]))
     for kind, table in _TABLES.items()
@@ -147,8 +145,7 @@ class Writer:
         noun: Noun = self._pick(name)
         plural = self._maybe(0.5)
         form = word(noun.plural if plural else noun.singular, "NOUN", plural=plural)
-        looks: list[Part] = [("amod", word(self._pick("LOOKS"), "ADJ"))] if self._maybe(0.2) else []
-        base = join(grammar.article("the"), *looks, (HEAD, form))
+        base = self._described(form)
         if self._plain or depth > int(self.new) or not self._maybe(0.9):
             return base
         other = self._mentioned(self.noun(self.rng.choice(("PEOPLE", "ANIMALS")), depth + 1))[0]
@@ -166,7 +163,7 @@ class Writer:
 
     def reference(self) -> Phrase:
         """Two people of one gender: the verb tells which of them does what only one can do."""
-        first, second = self.rng.sample(self._trades(), 2)
+        first, second = self.rng.sample(self._list("TRADES"), 2)
         people = [self._mentioned(self._person(trade)) for trade in (first, second)]
         meant = int(self._maybe(0.5))
         done = word(self._pick("OF_OBJECT" if meant else "OF_SUBJECT").past, "VERB")
@@ -177,18 +174,13 @@ class Writer:
         return join(("nsubj", people[0][0]), (HEAD, done), ("obj", people[1][0]), reason)
 
     def _trade(self) -> Phrase:
-        trade = self.rng.choice(self._trades())
+        trade = self._pick("TRADES")
         subject = self._mentioned(self._person(trade))[0]
         return join(("nsubj", subject), (HEAD, word(trade.did, "VERB")), grammar.adverb(self._pick("MANNERS")))
 
-    def _trades(self) -> Sequence[Trade]:
-        seen, kept = _LISTS["TRADES"]
-        return [*seen, *kept] if self._plain else kept if self.new else seen
-
     def _person(self, trade: Trade) -> Phrase:
         """Somebody of a trade, sometimes near something."""
-        looks: list[Part] = [("amod", word(self._pick("LOOKS"), "ADJ"))] if self._maybe(0.2) else []
-        base = join(grammar.article("the"), *looks, (HEAD, word(trade.noun, "NOUN")))
+        base = self._described(word(trade.noun, "NOUN"))
         if self._plain or not self._maybe(0.6):
             return base
         return join((HEAD, base), ("nmod", self._beside(self._mentioned(self.noun("PLACES"))[0])))
@@ -198,9 +190,17 @@ class Writer:
     def _maybe(self, chance: float) -> bool:
         return self.rng.random() < chance
 
-    def _pick(self, name: str) -> Any:
+    def _list(self, name: str) -> Sequence[Any]:
         seen, kept = _LISTS[name]
-        return self.rng.choice([*seen, *kept] if self._plain else kept if self.new and kept else seen)
+        return [*seen, *kept] if self._plain else kept if self.new and kept else seen
+
+    def _pick(self, name: str) -> Any:
+        return self.rng.choice(self._list(name))
+
+    def _described(self, noun: Phrase) -> Phrase:
+        """A noun with its article, perhaps with an adjective."""
+        looks: list[Part] = [("amod", word(self._pick("LOOKS"), "ADJ"))] if self._maybe(0.2) else []
+        return join(grammar.article("the"), *looks, (HEAD, noun))
 
     def _verb(self, name: str, subject: Phrase) -> Phrase:
         return word(grammar.verb_form(self._pick(name), "present", plural=subject.plural), "VERB")
