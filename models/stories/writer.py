@@ -1,12 +1,13 @@
 """Sentences that fixed rules do not solve, so that it pays to find out who is meant.
 
 A verb agrees with a subject that is often neither the nearest noun nor the first: with phrases and clauses behind it,
-clauses around it and phrases in front. "Himself" agrees likewise. In "the baker praised the tailor because he sewed
-well" the pronoun may mean either, one as often as the other; the verb tells which (implicit causality, Garvey &
-Caramazza 1974), and what he did is the trade of the one who is meant.
+clauses around and before it, places in front. "Himself" agrees likewise. In "the baker praised the tailor because he
+sewed well" the pronoun may mean either, one as often as the other; the verb tells which (implicit causality, Garvey &
+Caramazza 1974), and what follows is the trade of the one who is meant, or what comes of it: "because his coat was new".
 
-Some words and phrases within phrases are kept for testing. In `sentences` these words come where nothing stands between
-a verb and its subject, in `new_sentences` everywhere, and no others do.
+Some words are kept for testing, and so are people and animals near others that stand near others, and places in front
+of a clause within a sentence. A sentence of `sentences` that is not plain has no two kept nouns and no two kept trades,
+so that these never compete, and no kept verb; in `new_sentences` no other words of their kind stand.
 """
 
 import random
@@ -21,14 +22,16 @@ from interp.errors import whole_number
 from models.pair_tasks import series
 from models.stories import grammar
 from models.stories.grammar import HEAD, Part, Phrase, join, word
-from models.stories.lexicon import FEMININE, MASCULINE, NEUTER, PLURAL, Noun, Pronouns, gerund, nouns, verbs
+from models.stories.lexicon import FEMININE, MASCULINE, NEUTER, PLURAL, Noun, Pronouns, Verb, gerund, nouns, verbs
 
 SENTENCES = 8  # of a text
-_PLAIN = 0.2  # of sentences, in which nothing stands between a verb and its subject
+_PLAIN = 0.25  # of sentences, in which there is one noun that could be meant
 _REFERENCE = 0.3  # in which somebody is meant by a pronoun
+_TWO_CLAUSES = 0.1  # in which two clauses stand side by side
 _RELATIVE = 0.4  # of nouns with something behind them, that have a clause there
-_OF_ITSELF = 0.6  # the same of those who do something to themselves
-_BE = {False: "is", True: "are"}
+_OF_ITSELF = 0.75  # the same of those who do something to themselves
+_THAT = word("that", "PRON")
+BE = {False: "is", True: "are"}
 _GENDERS: dict[str, Pronouns] = {
     **dict.fromkeys(["king", "boy", "man", "prince"], MASCULINE),
     **dict.fromkeys(["queen", "girl", "woman"], FEMININE),
@@ -36,10 +39,11 @@ _GENDERS: dict[str, Pronouns] = {
 
 
 class Trade(NamedTuple):
-    """Who does something for a living, and what they did: `baker`, `baked`."""
+    """Who does something for a living, what they did, and what they have of it: `baker`, `baked`, `bread`."""
 
     noun: str
     did: str
+    thing: str
 
 
 class Kept(NamedTuple):
@@ -63,6 +67,14 @@ _LISTS = {
 }
 _PEOPLE = {noun.singular for part in _LISTS["PEOPLE"] for noun in part}
 _PLURALS = {noun.plural for name in _TABLES["nouns"] for part in _LISTS[name] for noun in part}
+_PLURALS |= {trade.noun + "s" for part in _LISTS["TRADES"] for trade in part}
+
+
+_KEPT = {noun for name in _TABLES["nouns"] for noun in _LISTS[name].kept}
+TRADES: tuple[Trade, ...] = tuple(trade for part in _LISTS["TRADES"] for trade in part)
+VERBS: tuple[Verb, ...] = tuple(
+    verb for name in ("ALONE", "DONE", "SAID", "TO_ITSELF") for part in _LISTS[name] for verb in part
+)
 
 
 def sentences(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
@@ -98,92 +110,149 @@ class Writer:
     def __init__(self, rng: random.Random, *, new: bool):
         self.rng, self.new, self._chains = rng, new, 0
         self._plain = False  # whether a plain sentence is being written
+        self._named = set[Noun]()  # in it, so that "the bear sees the bear" is not written
 
     def sentence(self) -> Phrase:
         """Any."""
+        self._named.clear()
         self._plain = not self.new and self.rng.random() < _PLAIN
         if self.rng.random() < _REFERENCE:
             return self._trade() if self._plain else self.reference()
+        if not self._plain and self._maybe(_TWO_CLAUSES):
+            return join((HEAD, self.clause(1)), grammar.conjunct(self._pick("JOINS"), self.clause(1)))
         return self.clause()
 
     # Agreement.
 
     def clause(self, depth: int = 0) -> Phrase:
         """A subject with its verb, perhaps in a sentence of somebody who says so, with a place in front."""
-        front: list[Part] = []
-        if not self._plain and self._maybe(0.45):
-            front = [
-                ("obl", self._beside(self._mentioned(self.noun("PLACES"))[0])),
-                *([grammar.comma()] * self._maybe(0.5)),
-            ]
+        front = self._front() if depth == 0 or self.new else []
         says = not self._plain and depth == 0 and self._maybe(0.25)
         way = self.rng.random()
         sort, relative = "PEOPLE" if says or self._maybe(0.5) else "ANIMALS", _OF_ITSELF if way < 0.2 else _RELATIVE
-        subject, chain = self._mentioned(self.noun(sort, depth, relative))
+        subject, chain = self._mentioned(self._subject(sort, relative))
         often = [grammar.adverb(self._pick("OFTEN"))] if self._maybe(0.3) else []
         parts: list[Part] = [*front, ("nsubj", subject)]
         if says:
-            return join(
-                *parts, *often, (HEAD, self._verb("SAID", subject)), ("ccomp", grammar.marked("that", self.clause(1)))
-            )
+            claim = ("ccomp", grammar.marked("that", self.clause(1)))
+            return join(*parts, *often, (HEAD, self._verb("SAID", subject)), claim)
         if way < 0.2:
             itself = grammar.refer(word(self._pronouns(subject).reflexive, "PRON"), chain)
             return join(*parts, *often, (HEAD, self._verb("TO_ITSELF", subject)), ("obj", itself))
         if way < 0.4:
             state = word(self._pick("STATES"), "ADJ")
-            return join(*parts, ("cop", word(_BE[subject.plural], "AUX")), *often, (HEAD, state))
+            return join(*parts, ("cop", word(BE[subject.plural], "AUX")), *often, (HEAD, state))
         if way < 0.55:
             form = word(gerund(self._pick("ALONE")), "VERB")
-            return join(*parts, ("aux", word(_BE[subject.plural], "AUX")), *often, (HEAD, form))
+            return join(*parts, ("aux", word(BE[subject.plural], "AUX")), *often, (HEAD, form))
         if way < 0.75:
             object_of = self._mentioned(self.noun("ANIMALS", 2))[0]
             return join(*parts, *often, (HEAD, self._verb("DONE", subject)), ("obj", object_of))
-        return join(*parts, *often, (HEAD, self._verb("ALONE", subject)))
+        does, also = (
+            word(grammar.verb_form(verb, "present", plural=subject.plural), "VERB")
+            for verb in self.rng.sample(self._list("ALONE"), 2)
+        )
+        return join(*parts, *often, (HEAD, does), *[grammar.conjunct("and", also)] * (not self._plain and way > 0.9))
 
-    def noun(self, name: str, depth: int = 2, relative: float = _RELATIVE) -> Phrase:
+    def _front(self) -> list[Part]:
+        """Perhaps a place in front of a clause."""
+        if self._plain or not self._maybe(0.45):
+            return []
+        place = ("obl", self._beside(self._mentioned(self.noun("PLACES"))[0]))
+        return [place, *([grammar.comma()] * self._maybe(0.5))]
+
+    def _subject(self, name: str, relative: float) -> Phrase:
+        """A noun and what stands behind it, or two nouns."""
+        if self._plain or not self._maybe(0.1):
+            return self.noun(name, 0, relative)
+        return grammar.coordinated(*(self._mentioned(self.noun(name))[0] for _ in range(2)))
+
+    def noun(self, name: str, depth: int = 2, relative: float = 0.0) -> Phrase:
         """A noun with its article, perhaps an adjective, and up to some depth with a phrase or a clause behind it."""
-        noun: Noun = self._pick(name)
+        words = self._list(name)
+        if not self.new and self._named & _KEPT:
+            words = _LISTS[name].seen
+        noun: Noun = self.rng.choice([word for word in words if word not in self._named] or words)
+        self._named.add(noun)
         plural = self._maybe(0.5)
-        form = word(noun.plural if plural else noun.singular, "NOUN", plural=plural)
-        base = self._described(form)
-        if self._plain or depth > int(self.new) or not self._maybe(0.9):
+        base = self._described(word(noun.plural if plural else noun.singular, "NOUN", plural=plural), name)
+        if name == "PLACES":
             return base
-        other = self._mentioned(self.noun(self.rng.choice(("PEOPLE", "ANIMALS")), depth + 1))[0]
-        if not self._maybe(relative):
-            further = [("nmod", self._beside(self._mentioned(self.noun("PLACES"))[0]))] if self._maybe(0.4) else []
-            return join((HEAD, base), ("nmod", self._beside(other)), *further)
-        that = word("that", "PRON")
-        if self._maybe(0.5):
-            clause = join(("nsubj", that), (HEAD, self._verb("DONE", base)), ("obj", other))
-        else:
-            clause = join(("obj", that), ("nsubj", other), (HEAD, self._verb("DONE", other)))
-        return join((HEAD, base), ("acl:relcl", clause))
+        if depth == 0 and self._maybe(0.4 if self._plain else 0.1):
+            return self._relative(base, ("nsubj", _THAT), (HEAD, self._verb("ALONE", base)))
+        if not self._plain and (depth > 1 or (depth == 1 and not (self.new and self._maybe(0.4)))):
+            return self._near_place(base, 0.3)
+        return base if self._plain else self._near_another(base, depth, relative)
+
+    def _near_another(self, noun: Phrase, depth: int, relative: float) -> Phrase:
+        """A noun with another person or animal behind it, in a phrase or a clause."""
+        has_clause = depth == 0 and self._maybe(relative)
+        is_object = has_clause and self._maybe(0.5)  # "that the cats watch"
+        sort = self.rng.choice(("PEOPLE", "ANIMALS"))
+        other = self._mentioned(self.noun(sort, depth + 1))[0]
+        if not has_clause:
+            return join((HEAD, noun), ("nmod", self._beside(other)))
+        if is_object:
+            return self._relative(noun, ("obj", _THAT), ("nsubj", other), (HEAD, self._verb("DONE", other)))
+        return self._relative(noun, ("nsubj", _THAT), (HEAD, self._verb("DONE", noun)), ("obj", other))
+
+    def _near_place(self, noun: Phrase, chance: float) -> Phrase:
+        """A noun, perhaps with a place behind it."""
+        if not self._maybe(chance):
+            return noun
+        return join((HEAD, noun), ("nmod", self._beside(self._mentioned(self.noun("PLACES"))[0])))
+
+    def _relative(self, noun: Phrase, *parts: Part) -> Phrase:
+        return join((HEAD, noun), ("acl:relcl", join(*parts)))
 
     # Reference.
 
     def reference(self) -> Phrase:
-        """Two people of one gender: the verb tells which of them does what only one can do."""
-        first, second = self.rng.sample(self._list("TRADES"), 2)
-        people = [self._mentioned(self._person(trade)) for trade in (first, second)]
-        meant = int(self._maybe(0.5))
+        """Two people of one gender and number, of whom the verb tells which is meant: of whom the rest is true."""
+        seen, kept = _LISTS["TRADES"]
+        trade: Trade = self.rng.choice(kept if self.new else TRADES)
+        others: Sequence[Trade | Noun] = kept if self.new else seen if trade in kept else TRADES
+        if not self.new and self._maybe(0.4):
+            others = _LISTS["PEOPLE"].seen
+        people = [trade, self.rng.choice([each for each in others if each != trade])]
+        self.rng.shuffle(people)
+        plural, meant = self._maybe(0.25), int(self._maybe(0.5))
+        phrases = [self._mentioned(self._person(each, plural=plural)) for each in people]
         done = word(self._pick("OF_OBJECT" if meant else "OF_SUBJECT").past, "VERB")
-        pronoun = grammar.refer(word(self.rng.choice((MASCULINE, FEMININE)).subject, "PRON"), people[meant][1])
-        manner = grammar.adverb(self._pick("MANNERS"))
-        did = join(("nsubj", pronoun), (HEAD, word((first, second)[meant].did, "VERB")), manner)
-        reason = ("advcl", grammar.marked(self._pick("REASONS"), did))
-        return join(("nsubj", people[0][0]), (HEAD, done), ("obj", people[1][0]), reason)
+        reason = self._because(people[meant], phrases[meant][1], plural=plural)
+        return join(*self._front(), ("nsubj", phrases[0][0]), (HEAD, done), ("obj", phrases[1][0]), reason)
+
+    def _because(self, person: "Trade | Noun", chain: str, *, plural: bool) -> Part:
+        """What somebody meant by a pronoun did, or what their work is like."""
+        pronouns = PLURAL if plural else self.rng.choice((MASCULINE, FEMININE))
+        if isinstance(person, Noun) or self._maybe(0.7):
+            did = self._pick("RESTED") if isinstance(person, Noun) else person.did
+            pronoun = grammar.refer(word(pronouns.subject, "PRON"), chain)
+            reason = join(("nsubj", pronoun), (HEAD, word(did, "VERB")), self._manner())
+        else:
+            whose = ("nmod:poss", grammar.refer(word(pronouns.possessive, "PRON"), chain))
+            thing = self._mentioned(join(whose, (HEAD, word(person.thing, "NOUN"))))[0]
+            quality = word(self._pick("QUALITIES"), "ADJ")
+            reason = join(("nsubj", thing), ("cop", word("was", "AUX")), (HEAD, quality))
+        return grammar.subordinate(self._pick("REASONS"), reason)
 
     def _trade(self) -> Phrase:
-        trade = self._pick("TRADES")
-        subject = self._mentioned(self._person(trade))[0]
-        return join(("nsubj", subject), (HEAD, word(trade.did, "VERB")), grammar.adverb(self._pick("MANNERS")))
+        """One person, who is meant where somebody is."""
+        trade, plural = self._pick("TRADES"), self._maybe(0.25)
+        subject, chain = self._mentioned(self._person(trade, plural=plural))
+        if self._maybe(0.3):
+            return join(("nsubj", subject), (HEAD, word(trade.did, "VERB")), self._manner())
+        does = word(self._pick("RESTED"), "VERB")
+        return join(("nsubj", subject), (HEAD, does), self._because(trade, chain, plural=plural))
 
-    def _person(self, trade: Trade) -> Phrase:
-        """Somebody of a trade, sometimes near something."""
-        base = self._described(word(trade.noun, "NOUN"))
-        if self._plain or not self._maybe(0.6):
-            return base
-        return join((HEAD, base), ("nmod", self._beside(self._mentioned(self.noun("PLACES"))[0])))
+    def _manner(self) -> Part:
+        return grammar.adverb(self._pick("MANNERS"))
+
+    def _person(self, person: "Trade | Noun", *, plural: bool) -> Phrase:
+        """Somebody, sometimes near something."""
+        noun = person if isinstance(person, Noun) else Noun(person.noun, person.noun + "s")
+        form = word(noun.plural if plural else noun.singular, "NOUN", plural=plural)
+        return self._near_place(self._described(form, "PEOPLE"), 0.0 if self._plain else 0.6)
 
     # Words.
 
@@ -192,14 +261,17 @@ class Writer:
 
     def _list(self, name: str) -> Sequence[Any]:
         seen, kept = _LISTS[name]
-        return [*seen, *kept] if self._plain else kept if self.new and kept else seen
+        if self.new:
+            return kept or seen
+        return [*seen, *kept] if self._plain or name in _TABLES["nouns"] else seen
 
     def _pick(self, name: str) -> Any:
         return self.rng.choice(self._list(name))
 
-    def _described(self, noun: Phrase) -> Phrase:
-        """A noun with its article, perhaps with an adjective."""
-        looks: list[Part] = [("amod", word(self._pick("LOOKS"), "ADJ"))] if self._maybe(0.2) else []
+    def _described(self, noun: Phrase, name: str) -> Phrase:
+        """A noun of a list with its article, perhaps with an adjective."""
+        sights = "SIGHTS" if name == "PLACES" else "LOOKS"
+        looks: list[Part] = [("amod", word(self._pick(sights), "ADJ"))] if self._maybe(0.2) else []
         return join(grammar.article("the"), *looks, (HEAD, noun))
 
     def _verb(self, name: str, subject: Phrase) -> Phrase:
