@@ -38,9 +38,11 @@ from interp import AnnotatedText, InputError, Model, Transformer
 from interp.patterns.shuffled import Shuffled, Streams
 from models.initialisation import untrained
 
+_CHOOSING = 0.6  # of these, that the half which chooses reads: fewer tell which effects count than how large they are
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
 _WORDS = 60  # of a document, that knock-outs read at most
-_DOCUMENTS = (24, 40)  # of each half, likewise
+_DOCUMENTS = (24, 31)  # of each half, likewise
+_SMALL, _MOST_OF_SMALL = 1e8, 45  # heads times weights of a model that affords more of them, in proportion; at most
 _BUDGET = 5e12  # multiply-adds that the knock-outs of one behaviour may take on each half, about
 _WHOLE = "no causal evidence: another library runs this model as a whole, one pass for each head and claim"
 _TWO_STACKS = "no causal evidence: keys are hidden in models of one stack, and this one has an encoder and a decoder"
@@ -55,7 +57,8 @@ _LEAST_LEFT = 0.01  # of what ends at 1: nearer values count as this near
 LEVEL = 0.05  # of models whose heads have learnt nothing, how many may have one above any bar
 _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
 _SEPARATOR = ": "  # between a behaviour and its measure, in the name of what is kept
-_BAR_DOCUMENTS, _BAR_WORDS = 32, 120  # what each of them reads, of more documents where these hold few items
+_BAR_DOCUMENTS, _BAR_WORDS = 16, 120  # what each of them reads, of more documents where these hold few items
+_FEWEST_ITEMS = 20  # of a measure in shuffled words: some head is right in nearly all of fewer
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
 Say = Callable[[str, int], object]  # what is being done, and how often it was
 Bars = dict[str, float]
@@ -125,7 +128,9 @@ def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
     """Documents of each half, and words of each, that knock-outs can read for their budget: fewer in a large model."""
     cells = model.config.n_layers * model.config.n_heads * behaviour.cost
     words = _BUDGET / (cells * block_weights(model) / 2)  # a cell passes through half of the blocks, on average
-    documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), _DOCUMENTS[1]))
+    small = _SMALL / (model.config.n_layers * model.config.n_heads * block_weights(model))
+    most = int(min(max(small, 1.0) * _DOCUMENTS[1], _MOST_OF_SMALL))
+    documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), most))
     return documents, int(min(max(words / documents, behaviour.words), _WORDS))
 
 
@@ -147,7 +152,7 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
         cells = {*possible[["layer", "head", "measure"]].itertuples(index=False, name=None)}
         return knockouts.measure(
             model,
-            **_texts(study, asked, number),
+            **_texts(study, asked, number, math.ceil(_CHOOSING * evidence.size[0]) if number == 0 else None),
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
             shards=study.shards_of(behaviour.name).narrow(number, evidence.size, study.seed),
@@ -160,7 +165,13 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
     second = half(1, possible, {*notable(heads)["measure"], *moved["measure"]})
     if screened is not None:
         screened = replace(screened, missed=int(moved["sampled"].to_numpy(dtype=bool).sum()))
-    return replace(evidence, effects=[first.table, second.table], screened=screened)
+    return replace(evidence, effects=[first.table, _completed(second.table, first.table)], screened=screened)
+
+
+def _completed(measured: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """What one half measured, and of its other cells, on which no label rests, what the other half says."""
+    rest = measured.loc[~measured["measured"], CELL].merge(other, on=CELL)
+    return pd.concat([measured.loc[measured["measured"]], rest.assign(measured=False, q=1.0)], ignore_index=True)
 
 
 def _without_idle_strata(behaviour: Behaviour, possible: pd.DataFrame) -> Behaviour:
@@ -333,8 +344,12 @@ def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[Annota
     tables = [(each.name, table) for each, result in results for table in getattr(result, "scored", ())]
     for name, scored in ((name, table) for name, table in tables if table.sink == "kept"):
         of_heads, baselines = values(scored, null.heads.count)
-        for measure, gained, baseline in zip(scored.measures, (of_heads - baselines).T, baselines, strict=True):
-            counts = measure.of_words or null.name != WORDS  # in shuffled words, where a word stands is as it was
+        items = scored.totals.finish().rows[:, 0].sum(0).tolist()
+        for measure, gained, baseline, n in zip(
+            scored.measures, (of_heads - baselines).T, baselines, items, strict=True
+        ):
+            # in shuffled words, where a word stands is as it was, and a pronoun seldom stands where one was
+            counts = null.name != WORDS or (measure.of_words and n >= _FEWEST_ITEMS)
             if counts and not np.isnan(gained).all():
                 by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # copies of one layer are side by side
                 best = np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))

@@ -316,10 +316,10 @@ def _hide(
         repeated = [claims[claim] for claim, _ in index]
         drops[tuple(torch.tensor(index).T)] = knock_out_together(model, batch, repeated, [*chain(*heads)], output).cpu()
         return {"drop": drops}
+    mass = {"mass": _mass(model, batch, claims)} if readout.masks else {}
     if cells is not None:
         by_layer = cells.unflatten(1, (-1, model.config.last.n_heads))
-        return {"drop": knock_out(model, batch, claims, output, cells=by_layer).flatten(1)}
-    mass = {"mass": _mass(model, batch, claims)} if readout.masks else {}
+        return {"drop": knock_out(model, batch, claims, output, cells=by_layer).flatten(1), **mass}
     if not estimate:
         return {"drop": knock_out(model, batch, claims, output).flatten(1), **mass}
     drops, sizes, values = estimated_knock_out(model, batch, claims, output)

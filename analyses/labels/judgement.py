@@ -54,7 +54,7 @@ EVIDENCE_COLUMNS = [
     *(*_SINGLE, "masked", "p_effect", "readout", "agreement", "label"),
     *("measured", "error", "bar"),
 ]
-_REST_DOCUMENTS = 10  # that all heads but one read: as many passes as there are heads
+_REST_DOCUMENTS = 6  # that all heads but one read: as many passes as there are heads
 _FEWEST = 2 * FEWEST  # documents, of both halves
 _TOO_FEW = "labels are chosen on one half of the documents and reported on the other: expected at least"
 
@@ -108,7 +108,8 @@ def label(
         behaviours: those that `corpora` may name; ours by default.
         collected: what the behaviours' measures added up to on them, where that is known already.
         effects: the rows of `tables/effects`, where the minimal pairs were patched already.
-        documents: of each half, whose beginnings knock-outs read; by default 24 to 40, as the model's size affords.
+        documents: of the half that reports, whose beginnings knock-outs read; by default 24 to 45, as the model's
+            size affords.
         words: of each of them; by default 10 to 60.
         exact: measure all effects, not only those that can change a label (`measured` of `evidence`).
         seed: of everything random.

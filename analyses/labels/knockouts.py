@@ -73,6 +73,9 @@ class Texts:
     shards: Shards | None = None
 
 
+_NUMBERS = ["drop", "control", "effect", "ci_low", "ci_high", "p"]
+
+
 def measure(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
@@ -276,6 +279,7 @@ def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
         }
     )
     table = table.loc[table["n"] > 0].reset_index(drop=True)
+    table.loc[~table["measured"] & table["estimate"].isna(), _NUMBERS] = np.nan
     tested = np.where(table["measured"], table["p"].to_numpy(dtype=float), 1.0)  # an estimate is no test: q only grows
     return table.assign(q=benjamini_hochberg(tested))
 

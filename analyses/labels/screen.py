@@ -1,7 +1,7 @@
 """Which effects must be measured, and which may stay estimates? Those that can change a label are measured.
 
-A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). On the half
-that reports, all candidates are measured, and exchange and removal where hiding costs enough. While labels are chosen,
+A cell is a head and a measure. On the half that reports, all candidates are measured, and exchange and removal where
+hiding costs enough. While labels are chosen, all effects are estimated (`interp.patching.gradients.claimed_keys`), and
 cells are measured whose estimate makes a candidate, or comes within its error of one. An estimate is of first order, so
 its error grows with the square of what the claimed rows move; small estimates of cells that attention does not choose
 tell how fast. A random sample of the rest bounds how many are missed. Each cell is measured on a part of the documents
@@ -78,8 +78,10 @@ class Measured(NamedTuple):
 
 
 def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = None) -> Measured:
-    """Estimate all, and measure what the screen says."""
-    n_heads, names = work.model.config.last.n_heads, [measure.name for _, measure in work.measures]
+    """Measure what the screen says; while candidates are chosen, estimate all before."""
+    n_heads = work.model.config.last.n_heads
+    if not screen.choosing:
+        return _of_candidates(work, screen, progress)
     estimated = hiding.hide(work, KINDS, estimate=True, progress=progress)
     guesses, drops = estimated["drop"], torch.full_like(estimated["drop"], torch.nan)
     estimates = hiding.costs_of(work, guesses)
@@ -90,11 +92,11 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
         measured_on = torch.from_numpy(parts).T[work.of_jobs("column")[:, 0]]
         return (measured_on == 0) | (work.of_jobs("part") < measured_on)
 
-    def measure(cells: Cells, part: int | None = None) -> Costs:
-        """Put what hiding costs in place of its estimate, in some cells: of all documents, or of one part more."""
+    def measure(cells: Cells, part: int) -> Costs:
+        """Put what hiding costs in place of its estimate, in some cells, of one part of the documents more."""
         new = hiding.hide(work, KINDS, cells=cells, part=part)["drop"]
         drops[:] = torch.where(new.isnan(), drops, new)
-        parts[cells] = N_PARTS if part is None else part + 1
+        parts[cells] = part + 1
         return hiding.costs_of(work, torch.where(drops.isnan(), guesses, drops), counted())
 
     def error() -> PerCell:
@@ -102,37 +104,46 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
         foretold = hiding.effect_of(hiding.costs_of(work, guesses, counted()))
         return np.where(parts > 0, hiding.effect_of(costs) - foretold, np.nan)
 
-    candidates = np.zeros_like(is_claimed)
-    for layer, head, name in screen.candidates:
-        if name in names:  # `self` has no key that could be hidden
-            candidates[layer * n_heads + head, names.index(name)] = True
-    arms, screened = np.zeros_like(is_claimed), None
-    if not screen.choosing:
-        candidates &= is_claimed
-        arms = candidates & (hiding.effect_of(measure(candidates)) >= screen.least)
-        exchanged = hiding.hide(work, ARMS, cells=arms)["drop"]
-        drops = torch.where(exchanged.isnan(), drops, exchanged)
-    else:
-        size, size_of_first = (
-            _moved(hiding.costs_of(work, estimated["size"], which)) for which in (None, work.of_jobs("part") == 0)
-        )
-        small = is_claimed & (estimate < screen.least)
-        calibrating = small & ~candidates
-        calibrating[calibrating] = np.argsort(np.argsort(-size[calibrating], kind="stable")) < _CALIBRATING
-        calibrating &= size > 0
-        costs = measure(is_claimed & (calibrating | ~small), part=0)
-        margin = _margin(error(), calibrating, size_of_first, screen.least)
-        near = estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least
-        rest = is_claimed & (parts == 0)
-        sample = _sample(rest & ~near, _confidence(work, estimated["value"]), n_heads, seed)
-        costs = measure((rest & near) | sample, part=0)
-        for part in range(1, N_PARTS):
-            costs = measure((parts > 0) & ~hiding.settled(costs, screen.least, int(is_claimed.sum())), part)
-        off = np.abs(error())[sample]
-        error_bound = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
-        screened = Screened(int(is_claimed.sum()), int((parts > 0).sum()), margin, int(sample.sum()), error_bound)
-    whole = torch.where(drops.isnan(), guesses, drops)
+    size, size_of_first = (
+        _moved(hiding.costs_of(work, estimated["size"], which)) for which in (None, work.of_jobs("part") == 0)
+    )
+    small = is_claimed & (estimate < screen.least)
+    calibrating = small & ~_candidates(work, screen)
+    calibrating[calibrating] = np.argsort(np.argsort(-size[calibrating], kind="stable")) < _CALIBRATING
+    calibrating &= size > 0
+    costs = measure(is_claimed & (calibrating | ~small), part=0)
+    margin = _margin(error(), calibrating, size_of_first, screen.least)
+    near = estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least
+    rest = is_claimed & (parts == 0)
+    sample = _sample(rest & ~near, _confidence(work, estimated["value"]), n_heads, seed)
+    costs = measure((rest & near) | sample, part=0)
+    for part in range(1, N_PARTS):
+        costs = measure((parts > 0) & ~hiding.settled(costs, screen.least, int(is_claimed.sum())), part)
+    off = np.abs(error())[sample]
+    error_bound = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
+    screened = Screened(int(is_claimed.sum()), int((parts > 0).sum()), margin, int(sample.sum()), error_bound)
+    whole, arms = torch.where(drops.isnan(), guesses, drops), np.zeros_like(is_claimed)
     return Measured(whole, counted(), parts > 0, arms, estimated.get("mass"), sample, estimate, screened)
+
+
+def _candidates(work: Work, screen: Screen) -> Cells:
+    """Those of the screen that have keys which could be hidden."""
+    columns = {measure.name: column for column, (_, measure) in enumerate(work.measures)}
+    cells = np.zeros((work.n_heads, len(columns)), dtype=bool)
+    for layer, head, name in screen.candidates:
+        if name in columns:  # `self` has no key that could be hidden
+            cells[layer * work.model.config.last.n_heads + head, columns[name]] = True
+    return cells
+
+
+def _of_candidates(work: Work, screen: Screen, progress: Progress | None) -> Measured:
+    """The candidates measured in all documents, nothing estimated."""
+    cells = _candidates(work, screen)
+    hidden = hiding.hide(work, KINDS, cells=cells, progress=progress)
+    drops, nothing = hidden["drop"], np.zeros_like(cells)
+    arms = cells & (hiding.effect_of(hiding.costs_of(work, drops)) >= screen.least)
+    exchanged = hiding.hide(work, ARMS, cells=arms)["drop"]
+    return Measured(torch.where(exchanged.isnan(), drops, exchanged), None, cells, arms, hidden.get("mass"), nothing)
 
 
 def _moved(costs: Costs) -> PerCell:

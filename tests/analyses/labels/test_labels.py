@@ -304,7 +304,7 @@ def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
 @pytest.mark.parametrize(
     ("items", "documents", "tokens", "read"),
     [
-        (9000, 300, 24_000, 32),  # thirty in each document: enough in the fewest that are read
+        (9000, 300, 24_000, 16),  # thirty in each document: enough in the fewest that are read
         (100, 200, 10_000, 128),  # one in two documents of fifty tokens: 200 documents would be read
         (100, 100, 6_000, 100),  # one in each
         (2000, 100, 120_000, 50),  # twenty in each, of which a tenth is read
@@ -314,7 +314,7 @@ def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
 def test_documents_hold_a_hundred_items(items, documents, tokens, read):
     whole = collected(items, items // 2, "coreference", documents, tokens)
     assert documents_of([whole]) == read
-    assert documents_of([collected(1e6, 1e6, documents=documents), whole]) == max(read, 32)
+    assert documents_of([collected(1e6, 1e6, documents=documents), whole]) == max(read, 16)
 
 
 def test_strata_in_which_no_head_stands_out_are_not_knocked_out():

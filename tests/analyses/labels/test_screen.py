@@ -25,7 +25,7 @@ def exact() -> pd.DataFrame:
     return measured(None).table
 
 
-def test_what_is_asked_for_is_measured_and_the_rest_estimated(exact):
+def test_what_is_asked_for_is_measured_and_the_rest_is_missing(exact):
     asked = {(0, 1, "previous-token"), (1, 0, "offset:-2"), (1, 1, "self")}  # `self` has no key to hide
     found = measured(Screen(asked, least=-9.0, choosing=False)).table
     assert exact["measured"].all()
@@ -34,6 +34,13 @@ def test_what_is_asked_for_is_measured_and_the_rest_estimated(exact):
     assert sum(rows) == 2
     pd.testing.assert_frame_equal(found.loc[rows, TOLD + ARMS], exact.loc[rows, TOLD + ARMS], rtol=1e-9, atol=1e-12)
     others = ~np.array(rows)
+    assert found.loc[others, ["drop", "effect", "p", "estimate", *ARMS]].isna().all(axis=None)
+
+
+def test_what_is_not_measured_while_labels_are_chosen_is_estimated(exact):
+    found = measured(Screen((), least=9.0, choosing=True)).table
+    others = ~found["measured"].to_numpy()
+    assert others.sum() > 5
     np.testing.assert_allclose(found["effect"][others], found["estimate"][others], rtol=1e-12)
     assert (found["effect"] - exact["effect"])[others].abs().max() > 1e-4  # an estimate is no measurement
     assert np.corrcoef(found["drop"][others], exact["drop"][others])[0, 1] > 0.5
