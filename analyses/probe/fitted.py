@@ -98,7 +98,8 @@ def _word_vectors(
 Splits = tuple[Parts, Parts]  # what a model made of the items to train on, and of those to test on
 HALVES = 8  # random halves of the training documents that mixes of layers are fitted to again
 _AXES = 64  # principal axes of a site that an edge probe reads
-_FEWER = 6_000  # training items of a probe of mixed layers, and of a head's, which has far fewer dimensions
+_FEWER = 6_000  # training items of a head's probe, which has far fewer dimensions
+_MIXED = 3_000  # those of a probe of mixed layers
 _FEWEST_GROUPS = 4  # of documents, below which halves of them say nothing
 
 
@@ -177,22 +178,22 @@ def _right(
     vectors: Sequence[Vectors], items: TaskItems, kinds: Sequence[str], penalty: float
 ) -> Float[Tensor, "site task item"]:
     labels, test_labels = (torch.stack([items.classes[kind][split] for kind in kinds]) for split in range(2))
-    sample = _evenly(labels.shape[1])
+    sample = _evenly(labels.shape[1], _FEWER)
     streams = fit(vectors[0].stream, labels, items.n_classes, penalty=penalty)
     heads = fit(vectors[0].heads[:, sample], labels[:, sample], items.n_classes, penalty=penalty)
     predicted = torch.cat([streams.predict(vectors[1].stream), heads.predict(vectors[1].heads)])
     return (predicted == test_labels).float()
 
 
-def _evenly(n_items: int) -> Int[Tensor, " sample"]:
-    return torch.linspace(0, n_items - 1, min(n_items, _FEWER), dtype=torch.float64).long()
+def _evenly(n_items: int, most: int) -> Int[Tensor, " sample"]:
+    return torch.linspace(0, n_items - 1, min(n_items, most), dtype=torch.float64).long()
 
 
 def _mixes(
     streams: Sequence[Tensor], items: TaskItems, penalty: float, seed: int
 ) -> tuple[Float[Tensor, "layer item"], Float[Tensor, " layer"], Float[Tensor, "half layer"]]:
     labels, test_labels = items.classes["label"]
-    sample = _evenly(len(labels))
+    sample = _evenly(len(labels), _MIXED)
     scaling = Scaling.of(streams[0][:, sample])
     train, test = scaling(streams[0][:, sample]), scaling(streams[1])
     labels, groups = labels[sample], items.train.groups[sample]

@@ -175,6 +175,7 @@ def measure(
     tasks: Sequence[str] | None = None,
     words: int = TASKS["tag"].limit,
     edges: int = TASKS["coreference"].limit,
+    test: float = 0.5,
     penalty: float = PENALTY,
     seed: int = 0,
     progress: Say | None = None,
@@ -191,8 +192,9 @@ def measure(
         corpus: texts to train on; without `held_out` a quarter of the documents is kept for the test.
         held_out: other documents to test on.
         tasks: of `TASKS`; by default those that the corpus is annotated for.
-        words: at most to train tags and relations on, half as many to test; heads and mixes of layers have 6,000.
-        edges: at most to train coreference on, half as many to test.
+        words: at most to train tags and relations on; heads have 6,000, mixes of layers 3,000.
+        edges: at most to train coreference on.
+        test: how many items to test on, as a share of these.
         penalty: of the probes' squared weights, see `interp.probes.fit`.
         seed: of control tasks, of the untrained model's weights, of the halves and of the resampling.
         progress: called with what is being done, and how many texts have been read.
@@ -208,6 +210,7 @@ def measure(
         held_out,
         words=words if any(TASKS[task].label for task in names) else 0,
         edges=edges if "coreference" in names else 0,
+        test=test,
         progress=lambda texts: say("probes: choosing words", texts),
     )
     tasks_items, left_out = _task_items(items, names, seed)

@@ -47,12 +47,13 @@ def section(
     held_out: Sequence[Corpus] = (),
     seed: int = 0,
     progress: Say | None = None,
+    **limits: Any,
 ) -> Part:
     """Probe every task, and return what a page shows: tables `layers` and `depths`, figures, sentences.
 
     A task is trained on the first corpus that annotates it, and tested on the first of `held_out` that does; where none
     does, a quarter of the corpus's documents is kept apart for the test. An `InputError` has every reason why nothing
-    could be probed.
+    could be probed. `limits` are how many items are read, as `measure` takes them.
     """
     if not corpora:
         raise InputError("nothing to probe: expected at least one corpus")
@@ -60,7 +61,8 @@ def section(
     probed: dict[Source, Probed] = {}
     for source, tasks in sources.items():
         try:
-            run = measure(model, source.corpus, held_out=source.held_out, tasks=tasks, seed=seed, progress=progress)
+            options = {"held_out": source.held_out, "tasks": tasks, "seed": seed, "progress": progress, **limits}
+            run = measure(model, source.corpus, **options)
             probed[source] = run
             left_out |= run.left_out
         except InputError as error:

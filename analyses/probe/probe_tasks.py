@@ -69,9 +69,10 @@ def choose(
     *,
     words: int,
     edges: int,
+    test: float = 0.5,
     progress: Callable[[int], object] | None = None,
 ) -> Items:
-    """Items of a corpus, at most so many words and edges for training and half as many for the test.
+    """Items of a corpus, at most so many words and edges for training and a share of that for the test.
 
     Without `held_out` a quarter of the documents, by a hash of their names, is kept for the test. Reading stops where
     there are enough items.
@@ -80,7 +81,8 @@ def choose(
         raise InputError("this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json")
     items = Items()
     room = {
-        split: Counter(words=words // part, edges=edges // part) for split, part in zip(SPLITS, (1, 2), strict=True)
+        split: Counter(words=int(words * part), edges=int(edges * part))
+        for split, part in zip(SPLITS, (1.0, test), strict=True)
     }
     for texts, filled in ((corpus, SPLITS[:1] if held_out is not None else SPLITS), (held_out or (), SPLITS[1:])):
         for text in texts:
@@ -93,12 +95,12 @@ def choose(
             items.windows[split] += _window_items(model, text, room[split], items.counts)
             if progress is not None:
                 progress(items.counts["texts"])
-    train, test = (items.documents[split] for split in SPLITS)
-    if common := train & test:
+    train, tested = (items.documents[split] for split in SPLITS)
+    if common := train & tested:
         name = sorted(common)[0]
         raise InputError(f"{name!r} is a document of both the corpus and the held-out one: keep them apart")
-    if not train or len(test) < 2:
-        documents = f"{len(train)} to train on and {len(test)} to test on"
+    if not train or len(tested) < 2:
+        documents = f"{len(train)} to train on and {len(tested)} to test on"
         hashed = ", of which a hash of the name keeps a quarter for the test" if held_out is None else ""
         raise InputError(f"a probe needs documents to train on and two others to test on{hashed}; got {documents}")
     for group in items.windows.values():
