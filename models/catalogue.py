@@ -14,7 +14,7 @@ from models.families import FAMILIES
 from models.families.family import Family, Fields
 from models.families.sizes import Sizes
 from models.huggingface import described
-from models.sources import directory_of
+from models.sources import OURS, directory_of
 
 # with these sizes, everything else is a family's default
 _SIZES = {"n_layers": 24, "d_model": 1024, "n_heads": 4, "d_mlp": 2048, "n_ctx": 256, "d_vocab": 256}
@@ -144,7 +144,7 @@ def local_models(named: dict[str, Path]) -> Iterator[LocalModel]:
 
 def shipped() -> Iterator[LocalModel]:
     """The models that need no download."""
-    for name in ("default", "minilm"):
+    for name in (*OURS, "minilm"):
         try:
             yield from local_models({name: directory_of(name)})
         except InputError as error:

@@ -15,7 +15,9 @@ from interp.errors import InputWarning
 from models.huggingface import CONFIG, read
 
 LENS = "lens:"  # before a directory or name: TransformerLens runs that model
-DEFAULT = Path(__file__).parent / "checkpoints" / "default"
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+OURS = ("textbook", "default")
+"""Models that come with `interp`: one that shows syntax and reference, and one that has read novels."""
 
 
 def load(
@@ -28,9 +30,9 @@ def load(
     """A model, ready to run, with its tokenizer: a `Transformer`, unless another library runs it.
 
     Args:
-        name: a directory in Hugging Face's format, of a family that `interp models` lists, "default", "minilm", or
-            "org/name" for a model of the Hugging Face hub, which is downloaded once. With "lens:" before any of these
-            TransformerLens runs the model, of each architecture that it wraps (`models.lens`).
+        name: a directory in Hugging Face's format, of a family that `interp models` lists, "textbook", "default",
+            "minilm", or "org/name" for a model of the Hugging Face hub, which is downloaded once. With "lens:" before
+            any of these TransformerLens runs the model, of each architecture that it wraps (`models.lens`).
         dtype: of weights and activations, whatever the files hold.
         device: where the model runs.
         quantize: "int8" rounds the matrices of attention and feed-forwards to eight bits as they are read; weights and
@@ -72,10 +74,10 @@ def device_of(device: str | torch.device) -> torch.device:
 
 def directory_of(name: str | Path) -> Path:
     """Where the model called `name` lies; from the hub, after it was downloaded."""
-    if name == "default":
-        if not DEFAULT.is_dir():
-            raise InputError("the default model is not part of this installation; give a model directory")
-        return DEFAULT
+    if name in OURS:
+        if not (CHECKPOINTS / name).is_dir():
+            raise InputError(f"the {name} model is not part of this installation; give a model directory")
+        return CHECKPOINTS / name
     if name == "minilm":
         return _minilm()
     if not isinstance(name, str | Path):
@@ -86,8 +88,8 @@ def directory_of(name: str | Path) -> Path:
     if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and not exists:
         return _from_hub(name)
     raise InputError(
-        f'no model directory "{name}": give a directory with config.json and model.safetensors, "default", "minilm", '
-        'or a hub name "org/name"'
+        f'no model directory "{name}": give a directory with config.json and model.safetensors, "textbook", '
+        '"default", "minilm", or a hub name "org/name"'
     )
 
 

