@@ -6,8 +6,9 @@ READY := $(VENV)/.ready
 
 .PHONY: report test test-all lint types notebooks check-notebooks docs gallery setup clean
 
-report: $(READY)  ## the default model's report, in report/
-	$(BIN)/interp report --out report
+report: $(READY)  ## the textbook model's report, in report/, and the default model's, in report/default/
+	$(BIN)/interp report --model textbook --out report --see default/report.html
+	$(BIN)/interp report --out report/default
 
 # one process a core: threads that spin while they wait would take it from the others
 PYTEST := OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-PASSIVE} $(BIN)/python -m pytest --numprocesses auto --dist worksteal

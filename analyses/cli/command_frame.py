@@ -46,6 +46,7 @@ _TYPES |= {each.__name__: each for each in (Metric, Stack, Attention, Directions
 _DECLARED = tomllib.loads(files("analyses.cli").joinpath("commands.toml").read_text("utf-8"))
 COMMANDS: Mapping[str, Mapping[str, Any]] = _DECLARED["commands"]
 """By name: help, examples, options of its own, other `defaults` of shared options, and those that it is `without`."""
+_TESTED_ON = "new-sentences:200"
 USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
 
 
@@ -185,11 +186,11 @@ def folded(*parts: str) -> str:
     return line if len(line) <= COLUMNS else "\n".join(parts)
 
 
-def corpora(specs: Sequence[str] | None) -> "list[Corpus]":
-    """The texts that `--corpus` names; generated tales where it names none."""
+def corpora(specs: Sequence[str] | None, *models: str) -> "list[Corpus]":
+    """The texts that `--corpus` names; where it names none, those of our textbook model, or generated tales."""
     from analyses.corpora import GENERATED, read
 
-    return [read(spec) for spec in specs or [GENERATED]]
+    return [read(spec) for spec in specs or [_TESTED_ON if models == ("textbook",) else GENERATED]]
 
 
 def typed() -> str:
@@ -199,7 +200,7 @@ def typed() -> str:
 
 def title(model: str) -> str:
     """How a report calls a model."""
-    named = {"default": "the default model", "minilm": "MiniLM"}
+    named = {"textbook": "the textbook model", "default": "the default model", "minilm": "MiniLM"}
     return named.get(model) or (Path(model).resolve().name if Path(model).exists() else model)
 
 

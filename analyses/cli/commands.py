@@ -24,7 +24,19 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
     """Measures and tests `behaviours` (None: all of them, with what else a report has)."""
 
     def command(
-        request: Request, *, corpus, over_training, pairs, labels, exact, probes, experiments, measures, text, training
+        request: Request,
+        *,
+        corpus,
+        over_training,
+        pairs,
+        labels,
+        exact,
+        probes,
+        experiments,
+        measures,
+        text,
+        training,
+        see,
     ):
         from analyses import report
         from analyses.over_training import training_runs
@@ -49,8 +61,14 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
         else:
             run = training_runs.run_of_folder(training, request.load, seed=request.seed, progress=request.progress)
         options: dict[str, Any] = {"pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
-        options |= {"experiments": experiments, "behaviours": requested, "texts": text or (), "training": run}
-        report.build(model, frame.corpora(corpus), request.out, **options, **request.named)
+        options |= {
+            "experiments": experiments,
+            "behaviours": requested,
+            "texts": text or (),
+            "training": run,
+            "see": see or (),
+        }
+        report.build(model, frame.corpora(corpus, request.model), request.out, **options, **request.named)
 
     return command
 
@@ -78,7 +96,7 @@ def probes(request: Request, *, corpus, held_out) -> None:
     from analyses import report
 
     tested = frame.corpora(held_out) if held_out else []
-    report.probe(request.load(), frame.corpora(corpus), request.out, held_out=tested, **request.named)
+    report.probe(request.load(), frame.corpora(corpus, request.model), request.out, held_out=tested, **request.named)
 
 
 def compare(request: Request, models, *, corpus) -> None:

@@ -8,6 +8,7 @@ its title, format and meaning; pages, cards and terminals take them from `SCHEMA
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import matplotlib.figure
@@ -19,6 +20,7 @@ from analyses.viewer.passages import Viewer
 from analyses.wording.formats import false_discovery_rate, interval, number, percent, whole
 from analyses.wording.head_names import head_name
 from analyses.wording.plain_words import WORDS, carried
+from interp import InputError
 
 Cells = Mapping[str, Any]
 _LONGEST = 28  # letters of a text on a terminal
@@ -27,10 +29,10 @@ UNUSED = "not used: it annotates nothing that is asked here, or an earlier corpu
 
 @dataclass(frozen=True)
 class Span:
-    """Words that look otherwise than those around them; `to` is the id that a link leads to."""
+    """Words that look otherwise than those around them; `to` is the id, or the page, that a link leads to."""
 
     text: str
-    kind: Literal["b", "em", "code", "soft", "link", "break"]
+    kind: Literal["b", "em", "code", "soft", "link", "page", "break"]
     to: str = ""
 
 
@@ -61,6 +63,18 @@ BREAK = Span("", "break")  # a new line in the same paragraph
 def link(text: object, to: str) -> Span:
     """Leads to what has the id `to` on the same page."""
     return Span(str(text), "link", to)
+
+
+def page_link(path: str) -> Span:
+    """Leads to a page below the directory of this one.
+
+    Raises:
+        InputError: it is no path of a page there.
+    """
+    parts = PurePosixPath(path).parts
+    if not path.endswith(".html") or ".." in parts or path.startswith("/") or ":" in path or "\\" in path:
+        raise InputError(f"expected a page below the report's own directory, as default/report.html; got {path!r}")
+    return Span(path, "page", path)
 
 
 def joined(parts: Sequence[Text], separator: str = ", ") -> list[Piece]:

@@ -60,6 +60,7 @@ def build(
     experiments: bool | None = None,
     texts: Sequence[str] = (),
     training: TrainingRun | None = None,
+    see: Sequence[str] = (),
     name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
@@ -82,9 +83,12 @@ def build(
         texts: passages for the viewer; by default beginnings of texts that were read.
         training: the run that trained the model (`analyses.over_training.training_runs.read_run`), to say of heads when
             they formed.
+        see: pages of other models that this one leads to, below `out`: "default/report.html".
         name: the model's, for the record.
         record: as for all (`analyses.report.builders`).
     """
+
+    others = [("See also", doc.joined([*map(doc.page_link, see)]))] if see else []
 
     def measure(run: Run) -> Page:
         group, reader, sources = select(as_behaviours(behaviours) if behaviours else None), model, corpora
@@ -106,7 +110,7 @@ def build(
         if not passages:
             measures = [measure for behaviour in group.values() for measure in behaviour.measures]
             passages = choose_passages(model, complete[0].corpus, measures)
-        page = partial(_page, run, reader, sources, group, pairs, results, passages)
+        page = partial(_page, run, reader, sources, group, pairs, results, passages, others)
         with_experiments = behaviours is None if experiments is None else experiments
         to_come = {"labels and the effects behind them": labels, "what probes read": probes}
         to_come["experiments"] = with_experiments
@@ -158,9 +162,16 @@ def _labelled(
     return label(model, corpora, behaviours=[*behaviours.values()], collected=collected, effects=effects, **options)
 
 
+_PROBED = {
+    "words": 8_000,
+    "edges": 3_000,
+    "test": 1.0,
+}  # fewer than `interp probes` trains on, and as many for the test
+
+
 def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     try:
-        part = probe.section(model, corpora, seed=run.seed, progress=run.say)
+        part = probe.section(model, corpora, seed=run.seed, progress=run.say, **_PROBED)
         return replace(part, counted=[Section("By probes", part.counted)], facts={"probes": part.facts})
     except InputError as error:
         return Part(counted=[doc.caveat(f"No probes: {error}.")], facts={"probes": {"left_out": str(error)}})
@@ -214,6 +225,7 @@ def _page(
     pairs: int | None,
     results: Sequence[Result],
     passages: Sequence[Passage],
+    others: doc.Terms,
     parts: Mapping[str, Part],
     facts: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> Page:
@@ -230,7 +242,7 @@ def _page(
     ids = [doc.caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
     sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
     n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))
-    short = doc.Definitions([line for part in (*sections, labels, *rest) for line in part.short])
+    short = doc.Definitions([*(line for part in (*sections, labels, *rest) for line in part.short), *others])
     coverage = [*ids, *counts, *(block for part in rest for block in part.counted)]
     custom = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
     own_measures = [measure for behaviour in custom for measure in behaviour.measures]

@@ -16,7 +16,7 @@ from analyses.execution.provenance import SCHEMA
 from analyses.page import sections as values
 from analyses.page.sections import BREAK, Definitions, Page, Section, Source, Table, bold, link
 from analyses.report.scaffold import Run, short_name, write
-from interp import Transformer, TransformerConfig
+from interp import InputError, Transformer, TransformerConfig
 
 HOSTILE = "<script>alert(1)</script> & co"
 RECORDED = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "stages", "corpora", "files"}
@@ -145,3 +145,16 @@ def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_n
         if at == 0:
             cited = f"tiny (fingerprint {facts['model']['fingerprint'][:12]}); seed 7"
             assert cited in page_of(tmp_path / str(at)).text
+
+
+@pytest.mark.parametrize(
+    "path", ["javascript:alert(1).html", "../other.html", "/etc/page.html", "page.txt", "a\\b.html"]
+)
+def test_a_page_leads_to_pages_below_it_alone(path):
+    with pytest.raises(InputError, match="expected a page below the report's own directory"):
+        values.page_link(path)
+
+
+def test_a_page_link_is_a_link(tmp_path):
+    write(tmp_path / "out", lambda run: page(lead=[("See ", values.page_link("default/report.html"))]), {})
+    assert '<a href="default/report.html">default/report.html</a>' in (tmp_path / "out" / "report.html").read_text()
