@@ -316,7 +316,10 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
             (measure, _rivals(part.heads[1], labels, group, study.seed))
             for group, (measure, _) in zip(of_kind, sets, strict=True)
         ]
-        drops = joint_effects(study, part, [*sets, *rivals], half=1)[_LEAST].to_numpy(dtype=float)
+        asked = [each for each in (*sets, *rivals) if each[1]]  # where all heads have a label, no other is left
+        measured = iter(joint_effects(study, part, asked, half=1)[_LEAST].to_numpy(dtype=float))
+        nothing = np.full(len(_LEAST), np.nan)
+        drops = np.array([next(measured) if heads else nothing for _, heads in (*sets, *rivals)])
         rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
         for number, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
             rows.loc[group.index, _JOINT] = drops[number]

@@ -14,6 +14,8 @@ from analyses.corpora.mentions import GENDERED, PRONOUNS, gender, is_pronoun
 from analyses.measures.definitions import Rival
 from interp.annotation import AnnotatedText, Mention
 
+_ARGUMENTS = {"nsubj", "nsubj:pass", "obj", "iobj"}
+
 
 @dataclass(frozen=True)
 class AntecedentItem:
@@ -178,6 +180,7 @@ _POSITIONAL = (
     _chooser("first", lambda item: 0),
     RANDOM,
 )
+_LAST_ARGUMENT = _last_that("last argument", lambda item: [role in _ARGUMENTS for role in item.roles])
 RIVALS = (
     *_POSITIONAL,
     _last_that("same gender", _same_gender),
@@ -185,6 +188,7 @@ RIVALS = (
     _last_that("name or gender", lambda item: item.compatible),  # of its gender, or like a name
     _chooser("leftmost person", lambda item: _leftmost(item, item.compatible)),
     _last_that("same role", _same_role),
+    _LAST_ARGUMENT,
 )
 """What solves an item without reading the sentence; each gives one score a candidate."""
 PREDICTING_RIVALS = (
@@ -192,5 +196,6 @@ PREDICTING_RIVALS = (
     _last_that("name or person", lambda item: item.person),  # a man, a woman, or like a name
     _last_that("last pronoun", lambda item: [form in GENDERED for form in item.forms]),
     _chooser("leftmost person", lambda item: _leftmost(item, item.person)),
+    _LAST_ARGUMENT,
 )
 """The same for whoever has not read the pronoun yet: none knows its form, its gender or its role."""

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,8 @@ def test_baselines_choose_as_they_say() -> None:
     item = items_of("Tim/(0) saw/ Lyme/(1) and/ the/(2 women/2) and/ he/(0)")[0]
     assert RULES["same gender"](item) == (0, 1, 0)  # none known as masculine: the last that could be
     assert RULES["same form"](item) == (0, 0, 1)  # no "he" before: the nearest
+    assert RULES["last argument"](item) == (0, 0, 1)  # without a parse, the nearest
+    assert RULES["last argument"](replace(item, roles=("nsubj", "obj", "obl"))) == (0, 1, 0)
 
 
 def surface(path: Path) -> list[str]:

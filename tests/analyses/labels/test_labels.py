@@ -40,6 +40,16 @@ def copying(behind: list, beside: list) -> Transformer:
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_where_all_heads_have_a_label_no_others_stand_beside_them():
+    heads = [planted.offset(-1, remember=True), planted.offset(-1, remember=True)]
+    model = Planted(WORDS, [heads], n_ctx=110, start="<s>", marks=2).build()
+    rows = label(model, {"position": repeating_texts(40)}, documents=20).labels.set_index("label")
+    shared = rows.loc[["previous-token"]]
+    assert shared["heads"].tolist() == [2, 2]
+    assert shared["others_effect"].isna().all()
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_evidence_says_who_attends_and_who_is_needed():
     """Of heads that nothing reads attention alone, of uniform ones nothing; one stands beside its minimal pairs."""
     model = copying([planted.offset(-3), planted.uniform], [planted.uniform, planted.first_token])
