@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from interp.annotation import AnnotatedText
 from interp.tokens import Span
+from models.stories import grammar
 from models.stories.lexicon import FEMININE, MASCULINE, NEUTER, PLURAL
-from models.stories.writer import BE, TRADES, VERBS
+from models.stories.writer import TRADES, VERBS
 
 _OTHER_NUMBER = {one: other for verb in VERBS for one, other in ((verb.base, verb.third), (verb.third, verb.base))}
-_OTHER_NUMBER |= {BE[True]: BE[False], BE[False]: BE[True]}
+_IS, _ARE = (grammar.be("present", plural=plural).words[0].form for plural in (False, True))
+_OTHER_NUMBER |= {_IS: _ARE, _ARE: _IS}
 _OF_PEOPLE = (MASCULINE.reflexive, FEMININE.reflexive)
 _REFLEXIVES = (*_OF_PEOPLE, NEUTER.reflexive, PLURAL.reflexive)
 _TRADE_OF = {form: trade for trade in TRADES for form in (trade.noun, trade.noun + "s")}

@@ -31,7 +31,6 @@ _TWO_CLAUSES = 0.1  # in which two clauses stand side by side
 _RELATIVE = 0.4  # of nouns with something behind them, that have a clause there
 _OF_ITSELF = 0.75  # the same of those who do something to themselves
 _THAT = word("that", "PRON")
-BE = {False: "is", True: "are"}
 _GENDERS: dict[str, Pronouns] = {
     **dict.fromkeys(["king", "boy", "man", "prince"], MASCULINE),
     **dict.fromkeys(["queen", "girl", "woman"], FEMININE),
@@ -141,10 +140,10 @@ class Writer:
             return join(*parts, *often, (HEAD, self._verb("TO_ITSELF", subject)), ("obj", itself))
         if way < 0.4:
             state = word(self._pick("STATES"), "ADJ")
-            return join(*parts, ("cop", word(BE[subject.plural], "AUX")), *often, (HEAD, state))
+            return join(*parts, ("cop", grammar.be("present", plural=subject.plural)), *often, (HEAD, state))
         if way < 0.55:
             form = word(gerund(self._pick("ALONE")), "VERB")
-            return join(*parts, ("aux", word(BE[subject.plural], "AUX")), *often, (HEAD, form))
+            return join(*parts, ("aux", grammar.be("present", plural=subject.plural)), *often, (HEAD, form))
         if way < 0.75:
             object_of = self._mentioned(self.noun("ANIMALS", 2))[0]
             return join(*parts, *often, (HEAD, self._verb("DONE", subject)), ("obj", object_of))
