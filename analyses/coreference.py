@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,9 @@ from interp import AnnotatedText, InputError, Model, TokenBatch
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
 from interp.patterns.rows import SINKS
+from interp.tokens import Tokenizer
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
+from models.stories.writer import OF_OBJECT, OF_SUBJECT, TRADES, Trade
 
 
 def measure(
@@ -225,24 +228,27 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     return Items(batch, prompt, query, column.long(), candidates, right, by_rule)
 
 
-# The causal test: a person's gender, from the name to the pronoun.
+# The causal test: whom a pronoun means, and a person's gender, from the name to the pronoun.
 
 _TWO_PEOPLE, _ONE_PERSON = DECLARED["tasks"]["gender"], DECLARED["tasks"]["name-gender"]
 
 
 def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
-    """Which heads carry gender to the pronoun, in two tasks.
+    """Which heads carry whom a pronoun means, and a person's gender to the pronoun, in three tasks.
 
-    `gender`: two people of different gender, who change places in the corrupted prompt. The answers are " his" and
-    " her", of the one whose eyes, mouth or hand it must be: in half of the pairs the subject, whom the other follows,
-    in half the one who is watched or let, who comes last. `name-gender`: one person, whose name is one of the other
-    gender in the corrupted prompt; the answers are " he" and " she" (or " He" and " She"), and a gender-neutral prompt
-    says how much of the answer was there anyway (Vig 2020). Names have equally many tokens, and either gender is the
-    clean one in half of the pairs.
+    `reference`: two people of different trades, of whom the verb tells which one “he” or “she” means, the subject in
+    half of the pairs; the answers are what either does for a living ("The baker praised the tailor because he": sewed).
+    They change places in the corrupted prompt. `gender`: two people of different gender, who change places in the
+    corrupted prompt. The answers are " his" and " her", of the one whose eyes, mouth or hand it must be: in half of the
+    pairs the subject, whom the other follows, in half the one who is watched or let, who comes last. `name-gender`: one
+    person, whose name is one of the other gender in the corrupted prompt; the answers are " he" and " she" (or " He"
+    and " She"), and a gender-neutral prompt says how much of the answer was there anyway (Vig 2020). Names have equally
+    many tokens, and either gender is the clean one in half of the pairs.
     """
     tasks = {
-        "gender": partial(_task, model, pairs, seed, _two_people),
-        "name-gender": partial(_task, model, pairs, seed, _one_person, neutral=_ONE_PERSON["neutral"]),
+        "reference": partial(_task, model, pairs, seed, _two_trades, _trades),
+        "gender": partial(_task, model, pairs, seed, _two_people, _names),
+        "name-gender": partial(_task, model, pairs, seed, _one_person, _names, neutral=_ONE_PERSON["neutral"]),
     }
     return effects_of(model, BEHAVIOUR.name, tasks, seed=seed)
 
@@ -252,8 +258,18 @@ class _Prompt(NamedTuple):
     corrupt: str
     right: str
     wrong: str
-    names: tuple[str, str]
+    people: tuple[str, str]
     frame: str
+
+
+def _two_trades(number: int, people: tuple[Trade, Trade], rng: random.Random) -> _Prompt:
+    by_object, pronoun = number // 2 % 2, rng.choice(["he", "she"])
+    verb = rng.choice(OF_OBJECT if by_object else OF_SUBJECT)
+    clean, corrupt = (
+        f"The {one.noun} {verb} the {other.noun} because {pronoun}" for one, other in (people, people[::-1])
+    )
+    right, wrong = (f" {each.did}" for each in (people[::-1] if by_object else people))
+    return _Prompt(clean, corrupt, right, wrong, (people[0].noun, people[1].noun), verb)
 
 
 def _two_people(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
@@ -268,41 +284,53 @@ def _one_person(number: int, names: tuple[str, str], rng: random.Random) -> _Pro
     return _Prompt(clean, corrupt, he, she, names, frame)
 
 
+def _names(tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """A masculine and a feminine name each, with equally many tokens."""
+    lengths = {name: len(tokenizer.pieces(name).ids) for name in (*MASCULINE_NAMES, *FEMININE_NAMES)}
+    return [(m, f) for m in MASCULINE_NAMES for f in FEMININE_NAMES if lengths[m] == lengths[f]]
+
+
+def _trades(tokenizer: Tokenizer) -> list[tuple[Trade, Trade]]:
+    """Two trades each, whose nouns have equally many tokens."""
+    lengths = {trade: len(tokenizer.continuation(f" {trade.noun}")) for trade in TRADES}
+    return [pair for pair in combinations(TRADES, 2) if lengths[pair[0]] == lengths[pair[1]]]
+
+
 def _task(
     model: Model,
     count: int,
     seed: int,
-    prompt: Callable[[int, tuple[str, str], random.Random], _Prompt],
+    prompt: Callable[[int, Any, random.Random], _Prompt],
+    people: Callable[[Tokenizer], list[Any]],
     name: str,
     question: str,
     *,
     neutral: str | None = None,
 ) -> Task:
-    """Pairs of prompts, every second one with the other gender as clean; all names come before any comes again."""
+    """Pairs of prompts, every second one the other way round; all people come before any two come again."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer")
-    rng = random.Random(seed)
-    lengths = {name: len(tokenizer.pieces(name).ids) for name in (*MASCULINE_NAMES, *FEMININE_NAMES)}
-    name_pairs = [(m, f) for m in MASCULINE_NAMES for f in FEMININE_NAMES if lengths[m] == lengths[f]]
-    if not name_pairs:
-        raise InputError("no masculine and feminine name have the same number of tokens")
-    rng.shuffle(name_pairs)
-    prompts = [prompt(number, name_pairs[number % len(name_pairs)], rng) for number in range(count)]
+    rng, couples = random.Random(seed), people(tokenizer)
+    if not couples:
+        raise InputError("no two of the people that it names have the same number of tokens")
+    rng.shuffle(couples)
+    prompts = [prompt(number, couples[number % len(couples)], rng) for number in range(count)]
     prompts[1::2] = [
         each._replace(clean=each.corrupt, corrupt=each.clean, right=each.wrong, wrong=each.right)
         for each in prompts[1::2]
     ]
-    clean, corrupt, right, wrong, names, frames = map(list, zip(*prompts, strict=True))
+    clean, corrupt, right, wrong, pairs_of_people, frames = map(list, zip(*prompts, strict=True))
     pairs = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
     rows = []
     for place in pairs.kept if neutral else ():
         pronouns = tokenizer.continuation(right[place]), tokenizer.continuation(wrong[place])
         start = pronouns[0][: first_difference(*pronouns)]
         rows.append([*tokenizer.prefix, *tokenizer.pieces(frames[place].format(name=neutral)).ids, *start])
-    shared = dict(zip(("masculine name", "feminine name"), zip(*names, strict=True), strict=True)) | {"frame": frames}
+    shared = dict(zip(("one person", "other person"), zip(*pairs_of_people, strict=True), strict=True))
+    shared |= {"frame": frames}
     clusters = {way: [values[place] for place in pairs.kept] for way, values in shared.items()}
-    answers = [right[place].strip().lower() for place in pairs.kept]
+    answers = [right[place].strip().lower() for place in pairs.kept] if people is _names else []
     neutral_prompts = TokenBatch.from_rows(rows) if rows else None
     return Task(name, question, pairs, neutral_prompts, pairs.left_out, clusters=clusters, answers=answers)
 

@@ -29,7 +29,7 @@ BOTH_READINGS = "kept and removed"  # the column `readings`, where a finding mus
 BASELINE_COLUMNS = ["behaviour", "measure", "sink", "corpus", "baseline_name", "value", "n"]
 EFFECT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "task", "intervention"),
-    *("effect", "ci_low", "ci_high", "p", "q", "q_within", "n", "flips", "choosing_bound"),
+    *("effect", "ci_low", "ci_high", "p", "q", "q_within", "n", "flips", "flips_low", "flips_high", "choosing_bound"),
 ]
 NO_ITEMS = "measures left out: the text has no item of theirs that the model shows"
 

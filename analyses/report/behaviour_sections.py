@@ -137,6 +137,8 @@ def tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
     rows |= {"baselines": [each.baselines for each in measured], "rules": [each.rules for each in measured]}
     parts = {name: [each for each in group if len(each)] for name, group in rows.items()}
     parts["effects"] = parts["effects"] or tested[:1]
+    for name in dict.fromkeys(name for result in results for name in result.tested.prompts):
+        parts[name] = [result.tested.prompts[name] for result in results if name in result.tested.prompts]
     joined = {name: pd.concat(group, ignore_index=True) for name, group in parts.items() if group}
     return joined | {"tasks": pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"])}
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool
 from analyses.measures.definitions import DECLARED
 from analyses.measures.findings import NOTABLE
 from analyses.measures.head_tables import EFFECT_COLUMNS, Heads
+from analyses.tasks.flips import Flips, clusters_in, flip_counts, flips_of
 from interp import InputError, Model, TokenBatch, Transformer, run
 from interp.errors import whole_number
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
@@ -58,6 +59,7 @@ class Effects:
 
     table: pd.DataFrame  # the rows of `tables/effects`
     tasks: Sequence[dict[str, Any]] = ()  # the rows of `tables/tasks`
+    prompts: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # `tables/prompts`, `flips` and `answers`
     left_out: str | None = None  # why there is nothing, where there is
 
 
@@ -90,19 +92,18 @@ def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: in
     of its answers (`guessed`), as what is carried there is no answer, or if copies of the model whose heads look
     elsewhere do it as well: then any head that averages what it sees carries some of it.
     """
-    measured = [_measure(model, task, seed) for task in tasks]
-    facts = [
-        {"task": task.name, "behaviour": behaviour, "question": task.question, "carried": task.carried, **about}
-        for task, (about, _) in zip(tasks, measured, strict=True)
-    ]
-    rows = [
-        table.assign(behaviour=behaviour, task=task.name)
-        for task, (_, tables) in zip(tasks, measured, strict=True)
-        for table in tables
-    ]
+    facts, rows, prompts = [], [], {name: [] for name in Flips._fields}
+    for task in tasks:
+        about, effects, flips = _measure(model, task, seed)
+        facts.append({"task": task.name, "behaviour": behaviour, "question": task.question, "carried": task.carried})
+        facts[-1] |= about
+        rows += [each.assign(behaviour=behaviour, task=task.name) for each in effects]
+        for name, table in flips._asdict().items() if flips else ():
+            prompts[name].append(table.assign(behaviour=behaviour, task=task.name))
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=EFFECT_COLUMNS)
     table["q"] = table["q_within"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
-    return Effects(table.reindex(columns=EFFECT_COLUMNS), facts)
+    joined = {name: pd.concat(group, ignore_index=True) for name, group in prompts.items() if group}
+    return Effects(table.reindex(columns=EFFECT_COLUMNS), facts, joined)
 
 
 def no_effects(behaviour: str, why: str = NO_OUTPUT) -> Effects:
@@ -111,12 +112,12 @@ def no_effects(behaviour: str, why: str = NO_OUTPUT) -> Effects:
     return Effects(table, left_out=f"The causal test of {behaviour} was left out: {why}.")
 
 
-def _measure(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list[pd.DataFrame]]:
-    """The row of `tables/tasks`, and rows of `tables/effects`, one table a direction."""
+def _measure(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list[pd.DataFrame], Flips | None]:
+    """The row of `tables/tasks`, rows of `tables/effects`, one table a direction, and which answers flip."""
     facts: dict[str, Any] = {"n": 0, **dict.fromkeys(("clean", "corrupt", "neutral", "difference", "accuracy"), np.nan)}
     facts |= {"left_out": int(sum(task.left_out.values())), "refused": task.refused}
     if task.pairs is None:
-        return facts, []
+        return facts, [], None
     plain = unpatched(model, task.pairs, logit_difference())
     clean, corrupt = (values[ANSWERS] for values in plain)
     facts |= {"n": len(task.pairs), "clean": float(clean.mean()), "corrupt": float(corrupt.mean())}
@@ -133,10 +134,12 @@ def _measure(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list[
     reason = guessed(clean, task.answers, clusters) or refusal(ANSWERS, *plain)
     reason = reason or _unneeded(model, task.pairs, (clean > 0).double().cpu().numpy(), clusters, seed)
     if reason:
-        return facts | {"refused": reason}, []  # before a sweep, which would take minutes of a large model
+        return facts | {"refused": reason}, [], None  # before a sweep, which would take minutes of a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
     reports = _reporting(task.pairs, seed)
-    return facts, [_effect_rows(model, sweep, clusters, reports, seed) for sweep in sweeps]
+    removed = sweeps[DIRECTIONS.index("noise")].effect()[..., torch.from_numpy(~reports)].double().mean(-1).cpu()
+    flips = flips_of(model, task.pairs, removed.numpy(), reports, clusters, seed)
+    return facts, [_effect_rows(model, sweep, clusters, reports, seed) for sweep in sweeps], flips
 
 
 def _unneeded(
@@ -189,13 +192,13 @@ def _effect_rows(
     whole = sweep.difference().double().cpu().numpy()
 
     def of_half(half: Bool[np.ndarray, " pair"]) -> Shares:
-        ways = [[name for name, here in zip(way, half, strict=True) if here] for way in clusters]
-        return shares(effect[half], whole[half], clusters=ways, seed=seed)
+        return shares(effect[half], whole[half], clusters=clusters_in(clusters, half), seed=seed)
 
     chose, reported = of_half(~reports), of_half(reports)
     bound = np.where(chose.value > 0, chose.low, chose.high)
     clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
     head_columns, _ = Heads.from_model(model).columns(1)
     columns = {"effect": reported.value, "ci_low": reported.low, "ci_high": reported.high, "p": reported.p}
-    columns |= {"n": reported.n, "flips": changed[:, reports].sum(1), "choosing_bound": np.where(clear, bound, np.nan)}
+    columns |= flip_counts(changed[:, reports], clusters_in(clusters, reports), seed)
+    columns |= {"n": reported.n, "choosing_bound": np.where(clear, bound, np.nan)}
     return pd.DataFrame({**head_columns, "intervention": sweep.direction, **columns})

@@ -18,6 +18,7 @@ from interp.patching.metrics import (
     rank,
 )
 from interp.patching.pairs import Pairs
+from interp.patching.patches import patch_together
 from interp.patching.path_patching import path_patch
 from interp.patching.results import Cells, unreliable
 from interp.patching.search import TopCells, top_cells
@@ -31,3 +32,4 @@ __all__ += ["Receiver", "path_patch", "path_patch_by_forward", "sweep", "sweep_b
 __all__ += ["ablate", "ablate_cells", "ablate_in_order", "mean_activation", "probability", "unreliable"]
 __all__ += ["Claim", "Read", "knock_out", "knock_out_by_forward", "knock_out_together", "log_probabilities"]
 __all__ += ["Estimated", "atp_star", "attribution_patching", "edge_attribution", "estimated_knock_out"]
+__all__ += ["patch_together"]

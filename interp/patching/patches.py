@@ -18,13 +18,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.attention import Attention
+from interp.model import Model
 from interp.parts import MLP
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Stream, Suffix, moment_after
+from interp.patching.metrics import Metric
+from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import IN_ATTENTION, OUTSIDE, PatchSite
 from interp.patching.plain import PlainRun, Rows, after_attention, visibility_of
-from interp.patching.preparation import Plan, Values, row_limit
+from interp.patching.preparation import BUDGET, Plan, Values, row_limit
+from interp.patching.results import Direction
 from interp.tap import UNTAPPED, Edit, Tap
-from interp.transformer import Block, Transformer
+from interp.transformer import Block, Transformer, with_parts
 from interp.visibility import Source, Visibility
 
 _OF_STREAM = {"resid_pre": INTO, "resid_post": INTO, "resid_mid": AFTER_SELF, "resid_cross": AFTER_CROSS}
@@ -238,6 +242,27 @@ def measure_sets(
                     value = readout.from_logits(end) if logits else readout.from_final(model, readout.at_reads(end))
                     values[readout.name][chunk[:, None], prompts] = value
     return values
+
+
+@torch.no_grad()
+def patch_together(
+    model: Model,
+    pairs: Pairs,
+    metrics: Metric | Sequence[Metric],
+    sets: Sequence[Sequence[Cell]],
+    site: str = "z",
+    by: Sequence[str] = ("layer", "head"),
+    direction: Direction = "denoise",
+    *,
+    budget: int = BUDGET,
+) -> Values:
+    """The metrics, `set prompt`, with all cells of each of `sets`, on the axes `by`, patched at once.
+
+    The other arguments are those of `sweep`. A set runs the model from its first layer on.
+    """
+    plan = Plan.from_arguments(with_parts(model, "patching sets"), pairs, metrics, site, by, direction)
+    base, source = PlainRun.from_both(plan.transformer, *plan.inputs)
+    return measure_sets(plan, base, plan.by, sets, partial(observed, plan.transformer, source, plan.patch_site), budget)
 
 
 def _put(theirs: Tensor, mask: Bool[Tensor, "set 1 ..."], plain: Tensor) -> Tensor:

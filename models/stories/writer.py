@@ -71,6 +71,7 @@ _PLURALS |= {trade.noun + "s" for part in _LISTS["TRADES"] for trade in part}
 
 _KEPT = {noun for name in _TABLES["nouns"] for noun in _LISTS[name].kept}
 TRADES: tuple[Trade, ...] = tuple(trade for part in _LISTS["TRADES"] for trade in part)
+OF_SUBJECT, OF_OBJECT = (tuple(verb.past for verb in _LISTS[name].seen) for name in ("OF_SUBJECT", "OF_OBJECT"))
 VERBS: tuple[Verb, ...] = tuple(
     verb for name in ("ALONE", "DONE", "SAID", "TO_ITSELF") for part in _LISTS[name] for verb in part
 )

@@ -1,0 +1,112 @@
+"""Which answers flip when heads are given what they computed for the other prompt: one head, two, or several?"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+
+from analyses.wording.head_names import head_name
+from interp import Model, TokenBatch, Transformer
+from interp.patching import Metric, Pairs, function, patch_together, unpatched
+from interp.statistics import shares
+
+PROMPT_COLUMNS = [
+    *("behaviour", "task", "pair", "half", "clean", "corrupted", "right", "wrong"),
+    *("clean_right", "clean_wrong", "corrupted_right", "corrupted_wrong"),
+]
+ANSWER_COLUMNS = ["behaviour", "task", "heads", "pair", "right", "wrong"]
+FLIP_COLUMNS = ["behaviour", "task", "heads", "n", "flips", "flips_low", "flips_high"]
+TOP = 8  # heads whose pairs are measured, and which are patched together one after the other
+
+
+class Flips(NamedTuple):
+    """The rows of `tables/prompts`, `tables/flips` and `tables/answers`, without behaviour and task."""
+
+    prompts: pd.DataFrame
+    flips: pd.DataFrame
+    answers: pd.DataFrame
+
+
+def clusters_in(clusters: Sequence[Sequence[str]], half: Bool[np.ndarray, " prompt"]) -> list[list[str]]:
+    """What the prompts of a half share with others."""
+    return [[name for name, here in zip(way, half, strict=True) if here] for way in clusters]
+
+
+def flip_counts(
+    changed: Bool[np.ndarray, "cell prompt"], clusters: Sequence[Sequence[str]], seed: int
+) -> dict[str, Float[np.ndarray, " cell"]]:
+    """How many of the prompts flip, with a 95% interval over prompts or what they share."""
+    n = changed.shape[1]
+    flipped, same = (
+        shares(part.T.astype(float), np.ones(n), clusters=clusters, seed=seed) for part in (changed, ~changed)
+    )  # of none that flips the interval has a width as of all
+    ends = {"flips_low": flipped.low, "flips_high": 1 - same.low}
+    return {"flips": changed.sum(1).astype(float)} | {name: (end * n).clip(0, n) for name, end in ends.items()}
+
+
+def flips_of(
+    model: Model,
+    pairs: Pairs,
+    effect: Float[np.ndarray, "layer head"],
+    reports: Bool[np.ndarray, " prompt"],
+    clusters: Sequence[Sequence[str]],
+    seed: int,
+) -> Flips:
+    """Both answers' probabilities at every prompt, and at those that report with heads patched.
+
+    `effect` is each head's on the half that chooses: of the `TOP` with the largest each is given what it computed for
+    the corrupted prompt, then every two of them, then the first three, four and so on. An answer flips where the other
+    one becomes more probable. Heads of another library's models are not patched together: those have prompts alone.
+    """
+    metrics = _probabilities(pairs)
+    plain = unpatched(model, pairs, metrics)
+    half = np.where(reports, "reports", "chooses")
+    columns = {"pair": range(len(pairs)), "half": half}
+    columns |= {"clean": _texts(model, pairs.clean), "corrupted": _texts(model, pairs.corrupt)}
+    columns |= {metric.name: _tokens(model, getattr(pairs, metric.name)) for metric in metrics}
+    for prompt, values in zip(("clean", "corrupted"), plain, strict=True):
+        columns |= {f"{prompt}_{metric.name}": values[metric.name].cpu().numpy() for metric in metrics}
+    prompts = pd.DataFrame(columns)
+    if not isinstance(model, Transformer):
+        return Flips(prompts, pd.DataFrame(columns=FLIP_COLUMNS), pd.DataFrame(columns=ANSWER_COLUMNS))
+    order = np.argsort(-effect, axis=None, kind="stable")[:TOP]
+    top = [(int(layer), int(head)) for layer, head in zip(*np.unravel_index(order, effect.shape), strict=True)]
+    sets = [*([head] for head in top), *map(list, combinations(top, 2))]
+    sets += [top[:size] for size in range(3, len(top) + 1)]
+    asked = pairs.take(torch.from_numpy(np.flatnonzero(reports)).to(pairs.last.device))
+    values = patch_together(model, asked, _probabilities(asked), sets, direction="noise")
+    patched = {name: each.cpu().numpy() for name, each in values.items()}
+    before = prompts.loc[reports]
+    was_right = (before["clean_right"] > before["clean_wrong"]).to_numpy()
+    changed = (patched["right"] > patched["wrong"]) != was_right
+    names = ["+".join(head_name(*head) for head in heads) for heads in sets]
+    counts = flip_counts(changed, clusters_in(clusters, reports), seed)
+    flips = pd.DataFrame({"heads": names, "n": len(asked), **counts})
+    answers = {"heads": np.repeat(names, len(asked)), "pair": np.tile(np.flatnonzero(reports), len(names))}
+    return Flips(prompts, flips, pd.DataFrame({**answers, **{name: each.ravel() for name, each in patched.items()}}))
+
+
+def _probabilities(pairs: Pairs) -> list[Metric]:
+    """Those of either answer, `right` and `wrong`, behind each prompt."""
+
+    def read(logits: Float[torch.Tensor, "*cells prompt read d_vocab"], ids: torch.Tensor) -> torch.Tensor:
+        shares = logits[..., 0, :].softmax(-1)
+        return shares.gather(-1, ids[:, None].expand(*shares.shape[:-1], 1))[..., 0]
+
+    return [function(read, name, reference=getattr(pairs, name)) for name in ("right", "wrong")]
+
+
+def _texts(model: Model, batch: TokenBatch) -> list[str]:
+    rows = (ids[: int(length)].tolist() for ids, length in zip(batch.ids, batch.lengths, strict=True))
+    if model.tokenizer is None:
+        return [" ".join(map(str, ids)) for ids in rows]
+    return [model.tokenizer.decode(ids) for ids in rows]
+
+
+def _tokens(model: Model, ids: torch.Tensor) -> list[str]:
+    label = str if model.tokenizer is None else model.tokenizer.label
+    return [label(number) for number in ids.tolist()]
