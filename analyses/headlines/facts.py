@@ -218,7 +218,9 @@ def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterat
     if effects.empty:
         return
     measured = set(tables["heads"]["measure"])  # those of the same task where the answer is predicted
-    measures = [each for each in measures_of(behaviours) if each.foretells and each.name in measured]
+    measures = [
+        each for each in measures_of(behaviours) if (each.foretells or each.corpus) and each.name in measured
+    ]
     predicting = {task: (each.name,) for each in measures for task in each.tasks}
     tasks = {row["task"]: row for row in tables.get("tasks", pd.DataFrame()).to_dict("records") if row.get("carried")}
     restored = _by_head(effects.loc[effects["intervention"] == "denoise"], "behaviour", "task")
@@ -271,14 +273,13 @@ def _with_one_local(facts: Sequence[Fact]) -> list[Fact]:
     return [*rest, first]
 
 
-Rank = tuple[bool, int, int, bool, bool, float]
+Rank = tuple[bool, bool, bool, int, int, float]
 
 
 def rank(fact: Fact) -> Rank:
-    """The smaller, the earlier the fact comes."""
+    """The smaller, the earlier the fact comes: stronger ones first, of equally strong ones those that say more."""
     nats = fact.sizes[0].unit == "nats"  # cannot be ranked among shares: after them
-    share = 2 if not fact.mainly else 1 if fact.kind == "needed" else 0
-    return not fact.is_needed, share, -fact.rung, fact.kind == "needed", nats, -fact.strength
+    return not fact.is_needed, nats, fact.rung < 0, -round(10 * fact.strength), -fact.rung, -fact.strength
 
 
 def ranked(facts: Sequence[Fact]) -> list[Fact]:

@@ -14,13 +14,12 @@ from analyses.behaviours import OURS, select
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.execution.side_by_side import meanwhile
-from analyses.headlines.example_sentences import example_sentences
+from analyses.headlines.fact_examples import fact_examples
 from analyses.headlines.facts import Fact, ranked
 from analyses.headlines.facts import facts as facts_of
 from analyses.headlines.head_cards import overview
 from analyses.labels import Labelled, label
 from analyses.measures.definitions import Behaviour, Measure
-from analyses.measures.head_tables import Heads
 from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.over_training.training_runs import forming, when_formed
 from analyses.own_measures import as_behaviours
@@ -131,10 +130,9 @@ def build(
             if labelled:
                 parts["labels"] = report_parts.labels(labelled, reader, group, facts)
             run.say("reading sentences", 0)
-            kind = Heads.kinds_of(model)[0]
-            texts_of = {each.behaviour.name: each.corpus for each in complete if each.kind == kind}
-            sentences = example_sentences(model, texts_of, facts, group, seed=run.seed)
-            parts["sentences"] = Part(tables={"example_sentences": sentences} if len(sentences) else {})
+            texts_of = {each.behaviour.name: each.corpus for each in complete}
+            examples = fact_examples(model, texts_of, facts, group, tables.get("prompts"), seed=run.seed)
+            parts["examples"] = Part(tables={"examples": examples})
             run.say(f"the rest of {', '.join(meant)}", 0)
             for part_name, (part, seconds) in zip(meant, ended(), strict=True):
                 parts[part_name] = part

@@ -1,0 +1,322 @@
+"""What does each fact look like in a sentence? For every fact words that ask, what its head looks at, what that is for.
+
+A head that goes from verbs to nouns is shown at verbs: the surest five of those whose strongest attention is on a noun,
+and five drawn among all verbs that were read, which show how often it is not. What the model expects next is read there
+with those keys and without them. A head that carries an answer to minimal pairs is shown at their last words.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import tee
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from analyses.headlines.facts import SEPARATOR, Fact
+from analyses.labels.readouts import MaskedWord
+from analyses.measures.definitions import Behaviour, Measure
+from analyses.measures.head_tables import Heads
+from analyses.reading import examples
+from analyses.reading.inputs import tokenizer_of
+from analyses.reading.windows import Batch, Reading, Window, windows
+from analyses.scoring.asked_words import Question, any_of, askers, questions
+from analyses.wording.head_names import Place, heads_named
+from interp import AnnotatedText, InputError, Model, TokenBatch, Transformer, run
+from interp.patching import Claim, Read, knock_out_together, log_probabilities
+from interp.patterns import membership, pool
+
+COLUMNS = [
+    *("stack", "attention", "layer", "head", "fact", "corpus", "measure", "choice", "pair"),
+    *("sentence", "asks", "seen", "weight", "right", "asked", "read", "next", "before", "after"),
+]
+_PASSAGES = 40  # each of another text
+_FEWEST_WORDS = 6  # of a passage
+_EXAMPLES = 5  # of each choice, for each fact
+_LONGEST = 40  # words of a prompt that is shown
+_FIRST = "first-token"
+_TWICE = "a sentence twice"  # the corpus of what is read on repeats
+
+
+class _Topic(NamedTuple):
+    """What a fact is shown at: the words that measures ask, as a label has it; prompts of a task; else any word."""
+
+    behaviour: str = ""
+    label: str = ""
+    measures: tuple[str, ...] = ()
+    task: str = ""
+
+
+class _Choice(NamedTuple):
+    passage: int
+    window: Window
+    words: Sequence[str]
+    question: Question
+    weights: Float[NDArray[np.floating], "head word"]
+    start: str = ""  # a special token that stands before the words, as one of them
+
+    def of_head(self, head: int) -> tuple[int, float, bool]:
+        """The word with most of a head's attention, among those it may choose; the attention; whether it is sought."""
+        candidates = sorted(self.question.candidates)
+        word = candidates[int(self.weights[head, candidates].argmax())]
+        weight = float(self.weights[head, word])
+        return word, weight, weight > 0 and word in self.question.sought
+
+
+def fact_examples(
+    model: Model,
+    corpora: Mapping[str, Iterable[AnnotatedText]],
+    facts: Mapping[Place, Sequence[Fact]],
+    behaviours: Mapping[str, Behaviour],
+    prompts: pd.DataFrame | None = None,
+    *,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """For every fact of every head up to five examples where it is surest (`best`), and five at `random`.
+
+    `asks` and `seen` are places among the words of `sentence`; `weight` is the attention from one to the other, the
+    largest to any word that may be chosen. `right` says whether the fact speaks of that word; it is missing where any
+    word may ask, as for a head without facts (`fact` is missing there). The best are right, with the largest weights,
+    each of another passage; the random words are drawn among all `asked` words of the `read` passages, the same for all
+    heads of a label. Attention to special tokens is left out.
+
+    Where an effect of the fact's keys was measured, and the model has an output layer, `before` and `after` are the
+    probabilities of the text's own `next` token (of a model that fills masks: of the word itself) as the text stands
+    and with those keys hidden from the head, or from all heads of its set. A fact about minimal pairs is shown at the
+    clean prompts of the half that reports (`pair`, as in `tables/prompts`), `right` where it looks at a word that
+    differs between the two prompts.
+    """
+    tables = []
+    for kind in Heads.kinds_of(model):
+        of_kind = {place: facts[place] for place in facts if place[:2] == (kind.stack, kind.attention)}
+        if corpora and tokenizer_of(model, kind) is not None and kind.attention == "self":
+            reader = _Reader(model, kind, corpora, behaviours, pd.DataFrame() if prompts is None else prompts, seed)
+            tables.append(pd.DataFrame(reader.table(of_kind), columns=COLUMNS))
+    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
+    return table.sort_values(["stack", "layer", "head"], kind="stable", ignore_index=True)
+
+
+Asked = tuple[Place, Fact | None]
+
+
+@dataclass
+class _Reader:
+    """Reads passages of texts, those in which a measure asks, each once for all heads."""
+
+    model: Model
+    kind: Heads
+    corpora: Mapping[str, Iterable[AnnotatedText]]
+    behaviours: Mapping[str, Behaviour]
+    prompts: pd.DataFrame
+    seed: int
+    _passages: dict[tuple[str, ...], list[AnnotatedText]] = field(default_factory=dict)
+    _texts: dict[int, Iterator[AnnotatedText]] = field(default_factory=dict)  # each corpus is read once
+
+    def __post_init__(self):
+        self.measures = {each.name: (name, each) for name, group in self.behaviours.items() for each in group.measures}
+
+    def table(self, facts: Mapping[Place, Sequence[Fact]]) -> list[dict[str, Any]]:
+        """The rows of all heads of one kind of attention."""
+        heads: dict[_Topic, list[Asked]] = {}
+        for place, head_facts in facts.items():
+            for fact in head_facts or [None]:
+                topic = self.topic(fact) if fact else _Topic()
+                heads.setdefault(topic if self.passages(topic) else _Topic(), []).append((place, fact))
+        try:
+            return [row for topic, asked in heads.items() for row in self.rows(topic, asked)]
+        except InputError:  # a library that does not show these patterns
+            return []
+
+    def topic(self, fact: Fact) -> _Topic:
+        if fact.row("effects") and self._pairs(fact.name):
+            return _Topic(fact.behaviour, fact.name, task=fact.name)
+        names = tuple(name for name in fact.measures if name in self.measures)
+        label = SEPARATOR.join(fact.measures) if len(names) > 1 else fact.name
+        return _Topic(self.measures[names[0]][0], label, names) if names else _Topic()
+
+    def measure(self, topic: _Topic) -> Measure | None:
+        return any_of([self.measures[name][1] for name in topic.measures]) if topic.measures else None
+
+    def corpus(self, topic: _Topic) -> Iterable[AnnotatedText]:
+        return self.corpora.get(topic.behaviour, next(iter(self.corpora.values())))
+
+    def passages(self, topic: _Topic) -> list[AnnotatedText]:
+        """Passages in which the measure asks a word, one of each of the first texts that have such."""
+        key = (topic.behaviour, topic.task, *topic.measures[:1])
+        if key not in self._passages:
+            corpus, measure = self.corpus(topic), self.measure(topic)
+            self._texts[id(corpus)], texts = tee(self._texts.get(id(corpus)) or iter(corpus))
+            find = partial(examples.find, self.model, texts, count=_PASSAGES)
+            if topic.task:
+                self._passages[key] = [AnnotatedText.plain(clean, str(pair)) for pair, clean, _ in self._pairs(topic.task)]
+            elif measure is None:
+                self._passages[key] = find(examples.sentence)
+            elif measure.corpus:
+                self._passages[key] = find(_twice)
+            else:
+                self._passages[key] = find(partial(examples.passage, holds=partial(self._has_question, measure)))
+        return self._passages[key]
+
+    def _pairs(self, task: str) -> list[tuple[int, str, str]]:
+        """Number, clean and corrupted prompt of the pairs that report; none where its prompts are no words."""
+        rows = self.prompts
+        rows = rows.loc[(rows["task"] == task) & (rows["half"] == "reports")] if len(rows) else rows
+        pairs = [(int(row["pair"]), row["clean"], row["corrupted"]) for row in rows.to_dict("records")]
+        of_words = all(text.isprintable() and len(text.split()) <= _LONGEST for _, *texts in pairs for text in texts)
+        return pairs if of_words and all(len(a.split()) == len(b.split()) for _, a, b in pairs) else []
+
+    def _has_question(self, measure: Measure, text: AnnotatedText) -> bool:
+        if not measure.points or len(text.words) < _FEWEST_WORDS:
+            return False
+        n_ctx = self.model.config.stacks[self.kind.stack].n_ctx
+        text_windows = windows(text, tokenizer_of(self.model, self.kind), n_ctx, Counter())
+        return any(askers(measure, window, causal=self.kind.causal) for window in text_windows)
+
+    def rows(self, topic: _Topic, heads: Sequence[Asked]) -> Iterator[dict[str, Any]]:
+        """The rows of facts that are shown at the same words."""
+        measure = self.measure(topic)
+        choices = [*self._choices(topic, measure)]
+        if not choices and topic != _Topic():
+            yield from self.rows(_Topic(), heads)
+            return
+        corpus = topic.task or (_TWICE if measure and measure.corpus else getattr(self.corpus(topic), "name", ""))
+        columns = {"corpus": corpus, "measure": measure.name if measure else None}
+        columns |= {"asked": len(choices), "read": len(self.passages(topic))}
+        drawn = random.Random(self.seed).sample(choices, min(_EXAMPLES, len(choices)))
+        for place, fact in heads:
+            head = place.layer * self.kind.n_heads + place.head
+            group = [("best", choice) for choice in _surest(choices, head)] + [("random", choice) for choice in drawn]
+            outlooks = self._outlooks(place, fact, measure, [choice for _, choice in group])
+            for (name, choice), outlook in zip(group, outlooks, strict=True):
+                word, weight, right = choice.of_head(head)
+                yield {
+                    **place._asdict(),
+                    **columns,
+                    "fact": fact.name if fact else None,
+                    "choice": name,
+                    "pair": int(choice.window.text.document) if topic.task else None,
+                    "sentence": " ".join(each.replace(" ", "\u00a0") for each in choice.words),
+                    "asks": choice.question.asker,
+                    "seen": word,
+                    "weight": weight,
+                    "right": right if topic != _Topic() else None,
+                    **outlook,
+                }
+
+    def _choices(self, topic: _Topic, measure: Measure | None) -> Iterator[_Choice]:
+        passages, causal, count = self.passages(topic), self.kind.causal, 0
+        differing = {str(pair): _differing(*texts) for pair, *texts in self._pairs(topic.task)} if topic.task else {}
+        for batch in Reading(self.model, passages, heads=self.kind) if passages else ():
+            weights = _between_words(batch)
+            if topic.task:
+                by_window = [_at_the_end(window, differing[window.text.document]) for window in batch.windows]
+            elif measure is None:
+                by_window = [_any_word(window, causal=causal) for window in batch.windows]
+            else:
+                by_window = questions(measure, topic.label, batch, causal=causal)
+            for prompt, (window, group) in enumerate(zip(batch.windows, by_window, strict=True)):
+                for question in group:
+                    asks, words = question.asker, window.text.words
+                    yield _Choice(count + prompt, window, words, question, weights[prompt, :, asks])
+                if measure is not None and measure.name == _FIRST and window.special[0]:
+                    yield from self._from_start(batch, prompt, count, weights[prompt])
+            count += len(batch.windows)
+
+    def _from_start(
+        self, batch: Batch, prompt: int, count: int, weights: Float[NDArray[np.floating], "head word word2"]
+    ) -> Iterator[_Choice]:
+        """Every word asks for the special token before the text, which is shown as a word."""
+        window, start = batch.windows[prompt], tokenizer_of(self.model, self.kind).label(batch.windows[prompt].ids[0])
+        for word, columns in window.columns.items():
+            to_start = batch.pattern[prompt, :, columns, 0].mean(-1).float().cpu().numpy()
+            seen = frozenset(range(len(window.text.words) + 1 if not self.kind.causal else word + 2))
+            question = Question(word + 1, frozenset([0]), seen)
+            shares = np.concatenate([to_start[:, None], weights[:, word]], 1)
+            yield _Choice(count + prompt, window, [start, *window.text.words], question, shares, start)
+
+    def _outlooks(
+        self, place: Place, fact: Fact | None, measure: Measure | None, choices: Sequence[_Choice]
+    ) -> list[dict[str, Any]]:
+        """By choice what the model expects there, with the keys that the measure claims and without them."""
+        model, nothing = self.model, [dict[str, Any]() for _ in choices]
+        has_effect = fact is not None and any(size.unit == "nats" for size in fact.sizes)
+        if not (has_effect and measure and isinstance(model, Transformer) and model.output is not None):
+            return nothing
+        row = fact.row("sets") if fact else None
+        heads = heads_named(row["heads"]) if row else [(place.layer, place.head)]
+        mask_id = None if self.kind.causal or model.tokenizer is None else model.tokenizer.mask_id
+        asked, claims, texts, targets = [], [], [], []
+        for number, choice in enumerate(choices):
+            window, claimed = choice.window, measure.keys_of(choice.window)
+            rows = [row for row in claimed if window.word_of[row] == choice.question.asker - bool(choice.start)]
+            at = max(rows, default=-1)
+            keys = [key for key in claimed.get(at, ()) if key <= at or not self.kind.causal]
+            masks = mask_id is not None
+            if not keys or not (masks or at + 1 in window.content):
+                continue
+            ids = window.ids
+            if mask_id is not None:
+                ids = MaskedWord(model.output, mask_id).text(window, [at])
+            target = window.ids[at + (not masks)]
+            is_key = torch.tensor([[key in keys for key in range(len(ids))]])
+            read = Read(torch.tensor([at]), log_probabilities(torch.tensor([target])))
+            claims.append(Claim(len(texts), torch.tensor([at]), is_key, read))
+            asked.append(number)
+            texts.append(ids)
+            targets.append((at, target))
+        if not texts:
+            return nothing
+        batch = TokenBatch.from_rows(texts)
+        width = batch.ids.shape[1]
+        claims = [replace(each, keys=torch.nn.functional.pad(each.keys, (0, width - each.keys.shape[1]))) for each in claims]
+        drops = knock_out_together(model, batch, claims, [heads] * len(claims)).double().cpu().numpy()
+        logits, label = run(model, batch).logits, model.tokenizer.label if model.tokenizer else str
+        for number, (at, target), prompt, drop in zip(asked, targets, range(len(texts)), drops, strict=True):
+            before = float(logits[prompt, at].double().log_softmax(-1)[target].exp())
+            nothing[number] = {"next": label(target), "before": before, "after": before * float(np.exp(-drop))}
+        return nothing
+
+
+def _twice(text: AnnotatedText) -> AnnotatedText | None:
+    """A sentence, and the same again."""
+    once = examples.sentence(text)
+    return AnnotatedText.plain(" ".join([*once.words, *once.words]), text.document) if once else None
+
+
+def _differing(clean: str, corrupted: str) -> frozenset[int]:
+    """The words of a prompt that differ from those of the other."""
+    pairs = zip(AnnotatedText.plain(clean, "").words, AnnotatedText.plain(corrupted, "").words, strict=True)
+    return frozenset(place for place, (one, other) in enumerate(pairs) if one != other)
+
+
+def _at_the_end(window: Window, sought: frozenset[int]) -> list[Question]:
+    """The last word asks, for the words that differ."""
+    return [Question(max(window.columns), sought & {*window.columns}, frozenset(window.columns))]
+
+
+def _any_word(window: Window, *, causal: bool) -> list[Question]:
+    """Every word but the first asks, and any word that it sees will do."""
+    visible = {word: frozenset(key for key in window.columns if key <= word or not causal) for word in window.columns}
+    return [Question(word, keys, keys) for word, keys in visible.items() if word > min(window.columns)]
+
+
+def _surest(choices: Sequence[_Choice], head: int) -> list[_Choice]:
+    first: dict[int, _Choice] = {}
+    weighed = [(weight, choice) for choice in choices for _, weight, right in [choice.of_head(head)] if right]
+    for _, choice in sorted(weighed, key=lambda pair: -pair[0]):
+        first.setdefault(choice.passage, choice)
+    return [*first.values()][:_EXAMPLES]
+
+
+def _between_words(batch: Batch) -> Float[NDArray[np.floating], "prompt head word word2"]:
+    """Attention between words: to a word it adds up over its pieces, from a word it is averaged (Clark 2019)."""
+    n_words = max(len(window.text.words) for window in batch.windows)
+    belongs = membership([window.word_of for window in batch.windows], n_words, batch.pattern.shape[-1])
+    belongs = belongs.to(batch.pattern)
+    return pool(batch.pattern, belongs, belongs).float().cpu().numpy()
