@@ -7,10 +7,11 @@ with those keys and without them. A head that carries an answer to minimal pairs
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import tee
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from interp.patterns import membership, pool
 
 COLUMNS = [
     *("stack", "attention", "layer", "head", "fact", "corpus", "measure", "choice", "pair"),
-    *("sentence", "asks", "seen", "weight", "right", "asked", "read", "next", "before", "after"),
+    *("sentence", "asks", "seen", "weight", "right", "asked", "read", "hits", "next", "before", "after"),
 ]
 _PASSAGES = 40  # each of another text
 _FEWEST_WORDS = 6  # of a passage
@@ -61,6 +62,11 @@ class _Choice(NamedTuple):
     weights: Float[NDArray[np.floating], "head word"]
     start: str = ""  # a special token that stands before the words, as one of them
 
+    @property
+    def document(self) -> str:
+        """Of a prompt its pair."""
+        return self.window.text.document
+
     def of_head(self, head: int) -> tuple[int, float, bool]:
         """The word with most of a head's attention, among those it may choose; the attention; whether it is sought."""
         candidates = sorted(self.question.candidates)
@@ -74,7 +80,7 @@ def fact_examples(
     corpora: Mapping[str, Iterable[AnnotatedText]],
     facts: Mapping[Place, Sequence[Fact]],
     behaviours: Mapping[str, Behaviour],
-    prompts: pd.DataFrame | None = None,
+    pairs: Mapping[str, pd.DataFrame] = MappingProxyType({}),
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -88,15 +94,17 @@ def fact_examples(
 
     Where an effect of the fact's keys was measured, and the model has an output layer, `before` and `after` are the
     probabilities of the text's own `next` token (of a model that fills masks: of the word itself) as the text stands
-    and with those keys hidden from the head, or from all heads of its set. A fact about minimal pairs is shown at the
-    clean prompts of the half that reports (`pair`, as in `tables/prompts`), `right` where it looks at a word that
-    differs between the two prompts.
+    and with those keys hidden from the head, or from all heads of its set.
+
+    A fact about minimal pairs is shown at the clean prompts of the half that reports (`pair`); `pairs` has the tables
+    `prompts` and `answers`. It is `right` where the head looks at a word that differs between the two prompts, and the
+    best are those whose answer flips most clearly; `before` and `after` are the right answer's probabilities.
     """
     tables = []
     for kind in Heads.kinds_of(model):
         of_kind = {place: facts[place] for place in facts if place[:2] == (kind.stack, kind.attention)}
         if corpora and tokenizer_of(model, kind) is not None and kind.attention == "self":
-            reader = _Reader(model, kind, corpora, behaviours, pd.DataFrame() if prompts is None else prompts, seed)
+            reader = _Reader(model, kind, corpora, behaviours, pairs, seed)
             tables.append(pd.DataFrame(reader.table(of_kind), columns=COLUMNS))
     table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
     return table.sort_values(["stack", "layer", "head"], kind="stable", ignore_index=True)
@@ -113,7 +121,7 @@ class _Reader:
     kind: Heads
     corpora: Mapping[str, Iterable[AnnotatedText]]
     behaviours: Mapping[str, Behaviour]
-    prompts: pd.DataFrame
+    pairs: Mapping[str, pd.DataFrame]
     seed: int
     _passages: dict[tuple[str, ...], list[AnnotatedText]] = field(default_factory=dict)
     _texts: dict[int, Iterator[AnnotatedText]] = field(default_factory=dict)  # each corpus is read once
@@ -154,7 +162,9 @@ class _Reader:
             self._texts[id(corpus)], texts = tee(self._texts.get(id(corpus)) or iter(corpus))
             find = partial(examples.find, self.model, texts, count=_PASSAGES)
             if topic.task:
-                self._passages[key] = [AnnotatedText.plain(clean, str(pair)) for pair, clean, _ in self._pairs(topic.task)]
+                self._passages[key] = [
+                    AnnotatedText.plain(clean, str(pair)) for pair, clean, _ in self._pairs(topic.task)
+                ]
             elif measure is None:
                 self._passages[key] = find(examples.sentence)
             elif measure.corpus:
@@ -165,11 +175,21 @@ class _Reader:
 
     def _pairs(self, task: str) -> list[tuple[int, str, str]]:
         """Number, clean and corrupted prompt of the pairs that report; none where its prompts are no words."""
-        rows = self.prompts
+        rows = self.pairs.get("prompts", pd.DataFrame())
         rows = rows.loc[(rows["task"] == task) & (rows["half"] == "reports")] if len(rows) else rows
         pairs = [(int(row["pair"]), row["clean"], row["corrupted"]) for row in rows.to_dict("records")]
         of_words = all(text.isprintable() and len(text.split()) <= _LONGEST for _, *texts in pairs for text in texts)
         return pairs if of_words and all(len(a.split()) == len(b.split()) for _, a, b in pairs) else []
+
+    def _clearest(self, task: str, head: str) -> dict[str, tuple[float, float, float]]:
+        """By pair the right answer's probability with and without a head, and how clearly the answer flips."""
+        if not task:
+            return {}
+        prompts, answers = self.pairs["prompts"], self.pairs["answers"]
+        answers = answers.loc[(answers["task"] == task) & (answers["heads"] == head)]
+        both = answers.merge(prompts.loc[prompts["task"] == task, ["pair", "clean_right"]], on="pair")
+        columns = zip(both["pair"], both["clean_right"], both["right"], both["wrong"], strict=True)
+        return {str(pair): (before, after, min(before, wrong)) for pair, before, after, wrong in columns}
 
     def _has_question(self, measure: Measure, text: AnnotatedText) -> bool:
         if not measure.points or len(text.words) < _FEWEST_WORDS:
@@ -191,21 +211,28 @@ class _Reader:
         drawn = random.Random(self.seed).sample(choices, min(_EXAMPLES, len(choices)))
         for place, fact in heads:
             head = place.layer * self.kind.n_heads + place.head
-            group = [("best", choice) for choice in _surest(choices, head)] + [("random", choice) for choice in drawn]
+            clear = self._clearest(topic.task, place.named(prefix=False))
+            best = _surest(choices, head, lambda choice, weight, of=clear: of.get(choice.document, (weight,))[-1])
+            group = [("best", choice) for choice in best] + [("random", choice) for choice in drawn]
+            hits = sum(choice.of_head(head)[2] for choice in choices)
             outlooks = self._outlooks(place, fact, measure, [choice for _, choice in group])
             for (name, choice), outlook in zip(group, outlooks, strict=True):
+                before, after, _ = clear.get(choice.document, (None, None, None))
                 word, weight, right = choice.of_head(head)
                 yield {
                     **place._asdict(),
                     **columns,
+                    "hits": hits,
                     "fact": fact.name if fact else None,
                     "choice": name,
-                    "pair": int(choice.window.text.document) if topic.task else None,
+                    "pair": int(choice.document) if topic.task else None,
                     "sentence": " ".join(each.replace(" ", "\u00a0") for each in choice.words),
                     "asks": choice.question.asker,
                     "seen": word,
                     "weight": weight,
                     "right": right if topic != _Topic() else None,
+                    "before": before,
+                    "after": after,
                     **outlook,
                 }
 
@@ -274,7 +301,9 @@ class _Reader:
             return nothing
         batch = TokenBatch.from_rows(texts)
         width = batch.ids.shape[1]
-        claims = [replace(each, keys=torch.nn.functional.pad(each.keys, (0, width - each.keys.shape[1]))) for each in claims]
+        claims = [
+            replace(each, keys=torch.nn.functional.pad(each.keys, (0, width - each.keys.shape[1]))) for each in claims
+        ]
         drops = knock_out_together(model, batch, claims, [heads] * len(claims)).double().cpu().numpy()
         logits, label = run(model, batch).logits, model.tokenizer.label if model.tokenizer else str
         for number, (at, target), prompt, drop in zip(asked, targets, range(len(texts)), drops, strict=True):
@@ -306,9 +335,10 @@ def _any_word(window: Window, *, causal: bool) -> list[Question]:
     return [Question(word, keys, keys) for word, keys in visible.items() if word > min(window.columns)]
 
 
-def _surest(choices: Sequence[_Choice], head: int) -> list[_Choice]:
+def _surest(choices: Sequence[_Choice], head: int, strength: Callable[[_Choice, float], float]) -> list[_Choice]:
     first: dict[int, _Choice] = {}
-    weighed = [(weight, choice) for choice in choices for _, weight, right in [choice.of_head(head)] if right]
+    chosen = [(choice, *choice.of_head(head)) for choice in choices]
+    weighed = [(strength(choice, weight), choice) for choice, _, weight, right in chosen if right]
     for _, choice in sorted(weighed, key=lambda pair: -pair[0]):
         first.setdefault(choice.passage, choice)
     return [*first.values()][:_EXAMPLES]

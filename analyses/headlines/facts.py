@@ -218,9 +218,7 @@ def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterat
     if effects.empty:
         return
     measured = set(tables["heads"]["measure"])  # those of the same task where the answer is predicted
-    measures = [
-        each for each in measures_of(behaviours) if (each.foretells or each.corpus) and each.name in measured
-    ]
+    measures = [each for each in measures_of(behaviours) if (each.foretells or each.corpus) and each.name in measured]
     predicting = {task: (each.name,) for each in measures for task in each.tasks}
     tasks = {row["task"]: row for row in tables.get("tasks", pd.DataFrame()).to_dict("records") if row.get("carried")}
     restored = _by_head(effects.loc[effects["intervention"] == "denoise"], "behaviour", "task")

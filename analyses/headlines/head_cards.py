@@ -1,9 +1,13 @@
-"""What stands first on a page about one model? Sentences, the atlas of heads and a card of each, from the tables.
+"""What stands first on a page about one model? A headline, small pictures of its heads, and a card of each.
 
-The values here are what `report/templates` shows: `overview`, `atlas` and `cards`.
+A card shows one fact at a time: where the head looks, in a sentence; what breaks when it is changed, as the model's
+answers before and after; what it had to beat, on one axis. The values here are what `report/templates` shows:
+`overview`, `atlas` and `cards`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
@@ -15,15 +19,17 @@ import pandas as pd
 from analyses.behaviours import RECORDED, vocabulary
 from analyses.headlines import facts as fact_tables
 from analyses.headlines import sentences as wording
-from analyses.headlines.facts import Fact, Row, Size, Tables
+from analyses.headlines.facts import Fact, Row, Tables
+from analyses.headlines.flip_panel import FlipPanel, flip_panels
 from analyses.headlines.sentences import Sentence
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import NOTABLE, both_ways
-from analyses.page.sections import SCHEMAS, WAYS, Block, Section, Table
+from analyses.page.sections import SCHEMAS, WAYS, Bars, Block, Details, Table, Text, emphasis
 from analyses.viewer import Passage, Viewer
+from analyses.viewer.pictures import Picture, picture
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
-from analyses.wording.head_names import HEAD, Place, heads_in, heads_named, kinds
+from analyses.wording.head_names import HEAD, Place, heads_in, kinds
 from analyses.wording.plain_words import TEXTS, Label, Words, worded
 
 _ROOM = 12  # layers or heads beside each other that have room for words
@@ -32,61 +38,111 @@ _NEAR = {"first-token": "first", **{f"offset:-{by}": f"−{by}" for by in (5, 4,
 _NEAR |= {"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"}
 """By measure of attention to near tokens, what stands under its bar."""
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
-_FARTHEST = 1.5  # of an answer: intervals beyond 1 are drawn so far
-_TICKS = {"share": [("0", 0.0), ("100%", 1.0)], "lift": [("1×", 0.0)]}
-_TICKS |= {"correlation": [("0", 0.0), ("1", 1.0)], "nats": [("0", 0.0)]}
 _MEASURED = "measure value baseline baseline_name gain interval q n"
-_HEADINGS = {"looks there and needed": "Looks there and needed", "needed": "Needed"}
-_ATTENDS, _UNTESTED = "Attention holds; effect not established", "Attends; untested"
 
 
 class Cell(NamedTuple):
-    """A head in the atlas: `id` leads to its card, and its words are those of two facts."""
+    """A head in the atlas: `id` leads to its card, `word` is its first fact, and `picture` its attention."""
 
     id: str
     name: str
-    state: Literal["needed", "looks", "quiet"]  # filled, outlined, or empty
+    state: Literal["needed", "looks", "quiet"]  # tinted, coloured, or grey
     behaviour: str = ""
-    first: str = ""
-    second: str = ""
+    word: str = ""
+    picture: Picture | None = None
 
 
 class Atlas(NamedTuple):
-    """The heads of one kind of attention, the last layer first; `dense` where there is no room for words.
-
-    `links` are drawn between the heads of each set: its behaviour, and a point a head, in cells from the upper left.
-    """
+    """The heads of one kind of attention, the last layer first; `dense` where there is no room for words."""
 
     title: str
     layers: Sequence[Sequence[Cell]]
     dense: bool
-    links: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
 
 
-class Bar(NamedTuple):
-    """A number with its interval, in words and as fractions of the way along a line, which has `ticks` with a name.
+class Point(NamedTuple):
+    """A head or a rule on an axis, as fractions of the way; some have an interval and a name."""
 
-    `brief` is the number alone; what it is `over` is heard beside it, and seen in `text`.
+    kind: Literal["this", "named", "other", "rule"]
+    at: float
+    low: float = float("nan")
+    high: float = float("nan")
+    name: str = ""
+
+
+class Axis(NamedTuple):
+    """What a fact had to beat: this head, the other heads, and the rule, on one line."""
+
+    points: Sequence[Point]
+    ticks: Sequence[tuple[str, float]]
+    text: str
+
+
+class Example(NamedTuple):
+    """Words with what each is (`asks`, `seen`, `both`, or nothing), how much attention goes there, whether it is right.
+
+    `bars` are the model's answers as it stands and changed, where they were measured.
     """
 
+    words: Sequence[tuple[str, str]]
     text: str
-    brief: str
-    value: float
-    low: float
-    high: float
-    ticks: Sequence[tuple[str, float]]
-    over: str = ""
+    right: bool | None
+    bars: Bars | None = None
+    lost: float = 0.0  # of the answer's probability
+
+
+@dataclass(frozen=True)
+class FactCard:
+    """A fact in three parts, and more examples of it."""
+
+    id: str
+    fact: Fact
+    sentence: str
+    look: Example | None
+    right: str  # in how many cases the head does what the fact says
+    effect: str  # what breaks, in numbers; or why that is not known
+    axis: Axis | None
+    note: str
+    best: Sequence[Example] = ()
+    drawn: Sequence[Example] = ()
+    asked: str = ""  # among what the drawn ones were drawn
+
+    @staticmethod
+    def from_fact(
+        tables: Tables,
+        place: Place,
+        fact: Fact,
+        words: Mapping[str, Words],
+        rows: pd.DataFrame,
+        by_kind: bool,
+        carriers: Mapping[str, Collection[Place]],
+    ) -> "FactCard":
+        """The card of a head's fact; `rows` are its examples, `carriers` by task the heads that carry its answer."""
+        id, examples = place.named(prefix=by_kind), {"best": [], "random": []}
+        for row in rows.to_dict("records"):
+            examples[row["choice"]].append(_example(row, tables, place.named(prefix=False)))
+        look, asked, first = _telling(examples["best"], examples["random"]), "", {}
+        if len(rows):
+            first = rows.iloc[0].to_dict()
+            topic = plain_words.topic(fact.name, str(first["measure"]), words).words if first["measure"] else "prompts"
+            asked = f"{number(int(first['asked']))} {topic} in {counted(int(first['read']), 'passage')}"
+        return FactCard(
+            id=f"{id}/{slug(fact.name)}",
+            fact=fact,
+            sentence=f"{wording.fact_clause(fact, id, words)}.",
+            look=look,
+            right=wording.right_clause(fact, first),
+            effect=wording.loss_clause(fact, answers="tasks" in tables and max(tables["tasks"]["n"], default=0) > 0),
+            axis=_axis(tables, place, fact, by_kind, carriers[fact.name]),
+            note=wording.rates(fact),
+            best=examples["best"],
+            drawn=examples["random"],
+            asked=asked,
+        )
 
 
 Values = Mapping[str, Any]
-"""What a template shows, by name.
-
-A fact: `words` its sentence, `short` its name, `behaviour`, `note`, `bars`. A step of a strip, one distance or pair of
-tags: `name`, `text` its number in words, `height` of its bar, 0 to 1. An example: `words` with what each is (`asks`,
-`seen`, `both`), `text`, and whether the word that is seen is sought (`right`). A curve, a score over training: `text`
-when the head formed, `note`, `behaviour`, `points` (step and score), and as fractions of the way the step by which it
-had `formed` and the `baseline`.
-"""
+"""What a template shows, by name: steps of a strip (`name`, `text`, `height` from 0 to 1), and a curve."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +151,10 @@ class Card:
 
     id: str
     name: str
-    groups: Sequence[tuple[str, Sequence[Values]]]  # facts under headings
+    facts: Sequence[FactCard]
     distance: Sequence[Values]  # attention by distance, that to the first position first
     tags: Sequence[Values]  # attention between tags, beside what distance explains
-    examples: Values | None  # sentences: what they are examples of, the `best` and those at `random`
+    examples: Sequence[Example]  # of a head without facts, where it is surest
     alike: Sequence[str]  # the ids of heads with the same first fact
     tasks: Table | None  # its share in each causal task
     rest: Table  # everything else that was measured
@@ -108,14 +164,14 @@ class Card:
 
 @dataclass(frozen=True)
 class Overview:
-    """What stands first on a page about one model: a sentence for each behaviour, the atlas of heads, and their cards.
+    """What stands first on a page about one model; `cards` begin with the head that is shown first."""
 
-    `cards` begin with the head that is shown first. `below` stands under the atlas: a passage to read.
-    """
-
+    says: str  # one sentence with counts, under the headline
     sentences: Sequence[Sentence]
     atlases: Sequence[Atlas]
     cards: Sequence[Card]
+    passage: str = ""  # over which the pictures are
+    flips: Sequence[FlipPanel] = ()
     below: Sequence[Block] = ()
 
     @property
@@ -129,6 +185,7 @@ def overview(
     behaviours: Mapping[str, Behaviour],
     passages: Sequence[Passage] = (),
     ranked: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
+    model: str = "",
 ) -> tuple[str, Overview]:
     """The headline, and what stands first."""
     if not ranked:
@@ -136,57 +193,53 @@ def overview(
         ranked = {place: fact_tables.ranked(head_facts) for place, head_facts in facts.items()}
     sentences = wording.sentences(tables, ranked, behaviours)
     viewers = [Viewer(tuple(passages), fact_tables.called(ranked), heads=False)] if passages else []
-    below = [Section("Where does a word look?", viewers)] if viewers else []
-    cards = [*_cards(tables, ranked, vocabulary(behaviours))]
-    return wording.headline(sentences), Overview(sentences, _atlases(ranked, kinds(tables["heads"]) > 1), cards, below)
+    line, says = wording.headline(tables, ranked, sentences, vocabulary(behaviours))
+    n_heads = counted(len(ranked), "head")
+    return line, Overview(
+        f"{says} {model}, {n_heads}." if model else says,
+        sentences,
+        _atlases(ranked, kinds(tables["heads"]) > 1, passages[0] if passages else None),
+        [*_cards(tables, ranked, vocabulary(behaviours))],
+        passages[0].title if passages else "",
+        flip_panels(tables),
+        [Details("Point at words", viewers)] if viewers else [],
+    )
 
 
-def _atlases(ranked: Mapping[Place, Sequence[Fact]], by_kind: bool) -> list[Atlas]:
+def _atlases(ranked: Mapping[Place, Sequence[Fact]], by_kind: bool, passage: Passage | None) -> list[Atlas]:
+    weights = {(each.heads.stack, each.heads.attention): each.weights for each in passage.attentions} if passage else {}
     atlases = []
-    for (stack, attention), group in groupby(ranked, key=lambda place: place[:2]):
-        heads = [*group]
-        facts_of_kind = [fact for place in heads for fact in ranked[place]]
+    for kind, group in groupby(ranked, key=lambda place: place[:2]):
+        rows = [[*layer] for _, layer in groupby(sorted(group), key=lambda place: place.layer)]
+        patterns = weights.get(kind)
         layers = [
-            [_cell(place, ranked[place], by_kind) for place in layer]
-            for _, layer in groupby(sorted(heads), key=lambda place: place.layer)
+            [_cell(place, ranked[place], by_kind, None if patterns is None else patterns[place[2:]]) for place in layer]
+            for layer in rows
         ]
+        stack, attention = kind
         title = {"cross": "Cross-attention"}.get(attention, stack.capitalize()) if by_kind else "Heads"
-        dense = max(len(layers), *map(len, layers)) > _ROOM
-        atlases.append(Atlas(title, layers[::-1], dense, _links(facts_of_kind, len(layers))))
+        atlases.append(Atlas(title, layers[::-1], max(len(layers), *map(len, layers)) > _ROOM))
     return atlases
 
 
-def _links(facts: Iterable[Fact], n_layers: int) -> list[tuple[str, list[tuple[float, float]]]]:
-    sets = {str(row): (fact.behaviour, row["heads"]) for fact in facts if (row := fact.row("sets"))}
-    return [
-        (
-            behaviour,
-            [
-                (round(head + 0.92 - 0.12 * index, 2), round(n_layers - layer - 0.15, 2))
-                for layer, head in heads_named(names)
-            ],
-        )
-        for index, (behaviour, names) in enumerate(sets.values())
-    ]
-
-
-def _cell(place: Place, facts: Sequence[Fact], by_kind: bool) -> Cell:
+def _cell(place: Place, facts: Sequence[Fact], by_kind: bool, pattern: Any) -> Cell:
     id, name = place.named(prefix=by_kind), place.named(prefix=False)
+    small = None if pattern is None else picture(pattern / 255)
     if not facts:
-        return Cell(id, name, "quiet")
-    first, *rest = (plain_words.breakable(fact.words.short) for fact in facts[:2])
+        return Cell(id, name, "quiet", picture=small)
     state = "needed" if any(fact.is_needed for fact in facts) else "looks"
-    return Cell(id, name, state, facts[0].behaviour, first, "".join(rest))
+    return Cell(id, name, state, facts[0].behaviour, plain_words.breakable(facts[0].words.short), small)
 
 
 def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mapping[str, Words]) -> Iterator[Card]:
     heads, effects = tables["heads"], tables.get("effects", pd.DataFrame())
     by_kind, answers = kinds(heads) > 1, fact_tables.answers(tables)
-    ends = _ends([size for facts in ranked.values() for fact in facts for size in fact.sizes])
     measured = _by_place(heads.loc[heads["sink"] == "kept"])
     tested = _by_place(both_ways(effects) if len(effects) else effects)
-    examples = _by_place(tables.get("example_sentences", pd.DataFrame()))
-    strongest = fact_tables.strongest(ranked)
+    examples = _by_place(tables.get("examples", pd.DataFrame()))
+    strongest, carriers = fact_tables.strongest(ranked), defaultdict[str, set[Place]](set)
+    for carrier, fact in ((head, fact) for head in strongest for fact in ranked[head] if fact.row("effects")):
+        carriers[fact.name].add(carrier)
     alike: dict[Words, list[Place]] = {}
     for place in strongest:
         alike.setdefault(ranked[place][0].words, []).append(place)
@@ -195,29 +248,27 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
         first = measured[place].drop_duplicates("measure")
         values = dict(zip(map(str, first["measure"]), first["value"].astype(float), strict=True))
         formed = _formation(tables, place, facts, words)
-        groups: dict[str, list[Values]] = {}
+        shown = examples.get(place, pd.DataFrame(columns=["fact"]))
+        fact_cards = [
+            FactCard.from_fact(tables, place, fact, words, shown.loc[shown["fact"] == fact.name], by_kind, carriers)
+            for fact in facts
+        ]
         cited = []
-        for fact in facts:
-            sentence = f"{wording.fact_clause(fact, id, words)}."
-            untested = _ATTENDS if any(size.unit == "nats" for size in fact.sizes) else _UNTESTED
-            bars = [_bar(size, *ends[size.unit]) for size in fact.sizes if np.isfinite(size.low)]
-            texts = {"words": sentence, "short": fact.words.short, "note": wording.rates(fact)}
-            groups.setdefault(_HEADINGS.get(fact.kind, untested), []).append(
-                {**texts, "behaviour": fact.behaviour, "bars": bars}
-            )
-            numbers = "; ".join(wording.numbers(fact))
-            cited.append("\n".join([f"{sentence} {numbers}", *(f"    tables/{row}" for row in fact.rows)]))
+        for card in fact_cards:
+            numbers = "; ".join(wording.numbers(card.fact))
+            cited.append("\n".join([f"{card.sentence} {numbers}", *(f"    tables/{row}" for row in card.fact.rows)]))
         similar = [each for each in alike[facts[0].words] if each != place] if facts else []
         cited += [f"{formed[0]['text']}\n    tables/{formed[1]}"] if formed else []
         tasks = tested[place].to_dict("records") if place in tested else []
         tasks = [row | {"carried": answers.get(row["task"])} for row in tasks]
+        quiet = shown.loc[shown["fact"].isna() & (shown["choice"] == "best")].to_dict("records") if not facts else []
         yield Card(
             id=id,
             name=id.replace(".", " ", 1) if by_kind else id,
-            groups=[*groups.items()],
+            facts=fact_cards,
             distance=_by_distance(values),
             tags=_between_tags(values),
-            examples=_examples(examples[place], words) if place in examples else None,
+            examples=[_example(row, tables, "") for row in quiet],
             alike=[each.named(prefix=by_kind) for each in similar[:_ALIKE]],
             tasks=SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
             rest=SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
@@ -231,25 +282,97 @@ def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
     return {heads_in(group)[0]: group for group in groups}
 
 
-def _bar(size: Size, low: float, high: float) -> Bar:
-
-    def fraction(value: float) -> float:
-        return float(np.clip((value - low) / (high - low), 0, 1))
-
-    ticks = [(name, fraction(value)) for name, value in _TICKS[size.unit]]
-    over = f"over {wording.baseline_text(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
-    ends = fraction(size.value), fraction(size.low), fraction(size.high)
-    return Bar(wording.size_text(size), wording.brief_size(size), *ends, ticks, over)
+def slug(name: str) -> str:
+    """The name of a fact in an address: `nsubj-head-dependent`."""
+    return re.sub(r"[^\w-]+", "-", name.replace("->", "-")).strip("-").lower()
 
 
-def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
-    ends = {}
-    for unit in _TICKS:
-        of_unit = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
-        top = max((size.high for size in of_unit), default=1.0)
-        top = float(np.clip(top, 1, _FARTHEST)) if unit in {"share", "correlation"} else max(top, 1e-6)
-        ends[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in of_unit), 0.0), top
-    return ends
+def _telling(best: Sequence[Example], drawn: Sequence[Example]) -> Example | None:
+    """The example that is shown first: of the surest that in which most of the answer is lost; else a wrong one."""
+    return max(best, key=lambda each: each.lost, default=None) or next(iter(drawn), None)
+
+
+def _example(row: Mapping[str, Any], tables: Tables, name: str) -> Example:
+    parts = {row["asks"]: "asks", row["seen"]: "seen"} if row["asks"] != row["seen"] else {row["asks"]: "both"}
+    words = [(word, parts.get(index, "")) for index, word in enumerate(str(row["sentence"]).split(" "))]
+    right = None if pd.isna(row["right"]) else bool(row["right"])
+    bars, lost = None, 0.0
+    if pd.notna(row["pair"]):
+        bars, lost = _answers(tables, str(row["fact"]), int(row["pair"]), name)
+    elif pd.notna(row["before"]):
+        before, after = float(row["before"]), float(row["after"])
+        ends = [(TEXTS["as it is"], before), (TEXTS["without"], after)]
+        bars, lost = Bars([(label, [(str(row["next"]), value, True)]) for label, value in ends]), before - after
+    return Example(words, percent(float(row["weight"])), right, bars, lost)
+
+
+def _answers(tables: Tables, task: str, pair: int, name: str) -> tuple[Bars | None, float]:
+    """The answers to the clean prompt of a pair, as it stands and with a head as in the corrupted one; what is lost."""
+    prompts, answers = tables["prompts"], tables["answers"]
+    (prompt,) = prompts.loc[(prompts["task"] == task) & (prompts["pair"] == pair)].to_dict("records")
+    is_this = (answers["task"] == task) & (answers["pair"] == pair) & (answers["heads"] == name)
+    rows = answers.loc[is_this].to_dict("records")
+    if not rows:
+        return None, 0.0
+    before = [prompt[f"clean_{each}"] for each in ("right", "wrong")]
+    after = [rows[0][each] for each in ("right", "wrong")]
+    changed = [TEXTS["given"].format(head=name), " ", emphasis(prompt["corrupted"])]
+    labels: list[Text] = [TEXTS["as it is"], changed]
+    bars = [
+        (label, [(prompt["right"], right, True), (prompt["wrong"], wrong, False)])
+        for label, (right, wrong) in zip(labels, (before, after), strict=True)
+    ]
+    return Bars(bars), min(before[0], after[1])
+
+
+def _axis(tables: Tables, place: Place, fact: Fact, by_kind: bool, carriers: Collection[Place]) -> Axis | None:
+    """This head among all others of its kind of attention, with what it had to beat."""
+    size, points, rule = fact.sizes[0], dict[Place, tuple[float, float, float]](), float("nan")
+    effect, rules, label = fact.row("effects"), fact.row("rules"), fact.row("labels")
+    if effect is not None:
+        rows = tables["effects"]
+        rows = rows.loc[(rows["task"] == fact.name) & (rows["intervention"] == "noise")]
+        columns, text = ("effect", "ci_low", "ci_high"), TEXTS["axis of answers"].format(n=effect["n"])
+    elif rules is not None and fact.label.kind not in {"rule", "any"}:
+        rows = tables["rules"].loc[tables["rules"]["measure"] == rules["measure"]]
+        rows = rows.assign(low=rows["rival_value"] + rows["margin_low"], high=rows["rival_value"] + rows["margin_high"])
+        columns, rule = ("value", "low", "high"), rules["rival_value"]
+        text = TEXTS["axis of cases"].format(n=number(int(rules["n"])), rule=plain_words.taking(str(rules["rival"])))
+    elif fact.kind == "needed" and label is not None and fact.label.kind != "set":
+        rows = tables["evidence"].loc[tables["evidence"]["measure"] == label["measure"]]
+        columns, text, rule = ("effect", "effect_low", "effect_high"), TEXTS["axis of nats"], 0.0
+    elif (cell := fact.row("heads")) is not None:
+        rows = tables["evidence"] if label is not None else tables["heads"].loc[tables["heads"]["sink"] == "kept"]
+        rows = rows.loc[rows["measure"] == cell["measure"]]
+        ends = ("gain_low", "gain_high") if label is not None else ("ci_low", "ci_high")
+        rule = float(cell["baseline"])
+        rows = rows.assign(**{name: rows[name] + rule for name in ("gain", *ends)})
+        columns = ("gain", *ends)
+        text = TEXTS["axis of attention"].format(rule=plain_words.rule(str(cell["baseline_name"]), "token"))
+    else:
+        return None
+    for row in rows.loc[(rows["stack"] == place.stack) & (rows["attention"] == place.attention)].to_dict("records"):
+        points[Place.from_row(row)] = (row[columns[0]], row[columns[1]], row[columns[2]])
+    if place not in points or not np.isfinite(points[place][0]):
+        return None
+    values = [value for value, _, _ in points.values() if np.isfinite(value)]
+    top = max(1.0 if size.unit in {"share", "correlation"} else 0.0, *values, np.nan_to_num(points[place][2]), rule)
+    low = min(0.0, *values)
+
+    def along(value: float) -> float:
+        return float(np.clip((value - low) / (top - low), 0, 1)) if np.isfinite(value) else float("nan")
+
+    marks = [
+        Point("other", along(value)) for each, (value, _, _) in points.items() if each != place and each not in carriers
+    ]
+    marks += [Point("rule", along(rule))] if np.isfinite(rule) else []
+    for each in (*(each for each in points if each in carriers and each != place), place):
+        name = each.named(prefix=by_kind)
+        marks.append(Point("this" if each == place else "named", *map(along, points[each]), name=name))
+    unit = "nats" if "effect" in columns and effect is None else size.unit
+    ends = {"lift": f"{top:.1f}×", "nats": f"{top:.2f}", "correlation": f"{top:.1f}"}.get(unit, percent(top))
+    zero = {"lift": "0×", "nats": "0"}.get(unit, "0")
+    return Axis([each for each in marks if np.isfinite(each.at)], [(zero, along(0.0)), (ends, 1.0)], text)
 
 
 def _by_distance(values: Mapping[str, float]) -> list[Values]:
@@ -268,21 +391,6 @@ def _between_tags(values: Mapping[str, float]) -> list[Values]:
         for label, value in labels.items()
         if label.kind == "tag"
     ]
-
-
-def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> Values:
-    first, examples = rows.iloc[0], [(row["choice"], _example(row)) for row in rows.to_dict("records")]
-    question = plain_words.topic(first["label"], first["measure"], words) if isinstance(first["measure"], str) else None
-    counts = {"asked": number(int(first["asked"])), "read": counted(int(first["read"]), "passage")}
-    sentences = {choice: [each for name, each in examples if name == choice] for choice in ("best", "random")}
-    return {"question": question, **counts, **sentences}
-
-
-def _example(row: Mapping[str, Any]) -> Values:
-    parts = {row["asks"]: "asks", row["seen"]: "seen"} if row["asks"] != row["seen"] else {row["asks"]: "both"}
-    words = [(word, parts.get(index, "")) for index, word in enumerate(str(row["sentence"]).split(" "))]
-    right = bool(row["right"]) if isinstance(row["measure"], str) else None
-    return {"words": words, "text": percent(float(row["weight"])), "right": right}
 
 
 def _formation(

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from analyses.behaviours import vocabulary
-from analyses.headlines.facts import Cells, Fact, Size, Tables, flips, rank
-from analyses.measures.definitions import Behaviour, Measure
+from analyses.headlines.facts import Cells, Fact, Size, Tables, flips, rank, strongest
+from analyses.headlines.flip_panel import has_two_people
+from analyses.measures.definitions import DECLARED, Behaviour, Measure
 from analyses.measures.findings import FEW_ITEMS, NOTABLE
 from analyses.position import REPEATS
 from analyses.scoring.rules import ANTECEDENT, NO_RULE, OTHERS, RELATION
@@ -26,6 +27,7 @@ UNSURE = 0.8  # of the prompts: the sentence names a lower accuracy of the model
 _FULL_VIEW = 0.5  # of a relation's items: the sentence names a smaller part that the model sees
 _RIGHT_OR_WRONG = Measure("", binary=True).fewest  # documents that items take which are right or wrong
 TEMPLATES: Mapping[str, str] = WORDS["sentences"]
+_COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six")
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 
 
@@ -220,15 +222,91 @@ def sentences(
     return [_sentence(tables, facts, each, words) for name, each in behaviours.items() if name in measured]
 
 
-def headline(sentences: Sequence[Sentence]) -> str:
+def verdicts(sentences: Sequence[Sentence]) -> str:
     """How every behaviour stands, in one line: the first with a verb, the others without; equal neighbours share it."""
     groups = groupby(sentences, lambda each: WORDS["verdicts"][each.verdict])
-    verdicts = [(verdict, [each.title for each in group]) for verdict, group in groups]
+    named = [(verdict, [each.title for each in group]) for verdict, group in groups]
     line = ", ".join(
         f"{listed(names)} {without if index else plural if len(names) > 1 else singular}"
-        for index, ((singular, plural, without), names) in enumerate(verdicts)
+        for index, ((singular, plural, without), names) in enumerate(named)
     )
     return line[:1].upper() + line[1:]
+
+
+def headline(
+    tables: Tables, facts: Mapping[Place, Sequence[Fact]], sentences: Sequence[Sentence], words: Mapping[str, Words]
+) -> tuple[str, str]:
+    """The strongest causal finding in one line, and a sentence with its counts; else the strongest of attention.
+
+    Of answers that heads carry, those to prompts with two people come first. Where nothing is found, what is closest.
+    """
+    strongest_heads, by_kind = strongest(facts), kinds(tables["heads"]) > 1
+    tasks: dict[str, list[tuple[Place, Fact]]] = {}
+    for carrier, fact in ((head, fact) for head in strongest_heads for fact in facts[head] if fact.row("effects")):
+        tasks.setdefault(fact.name, []).append((carrier, fact))
+    if tasks:
+        task = min(tasks, key=lambda task: (not has_two_people(task), -max(fact.strength for _, fact in tasks[task])))
+        carriers = sorted(tasks[task], key=lambda pair: -pair[1].strength)
+        count, declared = len(carriers), DECLARED["tasks"].get(task, {})
+        many = _COUNTS[count] if count < len(_COUNTS) else str(count)
+        values = {"heads": "head carries" if count == 1 else "heads carry", "many": many}
+        line = say("headline", **values, answer=declared.get("headline", answer(carriers[0][1].words.short)))
+        return line, _flips_clause(tables, carriers, declared.get("source", "the other prompt"), by_kind)
+    if not strongest_heads:
+        return say("nothing"), " ".join(each.first for each in sentences)
+    place = strongest_heads[0]
+    fact, head = facts[place][0], place.named(prefix=by_kind)
+    needed = say("and needed") if fact.is_needed and fact.kind != "needed" else ""
+    line = (
+        fact_clause(fact, head, words)
+        if fact.row("sets") or fact.kind == "needed"
+        else f"{head} {fact.words.said}{needed}"
+    )
+    return line, f"{fact_clause(fact, head, words)}."
+
+
+def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source: str, by_kind: bool) -> str:
+    """How many answers flip with the first head, and with the fewest others that flip nearly all."""
+    (place, fact), sets = carriers[0], tables.get("flips", pd.DataFrame({"task": []}))
+    row, head = fact.row("effects"), place.named(prefix=by_kind)
+    assert row is not None
+    clause = say("flips", head=head, source=source, flips=f"{row['flips']:.0f}", n=f"{row['n']:.0f}")
+    more = sets.loc[sets["task"] == fact.name] if len(sets) else sets
+    more = more.loc[more["heads"].str.startswith(head) & (more["flips"] > row["flips"])] if len(more) else more
+    if len(more):
+        more = more.assign(size=more["heads"].str.count(r"\+"))
+        best = more.loc[more["flips"] >= 0.95 * more["flips"].max()].sort_values("size", kind="stable").iloc[0]
+        names = listed(best["heads"].split("+"))
+        clause += say(
+            "flips together", heads=names, flips="all" if best["flips"] == best["n"] else f"{best['flips']:.0f}"
+        )
+    accuracy = next((row["accuracy"] for _, each in carriers if (row := each.row("tasks"))), 1.0)
+    return f"{clause}{say('unsure', accuracy=percent(accuracy)) if accuracy < UNSURE else ''}."
+
+
+def right_clause(fact: Fact, example: Cells) -> str:
+    """In how many cases a head does what a fact says; `example` is a row of its examples."""
+    rules, cell = fact.row("rules"), fact.row("heads")
+    if fact.row("effects"):
+        known = "hits" in example and math.isfinite(example["hits"])
+        return say("hits", hits=f"{example['hits']:.0f}", asked=f"{example['asked']:.0f}") if known else ""
+    if rules is not None and fact.label.kind != "any":
+        share = rules["predicts" if fact.label.kind == "rule" else "value"]
+        return say("right", hits=number(round(share * rules["n"])), n=number(int(rules["n"])))
+    return say("amount", n=number(int(cell["n"]))) if cell is not None else ""
+
+
+def loss_clause(fact: Fact, *, answers: bool) -> str:
+    """What changes without the head, in numbers; or why nothing is known. `answers`: whether any could be measured."""
+    effect = fact.row("effects")
+    if effect is not None:
+        ends = {name: f"{effect[name]:.0f}" for name in ("flips_low", "flips_high")}
+        return say("answers flip", **ends)
+    nats = next((size for size in fact.sizes if size.unit == "nats"), None)
+    if nats is None:
+        return say("untested" if answers else "no output")
+    kind = "not established" if fact.kind == "looks there" else "nats lost"
+    return say(kind, **{name: number(getattr(nats, name)) for name in ("value", "low", "high")})
 
 
 def _sentence(

@@ -18,6 +18,7 @@ from analyses.headlines.fact_examples import fact_examples
 from analyses.headlines.facts import Fact, ranked
 from analyses.headlines.facts import facts as facts_of
 from analyses.headlines.head_cards import overview
+from analyses.headlines.sentences import verdicts
 from analyses.labels import Labelled, label
 from analyses.measures.definitions import Behaviour, Measure
 from analyses.over_training.training_runs import Run as TrainingRun
@@ -131,7 +132,7 @@ def build(
                 parts["labels"] = report_parts.labels(labelled, reader, group, facts)
             run.say("reading sentences", 0)
             texts_of = {each.behaviour.name: each.corpus for each in complete}
-            examples = fact_examples(model, texts_of, facts, group, tables.get("prompts"), seed=run.seed)
+            examples = fact_examples(model, texts_of, facts, group, tables, seed=run.seed)
             parts["examples"] = Part(tables={"examples": examples})
             run.say(f"the rest of {', '.join(meant)}", 0)
             for part_name, (part, seconds) in zip(meant, ended(), strict=True):
@@ -234,19 +235,21 @@ def _page(
     tables = behaviour_sections.tables(results)
     for part in parts.values():
         tables |= part.tables
-    line, first = overview(tables, behaviours, passages, facts)
+    name = short_name(run.models[0]["name"])
+    line, first = overview(tables, behaviours, passages, facts, f"{name[:1].upper()}{name[1:]}")
     titles = [each.name(by_kind) for each in results]
     counts = doc.counts_table([each.counts for each in results], titles, ["unknown tokens"])
     ids = [doc.caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
     sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
     n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))
-    short = doc.Definitions([*(line for part in (*sections, labels, *rest) for line in part.short), *others])
+    said = [(each.title.capitalize(), each.text) for each in first.sentences]
+    short = doc.Definitions([*said, *(line for part in (*sections, labels, *rest) for line in part.short), *others])
     coverage = [*ids, *counts, *(block for part in rest for block in part.counted)]
     custom = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
     own_measures = [measure for behaviour in custom for measure in behaviour.measures]
     scored = tables.get("coreference_scores", pd.DataFrame({"corpus": []}))["corpus"]
     return Page(
-        title=f"{line}: {short_name(run.models[0]['name'])}",
+        title=line,
         overview=[first],
         summary=[short, doc.remark(TEXTS["kept apart"].format(also="labels and " if labels.sections else ""))],
         sections=[
@@ -262,7 +265,7 @@ def _page(
         ],
         tables=tables,
         facts={
-            "headline": line,
+            "headline": f"{line}. {verdicts(first.sentences)}",
             "sentences": {each.behaviour: each.text for each in first.sentences},
             "pairs": pairs,
             **_left_out(by_kind, results),

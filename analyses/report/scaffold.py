@@ -230,6 +230,8 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     sections = _addressed(sections)
     blocks = list(_nested([*lead, *sections]))
     kinds = list(dict.fromkeys(kind(block) for block in blocks))
+    kinds += ["flips"] if any(getattr(block, "flips", ()) for block in blocks) else []
+    kinds += ["bars"] if "overview" in kinds and "bars" not in kinds else []
     heads = {each for block in blocks for each in getattr(block, "ids", ())}
     defined = [each for each in blocks if isinstance(each, Definitions) and each.kind == "terms"]
     names = [term[0] for each in defined for term in each.terms if isinstance(term[0], str)]

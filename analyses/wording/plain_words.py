@@ -195,7 +195,7 @@ def carried(name: str) -> str:
 
 def answer(name: str) -> str:
     """The same as an answer of which a share is lost: `the choice of he or she`."""
-    return f"the choice of {carried(name)}" if "/" in name else name
+    return f"the choice of {carried(name)}" if "/" in name else WORDS["answers"].get(name, name)
 
 
 def needed_alone(words: Words) -> Words:

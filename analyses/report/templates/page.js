@@ -8,24 +8,30 @@
     return made;
   };
 
-  // Heads: L3.H4, or encoder.L3.H4, decoder.L3.H4 and cross.L3.H4. The event `interp:head` tells which one is shown.
+  // Heads (L3.H4, encoder.L3.H4, cross.L3.H4) and their facts (L3.H4/induction). The event `interp:head` tells which.
   const place = id => {
-    const found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)$/.exec(id);
+    const found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)(?:\/|$)/.exec(id);
     return found && { before: found[1] || "", layer: +found[2], head: +found[3] };
   };
-  const cards = all(".cards > .card"), cells = all(".atlas a[data-head]");
+  const cards = all(".cards > .card"), cells = all(".atlas a[data-head]"), sheet = document.querySelector(".cards");
   const at = new Map(cells.map(cell => [cell.dataset.head, cell]));
+  const mark = (element, chosen) => { if (chosen) element.setAttribute("aria-current", "true"); else element.removeAttribute("aria-current"); };
 
   function show(id) {
-    const { before, layer, head } = place(id);
-    for (const card of cards) card.classList.toggle("shown", card.id === id);
+    const [head] = id.split("/"), { before, layer, head: number } = place(id);
+    for (const card of cards) {
+      card.classList.toggle("shown", card.id === head);
+      if (card.id !== head) continue;
+      const facts = all(".fact", card), fact = facts.find(each => each.id === id) ?? facts[0];
+      for (const each of facts) each.classList.toggle("shown", each === fact);
+      for (const link of all("[data-fact]", card)) mark(link, link.dataset.fact === fact.id);
+    }
     for (const cell of cells) {
-      const chosen = cell.dataset.head === id;
-      cell.tabIndex = chosen ? 0 : -1;
-      if (chosen) cell.setAttribute("aria-current", "true"); else cell.removeAttribute("aria-current");
+      cell.tabIndex = cell.dataset.head === head ? 0 : -1;
+      mark(cell, cell.dataset.head === head);
     }
     const cross = before === "cross";
-    const detail = { stack: cross ? "decoder" : before || null, attention: cross ? "cross" : "self", layer, head };
+    const detail = { stack: cross ? "decoder" : before || null, attention: cross ? "cross" : "self", layer, head: number };
     document.dispatchEvent(new CustomEvent("interp:head", { detail }));
   }
 
@@ -48,7 +54,8 @@
   });
 
   const asked = () => decodeURIComponent(location.hash.slice(1));
-  const isHead = id => place(id) && (at.has(id) || cards.some(card => card.id === id));
+  const isHead = id => place(id) && (at.has(id) || document.getElementById(id)?.closest(".cards"));
+  const flip = document.querySelector("details.flip");
   for (const atlas of all(".atlas")) {
     atlas.addEventListener("keydown", event => {
       const cell = event.target.closest("a[data-head]"), to = cell && at.get(step(cell.dataset.head, event.key));
@@ -65,13 +72,25 @@
       history.pushState(null, "", "#" + cell.dataset.head);
       show(cell.dataset.head);
       cell.focus(); // not every browser gives a link the focus that is touched
+      if (flip?.open) flip.dispatchEvent(new CustomEvent("interp:change", { detail: cell.dataset.head }));
+      else sheet.classList.add("open");
     });
   }
+  sheet?.querySelector(".sheet-close")?.addEventListener("click", () => sheet.classList.remove("open"));
+  sheet?.addEventListener("click", event => {
+    const link = event.target.closest("a[data-fact]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    history.pushState(null, "", "#" + link.dataset.fact);
+    show(link.dataset.fact);
+  });
   function follow() {
     const id = asked();
     if (isHead(id)) {
       show(id);
-      document.getElementById(id)?.scrollIntoView({ block: "nearest" });
+      sheet?.classList.add("open");
+      const { top } = sheet.getBoundingClientRect();
+      if (top < 0 || top > innerHeight) document.querySelector(".heads").scrollIntoView();
     } else if (id) {
       const target = document.getElementById(id);
       for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;

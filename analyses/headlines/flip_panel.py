@@ -1,0 +1,94 @@
+"""Prompts whose answers a reader flips by giving heads what they computed for the other prompt.
+
+Everything was measured: each of the first heads alone, every two of them, and the first few together.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analyses.measures.definitions import DECLARED
+
+_LONGEST = 40  # words of a prompt that can be read
+
+
+def has_two_people(task: str) -> bool:
+    """Whether its prompts have two people: with one, a head need only remember the last name."""
+    return DECLARED["tasks"].get(task, {}).get("people") == 2
+
+
+@dataclass(frozen=True)
+class FlipPanel:
+    """One task: the heads that may be changed, and what its script reads."""
+
+    task: str
+    title: str  # what the answer is
+    source: str  # what the other prompt has
+    heads: Sequence[str]  # the one with the largest effect first
+    counts: Sequence[tuple[str, str]]  # of each head alone, how many answers flip
+    data: Mapping[str, Any]
+
+    @property
+    def packed(self) -> str:
+        """The data inside a script element, which no text in it can end."""
+        text = json.dumps(self.data, ensure_ascii=False, separators=(",", ":"))
+        return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def flip_panels(tables: Mapping[str, pd.DataFrame]) -> list[FlipPanel]:
+    """A panel for each task of which some head or set flips an answer, and whose prompts a person can read."""
+    flips = tables.get("flips", pd.DataFrame({"task": []}))
+    tasks = sorted(
+        dict.fromkeys(flips.loc[flips["flips"] > 0, "task"]) if len(flips) else [],
+        key=lambda task: not has_two_people(task),
+    )
+    panels = (_panel(tables, task) for task in tasks)
+    return [panel for panel in panels if panel]
+
+
+def _panel(tables: Mapping[str, pd.DataFrame], task: str) -> FlipPanel | None:
+    prompts, flips, answers = (
+        tables[name].loc[tables[name]["task"] == task] for name in ("prompts", "flips", "answers")
+    )
+    prompts = prompts.loc[prompts["half"] == "reports"]
+    if not all(text.isprintable() and len(text.split()) <= _LONGEST for text in prompts["clean"]):
+        return None
+    by_set = {str(heads): rows for heads, rows in answers.groupby("heads", sort=False)}
+    heads = [str(heads) for heads in flips["heads"] if "+" not in str(heads)]
+    ends = [("clean_right", "clean_wrong"), ("corrupted_right", "corrupted_wrong")]
+    data = {
+        "pairs": [
+            [
+                row["clean"],
+                row["corrupted"],
+                row["right"].strip(),
+                row["wrong"].strip(),
+                *_rounded(row[name] for name in ends[0]),
+            ]
+            for row in prompts.to_dict("records")
+        ],
+        "sets": {
+            row["heads"]: {
+                **{
+                    name: round(row[f"flips{end}"]) for name, end in (("flips", ""), ("low", "_low"), ("high", "_high"))
+                },
+                "answers": [_rounded(pair) for pair in by_set[row["heads"]][["right", "wrong"]].to_numpy()],
+            }
+            for row in flips.to_dict("records")
+        },
+    }
+    counts = [
+        (row["heads"], f"{row['flips']:.0f} of {row['n']:.0f}")
+        for row in flips.to_dict("records")
+        if "+" not in row["heads"]
+    ]
+    declared = DECLARED["tasks"].get(task, {})
+    title, source = declared.get("carried", task), declared.get("source", "the other prompt")
+    return FlipPanel(task, title, source, heads, counts, data)
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(float(value), 3) for value in values]
