@@ -39,6 +39,7 @@ KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed
 _UNITS: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}  # of gains; others are shares
 SEPARATOR = ", "  # between names of measures of which a head shows any
 MAIN_SHARE = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
+_RUNG = 0.15
 _WAYS = {"noise": "removed by replacing it", "denoise": "restored by it"}
 _NAN = float("nan")
 WRITTEN = OURS | {f"cross {name}": each for name, each in ACROSS.items()}
@@ -271,13 +272,13 @@ def _with_one_local(facts: Sequence[Fact]) -> list[Fact]:
     return [*rest, first]
 
 
-Rank = tuple[bool, bool, bool, int, int, float]
+Rank = tuple[bool, bool, bool, float]
 
 
 def rank(fact: Fact) -> Rank:
-    """The smaller, the earlier the fact comes: stronger ones first, of equally strong ones those that say more."""
+    """The smaller, the earlier the fact comes: what is stronger, where every rung counts as much as `_RUNG`."""
     nats = fact.sizes[0].unit == "nats"  # cannot be ranked among shares: after them
-    return not fact.is_needed, nats, fact.rung < 0, -round(10 * fact.strength), -fact.rung, -fact.strength
+    return not fact.is_needed, nats, fact.rung < 0, -fact.strength - _RUNG * fact.rung
 
 
 def ranked(facts: Sequence[Fact]) -> list[Fact]:

@@ -248,7 +248,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
         first = measured[place].drop_duplicates("measure")
         values = dict(zip(map(str, first["measure"]), first["value"].astype(float), strict=True))
         formed = _formation(tables, place, facts, words)
-        shown = examples.get(place, pd.DataFrame(columns=["fact"]))
+        shown = examples.get(place, pd.DataFrame(columns=["fact", "choice"]))
         fact_cards = [
             FactCard.from_fact(tables, place, fact, words, shown.loc[shown["fact"] == fact.name], by_kind, carriers)
             for fact in facts

@@ -11,8 +11,8 @@ from analyses.report.scaffold import write
 _REFERENCE = dict.fromkeys(("reference", "reference_gain", "reference_low", "reference_q"), float("nan"))
 TASKS = pd.DataFrame(
     [
-        {"task": "repeat", "behaviour": "position", "carried": "copying", "accuracy": 1.0},
-        {"task": "agreement", "behaviour": "part-of-speech", "carried": "was/were", "accuracy": 0.65},
+        {"task": "repeat", "behaviour": "position", "carried": "copying", "accuracy": 1.0, "n": 80},
+        {"task": "agreement", "behaviour": "part-of-speech", "carried": "was/were", "accuracy": 0.65, "n": 80},
     ]
 )
 
@@ -47,14 +47,30 @@ def label_row(layer, head, behaviour, label, evidence, gain, effect=0.001, measu
 def effect_row(layer, head, task, way, effect, low):
     row = at(layer, head) | {"task": task, "intervention": way, "effect": effect, "ci_low": low, "ci_high": 1.0}
     behaviour = {"repeat": "position", "agreement": "part-of-speech"}[task]
-    return row | {"behaviour": behaviour, "q": 0.001, "n": 40, "flips": 6, "choosing_bound": low}
+    return row | {"behaviour": behaviour, "q": 0.001, "n": 40, "choosing_bound": low} | FLIPS
 
 
+FLIPS = {"flips": 6, "flips_low": 2.0, "flips_high": 11.0}
 RULE = at(1, 1) | {
     **{"behaviour": "part-of-speech", "measure": "relation:obj:dependent->head", "value": 0.7, "n": 100},
     **{"rival": "last VERB", "rival_value": 0.6, "target_share": 0.55, "verdict": "beats"},
-    **{"rule": "no rule", "predicts": 0.5, "asked": 1.0, "choosing_margin": 0.1},
+    **{"margin_low": 0.05, "margin_high": 0.15, "rule": "no rule", "predicts": 0.5, "asked": 1.0, "choosing_margin": 0.1},
 }
+
+
+def example_row(layer, head, fact, choice="best", **more):
+    row = at(layer, head) | {"fact": fact, "corpus": "x", "measure": fact, "choice": choice, "pair": None}
+    row |= {"sentence": "<b>one</b> two three", "asks": 2, "seen": 0, "weight": 0.876, "right": choice == "best"}
+    return row | {"asked": 9, "read": 3, "hits": 4, "next": " four", "before": 0.9, "after": 0.3} | more
+
+
+EXAMPLES = [
+    example_row(1, 0, "induction"),
+    example_row(1, 0, "induction", "random"),
+    example_row(1, 1, "relation:obj:dependent->head", "random", before=None, after=None),
+    example_row(0, 1, "agreement", measure=None, pair=7, hits=30, asked=40),
+    example_row(0, 0, None, measure=None, right=None, before=None, after=None),
+]
 
 
 def hand_made() -> dict[str, pd.DataFrame]:
@@ -83,6 +99,15 @@ def hand_made() -> dict[str, pd.DataFrame]:
         effect_row(0, 1, "agreement", "denoise", 0.3, 0.2),
         effect_row(1, 1, "agreement", "denoise", 0.3, 0.2),  # enough, but not needed
     ]
-    evidence = pd.DataFrame([{"behaviour": name, "effect": 0.1} for name in (position, syntax)])
-    named = {"heads": heads, "labels": labels, "effects": effects, "rules": [RULE]}
+    about = {"behaviour": syntax, "task": "agreement"}
+    pair = {"pair": 7, "half": "reports", "clean": "The <b>dog</b>", "corrupted": "The <b>dogs</b>"}
+    pair |= {"right": " was", "wrong": " were", "clean_right": 0.8, "clean_wrong": 0.1}
+    sets = [{**about, "heads": heads, "n": 40, **FLIPS} for heads in ("L0.H1", "L0.H1+L1.H1")]
+    answers = [{**about, "heads": each["heads"], "pair": 7, "right": 0.2, "wrong": 0.7} for each in sets]
+    prompts = {"prompts": [about | pair], "flips": sets, "answers": answers}
+    effect = {"effect": 0.1, "effect_low": 0.05, "effect_high": 0.15}
+    evidence = pd.DataFrame(
+        [row | {"gain_low": row["ci_low"], "gain_high": row["ci_high"]} | effect for row in heads if row["gain"] > 0]
+    )
+    named = {"heads": heads, "labels": labels, "effects": effects, "rules": [RULE], "examples": EXAMPLES, **prompts}
     return {name: pd.DataFrame(rows) for name, rows in named.items()} | {"evidence": evidence, "tasks": TASKS}

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analyses.behaviours import OURS
-from analyses.headlines.example_sentences import example_sentences
+from analyses.headlines.fact_examples import fact_examples
 from analyses.headlines.facts import Fact, Size
 from analyses.reading.windows import Batch, Reading
 from analyses.scoring.asked_words import questions
@@ -98,10 +98,10 @@ def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_fail
     """From a verb one back stands the name: always right. From a noun stands an adjective or article: never."""
     layers = [[planted.offset(-1), planted.offset(-1), planted.uniform, planted.uniform]]
     model = Planted(WORDS, layers, n_ctx=40, start="<s>").build()
-    by_head = [[replace(fact("agreement"), measures=()), fact("tag:VERB->PROPN")], [fact("tag:NOUN->VERB")], []]
+    by_head = [[fact("tag:VERB->PROPN")], [fact("tag:NOUN->VERB")], []]
     found = {Place("decoder", "self", 0, head): by_head[head] for head in range(3)}
     found[Place("decoder", "self", 0, 3)] = by_head[1]
-    shown = example_sentences(model, dict.fromkeys(OURS, TEXTS), found, OURS)
+    shown = fact_examples(model, dict.fromkeys(OURS, TEXTS), found, OURS)
     best, drawn = of_head(shown, 0, "best"), of_head(shown, 0, "random")
     assert len(best) == 3  # one of each passage
     assert len(drawn) == 5
@@ -111,9 +111,9 @@ def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_fail
         assert [TAGS[words[row[which]]] for which in ("asks", "seen")] == ["VERB", "PROPN"]
     assert of_head(shown, 1, "best").empty
     assert not of_head(shown, 1, "random")["right"].any()
-    assert (of_head(shown, 1, "random")["label"] == "tag:NOUN->VERB").all()
+    assert (of_head(shown, 1, "random")["fact"] == "tag:NOUN->VERB").all()
     same = [of_head(shown, head, "random")[["sentence", "asks"]].to_numpy().tolist() for head in (1, 3)]
     assert same[0] == same[1]  # heads of one label
     unlabelled = shown.loc[shown["head"] == 2]  # any word asks, and nothing is right or wrong
-    assert unlabelled[["label", "right"]].isna().all(axis=None)
+    assert unlabelled[["fact", "right"]].isna().all(axis=None)
     assert (unlabelled["asked"] == 30).all()  # every word but each first

@@ -15,7 +15,7 @@ from analyses import view
 from analyses.behaviours import OURS
 from analyses.headlines.facts import called_by, facts, ranked, strongest
 from analyses.headlines.head_cards import overview
-from analyses.headlines.sentences import Sentence, headline, sentences
+from analyses.headlines.sentences import Sentence, headline, sentences, verdicts
 from analyses.page.sections import Page
 from analyses.report.scaffold import write
 from analyses.wording.head_names import Place
@@ -64,10 +64,11 @@ def test_every_row_of_every_fact_is_the_one_row_of_its_table_with_its_key(tables
         assert len(same) == 1
 
 
-def test_most_of_what_a_head_does_comes_before_what_is_less_simple(tables):
-    tables["heads"].loc[tables["heads"]["measure"] == "previous-token", "value"] = 0.6
-    tables["labels"] = tables["labels"].loc[~tables["labels"]["label"].str.startswith("relation")]
-    assert [short for short, _ in told(tables, 1, 1)] == ["token before", "noun to verb"]
+def test_strength_beats_finer_names(tables):
+    """A head is not called by a weak finer label before a strong coarser one."""
+    of_relation = tables["labels"]["label"].str.startswith("relation")
+    tables["labels"].loc[of_relation, ["gain", "gain_low", "gain_high"]] = 0.07, 0.06, 0.08
+    assert [short for short, _ in told(tables, 1, 1)] == ["noun to verb", "object to its verb", "nearby"]
 
 
 def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_that_it_follows_or_none(tables):
@@ -89,7 +90,7 @@ def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_th
 
 def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     position, syntax = said(tables)
-    assert headline([position, syntax]) == "Position is found, syntax in part"
+    assert verdicts([position, syntax]) == "Position is found, syntax in part"
     looks = "L1.H0 looks at what followed this token before (induction) with 90% of its attention"
     assert position.first == f"{looks}; uniform attention gets 2%."
     assert position.rest == "Replacing L1.H0 removes 15% of copying and changes 6 of 40 answers."
@@ -136,16 +137,16 @@ def test_what_no_head_shows_is_read_off_many_items_or_how_few_is_said(tables):
 
 def test_what_shows_in_effects_only_is_told_by_its_effect_first(tables):
     found = said({**tables, "labels": tables["labels"].iloc[:1]})
-    assert headline(found) == "Position is found, syntax in effects only"
+    assert verdicts(found) == "Position is found, syntax in effects only"
     assert found[1].first.startswith("Replacing L0.H1 removes 35% of the choice of was or were and changes 6 of 40 ")
     assert found[1].rest.startswith("No head is shown to go from an object to its verb: ")
 
 
 def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
     found, untested = said({"heads": tables["heads"]}), "in attention (effect untested)"
-    assert headline(found) == f"Position and syntax show {untested}"
+    assert verdicts(found) == f"Position and syntax show {untested}"
     none = [replace(found[-1], verdict="none", title=title) for title in ("syntax", "coreference")]
-    assert headline([*found[:1], *none]) == f"Position shows {untested}, syntax and coreference not found"
+    assert verdicts([*found[:1], *none]) == f"Position shows {untested}, syntax and coreference not found"
 
 
 def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monkeypatch, capsys):
@@ -156,7 +157,7 @@ def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monk
     assert capsys.readouterr().out.splitlines() == [
         "carries the choice of was or were needed 0.35 effects: stack decoder, attention self, layer 0, head 1, "
         "behaviour part-of-speech, task agreement, intervention noise",
-        "Position is found, syntax in part",
+        "One head carries the subject’s number to “was” and “were”, across another noun",
     ]
 
 
@@ -175,7 +176,7 @@ def test_heads_are_called_and_coloured_as_in_the_atlas(tmp_path):
     named = {f"L{place[2]}.H{place[3]}": called for place, called in called_by(out, MODEL).items()}
     by_name = {name: (each.words, each.behaviour, each.needed) for name, each in named.items()}
     assert by_name == {
-        name: (re.sub("[\u00ad\u200b]", "", cell.first), cell.behaviour, cell.state == "needed")
+        name: (re.sub("[\u00ad\u200b]", "", cell.word), cell.behaviour, cell.state == "needed")
         for name, cell in atlas.items()
         if cell.state != "quiet"
     }
