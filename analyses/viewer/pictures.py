@@ -1,0 +1,39 @@
+"""How does a head's attention look in a square as small as a thumbnail?"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+SIDE = 24  # cells of a picture, at most, each way
+_SHADES = {0.03: 0.1, 0.1: 0.2, 0.25: 0.4, 0.5: 0.65, 0.75: 1.0}  # from which share on, how opaque
+
+
+class Picture(NamedTuple):
+    """Cells of a pattern as SVG paths in squares of size one, a path for each opacity."""
+
+    width: int
+    height: int
+    paths: list[tuple[float, str]]  # how opaque, what is filled
+
+
+def averaged(
+    pattern: Float[NDArray[np.floating], "*head query key"],
+) -> Float[NDArray[np.floating], "*head row column"]:
+    """Queries and keys in at most `SIDE` neighbouring groups each: the share that a group's queries give to a group's
+    keys, on average, so that rows still add up to one."""
+    rows, columns = (np.unique(np.linspace(0, n, SIDE, endpoint=False).astype(int)) for n in pattern.shape[-2:])
+    sums = np.add.reduceat(np.add.reduceat(pattern, columns, -1), rows, -2)
+    return sums / np.diff(rows, append=pattern.shape[-2])[:, None]
+
+
+def picture(pattern: Float[NDArray[np.floating], "query key"]) -> Picture:
+    """One head's pattern; cells of less than 3% stay empty."""
+    shades = np.digitize(averaged(pattern), [*_SHADES])
+    paths = []
+    for shade, opacity in enumerate(_SHADES.values(), 1):
+        ends = np.argwhere(np.diff(shades == shade, prepend=False, append=False)).reshape(-1, 2, 2).tolist()
+        if ends:  # of runs of cells: row and column where each begins and where it is over
+            paths.append((opacity, "".join(f"M{x} {y}h{over - x}v1H{x}z" for (y, x), (_, over) in ends)))
+    return Picture(shades.shape[1], shades.shape[0], paths)
