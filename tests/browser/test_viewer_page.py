@@ -10,7 +10,8 @@ from jaxtyping import UInt8
 from analyses.measures.head_tables import Heads
 from analyses.page.sections import Section
 from analyses.report.scaffold import render
-from analyses.viewer import Attention, Called, Passage, Viewer, frame, write
+from analyses.viewer import Attention, Called, Passage, Viewer, write
+from analyses.viewer.viewer_page import frame
 
 HOSTILE = ["<script>document.title='taken'</script>", "\"'><img src=x onerror=alert(1)>", "שלום", "👩‍👧", "w" * 10_000]
 WORDS = ["<s>", " Amy", " saw", " the", " dog", " and", " it", " ran", "."]
@@ -220,8 +221,9 @@ def test_in_a_frame_of_a_notebook_it_runs_and_without_scripts_a_picture_stands_t
     inside.locator(".token", has_text="dog").hover()
     inside.locator(".viewer-says", has_text="“dog” looks at “the” (100%)").wait_for()
     static = view(scripts=False).page
-    assert static.is_visible("svg")
+    assert static.is_visible("noscript svg")
     assert not static.is_visible(".viewer-turn")
+    assert not static.is_visible(".viewer-matrix")
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from analyses.headlines.head_cards import overview
 from analyses.measures.head_tables import Heads
 from analyses.viewer import Attention, Called, Passage, Viewer
 from analyses.viewer.passages import choose_passages, read_texts
+from analyses.viewer.viewer_page import frame
 from interp import AnnotatedText, InputError, Mention, logit_difference, run, sweep
 from tests.analyses.headlines.hand_made_tables import hand_made
 
@@ -127,7 +128,7 @@ def test_texts_show_as_text_whatever_they_hold(tmp_path):
     assert len(read.attentions[0].queries) == len(words)
     for page in (
         viewer.page(Viewer((read,), {("decoder", "self", 0, 0): Called(HOSTILE[0])}), HOSTILE[0], HOSTILE[0]),
-        viewer.frame(Viewer((read,), {})),
+        frame(Viewer((read,), {})),
     ):
         tags = [tag for tag, _ in Page(page).tags]
         assert tags.count("script") == (0 if page.startswith("<iframe") else 2)
