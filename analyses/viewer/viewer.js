@@ -193,8 +193,9 @@
       }
       texts.classList.toggle("beside", crossing());
       if (square) {
+        const room = (box("matrix").clientWidth - 80) / 12; // labels that do not touch
         for (const [name, which] of [["rows", "queries"], ["columns", "keys"]]) {
-          const labels = tokens(which).length > data.side ? [] : tokens(which); // else there is no room
+          const labels = tokens(which).length > room ? [] : tokens(which);
           box(name).replaceChildren(...labels.map(token => make("span", { textContent: plain(token), dir: "auto" })));
         }
         square.setAttribute("aria-label", `Attention: ${now().keys ? "target looks at source" : "tokens look at tokens"}`);
@@ -205,8 +206,8 @@
     // The most probable tokens after one, a line each.
     function forecast(which, each) {
       if (which === "keys" || !root.classList.contains("predicting") || !following()[each]) return [];
-      const mark = token => token === tokens(which)[each + 1] ? "comes" : "";
-      const line = ([token, share]) => make("span", { className: mark(token) }, `${share || "<1"}% ${plain(token)}`);
+      const comes = token => token === tokens(which)[each + 1] ? "comes" : "";
+      const line = ([token, share]) => make("span", { className: comes(token) }, `${share || "<1"}% ${plain(token)}`);
       return [make("span", { className: "next" }, ...following()[each].map(line))];
     }
 
@@ -221,12 +222,10 @@
     }
 
     function grid() {
-      kinds.replaceChildren(...kindsNow().length < 2 ? [] : kindsNow().map((each, number) => {
-        const button = make("button", { type: "button", textContent: titled(each) });
-        button.setAttribute("aria-pressed", number === kind);
-        button.addEventListener("click", () => { turnTo(number, layer, head); kinds.children[number].focus(); });
-        return button;
-      }));
+      kinds.replaceChildren(...kindsNow().length < 2 ? [] : kindsNow().map((each, number) => make("button", {
+        ...{ type: "button", textContent: titled(each), ariaPressed: number === kind },
+        onclick: () => { turnTo(number, layer, head); kinds.children[number].focus(); },
+      })));
       heads.replaceChildren();
       cells = new Map();
       drawn = null;
