@@ -18,8 +18,7 @@ from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model
 from analyses.execution.shards import Shards
 from analyses.page import sections as doc
 from analyses.page.sections import Block, Definitions, Details, Figure, Page, Piece, Section, is_text
-from analyses.viewer import FILTERS
-from analyses.viewer.viewer_page import environment, policy
+from analyses.viewer.viewer_page import FILTERS, environment, policy
 from analyses.wording.formats import number, percent
 from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model

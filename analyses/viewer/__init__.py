@@ -1,19 +1,6 @@
 """Where does each token of one's own sentence look? A page to be pointed at, in one file without any library."""
 
 from analyses.viewer.passages import Attention, Called, Passage, Viewer, address, head_named, passage, read
-from analyses.viewer.viewer_page import FILTERS, frame, page, write
+from analyses.viewer.viewer_page import page, write
 
-__all__ = [
-    "FILTERS",
-    "Attention",
-    "Called",
-    "Passage",
-    "Viewer",
-    "address",
-    "frame",
-    "head_named",
-    "page",
-    "passage",
-    "read",
-    "write",
-]
+__all__ = ["Attention", "Called", "Passage", "Viewer", "address", "head_named", "page", "passage", "read", "write"]

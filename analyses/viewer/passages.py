@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Real, UInt8
 from numpy.typing import NDArray
 
 import interp
@@ -27,6 +27,7 @@ from analyses.measures.head_tables import Heads
 from analyses.reading.inputs import TokenIds
 from analyses.reading.windows import Window, windows
 from analyses.scoring.asked_words import askers
+from analyses.viewer.pictures import SIDE, averaged
 from analyses.wording.head_names import Place
 from interp import AnnotatedText, InputError, Model, Run
 from interp.display import so_many
@@ -65,10 +66,11 @@ def head_named(model: Model, name: str) -> HeadName:
     raise InputError(f"no head {name!r}: this model has {', '.join(ends)}, counted from 0")
 
 
-BUDGET = 440_000  # bytes that patterns may take of a page of 500,000
+BUDGET = 420_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept
 _FAILURES = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
 _LONGEST = 60  # characters of a token that are shown
+_LIKELIEST = 3  # next tokens that are shown after each
 _SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
 
 
@@ -109,8 +111,11 @@ class Attention:
     def packed(self, layer: int, head: int) -> str:
         """One head's shares, deflated, as base64."""
         square = self.weights[layer, head]
-        shares = square[np.tril_indices(len(square))] if self.heads.causal else square
-        return base64.b64encode(zlib.compress(shares.tobytes())).decode()
+        return _deflated(square[np.tril_indices(len(square))] if self.heads.causal else square)
+
+
+def _deflated(shares: Real[NDArray[Any], "..."]) -> str:
+    return base64.b64encode(zlib.compress(np.rint(shares).clip(max=255).astype(np.uint8).tobytes())).decode()
 
 
 @dataclass(frozen=True)
@@ -118,12 +123,14 @@ class Passage:
     """A text, or a text and what a decoder read beside it, with every kind of attention that was looked at.
 
     `meant` tells of tokens of the text, by their place, whom they stand for, where somebody has annotated it; `asking`
-    which tokens a measure of words asks (`tag:VERB->NOUN`: the verbs).
+    which tokens a measure of words asks (`tag:VERB->NOUN`: the verbs). `following` has, for each token of a causal last
+    stack, the most probable next tokens with percent; it is empty where there are no logits.
     """
 
     attentions: tuple[Attention, ...]
     meant: Mapping[int, str] = field(default_factory=dict)
     asking: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    following: Sequence[Sequence[tuple[str, int]]] = ()
 
     @property
     def title(self) -> str:
@@ -143,6 +150,7 @@ class Viewer:
     linked: bool = False  # whether the page's address tells what is seen
     first: HeadName | None = None  # is seen first; by default the first that is called something, or the firmest
     budget: int = BUDGET  # bytes that patterns may take
+    least: ClassVar = f"{LEAST:.0%}"
 
     def __post_init__(self) -> None:
         if not self.passages:
@@ -187,6 +195,7 @@ class Viewer:
         return {
             "several": len({name[:2] for name in self.ordered}) > 1,
             "heads": self.heads,
+            "side": SIDE,
             "linked": self.linked,
             "first": dict(zip(("stack", "attention", "layer", "head"), self.start, strict=True)),
             "called": [
@@ -195,8 +204,9 @@ class Viewer:
             "passages": [
                 {
                     "title": passage.title,
-                    "attentions": [each.data | {"kept": self._packed[0][id(each)]} for each in passage.attentions],
+                    "attentions": [each.data | self._packed[0][id(each)] for each in passage.attentions],
                     "meant": passage.meant,
+                    "following": passage.following,
                     "asking": {name: tokens for name, tokens in passage.asking.items() if name in measures},
                 }
                 for passage in self.passages
@@ -204,26 +214,26 @@ class Viewer:
         }
 
     @property
-    def least(self) -> str:
-        """The share below which none is kept, in words."""
-        return f"{LEAST:.0%}"
-
-    @property
     def left_out(self) -> int:
         """How many patterns the page has no room for."""
         return self._packed[1]
 
     @cached_property
-    def _packed(self) -> tuple[dict[int, dict[str, str]], int]:
-        by_attention: dict[int, dict[str, str]] = {id(attention): {} for attention in self._attentions}
+    def _packed(self) -> tuple[dict[int, dict[str, Any]], int]:
+        by_attention: dict[int, dict[str, Any]] = {}
         room, left_out = self.budget, 0
+        for attention in self._attentions:
+            pictures = _deflated(averaged(attention.weights)) if self.heads else ""
+            pictures *= len(pictures) < 2 / 3 * room  # patterns need the rest
+            room -= len(pictures)
+            by_attention[id(attention)] = {"pictures": pictures, "kept": {}}
         for name in dict.fromkeys([self.start, *self.ordered]):
             for attention in self._attentions:
                 if name[:2] == (attention.heads.stack, attention.heads.attention):
                     packed = attention.packed(*name[2:]) if left_out < _FAILURES else ""
                     if 0 < len(packed) <= room:
                         room -= len(packed)
-                        by_attention[id(attention)][f"{name[2]}.{name[3]}"] = packed
+                        by_attention[id(attention)]["kept"][f"{name[2]}.{name[3]}"] = packed
                     else:
                         left_out += 1
         return by_attention, left_out
@@ -248,7 +258,19 @@ def passage(run: Run, prompt: int = 0) -> Passage:
         attentions.append(Attention(heads, queries, keys, np.stack([_bytes(each.pattern) for each in patterns])))
     if not attentions:
         raise InputError('no pattern was captured, so there is none to view: run(model, text, capture="*.pattern")')
-    return Passage(tuple(attentions))
+    return Passage(tuple(attentions), following=_following(run, run.model, prompt))
+
+
+def _following(run: Run, model: Model, prompt: int) -> list[list[tuple[str, int]]]:
+    batch, tokenizer = (run.target, model.target_tokenizer) if run.target else (run.tokens, model.tokenizer)
+    name = str if tokenizer is None else tokenizer.label
+    with suppress(InputError):  # no output layer, or the pass ended before it
+        if model.config.last.causal:
+            logits = run.logits[prompt, batch.mask[prompt]].detach().float()
+            best = logits.softmax(-1).topk(min(_LIKELIEST, logits.shape[-1]))
+            rows = zip(best.indices.tolist(), (100 * best.values).round().int().tolist(), strict=True)
+            return [[(_shortened(name(id)), percent) for id, percent in zip(*row, strict=True)] for row in rows]
+    return []
 
 
 def read(model: Model, text: str, target: str | None = None) -> Passage:
@@ -258,7 +280,7 @@ def read(model: Model, text: str, target: str | None = None) -> Passage:
         raise InputError("this model has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"expected a text to view, got {'an empty one' if isinstance(text, str) else repr(text)}")
-    return passage(interp.run(model, text, until="*.pattern", target=target))
+    return passage(interp.run(model, text, "*.pattern", target=target))
 
 
 def _bytes(pattern: Float[NDArray[np.floating], "head query key"]) -> UInt8[NDArray[np.uint8], "head query key"]:
@@ -292,12 +314,9 @@ def choose_passages(model: Model, corpus: Iterable[AnnotatedText], measures: Seq
     if model.tokenizer is None or isinstance(model.tokenizer, TokenIds):
         return passages
     paired = len(model.config.stacks) > 1
-
-    def n_pronouns(text: AnnotatedText) -> int:
-        return len({word.lower() for word in text.words} & PRONOUNS.keys())
-
     beginnings = [text if text.target is not None else _beginning(text) for text in islice(corpus, _TEXTS)]
-    for text in sorted(filter(None, beginnings), key=n_pronouns, reverse=True):
+    texts = filter(None, beginnings)
+    for text in sorted(texts, key=lambda each: -len({word.lower() for word in each.words} & PRONOUNS.keys())):
         if len(passages) == _PASSAGES:
             break
         with suppress(InputError):  # longer than the context, or nothing a decoder can read

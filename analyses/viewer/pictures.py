@@ -1,9 +1,9 @@
 """How does a head's attention look in a square as small as a thumbnail?"""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from numpy.typing import NDArray
 
 SIDE = 24  # cells of a picture, at most, each way
@@ -18,13 +18,11 @@ class Picture(NamedTuple):
     paths: list[tuple[float, str]]  # how opaque, what is filled
 
 
-def averaged(
-    pattern: Float[NDArray[np.floating], "*head query key"],
-) -> Float[NDArray[np.floating], "*head row column"]:
+def averaged(pattern: Real[NDArray[Any], "*head query key"]) -> Float[NDArray[Any], "*head row column"]:
     """Queries and keys in at most `SIDE` neighbouring groups each: the share that a group's queries give to a group's
     keys, on average, so that rows still add up to one."""
     rows, columns = (np.unique(np.linspace(0, n, SIDE, endpoint=False).astype(int)) for n in pattern.shape[-2:])
-    sums = np.add.reduceat(np.add.reduceat(pattern, columns, -1), rows, -2)
+    sums = np.add.reduceat(np.add.reduceat(pattern, columns, -1, float), rows, -2)
     return sums / np.diff(rows, append=pattern.shape[-2])[:, None]
 
 

@@ -1,4 +1,4 @@
-// Where does each token look? One section.viewer a time: hover or focus a token, click to hold it, choose a head.
+// Where does each token look? One section.viewer a time: point at a token or into the matrix, click to hold, choose a head.
 "use strict";
 (() => {
   const SAID = 0.1, MOST = 3; // of what a head looks at, what is said in words
@@ -15,19 +15,26 @@
   const listed = words => words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
   const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] };
 
-  async function inflate(text) {
-    const raw = Uint8Array.from(atob(text), sign => sign.charCodeAt(0));
-    const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
+  // Shares, in 255ths, as a picture of one pixel each, in the ink of the place where it stands.
+  function draw(canvas, rows, columns, level) {
+    Object.assign(canvas, { width: columns, height: rows });
+    canvas.style.imageRendering = rows > 300 ? "auto" : "pixelated"; // of many, none is dropped where they are shown smaller
+    const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+    for (let each = 0; each < rows * columns; each++) image.data[4 * each + 3] = level(each);
+    context.putImageData(image, 0, 0);
+    context.globalCompositeOperation = "source-in";
+    context.fillStyle = getComputedStyle(canvas).color;
+    context.fillRect(0, 0, columns, rows);
   }
 
   function view(root) {
     const data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
     const called = new Map(data.called.map(([s, a, l, h, words, behaviour, asks, needed]) => [`${s} ${a} ${l}.${h}`, { words, behaviour, asks, needed }]));
     const box = name => root.querySelector(`.viewer-${name}`);
-    const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn");
+    const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn"), next = box("next"), square = box("square");
     // `side`: which tokens are picked, those that look ("queries") or those that are looked at ("keys")
     let passage = 0, kind = 0, layer = 0, head = 0, side = "queries", at = 0, held = new Set(), wanted = 0, untouched = true;
+    let pointed = null, drawn = null; // the matrix's cell that is pointed at, and the head that it shows
     let patterns = new Map(), panels = {}, painted = {}, cells = new Map();
 
     const kindsNow = () => data.passages[passage].attentions;
@@ -40,23 +47,26 @@
     const named = (l, h) => `${data.several ? `${titled(now())} ` : ""}L${l}.H${h}`;
     const about = (l, h) => called.get(`${now().stack} ${now().attention} ${l}.${h}`);
     const isKept = (l, h) => `${l}.${h}` in now().kept;
+    const kindOf = ({ stack, attention }) => kindsNow().findIndex(each => each.attention === attention && (stack ?? each.stack) === each.stack);
+    const following = () => now().stack === kindsNow().at(-1).stack ? data.passages[passage].following : [];
 
-    // The bytes of the head that is looked at, once they are inflated; null until then, and where it was left out.
-    function bytes() {
-      const name = `${passage} ${kind} ${layer}.${head}`, packed = now().kept[`${layer}.${head}`];
-      if (!packed) return null;
-      if (patterns.has(name)) return patterns.get(name);
-      patterns.set(name, null);
-      inflate(packed).then(found => { patterns.set(name, found); soon(); });
+    // What is packed, once it is inflated; null until then, and for what was left out.
+    function inflated(packed) {
+      if (!packed || patterns.has(packed)) return patterns.get(packed) ?? null;
+      patterns.set(packed, null);
+      const raw = new Blob([Uint8Array.from(atob(packed), sign => sign.charCodeAt(0))]).stream();
+      const whole = new Response(raw.pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+      whole.then(found => { patterns.set(packed, new Uint8Array(found)); soon(); });
       return null;
     }
 
     function share(pattern, query, key) {
-      if (now().causal) return key > query ? 0 : pattern[query * (query + 1) / 2 + key] / 255;
-      return pattern[query * tokens("keys").length + key] / 255;
+      if (now().causal && key > query) return 0;
+      return pattern[(now().causal ? query * (query + 1) / 2 : query * tokens("keys").length) + key] / 255;
     }
 
-    const picks = () => held.size ? [...held].sort((a, b) => a - b) : [at];
+    const inOrder = () => [...held].sort((a, b) => a - b);
+    const picks = () => pointed ? [pointed[side]] : held.size ? inOrder() : [at];
 
     // Of each token of the other side: what the picked ones give it, on average, or what it gives to all of them.
     function shares(pattern) {
@@ -73,17 +83,15 @@
     // seen at a word of that kind, one of coreference right before a pronoun, where it has to be chosen, or at one. Else
     // the token before the last.
     function telling(pattern) {
-      const names = tokens("queries"), word = each => /\p{L}/u.test(names[each]) && !/^(<.*>|\[.*\])$/.test(names[each]);
-      const before = each => pronoun(each + 1);
+      const words = tokens("queries").map(each => /\p{L}/u.test(each) && !/^(<.*>|\[.*\])$/.test(each));
+      const word = each => words[each], before = each => pronoun(each + 1);
       const fact = about(layer, head), order = fact?.words === "antecedent" ? [pronoun, before] : [before, pronoun];
       const of = now() === kindsNow()[0] ? data.passages[passage].asking[fact?.asks] ?? [] : [];
       const asked = [each => of.includes(each), ...fact?.behaviour === "coreference" ? order : [], word];
       return asked.map(asks => hardest(pattern, asks, word)).find(each => each !== null) ?? at;
     }
 
-    function pronoun(each) {
-      return PRONOUN.test((tokens("queries")[each] ?? "").trim());
-    }
+    const pronoun = each => PRONOUN.test((tokens("queries")[each] ?? "").trim());
 
     function hardest(pattern, asks, word) {
       const names = tokens("queries");
@@ -97,42 +105,62 @@
       return found;
     }
 
-    function soon() {
-      if (!wanted) wanted = requestAnimationFrame(() => { wanted = 0; paint(); });
-    }
+    const soon = () => { wanted ||= requestAnimationFrame(() => { wanted = 0; paint(); }); };
 
     function paint() {
-      const pattern = bytes();
+      const pattern = inflated(now().kept[`${layer}.${head}`]);
       if (pattern && untouched && !held.size && side === "queries" && !crossing()) { at = telling(pattern); reach(); }
       if (pattern) untouched = false;
       const found = pattern && shares(pattern), panel = shown(other());
       for (const which of Object.keys(panels)) {
-        const before = painted[which], chosen = which === shown(side) ? new Set(picks()) : new Set();
+        const chosen = new Set(which === shown(side) ? picks() : []);
+        if (pointed && which === panel) chosen.add(pointed[other()]);
         panels[which].forEach((button, each) => {
           const level = which === panel && found ? Math.round(found[each] * 100) : 0, mark = chosen.has(each);
-          if (before.levels[each] !== level) {
-            before.levels[each] = level;
-            button.style.setProperty("--share", level / 100);
-            button.classList.toggle("looked-at", level >= SAID * 100);
-          }
-          if (before.marks[each] !== mark) {
-            before.marks[each] = mark;
-            button.classList.toggle("picked", mark);
-          }
+          if (painted[which][each] === `${level} ${mark}`) return;
+          painted[which][each] = `${level} ${mark}`;
+          button.style.setProperty("--share", level / 100);
+          button.classList.toggle("looked-at", level >= SAID * 100);
+          button.classList.toggle("picked", mark);
         });
       }
+      turn.setAttribute("aria-pressed", side === "keys");
+      if (square) picture(pattern);
       say(found, pattern);
+    }
+
+    // Every head small, and the chosen one large: as small where its pattern was left out.
+    function picture(pattern) {
+      const full = ["queries", "keys"].map(which => tokens(which).length), [rows, columns] = full;
+      const small = full.map(n => Math.min(n, data.side)), pictures = inflated(now().pictures), name = `${layer}.${head}`;
+      const part = (l, h) => each => pictures?.[(l * now().heads + +h) * small[0] * small[1] + each];
+      if (drawn === null && (pictures || !now().pictures)) {
+        for (const [place, cell] of cells) draw(cell.firstChild, ...small, part(...place.split(".")));
+        drawn = "";
+      }
+      if (drawn !== null && drawn !== name && (pattern || !isKept(layer, head))) {
+        const level = each => 255 * share(pattern, Math.floor(each / columns), each % columns);
+        draw(square.firstElementChild, ...pattern ? [...full, level] : [...small, part(layer, head)]);
+        drawn = name;
+      }
+      const line = side === "queries" ? each => `M0 ${each}h${columns}v1H0z` : each => `M${each} 0v${rows}h1V0z`;
+      const cell = pointed ? `M${pointed.keys} ${pointed.queries}h1v1h-1z` : "";
+      square.querySelector("svg").setAttribute("viewBox", `0 0 ${columns} ${rows}`);
+      square.querySelector("path").setAttribute("d", picks().map(line).join("") + cell);
     }
 
     function say(found, pattern) {
       const fact = about(layer, head), begins = named(layer, head);
       const name = `${begins[0].toUpperCase()}${begins.slice(1)}${fact ? ` (${fact.words})` : ""}`;
       root.dataset.painted = pattern ? `${named(layer, head)} ${side} ${picks().join("+")}` : "";
-      if (!pattern) {
-        says.textContent = isKept(layer, head) ? "" : `${name} was left out, to keep this page small.`;
+      if (!pattern) { says.textContent = isKept(layer, head) ? "" : `${name} was left out, to keep this page small.`; return; }
+      const quoted = each => `“${plain(each)}”`;
+      if (pointed) {
+        const level = share(pattern, pointed.queries, pointed.keys), part = level ? percent(level) : "less than 1%";
+        const [looks, seen] = ["queries", "keys"].map(which => quoted(tokens(which)[pointed[which]]));
+        says.textContent = `${name}: ${looks} gives ${part} to ${!crossing() && pointed.queries === pointed.keys ? "itself" : seen}.`;
         return;
       }
-      const quoted = each => `“${plain(each)}”`;
       const text = tokens(side);
       const meant = text === kindsNow()[0].queries ? data.passages[passage].meant : {}; // whom a pronoun of the text stands for
       const picked = pick => quoted(text[pick]) + (meant[pick] ? ` (meaning ${quoted(meant[pick])})` : "");
@@ -140,14 +168,10 @@
       const best = [...found.keys()].filter(each => found[each] >= SAID).sort((a, b) => found[b] - found[a]).slice(0, MOST);
       const several = picks().length > 1, itself = each => !crossing() && !several && each === picks()[0];
       const told = listed(best.map(each => `${itself(each) ? "itself" : quoted(tokens(other())[each])} (${percent(found[each])})`));
-      if (side === "queries") {
-        const [pick] = picks(), chooses = fact?.behaviour === "coreference" && !several && pronoun(pick + 1);
-        const look = several ? "together look" : chooses ? `before ${picked(pick + 1)} looks` : "looks";
-        says.textContent = `${name}: ${chosen} ${look} ` + (told ? `at ${told}.` : `at no token with ${percent(SAID)} or more.`);
-      } else {
-        const are = several ? "together are" : "is";
-        says.textContent = `${name}: ${chosen} ${are} looked at ` + (told ? `by ${told}.` : `by no token with ${percent(SAID)} or more.`);
-      }
+      const [pick] = picks(), chooses = fact?.behaviour === "coreference" && !several && pronoun(pick + 1);
+      const look = several ? "together look" : chooses ? `before ${picked(pick + 1)} looks` : "looks";
+      const verb = side === "queries" ? `${look} at` : `${several ? "together are" : "is"} looked at by`;
+      says.textContent = `${name}: ${chosen} ${verb} ${told || `no token with ${percent(SAID)} or more`}.`;
     }
 
     function write() {
@@ -156,27 +180,38 @@
       for (const which of crossing() ? ["queries", "keys"] : ["queries"]) {
         const line = make("div", { className: "viewer-text", role: "group", label: caption(which) });
         panels[which] = tokens(which).map((token, each) => {
-          const button = make("button", { type: "button", className: "token", textContent: plain(token), dir: "auto" });
-          if (/^\s/.test(token) && each) line.append(" ");
-          if (!token.trim()) button.classList.add("soft");
+          const button = make("button", { type: "button", className: token.trim() ? "token" : "token soft", dir: "auto" }, plain(token));
           button.dataset.at = each;
-          button.tabIndex = -1;
-          line.append(button);
+          if (/^\s/.test(token) && each) line.append(" ");
+          line.append(make("span", { className: "word" }, button, ...forecast(which, each)));
           if (token.includes("\n")) line.append(make("br"));
           return button;
         });
-        painted[which] = { levels: new Int16Array(panels[which].length), marks: [] };
+        painted[which] = [];
         line.dataset.side = which;
         texts.append(crossing() ? make("div", {}, make("p", { className: "soft", textContent: caption(which) }), line) : line);
       }
       texts.classList.toggle("beside", crossing());
+      if (square) {
+        const room = (box("matrix").clientWidth - 80) / 12; // labels that do not touch
+        for (const [name, which] of [["rows", "queries"], ["columns", "keys"]]) {
+          const labels = tokens(which).length > room ? [] : tokens(which);
+          box(name).replaceChildren(...labels.map(token => make("span", { textContent: plain(token), dir: "auto" })));
+        }
+        square.setAttribute("aria-label", `Attention: ${now().keys ? "target looks at source" : "tokens look at tokens"}`);
+      }
       reach();
     }
 
-    function caption(which) {
-      if (!crossing()) return "Text, token by token";
-      return which === "queries" ? "Target: looks" : "Source: looked at";
+    // The most probable tokens after one, a line each.
+    function forecast(which, each) {
+      if (which === "keys" || !root.classList.contains("predicting") || !following()[each]) return [];
+      const comes = token => token === tokens(which)[each + 1] ? "comes" : "";
+      const line = ([token, share]) => make("span", { className: comes(token) }, `${share || "<1"}% ${plain(token)}`);
+      return [make("span", { className: "next" }, ...following()[each].map(line))];
     }
+
+    const caption = which => !crossing() ? "Text, token by token" : which === "queries" ? "Target: looks" : "Source: looked at";
 
     // One token of each text is reached by the tab key, the others by arrows.
     function reach() {
@@ -187,14 +222,13 @@
     }
 
     function grid() {
-      kinds.replaceChildren(...kindsNow().length < 2 ? [] : kindsNow().map((each, number) => {
-        const button = make("button", { type: "button", textContent: titled(each) });
-        button.setAttribute("aria-pressed", number === kind);
-        button.addEventListener("click", () => { turnTo(number, layer, head); kinds.children[number].focus(); });
-        return button;
-      }));
+      kinds.replaceChildren(...kindsNow().length < 2 ? [] : kindsNow().map((each, number) => make("button", {
+        ...{ type: "button", textContent: titled(each), ariaPressed: number === kind },
+        onclick: () => { turnTo(number, layer, head); kinds.children[number].focus(); },
+      })));
       heads.replaceChildren();
       cells = new Map();
+      drawn = null;
       if (!data.heads) return;
       heads.style.setProperty("--heads", now().heads);
       const axis = said => make("span", { className: "soft axis", textContent: said });
@@ -202,21 +236,18 @@
       for (let l = now().layers - 1; l >= 0; l--) {
         heads.append(make("span", { className: "soft", textContent: `L${l}` }));
         for (let h = 0; h < now().heads; h++) {
-          const fact = about(l, h), cell = make("button", { type: "button", className: `head ${fact?.behaviour ?? ""}` });
-          const words = fact ? `: ${fact.words}` : isKept(l, h) ? "" : ": left out";
-          cell.setAttribute("aria-label", named(l, h) + words);
-          cell.title = named(l, h) + words;
-          if (fact) cell.classList.add("called", fact.needed ? "needed" : "looks");
+          const fact = about(l, h), words = fact ? `: ${fact.words}` : isKept(l, h) ? "" : ": left out", label = named(l, h) + words;
+          const className = `head ${fact ? `called ${fact.needed ? "needed" : "looks"} ${fact.behaviour}` : ""}`;
+          const cell = make("button", { type: "button", label, title: label, className }, make("canvas"));
+          if (fact) cell.append(make("span", {}, fact.words));
           cell.classList.toggle("absent", !isKept(l, h));
           cell.dataset.place = `${l}.${h}`;
           cells.set(`${l}.${h}`, cell);
           heads.append(cell);
         }
       }
-      heads.append(make("span"));
-      for (let h = 0; h < now().heads; h++) heads.append(make("span", { className: "soft", textContent: `H${h}` }));
-      heads.append(axis("Head →"));
-      choose();
+      const numbers = [...Array(now().heads).keys()].map(h => make("span", { className: "soft", textContent: `H${h}` }));
+      heads.append(make("span"), ...numbers, axis("Head →"));
     }
 
     function choose() {
@@ -225,18 +256,21 @@
         cell.tabIndex = own ? 0 : -1;
         cell.setAttribute("aria-pressed", own);
       }
-      root.classList.remove("position", "part-of-speech", "coreference");
       const fact = about(layer, head);
-      if (fact?.behaviour) root.classList.add(fact.behaviour);
+      for (const each of ["position", "part-of-speech", "coreference", "own"]) root.classList.toggle(each, fact?.behaviour === each);
       box("head").textContent = (data.heads && !data.several ? "Head " : "") + named(layer, head) + (fact ? ` · ${fact.words}` : "");
+    }
+
+    function aim(newLayer, newHead) {
+      layer = Math.min(newLayer, now().layers - 1);
+      head = Math.min(newHead, now().heads - 1);
     }
 
     // Looks at a head, of whichever kind of attention; texts are written anew where that has others.
     function turnTo(newKind, newLayer, newHead) {
       const rewrite = newKind !== kind || !texts.children.length;
       kind = newKind;
-      layer = Math.min(newLayer, now().layers - 1);
-      head = Math.min(newHead, now().heads - 1);
+      aim(newLayer, newHead);
       if (rewrite) begin();
       else choose();
       link();
@@ -245,20 +279,20 @@
 
     function begin() {
       held.clear();
+      pointed = null;
       if (crossing() || "keys" in panels) side = "queries"; // of two texts, or after them
       at = Math.max(0, tokens(side).length - 2); // the last ones have most to look at, and end in a full stop
       untouched = true;
       write();
       grid();
-      choose();
       turn.hidden = crossing();
-      turn.setAttribute("aria-pressed", side === "keys");
+      next.hidden = !following().length;
+      choose();
     }
 
     function flip() {
       if (crossing()) return;
       side = other();
-      turn.setAttribute("aria-pressed", side === "keys");
       link();
       soon();
     }
@@ -267,7 +301,7 @@
     function link() {
       if (!data.linked) return;
       const parts = [`${data.several ? `${now().attention === "cross" ? "cross" : now().stack}.` : ""}L${layer}.H${head}`];
-      if (held.size) parts.push(picks().join("+"));
+      if (held.size) parts.push(inOrder().join("+"));
       if (side === "keys") parts.push("to");
       if (passage) parts.push(`p${passage}`);
       try { history.replaceState(null, "", `#${parts.join("/")}`); } catch { /* a frame without an address */ }
@@ -282,8 +316,7 @@
       const which = kindsNow().findIndex(own);
       if (which < 0) { passage = before; return false; }
       kind = which;
-      layer = Math.min(+found[2], now().layers - 1);
-      head = Math.min(+found[3], now().heads - 1);
+      aim(+found[2], +found[3]);
       side = rest.includes("to") ? "keys" : "queries";
       begin();
       const tokensAsked = rest.find(part => /^\d+(\+\d+)*$/.test(part))?.split("+").map(Number) ?? [];
@@ -295,9 +328,10 @@
       return true;
     }
 
-    function hover(button) {
-      const where = button.closest(".viewer-text").dataset.side, each = +button.dataset.at;
-      if (held.size || (each === at && where === shown(side))) return;
+    function hover(where, each) {
+      if (!pointed && (held.size || (each === at && where === shown(side)))) return;
+      pointed = null;
+      if (held.size) return soon();
       if (crossing()) side = where;
       at = each;
       untouched = false;
@@ -305,8 +339,8 @@
       soon();
     }
 
-    function hold(button) {
-      const where = button.closest(".viewer-text").dataset.side, each = +button.dataset.at;
+    function hold(where, each) {
+      pointed = null;
       if (crossing() && where !== side) { held.clear(); side = where; }
       if (!held.delete(each)) held.add(each);
       at = each;
@@ -314,16 +348,28 @@
       soon();
     }
 
-    const tokenOf = event => event.target.closest?.(".token");
-    texts.addEventListener("pointerover", event => { const button = tokenOf(event); if (button) hover(button); });
-    texts.addEventListener("focusin", event => { const button = tokenOf(event); if (button) hover(button); });
-    texts.addEventListener("click", event => { const button = tokenOf(event); if (button) hold(button); });
-    texts.addEventListener("keydown", event => {
-      const button = tokenOf(event), buttons = button && panels[button.closest(".viewer-text").dataset.side];
-      if (!buttons || event.ctrlKey || event.metaKey || event.altKey) return;
-      const each = +button.dataset.at;
-      const to = { ArrowLeft: each - 1, ArrowRight: each + 1, Home: 0, End: buttons.length - 1 }[event.key];
-      if (buttons[to] === undefined) return;
+    function point(event) {
+      const area = square.getBoundingClientRect();
+      const index = (part, which) => Math.max(0, Math.min(Math.floor(part * tokens(which).length), tokens(which).length - 1));
+      const queries = index((event.clientY - area.top) / area.height, "queries");
+      const keys = index((event.clientX - area.left) / area.width, "keys");
+      pointed = now().causal && keys > queries || !isKept(layer, head) ? null : { queries, keys };
+      untouched = false;
+      if (pointed && !held.size) at = pointed[side];
+      soon();
+    }
+
+    for (const kind of ["pointermove", "pointerdown"]) square?.addEventListener(kind, point); // a finger's stays
+    square?.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") { pointed = null; soon(); } });
+    const on = (kind, act) => texts.addEventListener(kind, event => {
+      const button = event.target.closest?.(".token");
+      if (button) act(button.closest(".viewer-text").dataset.side, +button.dataset.at, event);
+    });
+    for (const kind of ["pointerover", "focusin"]) on(kind, hover);
+    on("click", hold);
+    on("keydown", (where, each, event) => {
+      const buttons = panels[where], to = { ArrowLeft: each - 1, ArrowRight: each + 1, Home: 0, End: buttons.length - 1 }[event.key];
+      if (!buttons[to] || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       buttons[each].tabIndex = -1;
       buttons[to].tabIndex = 0;
@@ -341,9 +387,12 @@
       to.focus();
     });
     turn.addEventListener("click", flip);
+    const predict = () => next.setAttribute("aria-pressed", root.classList.toggle("predicting"));
+    next.addEventListener("click", () => { predict(); write(); soon(); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawn = null; soon(); });
     root.addEventListener("keydown", event => {
       if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|INPUT)$/.test(event.target.tagName)) return;
-      if (event.key === "Escape") { held.clear(); link(); soon(); }
+      if (event.key === "Escape") { held.clear(); pointed = null; link(); soon(); }
       const step = { j: 1, k: -1 }[event.key], count = now().layers * now().heads;
       if (event.key === "t") flip();
       if (step) {
@@ -354,9 +403,8 @@
       }
     });
     document.addEventListener("interp:head", event => {
-      const { stack, attention, layer: l, head: h } = event.detail;
-      const which = kindsNow().findIndex(each => each.attention === attention && (stack === null || each.stack === stack));
-      if (which >= 0) turnTo(which, l, h);
+      const which = kindOf(event.detail);
+      if (which >= 0) turnTo(which, event.detail.layer, event.detail.head);
     });
     if (data.passages.length > 1) {
       const pick = make("select", { className: "viewer-pick" });
@@ -373,14 +421,8 @@
     if (data.linked) addEventListener("hashchange", () => follow(location.hash.slice(1)));
 
     root.classList.add("live");
-    if (!(data.linked && follow(location.hash.slice(1)))) {
-      const first = data.first, which = kindsNow().findIndex(each => each.stack === first.stack && each.attention === first.attention);
-      kind = Math.max(0, which);
-      layer = first.layer;
-      head = first.head;
-      begin();
-      soon();
-    }
+    if (data.heads && tokens("queries").length <= 48) predict(); // a longer text would be buried
+    if (!(data.linked && follow(location.hash.slice(1)))) turnTo(Math.max(0, kindOf(data.first)), data.first.layer, data.first.head);
   }
 
   for (const root of document.querySelectorAll("section.viewer")) view(root);

@@ -48,7 +48,7 @@ def policy(styles: Iterable[str], scripts: Iterable[str]) -> str:
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
 _THEME = _ROOM.parent / "report" / "templates" / "style.css"  # of every page
-_FRAME = 480, 30, 32, 14, 900  # pixels of a frame: to begin with, a layer, a line of so many tokens; and at most
+_FRAME = 720  # pixels that a notebook's frame is high
 _TOKENS = 40  # of each side that are drawn
 _FAINTEST = 0.05  # of a head's attention that is drawn
 _LETTERS = 18  # of a token beside the lines
@@ -65,14 +65,9 @@ def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = 
 
 def frame(viewer: Viewer) -> str:
     """A frame for a notebook in which scripts run that can reach nothing around it."""
-    inside = page(viewer, TITLE, heading=False)
-    base, layer, line, tokens, highest = _FRAME
-    attentions = viewer.passages[0].attentions
-    lines = max(len(each.queries) for each in attentions) // tokens + 1
-    height = min(highest, base + layer * max(each.heads.n_layers for each in attentions) + line * lines)
     return (
-        f'<iframe sandbox="allow-scripts" srcdoc="{escape(inside)}" title="{TITLE}" '
-        f'width="100%" height="{height}" frameborder="0"></iframe>'
+        f'<iframe sandbox="allow-scripts" srcdoc="{escape(page(viewer, heading=False))}" title="{TITLE}" '
+        f'width="100%" height="{_FRAME}" frameborder="0"></iframe>'
     )
 
 

@@ -10,7 +10,8 @@ from jaxtyping import UInt8
 from analyses.measures.head_tables import Heads
 from analyses.page.sections import Section
 from analyses.report.scaffold import render
-from analyses.viewer import Attention, Called, Passage, Viewer, frame, write
+from analyses.viewer import Attention, Called, Passage, Viewer, write
+from analyses.viewer.viewer_page import frame
 
 HOSTILE = ["<script>document.title='taken'</script>", "\"'><img src=x onerror=alert(1)>", "שלום", "👩‍👧", "w" * 10_000]
 WORDS = ["<s>", " Amy", " saw", " the", " dog", " and", " it", " ran", "."]
@@ -91,6 +92,116 @@ def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(view):
     assert (filled, outlined) == ("rgb(217, 235, 246)", "rgba(0, 0, 0, 0)")  # the wash of position; an edge alone
 
 
+PIXELS = """each => { const { width, height } = each, context = each.getContext("2d");
+  return [width, height, [...context.getImageData(0, 0, width, height).data]]; }"""
+
+
+def drawn(shown, canvas: str) -> np.ndarray:
+    """Red, green, blue and opacity of a picture's pixels, once they are there."""
+    says(shown, "L")
+    width, height, values = shown.page.eval_on_selector(canvas, PIXELS)
+    return np.array(values).reshape(height, width, 4)
+
+
+def test_every_head_is_a_small_picture_and_the_chosen_one_a_large_one_in_its_colour(browse, view, file):
+    shown, weights = browse(file), shares(len(WORDS))
+    for place, ink in (((1, 2), [0, 103, 163]), ((0, 1), [0, 84, 58]), ((0, 0), [123, 132, 144])):
+        pixels = drawn(shown, f'[data-place="{place[0]}.{place[1]}"] canvas')
+        np.testing.assert_array_equal(pixels[..., 3], weights[place])
+        assert np.abs(pixels[weights[place] == 255][:, :3] - ink).max(initial=0) <= 1
+    np.testing.assert_array_equal(drawn(shown, ".viewer-square canvas")[..., 3], weights[BEFORE])
+    shown.page.click('[data-place="0.1"]')
+    says(shown, "L0.H1")
+    np.testing.assert_array_equal(drawn(shown, ".viewer-square canvas")[..., 3], weights[HALVES])
+    shown.page.emulate_media(color_scheme="dark")
+    shown.page.wait_for_timeout(100)
+    assert drawn(shown, ".viewer-square canvas")[1, 0].tolist() == [143, 240, 204, 255]  # the ink of dark pages
+    long = view(one_stack([f" word{each}" for each in range(60)]), budget=550)
+    for canvas in ('[data-place="1.2"] canvas', '[data-place="0.0"] canvas'):
+        assert drawn(long, canvas).shape == (24, 24, 4)
+    assert long.page.locator(".viewer-columns span").count() == 0  # no room
+    long.page.click('[data-place="0.0"]')  # there is no room for its pattern: small it is shown all the same
+    assert "was left out" in long.page.inner_text(".viewer-says")
+    assert drawn(long, ".viewer-square canvas").shape == (24, 24, 4)
+
+
+def point(shown, query: int, key: int, n_queries: int = len(WORDS), n_keys: int = len(WORDS)) -> None:
+    """Moves the mouse into a cell of the matrix."""
+    area = shown.page.locator(".viewer-square").bounding_box()
+    x, y = ((key + 0.5) / n_keys, (query + 0.5) / n_queries)
+    shown.page.mouse.move(area["x"] + x * area["width"], area["y"] + y * area["height"])
+
+
+def picked(shown) -> list[str]:
+    return shown.page.eval_on_selector_all(".token.picked", "all => all.map(each => each.textContent)")
+
+
+def outline(shown) -> str:
+    return shown.page.get_attribute(".viewer-square path", "d")
+
+
+def test_a_cell_of_the_matrix_says_its_share_and_marks_both_tokens_and_a_token_its_row(browse, file):
+    shown = browse(file, hash="#L0.H1")
+    says(shown, "L0.H1")
+    shown.page.hover(".token >> text=dog")
+    says(shown, "“dog” looks")
+    assert outline(shown) == "M0 4h9v1H0z"
+    point(shown, 6, 5)
+    says(shown, "L0.H1 (object to verb): “it” gives 60% to “and”.")
+    assert picked(shown) == ["and", "it"]
+    assert outline(shown) == "M0 6h9v1H0zM5 6h1v1h-1z"
+    point(shown, 6, 1)
+    says(shown, "“it” gives less than 1% to “Amy”.")
+    point(shown, 0, 0)
+    says(shown, "“<s>” gives 100% to itself.")
+    point(shown, 2, 7)  # what it does not see
+    says(shown, "“<s>” looks at itself (100%)")
+    point(shown, 6, 5)
+    says(shown, "gives")
+    shown.page.mouse.move(0, 0)
+    says(shown, "“it” looks at “and” (60%) and “<s>” (40%)")
+    shown.page.click(".viewer-turn")
+    says(shown, "“it” is looked at by “ran” (60%)")
+    assert outline(shown) == "M6 0v9h1V0z"
+
+
+def test_on_a_phone_a_tap_on_the_matrix_stays_until_another(browse, file):
+    shown = browse(file, width=390)
+    says(shown, "L1.H2")
+    texts, matrix = (shown.page.locator(each).bounding_box() for each in (".viewer-texts", ".viewer-matrix"))
+    assert matrix["y"] >= texts["y"] + texts["height"]
+    area = shown.page.locator(".viewer-square").bounding_box()
+    tap = {"clientX": area["x"] + 2.5 / 9 * area["width"], "clientY": area["y"] + 3.5 / 9 * area["height"]}
+    for kind in ("pointerdown", "pointerleave"):
+        shown.page.dispatch_event(".viewer-square", kind, {**tap, "pointerType": "touch"})
+    says(shown, "“the” gives 100% to “saw”.")
+    shown.page.click(".token >> text=Amy")
+    says(shown, "“Amy” looks at “<s>” (100%)")
+
+
+def test_the_most_probable_next_tokens_stand_under_each(view):
+    following = [[(" Amy", 41), (" Tim", 8), (" the", 0)]] * len(WORDS)
+    passage = replace(one_stack(), following=following)
+    shown = view(passage)
+    says(shown, "L")
+    assert shown.page.locator(".next").count() == len(WORDS)
+    assert shown.page.inner_text(".word >> nth=0").split("\n") == ["<s>", "41% Amy", "8% Tim", "<1% the"]
+    bold = shown.page.eval_on_selector_all(".comes", "all => all.map(each => each.textContent)")
+    assert bold == ["41% Amy", "<1% the"]  # what comes after "<s>" and after "saw"
+    shown.page.click(".viewer-next")
+    assert shown.page.locator(".next").count() == 0
+    assert shown.page.get_attribute(".viewer-next", "aria-pressed") == "false"
+    shown.page.hover(".token >> text=dog")
+    says(shown, "“dog” looks at “the” (100%)")
+    long = view(replace(one_stack([" word"] * 60), following=following[:1] * 60))
+    says(long, "L")
+    assert long.page.locator(".next").count() == 0  # a long text is read first
+    silent = view(one_stack())
+    says(silent, "L")
+    assert not silent.page.is_visible(".viewer-next")
+    assert "No next words: the run has no logits." in silent.page.inner_text(".viewer-legend")
+
+
 def test_what_is_held_stays_and_several_are_summed(browse, file):
     shown = browse(file, hash="#L0.H1")
     shown.page.click(".token >> text=dog")
@@ -151,6 +262,11 @@ def test_source_and_target_stand_side_by_side(view):
     assert left["x"] + left["width"] < right["x"]
     shown.page.hover(".token >> text=dog")
     says(shown, "“dog” is looked at by “<s>” (100%), “le” (100%) and “chien” (100%)")
+    assert drawn(shown, ".viewer-square canvas")[..., 3].tolist() == [[0, 255]] * 3
+    point(shown, 2, 1, 3, 2)
+    says(shown, "“chien” gives 100% to “dog”.")
+    assert picked(shown) == ["chien", "dog"]
+    assert shown.page.locator(".viewer-rows span").all_inner_texts() == ["<s>", "le", "chien"]
     shown.page.click("text=encoder")
     says(shown, "Encoder L0.H0: “the” looks at itself")
     assert shown.page.evaluate("location.hash") == "#encoder.L0.H0"
@@ -183,6 +299,7 @@ def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
     (tmp_path / "report.html").write_text(page, "utf-8")
     shown = browse(tmp_path / "report.html")
     says(shown, "L1.H2")
+    assert shown.page.locator("canvas, .viewer-matrix").count() == 0
     detail = "{stack: null, attention: 'self', layer: 0, head: 1}"
     shown.page.evaluate(f"document.dispatchEvent(new CustomEvent('interp:head', {{detail: {detail}}}))")
     says(shown, "L0.H1 (object to verb)")
@@ -201,7 +318,8 @@ def test_hostile_words_are_words_and_nothing_overflows_or_bars(browse, tmp_path,
     words = [*HOSTILE, *WORDS]
     called = {**CALLED, ("decoder", "self", 0, 0): Called(HOSTILE[0], "position")}
     first = ("decoder", "self", 0, 0)
-    write(Viewer((one_stack(words),), called, first=first), tmp_path / "v.html", HOSTILE[1], HOSTILE[4])
+    passage = replace(one_stack(words), following=[[(word, 50) for word in HOSTILE[:3]]] * len(words))
+    write(Viewer((passage,), called, first=first), tmp_path / "v.html", HOSTILE[1], HOSTILE[4])
     shown = browse(tmp_path / "v.html", width=width, dark=dark)
     shown.page.hover(".token >> nth=4")
     tokens = shown.page.eval_on_selector_all(".token", "all => all.map(each => each.textContent)")
@@ -220,8 +338,9 @@ def test_in_a_frame_of_a_notebook_it_runs_and_without_scripts_a_picture_stands_t
     inside.locator(".token", has_text="dog").hover()
     inside.locator(".viewer-says", has_text="“dog” looks at “the” (100%)").wait_for()
     static = view(scripts=False).page
-    assert static.is_visible("svg")
+    assert static.is_visible("noscript svg")
     assert not static.is_visible(".viewer-turn")
+    assert not static.is_visible(".viewer-matrix")
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from analyses.headlines.head_cards import overview
 from analyses.measures.head_tables import Heads
 from analyses.viewer import Attention, Called, Passage, Viewer
 from analyses.viewer.passages import choose_passages, read_texts
+from analyses.viewer.pictures import averaged
+from analyses.viewer.viewer_page import frame
 from interp import AnnotatedText, InputError, Mention, logit_difference, run, sweep
 from tests.analyses.headlines.hand_made_tables import hand_made
 
@@ -52,6 +54,10 @@ def shares(attention: dict, layer: int, head: int) -> np.ndarray:
     return square
 
 
+def small(packed: str, shape: tuple[int, ...]) -> np.ndarray:
+    return np.frombuffer(zlib.decompress(base64.b64decode(packed)), np.uint8).reshape(shape)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_a_page_holds_every_pattern_to_half_a_255th_and_nothing_below_one_percent(name):
     ids = tiny.token_ids(1, 7)
@@ -61,6 +67,27 @@ def test_a_page_holds_every_pattern_to_half_a_255th_and_nothing_below_one_percen
     for layer, head in np.ndindex(2, 3):
         exact = out[f"{attention['stack']}.{layer}.attn.pattern"][0, head].numpy()
         np.testing.assert_allclose(shares(attention, layer, head), np.where(exact < 0.01, 0, exact), atol=HALF)
+        picture = small(attention["pictures"], (2, 3, 7, 7))[layer, head]
+        np.testing.assert_array_equal(picture, np.rint(255 * shares(attention, layer, head)))
+
+
+def test_next_tokens_are_those_of_the_pass_that_read_the_patterns():
+    model = worded()
+    read = viewer.read(model, "Tim saw the dog")
+    (logits,) = run(model, "Tim saw the dog").logits
+    best = logits.softmax(-1).topk(3)
+    for row, probabilities, ids in zip(read.following, best.values, best.indices.tolist(), strict=True):
+        assert [token for token, _ in row] == [model.tokenizer.label(id) for id in ids]
+        assert [percent for _, percent in row] == [round(100 * float(each)) for each in probabilities]
+    assert data_of(viewer.page(Viewer((read,), {}), "?"))["passages"][0]["following"][0][0] == [*read.following[0][0]]
+    padded = run(model, ["Tim saw the dog", "He saw"], capture="*.pattern")
+    assert viewer.passage(padded, 1).following == viewer.read(model, "He saw").following
+    stopped = run(model, "Tim saw", until="*.pattern")
+    masked = run(tiny.model("bert"), tiny.token_ids(1, 7), capture="*.pattern")
+    for silent, why in ((stopped, "the run has no logits"), (masked, "this model reads both ways")):
+        shown = Viewer((viewer.passage(silent),), {})
+        assert not shown.passages[0].following
+        assert f"No next words: {why}." in " ".join(Page(viewer.page(shown, "?")).text.split())
 
 
 def test_of_an_encoder_decoder_source_and_target_stand_side_by_side():
@@ -70,6 +97,9 @@ def test_of_an_encoder_decoder_source_and_target_stand_side_by_side():
     kinds = [("encoder", "self", False), ("decoder", "self", True), ("decoder", "cross", False)]
     assert [(each["stack"], each["attention"], each["causal"]) for each in found] == kinds
     assert (found[2]["queries"], found[2]["keys"]) == (["2", "4", "3"], ["5", "6", "7", "8", "9"])
+    best = out.logits[0].softmax(-1).topk(3).indices.tolist()
+    following = viewer.passage(out).following
+    assert [[token for token, _ in row] for row in following] == [[str(id) for id in ids] for ids in best]
     exact = out["decoder.1.cross_attn.pattern"][0, 3].numpy()
     np.testing.assert_allclose(shares(found[2], 1, 3), np.where(exact < 0.01, 0, exact), atol=HALF)
     assert viewer.address(model, ("decoder", "cross", 1, 3)) == "cross.L1.H3"
@@ -115,9 +145,16 @@ def test_what_a_page_has_no_room_for_is_left_out_last_first_and_said():
     page = viewer.page(seen, "?")
     (found,) = data_of(page)["passages"][0]["attentions"]
     assert {*found["kept"]} == {"1.1", "0.2"}
+    assert found["pictures"] == ""  # patterns need at least a third
     assert "4 of 6 patterns were left out" in " ".join(page.split())
     whole = viewer.page(Viewer(seen.passages, called), "?")
     assert "left out" not in Page(whole).text.split("{")[0]
+    (found,) = data_of(whole)["passages"][0]["attentions"]
+    pictures = small(found["pictures"], (2, 3, 24, 24))
+    np.testing.assert_allclose(pictures, averaged(random).clip(max=255), atol=0.5)
+    (bare,) = Viewer(seen.passages, called, heads=False).data["passages"][0]["attentions"]
+    assert bare["pictures"] == ""  # the page has them elsewhere
+    assert len(bare["kept"]) == 6
 
 
 def test_texts_show_as_text_whatever_they_hold(tmp_path):
@@ -127,7 +164,7 @@ def test_texts_show_as_text_whatever_they_hold(tmp_path):
     assert len(read.attentions[0].queries) == len(words)
     for page in (
         viewer.page(Viewer((read,), {("decoder", "self", 0, 0): Called(HOSTILE[0])}), HOSTILE[0], HOSTILE[0]),
-        viewer.frame(Viewer((read,), {})),
+        frame(Viewer((read,), {})),
     ):
         tags = [tag for tag, _ in Page(page).tags]
         assert tags.count("script") == (0 if page.startswith("<iframe") else 2)
