@@ -65,7 +65,9 @@ def test_probabilities_are_those_of_plain_runs(model, pairs, flips):
     for names, heads in (("L3.H4", HEADS[:1]), ("L3.H4+L2.H6", HEADS)):
         rows = flips.answers.loc[flips.answers["heads"] == names]
         expected = plain(model, pairs, heads)[rows["pair"].tolist()]
-        torch.testing.assert_close(torch.from_numpy(rows[["right", "wrong"]].to_numpy().copy()), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            torch.from_numpy(rows[["right", "wrong"]].to_numpy().copy()), expected, atol=1e-5, rtol=0
+        )
 
 
 def test_every_two_of_the_first_heads_are_measured_and_the_first_few_together(flips):

@@ -54,7 +54,14 @@ FLIPS = {"flips": 6, "flips_low": 2.0, "flips_high": 11.0}
 RULE = at(1, 1) | {
     **{"behaviour": "part-of-speech", "measure": "relation:obj:dependent->head", "value": 0.7, "n": 100},
     **{"rival": "last VERB", "rival_value": 0.6, "target_share": 0.55, "verdict": "beats"},
-    **{"margin_low": 0.05, "margin_high": 0.15, "rule": "no rule", "predicts": 0.5, "asked": 1.0, "choosing_margin": 0.1},
+    **{
+        "margin_low": 0.05,
+        "margin_high": 0.15,
+        "rule": "no rule",
+        "predicts": 0.5,
+        "asked": 1.0,
+        "choosing_margin": 0.1,
+    },
 }
 
 

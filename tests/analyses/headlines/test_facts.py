@@ -15,7 +15,7 @@ from analyses import view
 from analyses.behaviours import OURS
 from analyses.headlines.facts import called_by, facts, ranked, strongest
 from analyses.headlines.head_cards import overview
-from analyses.headlines.sentences import Sentence, headline, sentences, verdicts
+from analyses.headlines.sentences import Sentence, sentences, verdicts
 from analyses.page.sections import Page
 from analyses.report.scaffold import write
 from analyses.wording.head_names import Place

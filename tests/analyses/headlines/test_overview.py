@@ -15,7 +15,7 @@ from analyses.wording.head_names import Place, head_name
 from interp import AnnotatedText
 from models import planted
 from models.planted import Planted
-from tests.analyses.headlines.hand_made_tables import effect_row, hand_made, heads_row
+from tests.analyses.headlines.hand_made_tables import hand_made, heads_row
 from tests.pages import Page, page_of
 
 
@@ -66,7 +66,7 @@ def test_atlas_and_cards_say_what_the_tables_have(page):
         "tables/effects: stack decoder, attention self, layer 0, head 1, behaviour part-of-speech, task agreement, ",
         "How far it looks on the whole text",
         "On the whole text; induction on random tokens that come twice.",
-        "Give L0.H1 what it computed for a subject of the other number and 6 of 40 answers flip; the model is right in 65%.",
+        "Give L0.H1 what it computed for a subject of the other number and 6 of 40 answers flip; the model is right in 65",
         "Its strongest attention is on a word that differs in 30 of 40 prompts.",
         "L0.H1 given what it computed for The <b>dogs</b>",
         "95% interval of how many flip: 2 to 11.",
