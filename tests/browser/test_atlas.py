@@ -1,102 +1,60 @@
-"""The atlas of heads in a browser: words where there is room, and everything at the focus and under a finger."""
+"""The atlas of heads in a browser: small pictures with a word, the card beside them, and answers that flip."""
 
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from analyses.headlines.head_cards import Atlas, Bar, Card, Cell, Overview
+from analyses.behaviours import OURS
+from analyses.headlines.head_cards import Atlas, Card, Cell, Overview, overview
 from analyses.page.sections import Section, Table
 from analyses.report.scaffold import render
+from analyses.viewer.pictures import picture
+from tests.analyses.headlines.hand_made_tables import hand_made
 
-FACTS: list[tuple[str, Literal["needed", "looks", "quiet"], str, str]] = [
-    ("position", "needed", "token before", "was/\u200bwere"),
-    ("part-of-speech", "looks", "last verb or auxil\u00adiary", "noun to adjec\u00adtive"),
-    ("coreference", "needed", "he/\u200bshe", "his/\u200bher"),
-    ("position", "looks", "nearby", ""),
-    ("", "quiet", "", ""),
+WORDS: list[tuple[str, Literal["needed", "looks", "quiet"], str]] = [
+    ("position", "needed", "token before"),
+    ("part-of-speech", "looks", "last verb or auxil\u00adiary"),
+    ("coreference", "needed", "he/\u200bshe"),
+    ("", "quiet", ""),
 ]
 EVERYTHING = Table(["measure", "value"], [["relation:nmod:poss:head→dependent:transposed", "0.039"]], "lr")
 
 
-def plain(text: str) -> str:
-    return text.replace("\u00ad", "").replace("\u200b", "")
+def written(path: Path, title: str, first: Overview) -> Path:
+    path.write_text(render(title, [first], [Section("In short", ["x"])], {}), "utf-8")
+    return path
 
 
 @pytest.fixture
 def page_of(tmp_path):
-    """A page with an atlas of so many layers and heads, in which the facts come round, and the card of one head."""
+    """A page with an atlas of so many layers and heads, in which words come round, and the card of one head."""
 
-    def make(n_layers: int, n_heads: int):
-        layers = []
+    def make(n_layers: int, n_heads: int) -> Path:
+        layers, small = [], picture(np.tril(np.ones((20, 20))) / 20)
         for layer in reversed(range(n_layers)):
-            row = []
-            for head in range(n_heads):
-                name = f"L{layer}.H{head}"
-                behaviour, stands, first, second = FACTS[(layer + head) % len(FACTS)]
-                row.append(Cell(name, name, stands, behaviour, first, second))
-            layers.append(row)
+            names = [f"L{layer}.H{head}" for head in range(n_heads)]
+            of_layer = [WORDS[(layer + head) % len(WORDS)] for head in range(n_heads)]
+            cells = zip(names, of_layer, strict=True)
+            layers.append([Cell(name, name, state, behaviour, word, small) for name, (behaviour, state, word) in cells])
         atlas = Atlas("Heads", layers, max(n_layers, n_heads) > 12)
-        out = tmp_path / f"{n_layers}x{n_heads}.html"
-        bar = Bar("60% removed (56% to 63%)", "60% removed", 0.6, 0.56, 0.63, [("0", 0.0)])
-        known = {"words": "carries the choice of he or she", "short": "he/she", "behaviour": "coreference"}
-        known |= {"note": "", "bars": [bar]}
-        card = Card("L0.H0", "L0.H0", [("Needed", [known])], [], [], None, [], None, EVERYTHING, "")
-        out.write_text(render("?", [Overview([], [atlas], [card])], [Section("In short", ["x"])], {}), "utf-8")
-        return out
+        card = Card("L0.H0", "L0.H0", [], [], [], [], [], None, EVERYTHING, "")
+        return written(tmp_path / f"{n_layers}x{n_heads}.html", "?", Overview("Says.", [], [atlas], [card]))
 
     return make
 
 
-def facts(shown, name: str) -> tuple[str, str]:
-    """What stands in a cell, whole, as far as it is seen."""
-    found = shown.page.evaluate(Path(__file__).with_name("facts_seen.js").read_text(), name)
-    first, second = map(plain, found)
-    return first, second
-
-
-@pytest.mark.parametrize(("n_layers", "n_heads"), [(4, 8), (12, 12)])
-def test_up_to_twelve_by_twelve_a_cell_says_its_first_fact(browse, page_of, n_layers, n_heads):
+@pytest.mark.parametrize(("n_layers", "n_heads"), [(3, 2), (4, 8), (12, 12)])
+def test_up_to_twelve_by_twelve_a_picture_has_its_word_and_all_fit_the_first_screen(browse, page_of, n_layers, n_heads):
     shown = browse(page_of(n_layers, n_heads))
+    cell = shown.page.locator('[data-head="L0.H0"]')
     assert (shown.overflow(), shown.small()) == (0, [])
-    assert facts(shown, "L0.H0")[0] == "token before"
-    assert n_heads > 8 or facts(shown, "L0.H0")[1] == "was/were"  # the second where it fits whole
-    assert facts(shown, "L0.H2") == ("he/she", "his/her")  # one line each
-    assert facts(shown, "L0.H3") == ("nearby", "")
-    bottom = shown.page.locator(".atlas tfoot").bounding_box()
-    assert bottom["y"] + bottom["height"] < 800
-
-
-@pytest.mark.parametrize(("n_layers", "n_heads"), [(1, 3), (13, 16)])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_both_facts_are_seen_whole_at_the_focus(browse, page_of, n_layers, n_heads, width):
-    shown = browse(page_of(n_layers, n_heads), width=width)
-    page = shown.page
-    names = [f"L{layer}.H{head}" for layer in {0, n_layers - 1} for head in {0, 1, n_heads // 2, n_heads - 1}]
-    for name in names:
-        layer, head = map(int, name[1:].split(".H"))
-        _, _, first, second = FACTS[(layer + head) % len(FACTS)]
-        page.locator(f'[data-head="{name}"]').focus()
-        assert facts(shown, name) == (plain(first), plain(second))
-        if first:
-            box = page.locator(f'[data-head="{name}"] .words').bounding_box()
-            region = page.locator(".wide").first.bounding_box()
-            assert region["x"] - 1 <= box["x"]
-            assert box["x"] + box["width"] <= region["x"] + region["width"] + 1
-            assert region["y"] - 1 <= box["y"]
-            assert box["y"] + box["height"] <= region["y"] + region["height"] + 1
-    assert shown.overflow() <= 0
-
-
-@pytest.mark.parametrize(("n_layers", "n_heads", "width"), [(4, 8, 390), (12, 12, 390), (13, 16, 1280)])
-def test_without_room_a_cell_has_a_glyph_and_a_touch_shows_its_words(browse, page_of, n_layers, n_heads, width):
-    shown = browse(page_of(n_layers, n_heads), width=width)
-    cell = shown.page.locator('[data-head="L0.H1"]')
-    assert facts(shown, "L0.H1") == ("", "")
-    assert cell.locator(".glyph").is_visible()
-    cell.evaluate("each => each.click()")  # a touch: not every browser gives a link the focus
-    assert facts(shown, "L0.H1") == ("last verb or auxiliary", "noun to adjective")
-    assert shown.small() == []
+    assert cell.locator("b").inner_text() == "token before"
+    picture, words = (cell.locator(each).bounding_box() for each in ("svg", "b"))
+    assert picture["y"] + picture["height"] <= words["y"] + 1
+    assert n_layers > 4 or shown.page.locator(".atlas tfoot").bounding_box()["y"] < 800
 
 
 @pytest.mark.parametrize(("width", "beside"), [(1280, True), (390, False)])
@@ -105,3 +63,75 @@ def test_the_card_stands_beside_a_wide_atlas_and_below_it_on_a_narrow_page(brows
     atlas, card = (page.locator(each).bounding_box() for each in (".atlas", ".card"))
     assert (card["x"] > atlas["x"] + atlas["width"]) == beside
     assert (card["y"] > atlas["y"] + atlas["height"]) != beside
+
+
+@pytest.fixture
+def first_screen(tmp_path) -> Path:
+    tables = hand_made()
+    more = tables["answers"].assign(heads="L1.H1", right=0.6, wrong=0.3)
+    tables["answers"] = pd.concat([tables["answers"], more], ignore_index=True)
+    alone = tables["flips"].iloc[:1].assign(heads="L1.H1", flips=0, flips_low=0.0, flips_high=3.0)
+    tables["flips"] = pd.concat([tables["flips"].iloc[:1], alone, tables["flips"].iloc[1:]], ignore_index=True)
+    return written(tmp_path / "first.html", *overview(tables, OURS))
+
+
+def test_from_a_claim_it_is_no_click_to_its_sentence_its_intervention_and_what_it_had_to_beat(browse, first_screen):
+    """Of five facts: the atlas leads to a head's first, one press to each other; each shows all that it has."""
+    page = browse(first_screen).page
+    for head in ("L0.H1", "L1.H0", "L1.H1"):
+        page.locator(f'[data-head="{head}"]').click()
+        card = page.locator(f'.card[id="{head}"]')
+        facts = [each.get_attribute("data-fact") for each in card.locator("[data-fact]").all()]
+        for name in facts or [None]:
+            if name:
+                card.locator(f'[data-fact="{name}"]').click()
+                assert page.evaluate("location.hash") == f"#{name}"
+            fact = card.locator(".fact.shown")
+            assert fact.count() == 1
+            assert name is None or fact.get_attribute("id") == name
+            assert fact.locator("h3").count() >= 2
+    page.locator('[data-head="L0.H1"]').click()
+    fact = page.locator(".fact.shown:visible")
+    assert fact.locator(".look mark").inner_text() == "<b>one</b>"
+    assert [each.inner_text().split() for each in fact.locator(".bars dd:not([aria-hidden])").all()] == [
+        ["was", "80%", "were", "10%"],
+        ["was", "20%", "were", "70%"],
+    ]
+    assert fact.locator("svg.axis").is_visible()
+
+
+def test_an_address_leads_to_a_fact(browse, first_screen):
+    page = browse(first_screen).page
+    page.goto(f"{page.url.split('#')[0]}#L1.H1/tag-noun-verb")
+    page.reload()
+    assert page.locator(".fact.shown:visible").get_attribute("id") == "L1.H1/tag-noun-verb"
+    assert page.locator('[data-head="L1.H1"]').get_attribute("aria-current") == "true"
+
+
+def test_heads_are_pressed_and_answers_flip_as_they_were_measured(browse, first_screen):
+    shown = browse(first_screen)
+    page = shown.page
+    page.locator(".flip > summary").click()
+    assert page.locator(".flip-count").inner_text() == "L0.H1 changed: 6 of 1 answers flip (95%: 2 to 11)."
+    assert page.locator(".flip-pairs").inner_text().split("\n")[:2] == ["The <b>dog</b> …", "was 20% · were 70%"]
+    assert page.locator(".flip-pairs .flipped").count() == 1
+    page.locator('[data-flip="L0.H1"]').click()
+    assert page.locator(".flip-count").inner_text() == "Nothing changed: 1 prompts as they are."
+    assert page.locator(".flip-pairs").inner_text().split("\n")[1] == "was 80% · were 10%"
+    page.locator('.atlas [data-head="L1.H1"]').click()  # on the atlas too
+    assert page.locator('[data-flip="L1.H1"]').get_attribute("aria-pressed") == "true"
+    assert "was 60% · were 30%" in page.locator(".flip-pairs").inner_text()
+    assert shown.errors == []
+    assert shown.barriers() == []
+
+
+def test_on_a_phone_a_tap_opens_a_sheet_and_covers_no_neighbour(browse, first_screen):
+    shown = browse(first_screen, width=390)
+    page = shown.page
+    assert page.locator(".sheet-close").is_hidden()
+    page.locator('[data-head="L1.H0"]').click()
+    sheet = page.locator(".cards").bounding_box()
+    assert sheet["y"] + sheet["height"] == pytest.approx(page.viewport_size["height"], abs=1)
+    page.locator(".sheet-close").click()
+    assert page.locator(".sheet-close").is_hidden()
+    assert shown.overflow() <= 0

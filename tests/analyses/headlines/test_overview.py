@@ -54,8 +54,8 @@ def test_the_atlas_has_layer_0_at_the_bottom_and_fills_what_is_needed(page):
 
 def test_atlas_and_cards_say_what_the_tables_have(page):
     said = [
-        "L1.H0: induc\u00adtion; needed",
-        "L1.H1: object to its verb; attention alone",
+        "L1.H0: ●induc\u00adtion; needed",
+        "L1.H1: □object to its verb; attention alone",
         "L0.H0: ·nothing found",
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 60%.",
         "false discovery rate 0.001 of attention, 0.400 of effect",
@@ -66,7 +66,7 @@ def test_atlas_and_cards_say_what_the_tables_have(page):
         "tables/effects: stack decoder, attention self, layer 0, head 1, behaviour part-of-speech, task agreement, ",
         "How far it looks on the whole text",
         "On the whole text; induction on random tokens that come twice.",
-        "Give L0.H1 what it computed for a subject of the other number and 6 of 40 answers flip; the model is right in 65",
+        "Give L0.H1 what it computed for a subject of the other number and 6 of 40 answers flip; the model",
         "Its strongest attention is on a word that differs in 30 of 40 prompts.",
         "L0.H1 given what it computed for The <b>dogs</b>",
         "95% interval of how many flip: 2 to 11.",
@@ -115,7 +115,7 @@ def test_a_cell_may_break_long_words_and_pairs_and_an_effect_alone_is_not_told_a
     tables["labels"]["label"] = tables["labels"]["label"].replace(renamed)
     tables["labels"].loc[0, "evidence"] = "effect"
     page = shown(tables)
-    assert "L1.H1: last noun, name or pronoun; attention alone" in page.text
+    assert "L1.H1: □last noun, name or pronoun; attention alone" in page.text
     assert "was/\u200bwere" in page.text
     said = "(induction) the model loses 0.05 nats a token, though its attention there does not stand out."
     assert f"Without what L1.H0 looks at there {said}" in page.text
