@@ -89,8 +89,8 @@
     if (isHead(id)) {
       show(id);
       sheet?.classList.add("open");
-      const { top } = sheet.getBoundingClientRect();
-      if (top < 0 || top > innerHeight) document.querySelector(".heads").scrollIntoView();
+      const { top } = sheet?.getBoundingClientRect() ?? { top: 0 };
+      if (top < 0 || top > innerHeight) sheet.scrollIntoView();
     } else if (id) {
       const target = document.getElementById(id);
       for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
