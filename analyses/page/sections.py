@@ -160,13 +160,19 @@ class Figure:
         return self.figure.get_suptitle().replace("\n", " ")
 
 
+def drawing(name: str, figure: matplotlib.figure.Figure) -> Figure:
+    """A figure with the caption and the description that it brings (`analyses.figures.style.Drawn`)."""
+    return Figure(name, figure, getattr(figure, "caption", ""), getattr(figure, "alt", ""))
+
+
 @dataclass(frozen=True)
 class Details:
-    """Blocks that open when their title is clicked on."""
+    """Blocks that open when their title is clicked on; paper shows them where they are `printed`."""
 
     title: str
     blocks: "Sequence[Block]"
     open: bool = False
+    printed: bool = False
 
 
 @dataclass(frozen=True)
@@ -248,10 +254,6 @@ def _estimate(value: float, low: float, high: float) -> Text:
     return [number(value, sign=True), *([" ", soft(bounds)] if bounds != "–" else [])]
 
 
-def _pairs(task: Any, effect: float, flips: float, n: float) -> str:
-    return f"{task} {number(effect)}, {flips:.0f} of {n:.0f} answers change" if isinstance(task, str) else ""
-
-
 def _verdict(verdict: Any, rule: Any) -> str:
     follows = isinstance(rule, str) and rule not in {"no rule", "the relation itself"}
     return f"{verdict}{f'; follows “{measure_name(rule)}”' * follows}" if isinstance(verdict, str) else ""
@@ -262,6 +264,7 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "head": ("l", lambda layer, head, name: bold(name or head_name(int(layer), int(head)))),
     "bold": ("l", bold),
     "name": ("l", lambda name: measure_name(str(name))),
+    "long name": ("w", lambda name: measure_name(str(name))),
     "text": ("l", str),
     "wrapped": ("w", str),
     "number": ("r", number),
@@ -282,7 +285,6 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "rule": ("w", lambda name, value: measure_name(name) + (f" {number(value)}" if name != "no rule" else "")),
     "two shares": ("w", lambda head, rule, n: f"{number(head)} / {number(rule)} (n {whole(n)})"),
     "difference": ("w", lambda rule, value, n: f"{measure_name(str(rule))} {_signed(value)} (n {whole(n)})"),
-    "pairs": ("w", _pairs),
     "verdict": ("w", _verdict),
 }
 """How cells are written, each with where it stands: `l`eft, `r`ight, or `w`here it may be wrapped."""
