@@ -32,7 +32,7 @@ class Span:
     """Words that look otherwise than those around them; `to` is the id, or the page, that a link leads to."""
 
     text: str
-    kind: Literal["b", "em", "code", "soft", "link", "page", "break"]
+    kind: Literal["b", "em", "code", "soft", "link", "page"]
     to: str = ""
 
 
@@ -57,7 +57,6 @@ bold = _span("b")  # what a reader's eye should find
 emphasis = _span("em")  # a word that names what follows
 code = _span("code")  # a command, a file or a hash
 soft = _span("soft")  # what may be passed over
-BREAK = Span("", "break")  # a new line in the same paragraph
 
 
 def link(text: object, to: str) -> Span:
@@ -92,7 +91,7 @@ def plain(text: Text) -> str:
         case str():
             return text
         case Span():
-            return " " if text.kind == "break" else text.text
+            return text.text
         case Tokens():
             return "".join(token for token, _ in text.tokens)
     return "".join(map(plain, text))

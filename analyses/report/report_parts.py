@@ -114,18 +114,18 @@ def label_counts(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
 
 
 _Content = tuple[list[doc.Block], Text, Mapping[str, int], pd.DataFrame]  # blocks, the line in short, counts, rows
-_Reading = tuple[str, str, str, Callable[[], _Content]]  # titles of its section, line and counts; the rest
+_Reading = tuple[str, str, Callable[[], _Content]]  # titles of its section and of its counts; the rest
 
 
 def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, counts_title: str) -> Part:
     sections, short, counts, tables = [], [], {}, []
-    for index, (title, line, name, measure) in enumerate(readings):
+    for index, (title, name, measure) in enumerate(readings):
         try:
             blocks, text, counts[name], rows = measure()
         except InputError as error:
             blocks = [doc.caveat(f"{failed}: {error}.")]
         else:
-            short.append((doc.link(line, f"{id}-{index}"), text))
+            short.append((doc.link(title, f"{id}-{index}"), text))
             tables.append(rows)
         sections.append(doc.Section(title, blocks, f"{id}-{index}"))
     if not tables:
@@ -143,7 +143,7 @@ def explanations(model: Model, results: Sequence[Result], run: Run) -> Part:
         scope = ", ".join([short_name(result.corpus.name), *([result.kind.title] if by_kind else [])])
         figure = f"{result.kind.called}-explained-{index}" if by_kind else f"explained-{index}"
         title = f"Which simple rules explain attention on {scope}?"
-        readings.append((title, title, scope, partial(_explained, model, result, run, figure)))
+        readings.append((title, scope, partial(_explained, model, result, run, figure)))
     part = _by_text(readings, "explained", "explained", "Not fitted", "For what explains attention")
     return replace(part, definitions=[*WORDS["explained_terms"].items()] if part.tables else ())
 
@@ -186,13 +186,13 @@ def _explained_row(rows: pd.DataFrame) -> list[Text]:
 def _explained_line(table: pd.DataFrame) -> Text:
     shapley = table.loc[table["kind"] == "shapley"].pivot(index=_CELL, columns="part", values="share")
     leaders = shapley.dropna().idxmax(axis=1).value_counts()
-    counts = ", ".join(f"{group} in {number(int(leaders[group]))}" for group in GROUPS if group in leaders)
+    counts = ", ".join(f"{group} {number(int(leaders[group]))}" for group in GROUPS if group in leaders)
     unique = table.loc[(table["kind"] == "unique") & (table["part"] == GROUPS[-1])]
     beyond = unique.loc[(unique["share"] >= NOTABLE) & (unique["ci_low"] > 0)].nlargest(_RULES, "share")
     heads = [f"{head_name(row['layer'], row['head'])} ({percent(row['share'])})" for row in beyond.to_dict("records")]
-    adds = f"add at least {percent(NOTABLE)} of what is not uniform in {', '.join(heads) or 'no head'}"
-    first = f"Of {counted(len(shapley), 'head')}, what explains most is: {counts}."
-    return f"{first if counts else 'No head is explained.'} Beyond all simpler rules, relation and reference {adds}."
+    first = f"What explains most, by number of heads: {counts}." if counts else "No head is explained."
+    adds = f"in {', '.join(heads)}" if heads else "in no head"
+    return f"{first} Relation and reference add at least {percent(NOTABLE)} beyond all simpler rules {adds}."
 
 
 def scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
@@ -201,7 +201,7 @@ def scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     readings: list[_Reading] = []
     for corpus, kind in product((corpus for corpus in corpora if corpus.kind in PAPERS), kinds):
         title = f"{PAPERS[corpus.kind]['title']} as its paper scores it" + f", {kind.title}" * (len(kinds) > 1)
-        readings.append((title, title, title, partial(_scored, model, corpus, kind, run)))
+        readings.append((title, title, partial(_scored, model, corpus, kind, run)))
     return _by_text(readings, "coreference_scores", "scores", "Not scored", "For the scores of papers")
 
 

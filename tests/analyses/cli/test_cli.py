@@ -282,7 +282,7 @@ def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"refused": "prompts differ by 0.1 ± 0.2"}, "no head was tested: prompts differ by 0.1 ± 0.2."),
+        ({"refused": "prompts differ by 0.1 ± 0.2"}, ": prompts differ by 0.1 ± 0.2."),
         ({"left_out": "this model has no output layer."}, "this model has no output layer."),
     ],
 )

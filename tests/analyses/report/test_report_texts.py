@@ -121,7 +121,7 @@ def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_resto
     refused = {"task": "gender", "carried": "his/her", "refused": "the model puts the right answer first in 3 of 40"}
     adjacent = {"task": "agreement-adjacent", "carried": "adjacent was/were", "accuracy": 0.9}
     assert cause(Effects(effects.head(0), [refused, adjacent])) == [
-        f"Of the choice of his or her no head was tested: {refused['refused']}.",
+        f"No head was tested for the choice of his or her: {refused['refused']}.",
         "No single head surely carries 5% of the choice of was or were right after its noun.",
     ]
 
