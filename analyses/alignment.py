@@ -16,7 +16,6 @@ from torch import Tensor
 
 from analyses.measures.definitions import Measure, Rival
 from analyses.measures.head_tables import Collected, Heads, Scored
-from analyses.reading.examples import Head
 from analyses.reading.inputs import Pass
 from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Totals, group_of
@@ -28,6 +27,15 @@ BEHAVIOUR = "alignment"
 ANY_PART = "any part"  # all rows that have a part, together
 TITLES = ("encoder", "decoder", "cross-attention")  # in the order of `Heads.kinds_of`
 _BATCH = 64  # pairs
+
+
+@dataclass(frozen=True, order=True)
+class Head:
+    """One attention head of a model."""
+
+    stack: str
+    layer: int
+    head: int
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ generated stories, which small models can read too. What a model cannot use is c
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from analyses.experiments import model_parts, swaps
 from analyses.experiments.experiment import Experiment, Outcome, briefly, experiment_data, sentence_from
 from analyses.figures.kinds import plot_from
-from analyses.page.sections import Figure, Part, Section, caveat, link, soft
+from analyses.page.sections import Part, Section, caveat, drawing, link, soft
 from interp import InputError, Model
 from interp.errors import whole_number
 
@@ -66,7 +67,7 @@ def section(
         table = tables[name] = outcome.table
         sentence, anchor = study.sentence(outcome), f"experiment-{name}"
         text = [sentence, " ", soft(outcome.remark)] if outcome.remark else sentence
-        figure = Figure(name, study.plot.draw(table, study.question), study.caption, study.plot.describe(table))
+        figure = replace(drawing(name, study.plot.draw(table, study.question)), caption=study.caption)
         sections.append(Section(study.title, [text, figure], anchor))
         short.append((link(study.title, anchor), briefly(sentence)))
     caveats = [f"Not asked of this model: {'; '.join(titles)}: {reason}." for reason, titles in refused.items()]

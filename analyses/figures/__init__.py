@@ -8,20 +8,13 @@ from analyses.figures.curves import forming, lens_line, lens_map, probes_by_laye
 from analyses.figures.head_figures import (
     Quantity,
     compared_gains,
-    distance_by_layer,
     effect_grid,
     explained_bars,
     gain_intervals,
     gains_by_depth,
     head_grid,
 )
-from analyses.figures.single_heads import (
-    attention_against_effect,
-    attention_over_words,
-    best_heads,
-    label_map,
-    three_attentions,
-)
+from analyses.figures.single_heads import best_heads, three_attentions
 from analyses.figures.style import Drawn, Page, literal, measure_name, page
 from analyses.figures.sweep_maps import (
     cell_map,
@@ -40,13 +33,10 @@ __all__ = [
     "Drawn",
     "Page",
     "Quantity",
-    "attention_against_effect",
-    "attention_over_words",
     "best_heads",
     "cell_map",
     "cell_name",
     "compared_gains",
-    "distance_by_layer",
     "effect_grid",
     "entry_maps",
     "estimate_panels",
@@ -56,7 +46,6 @@ __all__ = [
     "gains_by_depth",
     "head_grid",
     "head_name",
-    "label_map",
     "lens_line",
     "lens_map",
     "literal",

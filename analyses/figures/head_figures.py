@@ -14,6 +14,7 @@ from analyses.figures.kinds import MARKS, draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import GREY, SIGNED, Page, literal, measure_name, sized, styled
 from analyses.measures.findings import DISCOVERY, NOTABLE, carriers, shows
+from analyses.wording.formats import number
 from analyses.wording.head_names import HEAD, head_name, kinds
 from interp.errors import InputError
 
@@ -65,8 +66,7 @@ def head_grid(
     rows = _by_kind(rows, [measure_name(measure) for measure in rows["measure"]], groups)
     words = {
         "asked": " or ".join(names[:3]) + " or others" * (len(names) > 3),
-        "quantity": _LABELS[quantity],
-        "names": " and ".join(map(measure_name, names)),
+        "quantity": _LABELS[quantity].capitalize(),
         "undefined": " Hatched: undefined." * bool(rows["value"].isna().to_numpy().any()),
         "dots": _DOTS.format("a gain", _DOCUMENTS) * bool(rows["dot"].any()),
     }
@@ -135,21 +135,6 @@ def gain_intervals(
 
 
 @styled
-def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", **page: Unpack[Page]) -> Figure:
-    """Mean attention distance of every head by layer, the mean of each layer, and uniform attention's.
-
-    `heads` are rows of `tables/heads`, of which the measure `distance` is drawn.
-    """
-    rows = select_rows(heads, HEAD, single=_ONE_KIND, measure="distance", sink=sink).dropna(subset=["value"])
-    means, uniform = rows.groupby("layer", as_index=False)["value"].mean().assign(head=-1), rows["baseline"].mean()
-    words, rules = {"baseline": ""}, [{"y": 0, "lw": 0.6}]
-    if not np.isnan(uniform):
-        words = {"baseline": ", dashed what uniform attention has"}
-        rules.append({"y": uniform, "ls": "--", "label": "uniform attention"})
-    return draw("distance_by_layer", pd.concat([rows, means]), page, words, rules=rules)
-
-
-@styled
 def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> Figure:
     """A bar a head and a panel a layer: its attention, group by group of rules.
 
@@ -176,7 +161,10 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
         ax.set_xticks(ticks, [f"H{head}" for head in ticks], fontsize=sized(8))
         ax.tick_params(axis="x", length=0)
     style.legend(figure, axes, columns=3)
-    style.caption(figure, "The share of each head's attention that each group of rules explains, a panel a layer.")
+    text = "The share of each head’s attention that each group of rules explains; light grey is uniform attention."
+    style.caption(figure, f"{text} A head without a bar is too near uniform attention to tell.")
+    means = [f"{name} {number(float(np.nanmean(part)))}" for name, part in parts.items() if part.notna().any(axis=None)]
+    setattr(figure, "alt", f"Mean over all heads: {', '.join(means) or 'undefined'}.")  # noqa: B010
     return figure
 
 

@@ -132,13 +132,19 @@ class Plot(ABC):
         xlabel = self._title(figure, axes, self.xlabel) if len(axes) == 1 else self.xlabel
         style.label_axes(figure, axes, xlabel, self.ylabel)
         style.caption(figure, self.caption, note=note)
+        setattr(figure, "alt", self._describe(marks))  # noqa: B010 (as in `style.caption`)
         return figure
 
-    def describe(self, table: pd.DataFrame) -> str:
-        """What each panel shows, in words."""
-        texts, marks = [], self._marks(table).astype({"value": float})
-        for panel, rows in marks.groupby("panel", sort=False):
-            labels = [f"{label} {self._describe_marks(group)}" for label, group in rows.groupby("label", sort=False)]
+    def _describe(self, marks: pd.DataFrame) -> str:
+        """What each panel shows, in words, to a reader who cannot see it."""
+        texts = []
+        for panel, rows in marks.astype({"value": float}).groupby("panel", sort=False):
+            drawn = [
+                (label, group)
+                for label, group in rows.groupby("label", sort=False)
+                if group["value"].notna().to_numpy().any() and not group["look"].iloc[0].get("band")
+            ]
+            labels = [f"{label} {self._describe_marks(group)}".strip() for label, group in drawn] or ["undefined"]
             title = str(panel).replace("\n", ", ")
             texts.append(f"{title}: {'; '.join(labels)}.".removeprefix(": ").replace("\n", " "))
         return " ".join(texts)
@@ -192,6 +198,10 @@ class Map(Plot):
 
     def _rows(self, rows: pd.DataFrame) -> int:
         return max(4, _count(rows, "y"))
+
+    def _describe_marks(self, rows: pd.DataFrame) -> str:
+        marked = f" ({[*rows['dot']].count(True) or 'none'} of {len(rows)} marked)" if "dot" in rows else ""
+        return super()._describe_marks(rows) + marked
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         first = rows.drop_duplicates("x").sort_values("x")

@@ -16,7 +16,6 @@ def select_rows(
     place: Sequence[str],
     *,
     single: Sequence[str] = SOURCES,
-    may_be_empty: bool = False,
     **values: Any,
 ) -> Any:
     """The rows with some values, numbered anew: a label of the index then names one row.
@@ -27,18 +26,17 @@ def select_rows(
         table: what a figure draws from.
         place: the columns that tell the marks of the figure apart, as far as the table has them: one row each.
         single: columns that have one value in all of these rows, where the table has them.
-        may_be_empty: whether there may be no row.
         values: by column the value to keep, or a list of them, each of which some row has; None keeps all.
     """
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"expected a table (a pandas DataFrame), got {type(table).__name__}")
     if missing := [column for column in values if column not in table]:
         raise InputError(f"expected a table with a column {missing[0]}, got columns {_listed(table.columns)}")
-    if table.empty and not may_be_empty:
+    if table.empty:
         raise InputError("expected a table with rows to draw, got an empty one")
     rows: Any = table.reset_index(drop=True)
     for column, value in values.items():
-        if value is None or rows.empty:
+        if value is None:
             continue
         choices = [value] if isinstance(value, str | int) else [*value]
         if unknown := [each for each in choices if not (rows[column] == each).any()]:

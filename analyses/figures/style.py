@@ -1,11 +1,10 @@
 """How do all figures look? Sizes in inches and points, the colours, and the ways in which every figure begins."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from inspect import signature
 from io import BytesIO
-from itertools import cycle
 from math import isnan
 from textwrap import fill, wrap
 from typing import Any, Literal, ParamSpec, TypedDict, get_origin, get_type_hints
@@ -22,13 +21,12 @@ from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 from scipy.optimize import isotonic_regression
 
-from interp.errors import InputError, one_of
+from interp.errors import one_of
 
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
 # mark, line and shade, in ink; baselines are grey.
 POSITION, SYNTAX, COREFERENCE, CUSTOM = "#0067a3", "#00543a", "#b34700", "#5b2a73"
-FAMILIES = {"blue": POSITION, "green": SYNTAX, "orange": COREFERENCE, "purple": CUSTOM}
 BEHAVIOURS = {"position": POSITION, "part-of-speech": SYNTAX, "coreference": COREFERENCE}
 INK, SOFT, GREY, PALE = "#1b1f24", "#5b6470", "#8a8a8a", "#c3c9d0"
 SIGNED = "RdBu_r"  # only where values below 0 matter
@@ -72,6 +70,7 @@ class Drawn(Figure):
     """A figure that a notebook shows by itself, that is saved in TrueType, and that brings its caption."""
 
     caption: str = ""  # what the figure shows and what its marks mean, to stand under it
+    alt: str = ""  # what came out, to a reader who cannot see it
     under_way = False
 
     def savefig(self, fname: Any, **options: Any) -> None:
@@ -315,17 +314,6 @@ def legend(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any] | No
     if len(entries) > columns or sum(len(label) + 9 for label in entries) > room:  # else one row, of narrow and wide
         columns = max(1, min(columns, int(room / (max(map(len, entries)) + 5))))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **options)
-
-
-def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The colour of each behaviour that is there: as told; else ours have theirs, and others what is left in turn."""
-    present = dict.fromkeys(behaviours)
-    if colours is not None:
-        if lacking := [name for name in present if colours.get(name) not in FAMILIES]:
-            raise InputError(f"expected a colour of {lacking[0]}, one of {', '.join(FAMILIES)}; got {dict(colours)}")
-        return {name: FAMILIES[colour] for name, colour in colours.items() if name in present}
-    rest = cycle([colour for colour in FAMILIES.values() if colour not in {BEHAVIOURS.get(name) for name in present}])
-    return {name: BEHAVIOURS.get(name) or next(rest) for name in present}
 
 
 def colour_of(rows: Any) -> str:

@@ -230,12 +230,15 @@ def joint_effects(
 ) -> pd.DataFrame:
     """The least that changing a measure's keys in several heads at once costs (`knockouts.least`), by set of heads.
 
-    On one half, or on `limit` of its documents; missing where nothing could be knocked out.
+    On one half, or on `limit` of its documents; missing where nothing could be knocked out, and for a set of no heads.
     """
-    work = joint_claims(study, evidence, [*dict.fromkeys(name for name, _ in heads)], half, limit)
+    sets = {number: (name, members) for number, (name, members) in enumerate(heads) if members}
+    names = [*dict.fromkeys(name for name, _ in sets.values())]
+    work = joint_claims(study, evidence, names, half, limit) if sets else None
     if work is None:
         return knockouts.least(pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS, dtype=float))
-    return knockouts.least(knockouts.joint_costs(work, heads).table(study.seed + half))
+    costs = knockouts.least(knockouts.joint_costs(work, [*sets.values()]).table(study.seed + half))
+    return costs.set_axis([*sets]).reindex(range(len(heads)))
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:

@@ -316,15 +316,14 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
             (measure, _rivals(part.heads[1], labels, group, study.seed))
             for group, (measure, _) in zip(of_kind, sets, strict=True)
         ]
-        asked = [each for each in (*sets, *rivals) if each[1]]  # where all heads have a label, no other is left
-        measured = iter(joint_effects(study, part, asked, half=1)[_LEAST].to_numpy(dtype=float))
-        nothing = np.full(len(_LEAST), np.nan)
-        drops = np.array([next(measured) if heads else nothing for _, heads in (*sets, *rivals)])
+        costs = joint_effects(study, part, [*sets, *rivals], half=1)[_LEAST].to_numpy(dtype=float)
         rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
-        for number, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
-            rows.loc[group.index, _JOINT] = drops[number]
-            rows.loc[group.index, ["others", *_RIVALS]] = [len(rivals[number][1]), *drops[len(sets) + number, :3]]
-            if drops[number, 0] >= NOTABLE_EFFECT:
+        for group, (measure, heads), (_, others), cost, others_cost in zip(
+            of_kind, sets, rivals, costs[: len(sets)], costs[len(sets) :], strict=True
+        ):
+            rows.loc[group.index, _JOINT] = cost
+            rows.loc[group.index, ["others", *_RIVALS]] = [len(others), *others_cost[:3]]
+            if cost[0] >= NOTABLE_EFFECT:
                 rest |= {
                     row: (measure, [rival for rival in heads if rival != head])
                     for row, head in zip(group.index, heads, strict=True)

@@ -6,7 +6,7 @@ are made in the same way (`docs/own_measures.md`).
 """
 
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -210,7 +210,6 @@ class Behaviour:
     needs         of "tags", "relations", "chains", what a text must be annotated with
     described     what was measured, in plain sentences
     grids         by unit, the question that the grid of its headline measures answers
-    colour        of its labels: "blue", "green", "orange", "purple"
     effects       its causal test: `effects(model, pairs=, seed=)`; None: there are no minimal pairs for it
     attention     the kind of attention that it is about
     bare          what the collector is told where only gains over the baseline count
@@ -218,7 +217,6 @@ class Behaviour:
     cost          claims with their controls that one text has, about: what knock-outs of it cost
     words         of a document that they read at least, however large the model: fewer would hold no item
     probe         what reads a model without output layer: the word's tag, or whether two words are of one chain
-    pictures      which of the report's pictures show its heads
     """
 
     name: str
@@ -229,7 +227,6 @@ class Behaviour:
     needs: frozenset[str] = frozenset()
     described: str = ""
     grids: Mapping[str, str] = field(default_factory=dict)
-    colour: str = "purple"
     effects: Callable[..., Any] | None = None
     attention: Attending = "self"
     bare: Mapping[str, Any] = field(default_factory=dict)
@@ -237,7 +234,6 @@ class Behaviour:
     cost: int = 20
     words: int = 10
     probe: Probe = "tag"
-    pictures: Collection[str] = ("sentence",)
     noun: str = ""
 
     def __post_init__(self):

@@ -70,28 +70,8 @@ def _are_in(keys: set[tuple[object, ...]], rows: pd.DataFrame, columns: list[str
 
 def best(heads: pd.DataFrame, measures: Sequence[str], top: int = 3) -> pd.DataFrame:
     """Rows of the heads with the largest gains in `measures`, each head once, the largest first."""
-    return _ranked(heads, measures).drop_duplicates(HEAD).head(top)
-
-
-def _ranked(heads: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
     rows = heads.loc[heads["measure"].isin(list(measures)) & (heads["sink"] == "kept")].dropna(subset=["gain"])
-    return rows.sort_values("gain", ascending=False, kind="stable")
-
-
-def varied(heads: pd.DataFrame, measures: Sequence[str], top: int = 3) -> pd.DataFrame:
-    """As `best`, but no measure comes twice before every one has come: the heads that show most of what there is."""
-    rows = _ranked(heads, measures)
-    keys_of_rows: set[object] = set()
-    first_rows = []
-    for row in rows.to_dict("records"):
-        keys = {row["measure"], tuple(row[column] for column in HEAD)}
-        if not keys & keys_of_rows:
-            first_rows.append(row)
-            keys_of_rows |= keys
-    rest = [
-        row for row in rows.drop_duplicates(HEAD).to_dict("records") if tuple(row[c] for c in HEAD) not in keys_of_rows
-    ]
-    return pd.DataFrame([*first_rows, *rest][:top], columns=rows.columns)
+    return rows.sort_values("gain", ascending=False, kind="stable").drop_duplicates(HEAD).head(top)
 
 
 def carriers(effects: pd.DataFrame) -> pd.DataFrame:

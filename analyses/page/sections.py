@@ -32,7 +32,7 @@ class Span:
     """Words that look otherwise than those around them; `to` is the id, or the page, that a link leads to."""
 
     text: str
-    kind: Literal["b", "em", "code", "soft", "link", "page", "break"]
+    kind: Literal["b", "em", "code", "soft", "link", "page"]
     to: str = ""
 
 
@@ -57,7 +57,6 @@ bold = _span("b")  # what a reader's eye should find
 emphasis = _span("em")  # a word that names what follows
 code = _span("code")  # a command, a file or a hash
 soft = _span("soft")  # what may be passed over
-BREAK = Span("", "break")  # a new line in the same paragraph
 
 
 def link(text: object, to: str) -> Span:
@@ -92,7 +91,7 @@ def plain(text: Text) -> str:
         case str():
             return text
         case Span():
-            return " " if text.kind == "break" else text.text
+            return text.text
         case Tokens():
             return "".join(token for token, _ in text.tokens)
     return "".join(map(plain, text))
@@ -160,6 +159,11 @@ class Figure:
         return self.figure.get_suptitle().replace("\n", " ")
 
 
+def drawing(name: str, figure: matplotlib.figure.Figure) -> Figure:
+    """A figure with the caption and the description that it brings (`analyses.figures.style.Drawn`)."""
+    return Figure(name, figure, getattr(figure, "caption", ""), getattr(figure, "alt", ""))
+
+
 @dataclass(frozen=True)
 class Bars:
     """What a model answers: a label a row, and its answers with their probabilities and whether they are right."""
@@ -169,11 +173,12 @@ class Bars:
 
 @dataclass(frozen=True)
 class Details:
-    """Blocks that open when their title is clicked on."""
+    """Blocks that open when their title is clicked on; paper shows them where they are `printed`."""
 
     title: str
     blocks: "Sequence[Block]"
     open: bool = False
+    printed: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,10 +262,6 @@ def _estimate(value: float, low: float, high: float) -> Text:
     return [number(value, sign=True), *([" ", soft(bounds)] if bounds != "–" else [])]
 
 
-def _pairs(task: Any, effect: float, flips: float, n: float) -> str:
-    return f"{task} {number(effect)}, {flips:.0f} of {n:.0f} answers change" if isinstance(task, str) else ""
-
-
 def _verdict(verdict: Any, rule: Any) -> str:
     follows = isinstance(rule, str) and rule not in {"no rule", "the relation itself"}
     return f"{verdict}{f'; follows “{measure_name(rule)}”' * follows}" if isinstance(verdict, str) else ""
@@ -271,6 +272,7 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "head": ("l", lambda layer, head, name: bold(name or head_name(int(layer), int(head)))),
     "bold": ("l", bold),
     "name": ("l", lambda name: measure_name(str(name))),
+    "long name": ("w", lambda name: measure_name(str(name))),
     "text": ("l", str),
     "wrapped": ("w", str),
     "number": ("r", number),
@@ -291,7 +293,6 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "rule": ("w", lambda name, value: measure_name(name) + (f" {number(value)}" if name != "no rule" else "")),
     "two shares": ("w", lambda head, rule, n: f"{number(head)} / {number(rule)} (n {whole(n)})"),
     "difference": ("w", lambda rule, value, n: f"{measure_name(str(rule))} {_signed(value)} (n {whole(n)})"),
-    "pairs": ("w", _pairs),
     "verdict": ("w", _verdict),
 }
 """How cells are written, each with where it stands: `l`eft, `r`ight, or `w`here it may be wrapped."""

@@ -82,15 +82,13 @@ def section(
     rows = {task: layers.loc[layers["task"] == task] for task in order}
     best = {task: best_sentence(rows[task], TASKS[task], deepest) for task in order}
     question, answer, lines = question_of(depths), verdict(depths), differences(depths)
-    gravity = probe_depths(depths, deepest, title=question)
-    gravity_alt = " ".join(f"{task}: {depth_text(rows)}" for task, rows in depths.groupby("task", sort=False))
     compared: list[doc.Block] = [*([(doc.bold(answer),)] if answer else [])]
     compared += [doc.Bullets(lines) if lines else _TEXTS["not alone"]]
     compared += [doc.caveat(_TEXTS["apart"])] * (len(probed) > 1)
     blocks: list[doc.Block] = [
         _TEXTS["introduction"],
-        doc.Figure("probes_by_layer", probes_by_layer(layers), _TEXTS["by layer"], layers_alt(layers)),
-        doc.Figure("probe_depths", gravity, _TEXTS["depths"], gravity_alt),
+        doc.drawing("probes_by_layer", probes_by_layer(layers)),
+        doc.drawing("probe_depths", probe_depths(depths, deepest, title=question)),
         Section(question, [*compared, doc.remark(_TEXTS["intervals"])], "probes-depths"),
     ]
     for task, source in order.items():
@@ -180,10 +178,10 @@ def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
     best = streams.loc[streams["accuracy"].idxmax()].to_dict()  # of equals the first
     depth = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
     rivals = []
-    for columns, name in ((RULE, f"{WORDS['rule']} ({best['baseline_name']})"), (UNTRAINED, WORDS["untrained"])):
+    for columns, name in ((RULE, f"{WORDS['rule']} “{best['baseline_name']}” gets"), (UNTRAINED, WORDS["untrained"])):
         _, rival, _, low, high = (best[column] for column in columns)
         doubt = "" if direction(low, high) == "more" else " (the probe is not surely better)"
-        rivals.append(f"{name} gets {percent(rival)}{doubt}")
+        rivals.append(f"{name} {percent(rival)}{doubt}")
     right = f"{percent(best['accuracy'])} of {number(best['n'])} {'words' if task.label else 'pairs'} right"
     return f"Read best {depth}: {right}; {' and '.join(rivals)}."
 
@@ -195,17 +193,6 @@ def best_head_sentence(rows: pd.DataFrame) -> str:
     name, selectivity = head_name(best["layer"], best["head"]), _signed({**best, "value": best["selectivity"]})
     right = number(best["accuracy"])
     return f"Of single heads’ outputs, that of {name} is read best: {right}, selectivity {selectivity}."
-
-
-def layers_alt(layers: pd.DataFrame) -> str:
-    """What the curves of all tasks show: each layer's probe, and the best control."""
-    texts = []
-    for task, rows in layers.loc[layers["head"].isna()].groupby("task", sort=False):
-        ordered = rows.sort_values("depth")
-        values = zip(ordered["depth"], ordered["accuracy"], strict=True)
-        points = ", ".join(f"{depth} {number(right)}" for depth, right in values)
-        texts.append(f"{task}: {points}; its control at most {number(ordered['control_accuracy'].max())}")
-    return f"Accuracy after each number of blocks. {'. '.join(texts)}."
 
 
 def depth_text(rows: pd.DataFrame) -> str:

@@ -4,19 +4,20 @@ Patches read no corpus, and what reads a corpus patches nothing: other processes
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from analyses.behaviours import asked_of, vocabulary
 from analyses.corpora import Corpus
 from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.execution.side_by_side import meanwhile, side_by_side
-from analyses.figures import measure_name
-from analyses.headlines.sentences import attention_clause, rule_sentence, task_sentence
+from analyses.figures import head_grid, measure_name
+from analyses.headlines.sentences import attention_clause, task_sentence
 from analyses.measures.definitions import RANKED, UNITS, Behaviour
 from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
 from analyses.measures.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
@@ -25,11 +26,11 @@ from analyses.page.sections import SCHEMAS, WAYS, Part, Text
 from analyses.reading.windows import Reading
 from analyses.report.scaffold import Run
 from analyses.scoring.collectors import collected, read, refuse_unread
-from analyses.scoring.rules import BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, OTHERS, RULE_COLUMNS, WORSE
+from analyses.scoring.rules import OTHERS, RULE_COLUMNS
 from analyses.tasks.causal_tests import Effects, no_effects
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, head_name
-from analyses.wording.plain_words import TEXTS, WORDS, worded
+from analyses.wording.plain_words import TEXTS, WORDS, listed, worded
 from interp import InputError, Model, Transformer
 from interp.patterns.one_attention import NormWeighted
 
@@ -43,7 +44,7 @@ _COLUMNS = "head measure value baseline baseline_name gain interval n q without 
 
 @dataclass(frozen=True)
 class Result:
-    """One behaviour in one kind of attention, measured, tested and drawn; or why it was not measured (`left_out`)."""
+    """One behaviour in one kind of attention, measured and tested; or why it was not measured (`left_out`)."""
 
     behaviour: Behaviour
     kind: Heads
@@ -53,8 +54,6 @@ class Result:
     tested: Effects
     left_out: str | None = None
     collected: Collected | None = None
-    figures: Sequence[doc.Figure] = ()
-    effect_figures: Mapping[str, doc.Figure] = field(default_factory=dict)  # by task
 
     @property
     def counts(self) -> dict[str, int]:
@@ -66,6 +65,13 @@ class Result:
     def readable(self) -> bool:
         """Whether its corpus annotates what it needs."""
         return self.behaviour.needs <= self.corpus.annotates
+
+    @cached_property
+    def figures(self) -> list[doc.Figure]:
+        """Grids of the measures that lead its page, as far as any head shows them."""
+        measures = leading(self.behaviour, set(notable(self.measured.heads)["measure"]))
+        grids = head_grids(self.behaviour.name, self.measured.heads, measures, self.behaviour)
+        return [doc.drawing(name, draw()) for name, draw in grids]
 
     def name(self, by_kind: bool) -> str:
         """The heading; it says in which attention where a model has several kinds."""
@@ -224,7 +230,7 @@ def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None)
 
     `evidence` are the rows of `tables/evidence`, where labels were asked for.
     """
-    name, described, measured = result.name(by_kind), result.behaviour.described, result.measured
+    name, described, measured, tested = result.name(by_kind), result.behaviour.described, result.measured, result.tested
     id = "-".join([result.behaviour.name, *([result.kind.stack, result.kind.attention] if by_kind else [])])
     caveats = [*map(doc.caveat, _caveats(result, by_kind=by_kind))]
     if result.left_out:
@@ -232,24 +238,48 @@ def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None)
         paragraph = f"{described} It was to be measured on {result.corpus.title}." if result.readable else described
         section = doc.Section(name, [paragraph, doc.caveat(why), *caveats], id)
         return Part([section], short=[(doc.link(name, id), why)])
-    documents = f", {counted(measured.documents, 'document')}" if measured.documents else ""
-    headings = [*strongest(measured.heads, result.behaviour.headline), *_baselines(result)]
-    compared = beside_rules(measured)
-    best_rows = compared.loc[compared["rival"] != OTHERS].drop_duplicates("measure").to_dict("records")
-    columns = "head measure asked value best errs own detectable verdict follows"
-    headings += [SCHEMAS["rules"].page(best_rows, columns, TEXTS["followed"])] if best_rows else []
-    blocks = [
-        f"{described} Measured on {result.corpus.title}{documents}.",
-        *caveats,
-        doc.Section("Attention: which heads?", [*headings, *result.figures]),
-        doc.Section("Cause: which heads does the answer need?", _causes(result)),
-    ]
     kind = {"stack": result.kind.stack, "attention": result.kind.attention, "behaviour": result.behaviour.name}
     rows = pd.DataFrame() if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
     bars = dict(zip(rows["measure"], rows["bar"], strict=True)) if len(rows) else None
-    clause = doc.emphasis("Attention"), doc.Bullets(attention(result.behaviour, measured, bars))
-    causes = doc.emphasis("Cause"), doc.Bullets(cause(result.tested))
-    return Part([doc.Section(name, blocks, id)], short=[(doc.link(name, id), *clause, *causes)])
+    lines, causal = attention(result.behaviour, measured, bars), cause(tested)
+    tasks = [*zip(tested.tasks, causal, strict=False)]
+    asked = [[doc.emphasis(task.get("question", task["task"])), " ", text] for task, text in tasks]
+    documents = f", {counted(measured.documents, 'document')}" if measured.documents else ""
+    prefix = f"{result.kind.called}-" if by_kind else ""
+    blocks = [
+        f"{described} Measured on {result.corpus.title}{documents}.",
+        *caveats,
+        doc.Bullets(lines),
+        *(replace(figure, name=prefix + figure.name) for figure in result.figures),
+        doc.Section("What happens when a head is replaced?", [doc.Bullets(asked)] if asked else causal),
+        doc.Details("The numbers", _numbers(result)),
+    ]
+    first = next(([text] for task, text in tasks if _carriers(task, tested)), [])
+    return Part([doc.Section(name, blocks, id)], short=[(doc.link(name, id), doc.Bullets([lines[0], *first]))])
+
+
+def leading(behaviour: Behaviour, shown: Collection[str]) -> list[str]:
+    """Those `shown` of the measures that lead its page, without what only narrows another: `antecedent:named`."""
+    return [name for name in behaviour.headline if name in shown and name.rpartition(":")[0] not in shown]
+
+
+def head_grids(
+    name: str, heads: pd.DataFrame, measures: Sequence[str], behaviour: Behaviour | None = None
+) -> Iterator[tuple[str, Callable[..., Figure]]]:
+    """By name, what draws a grid of all heads for each unit in which more is better, so that each has one scale.
+
+    Panels are titled in the words of the `behaviour`, its figures by its questions.
+    """
+    units = dict(zip(heads["measure"], heads["unit"], strict=True))
+    present = [measure for measure in measures if measure in units and UNITS[units[measure]].ranked]
+    vocabularies = vocabulary({name: behaviour}) if behaviour else {}
+    words = {measure: worded(measure, vocabularies).short for measure in present}
+    for unit in dict.fromkeys(units[measure] for measure in present):
+        group = [measure for measure in present if units[measure] == unit]
+        rows = heads.replace({"measure": words})  # all of them: what a head shows may rest on another measure
+        title = behaviour.grids.get(unit, "?") if behaviour else "?"
+        draw = partial(head_grid, rows, [words[each] for each in group], title=title, quantity=UNITS[unit].drawn)
+        yield f"{name}-heads" + f"-{unit}" * (unit != "share"), draw
 
 
 def _caveats(result: Result, *, by_kind: bool) -> list[str]:
@@ -285,23 +315,26 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
         return attention_clause(row, head_name(row["layer"], row["head"]), worded(str(row["measure"]), words))
 
     lines: list[Text] = []
-    for measure in behaviour.headline:
+    for measure in leading(behaviour, set(rows["measure"])):
         for first, *rest in filter(None, [best(rows, [measure], len(rows)).to_dict("records")]):
             names = ", ".join(head_name(row["layer"], row["head"]) for row in rest[:3])
             line = f"{clause(first)}."
-            line += f" {len(rest) + 1} of {n_heads} heads are above it, next {names}." if names else ""
+            line += f" {len(rest) + 1} of {n_heads} heads beat it, next {names}." if names else ""
             if (bar := (bars or {}).get(measure, 0.0)) >= NOTABLE:
                 gain = percent(bar) if first["unit"] == "share" else number(bar)
-                line += f" Heads that have learnt nothing stay below {gain}."
-            rule = rules.get(tuple(first[column] for column in _CELL))
-            lines.append([line, *([" ", doc.emphasis(rule_sentence(rule))] if rule else [])])
+                reach = "gain as much" if first["gain"] <= bar else f"gain less than {gain}"
+                line += f" Heads that have learnt nothing {reach}."
+            if rule := rules.get(tuple(first[column] for column in _CELL)):
+                line += f" {WORDS['tag_verdicts' if rule['rival'] == OTHERS else 'rule_verdicts'][rule['verdict']]}"
+            lines.append(line)
     if not lines:
         closest = best(heads.loc[heads["unit"] == "share"], behaviour.headline, 1).to_dict("records")
         return [" The closest: ".join(["No head stands out.", *(f"{clause(row)}." for row in closest)])]
     for of_tags, group in compared.groupby(compared["rival"] == OTHERS):  # whether they stand where rules are wrong
-        verdicts = (BEATS, *([] if of_tags else [BEYOND]), EQUIVALENT, WORSE, CANNOT_TELL)
-        numbers = [number([*group["verdict"]].count(verdict)) for verdict in verdicts]
-        lines.append(TEXTS["against tags" if of_tags else "against rules"].format(number(len(group)), *numbers))
+        kind, verdicts = ("tag" if of_tags else "rule"), [*group["verdict"]]
+        counts = {says: verdicts.count(verdict) for verdict, says in WORDS[f"{kind}_counts"].items()}
+        parts = [f"{says} in {number(count)}" for says, count in counts.items() if count]
+        lines.append(TEXTS[f"against {kind}s"].format(number(len(group)), listed(parts)))
     return [*lines, *([TEXTS["no bars"]] if bars is None else [])]
 
 
@@ -312,31 +345,6 @@ def beside_rules(measured: Measured) -> pd.DataFrame:
         return rules.reindex(columns=RULE_COLUMNS)
     rows = rules.merge(notable(measured.heads)[_CELL], on=_CELL)
     return rows.sort_values("choosing_margin", ascending=False, kind="stable")
-
-
-def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[doc.Table]:
-    """For each unit, the heads with the largest gains in the headline measures, findings or not."""
-    no_sink = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]]
-    rows = _headline(heads, headline).merge(no_sink.rename(columns={"value": "without"}), on=_CELL, how="left")
-    tops = [(UNITS[each].title, rows.loc[rows["unit"] == each].nlargest(_ROWS, "gain")) for each in RANKED]
-    caption = "{}. The {} largest gains, findings or not, on the text on which they were chosen."
-    return [
-        SCHEMAS["heads"].page(top.to_dict("records"), _COLUMNS, caption.format(title, len(top)))
-        for title, top in tops
-        if len(top)
-    ]
-
-
-def _baselines(result: Result) -> list[doc.Table]:
-    rows, headline = result.measured.baselines, result.behaviour.headline
-    rows = rows if rows.empty else _headline(rows, headline)
-    if rows.empty:
-        return []
-    measures = [measure for measure in headline if measure in set(rows["measure"])]
-    table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
-    values = [[measure_name(str(name)), *map(number, row)] for name, row in table.iterrows()]
-    caption = "What simple rules reach on the same items, through the same scorer."
-    return [doc.Table(["rule", *map(measure_name, measures)], values, "l" + "r" * len(measures), caption)]
 
 
 def cause(tested: Effects) -> list[Text]:
@@ -350,17 +358,35 @@ def _carriers(task: Mapping[str, Any], tested: Effects) -> list[dict[Any, Any]]:
     return [] if task.get("refused") else causes(tested.table, task["task"]).to_dict("records")
 
 
-def _causes(result: Result) -> list[doc.Block]:
-    if result.tested.left_out:
-        return [result.tested.left_out]
-    blocks: list[doc.Block] = [TEXTS["tests"]]
-    for task in result.tested.tasks:
-        facts = {says: number(task.get(key)) for key, says in WORDS["task_facts"].items()} if task.get("n") else {}
-        lines = [f"{says} {value}" for says, value in facts.items() if value != "–"]
-        lines += [f"about this {task['fixed']} alone"] if task.get("fixed") else []
-        soft, rows = [doc.BREAK, doc.soft(" · ".join(lines))] if lines else [], _carriers(task, result.tested)
-        question = [doc.bold(task["task"]), f": {task.get('question', '')}"]
-        blocks.append([*question, *soft, doc.BREAK, task_sentence(task, rows)])
-        blocks += [SCHEMAS["both ways"].page(rows, f"head {WAYS}")] if rows else []
-        blocks += [result.effect_figures[task["task"]]] if task["task"] in result.effect_figures else []
-    return blocks
+def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[doc.Table]:
+    """For each unit, the heads with the largest gains in the headline measures, findings or not."""
+    no_sink = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]].rename(columns={"value": "without"})
+    rows = _headline(heads, headline).merge(no_sink, on=_CELL, how="left")
+    tops = [(UNITS[unit].title, rows.loc[rows["unit"] == unit].nlargest(_ROWS, "gain")) for unit in RANKED]
+    caption = "{}. The {} largest gains, findings or not."
+    return [
+        SCHEMAS["heads"].page(top.to_dict("records"), _COLUMNS, caption.format(title, len(top)))
+        for title, top in tops
+        if len(top)
+    ]
+
+
+def _numbers(result: Result) -> list[doc.Table]:
+    """The largest gains, what simple rules reach, heads beside rules, and the heads that answers need."""
+    headline, baselines = result.behaviour.headline, result.measured.baselines
+    tables = strongest(result.measured.heads, headline)
+    if len(baselines) and len(baselines := _headline(baselines, headline)):
+        measures = [measure for measure in headline if measure in set(baselines["measure"])]
+        table = baselines.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
+        table = table.loc[(table.round(3) != 0).any(axis=1)]
+        cells = [[measure_name(str(name)), *map(number, row)] for name, row in table.iterrows()]
+        columns = ["rule", *map(measure_name, measures)]
+        tables.append(doc.Table(columns, cells, "l" + "r" * len(measures), TEXTS["baselines"]))
+    compared = beside_rules(result.measured)
+    if len(strict := compared.loc[compared["rival"] != OTHERS].drop_duplicates("measure")):
+        columns = "head measure asked value best errs own detectable verdict follows"
+        tables.append(SCHEMAS["rules"].page(strict.to_dict("records"), columns, TEXTS["followed"]))
+    carriers = [row for task in result.tested.tasks for row in _carriers(task, result.tested)]
+    if carriers:
+        tables.append(SCHEMAS["both ways"].page(carriers, f"task head {WAYS}", TEXTS["both ways"]))
+    return tables

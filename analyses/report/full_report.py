@@ -29,7 +29,6 @@ from analyses.page.sections import Page, Part, Section
 from analyses.reading.inputs import TokenIds, by_ids
 from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
-from analyses.report.illustrations import effect_figures, illustrate
 from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
 from analyses.viewer import Passage
 from analyses.viewer.passages import choose_passages, read_texts
@@ -105,7 +104,7 @@ def build(
             reasons = dict.fromkeys(str(result.left_out) for result in measured)
             names = {why: [each.behaviour.name for each in measured if each.left_out == why] for why in reasons}
             raise InputError("; ".join(f"{', '.join(group)}: {why}" for why, group in names.items()))
-        results = _with_figures(run, reader, behaviour_sections.corrected(measured))
+        results = _with_rules(run, behaviour_sections.corrected(measured))
         complete = [result for result in results if not result.left_out]
         if not passages:
             measures = [measure for behaviour in group.values() for measure in behaviour.measures]
@@ -129,7 +128,7 @@ def build(
             )
             facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, group).items()}
             if labelled:
-                parts["labels"] = report_parts.labels(labelled, reader, group, facts)
+                parts["labels"] = report_parts.labels(labelled, reader, group)
             run.say("reading sentences", 0)
             texts_of = {each.behaviour.name: each.corpus for each in complete}
             examples = fact_examples(model, texts_of, facts, group, tables, seed=run.seed)
@@ -161,27 +160,29 @@ def _labelled(
     return label(model, corpora, behaviours=[*behaviours.values()], collected=collected, effects=effects, **options)
 
 
-_PROBED = {
-    "words": 8_000,
-    "edges": 3_000,
-    "test": 1.0,
-}  # fewer than `interp probes` trains on, and as many for the test
+# fewer items than `interp probes` trains on, and as many to test on
+_PROBED: Mapping[str, Any] = {"words": 8_000, "edges": 3_000, "test": 1.0}
 
 
 def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     try:
         part = probe.section(model, corpora, seed=run.seed, progress=run.say, **_PROBED)
-        return replace(part, counted=[Section("By probes", part.counted)], facts={"probes": part.facts})
     except InputError as error:
         return Part(counted=[doc.caveat(f"No probes: {error}.")], facts={"probes": {"left_out": str(error)}})
+    lines: list[Any] = [[name, ": ", text] for name, text in part.short]
+    folds = [doc.Details("Layer by layer", each.blocks) for each in part.sections]
+    section = Section("Probes of every layer", [doc.Bullets(lines), doc.remark(TEXTS["probes"]), *folds], "probes")
+    counts = [Section("By probes", part.counted)]
+    return replace(part, sections=[section], short=part.short[-1:], counted=counts, facts={"probes": part.facts})
 
 
 def _experiments(run: Run, model: Model) -> Part:
     part = experiments.section(model, seed=run.seed, progress=run.say)
-    links = doc.joined([doc.link(section.title, section.id) for section in part.sections], "; ")
-    titles = [*links, "."] if links else "None can be asked of this model."
-    section = Section("Experiments", [TEXTS["experiments"], *part.sections, *part.counted], "experiments")
-    return replace(part, sections=[section], short=[(doc.link("Experiments", "experiments"), titles)], counted=())
+    titles: Any = [link for link, _ in part.short]
+    links = doc.joined(titles) or ["None can be asked of this model"]
+    folds = [doc.Details("One by one", [*part.sections, *part.counted])]
+    section = Section("Experiments", [[TEXTS["experiments"], " ", *links, "."], *folds], "experiments")
+    return replace(part, sections=[section], short=(), counted=())
 
 
 def _training(training: TrainingRun, model: Model) -> Part:
@@ -195,25 +196,11 @@ def _training(training: TrainingRun, model: Model) -> Part:
     return Part(definitions=line, tables=tables, facts={"training": record})
 
 
-def _with_figures(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
+def _with_rules(run: Run, results: Sequence[Result]) -> list[Result]:
     with meanwhile([each.measured.followed for each in results if each.collected and each.collected.rules]) as ended:
-        complete = [result if result.left_out else _add_figures(run, model, result) for result in results]
         run.say("comparing with rules", 0)
         rules = ended()
-    return behaviour_sections.with_rules(complete, rules)
-
-
-def _add_figures(run: Run, model: Model, result: Result) -> Result:
-    run.say(f"{result.behaviour.name}: drawing", 0)
-    pictures = illustrate(model, result.behaviour, result.corpus, heads=result.measured.heads, seed=run.seed)
-    questions = {task["task"]: task.get("question") for task in result.tested.tasks}
-    effects = effect_figures(result.behaviour.name, result.tested.table, questions)
-    prefix = f"{result.kind.called}-" if len(model.config.stacks) > 1 else ""
-    return replace(
-        result,
-        figures=[replace(each, name=prefix + each.name) for each in pictures],
-        effect_figures={task: replace(each.figure(), name=prefix + each.name) for task, each in effects.items()},
-    )
+    return behaviour_sections.with_rules(results, rules)
 
 
 def _page(
@@ -242,9 +229,8 @@ def _page(
     ids = [doc.caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
     sizes = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
     n_pairs = " to ".join(map(str, dict.fromkeys([*sizes[:1], *sizes[-1:]])))
-    said = [(each.title.capitalize(), each.text) for each in first.sentences]
-    short = doc.Definitions([*said, *(line for part in (*sections, labels, *rest) for line in part.short), *others])
-    coverage = [*ids, *counts, *(block for part in rest for block in part.counted)]
+    short = doc.Definitions([*(line for part in (*sections, labels, *rest) for line in part.short), *others])
+    coverage = [*counts, *(block for part in rest for block in part.counted)]
     custom = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
     own_measures = [measure for behaviour in custom for measure in behaviour.measures]
     scored = tables.get("coreference_scores", pd.DataFrame({"corpus": []}))["corpus"]
@@ -254,7 +240,7 @@ def _page(
         summary=[short, doc.remark(TEXTS["kept apart"].format(also="labels and " if labels.sections else ""))],
         sections=[
             *(section for part in (labels, *sections, *rest) for section in part.sections),
-            Section("What was read and what was left out", coverage),
+            Section("What was read and what was left out", [*ids, doc.Details("Counts by analysis", coverage)]),
         ],
         corpora=_sources(corpora, results, {*scored}),
         method=[("minimal pairs", f"{n_pairs} a task" if n_pairs else "none"), *training.definitions],

@@ -1,12 +1,12 @@
-"""Which figures of a finished run can be drawn again for a paper? All that its tables are enough for, each by its name.
+"""Which figures can be drawn of a finished run for a paper? Those of its page and more, each by its name.
 
-Nothing is measured again and no model is loaded: pictures of attention over a text, which need one, are not drawn.
+All come from its tables: nothing is measured again and no model is loaded.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
@@ -19,19 +19,19 @@ from analyses.compare.compare_page import headline
 from analyses.execution.provenance import PICTURES, TEXT_MARK, check_free
 from analyses.figures.curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
-from analyses.headlines.facts import WRITTEN, Tables, facts, in_order
+from analyses.measures.findings import best, notable
 from analyses.over_training.training_page import change_steps
-from analyses.report.illustrations import Drawing, effect_figures, measured
+from analyses.report.behaviour_sections import head_grids, leading
 from analyses.report.report_parts import by_group
 from analyses.runs import RunFolder
 from interp.errors import InputError, one_of
 from interp.training.whole_files import drafting, file_above, holding, sweep_beside
 
+Drawing = tuple[str, Callable[..., matplotlib.figure.Figure]]  # its name, and what draws it
 Format = Literal["pdf", "svg", "png"]
 COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
 _WIDTHS, _SIZES = (2, 20), (5, 30)  # inches and points: outside is a slip
 _KIND = ["stack", "attention"]
-_NEEDS_MODEL = "it needs the model, not only tables; the run has it in figures/"
 
 
 class Written(NamedTuple):
@@ -105,9 +105,6 @@ def write(
                 os.replace(draft / name, folder / name)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-    if not names:  # what tables are not enough for
-        pictures = [each for each in map(PurePosixPath, run.facts["files"]) if each.match("figures/*.svg")]
-        left_out |= {each.stem: _NEEDS_MODEL for each in pictures if each.stem not in by_name}
     return Written([folder / name for name in files], left_out)
 
 
@@ -130,70 +127,58 @@ def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: s
 
 
 def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
-    """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
+    """By name, what draws each figure (`draw(**page)`, of `figures.Page`); the run's own have the same names."""
     tables = {name: rows for name in run.tables if len(rows := run.table(name))}
-    return {each.name: each.draw for each in (*_of_heads(run, tables), *_of_other_tables(run, tables))}
+    return dict([*_of_heads(run, tables), *_of_other_tables(run, tables)])
 
 
-def _of_heads(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
+def _of_heads(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Drawing]:
     """Of each kind of attention, which names tell apart where there are several."""
-    stacks = run.facts.get("model", {}).get("stacks", {})
+    several = len(run.facts.get("model", {}).get("stacks", {})) > 1
 
-    def kinds(table: pd.DataFrame | None) -> Iterator[tuple[str, pd.DataFrame]]:
-        for _, rows in () if table is None else table.groupby(_KIND, sort=False):
+    def groups(name: str, *columns: str) -> Iterator[tuple[str, pd.DataFrame]]:
+        table = tables.get(name, pd.DataFrame())
+        for _, rows in () if table.empty else table.groupby([*_KIND, *columns], sort=False):
             stack, attention = rows[_KIND].iloc[0]
-            yield f"{'cross' if attention == 'cross' else stack}-" if len(stacks) > 1 else "", rows
+            yield f"{'cross' if attention == 'cross' else stack}-" if several else "", rows
 
-    compares = "model" in tables.get("heads", ())
-    for prefix, kind in kinds(None if compares else tables.get("heads")):
-        ours = ACROSS if "cross" in set(kind["attention"]) else OURS
-        for name, rows in kind.groupby("behaviour", sort=False):
-            definition = ours.get(str(name))
-            names = definition.headline if definition else list(dict.fromkeys(rows["measure"]))
-            for drawing in measured(str(name), rows, names, definition.grids if definition else {}):
-                yield drawing._replace(name=prefix + drawing.name)
-    for prefix, kind in kinds(tables.get("effects")):
-        for behaviour, rows in kind.groupby("behaviour", sort=False):
-            for drawing in effect_figures(str(behaviour), rows, {}).values():
-                yield drawing._replace(name=prefix + drawing.name)
-    if "labels" in tables:
-        labels, evidence = tables["labels"], tables.get("evidence", pd.DataFrame())
-        colours = {name: each.colour for name, each in OURS.items()}
-        try:
-            rows = in_order(facts(tables, WRITTEN))  # what the atlas says of every head
-        except KeyError:  # tables of an earlier interp
-            rows = labels
-        for prefix, part in kinds(rows):
-            sizes = stacks[str(part["stack"].iloc[0])]
-            draw = partial(figures.label_map, part, n_layers=sizes["layers"], n_heads=sizes["heads"], colours=colours)
-            yield Drawing(f"{prefix}labels", draw)
-        if len(evidence) and len(evidence.dropna(subset=["gain", "effect", "label"])):
-            yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=colours))
-    explained = tables["explained"].groupby(["corpus", *_KIND], sort=False) if "explained" in tables else ()
-    for number, (_, rows) in enumerate(explained):
-        prefix = f"{rows['stack'].iloc[0]}-" if len(stacks) > 1 else ""
-        yield Drawing(f"{prefix}explained-{number}", partial(figures.explained_bars, by_group(rows)))
+    for prefix, rows in () if "model" in tables.get("heads", ()) else groups("heads", "behaviour"):
+        name, ours = str(rows["behaviour"].iloc[0]), ACROSS if "cross" in set(rows["attention"]) else OURS
+        measures = leading(ours[name], set(rows["measure"])) if name in ours else list(dict.fromkeys(rows["measure"]))
+        grids = head_grids(name, rows, measures, ours.get(name))
+        yield from ((prefix + grid, draw) for grid, draw in grids)
+        units = dict(zip(rows["measure"], rows["unit"], strict=True))
+        shares = [measure for measure in measures if units.get(measure) in {"share", "correlation"}]
+        leader = best(notable(rows), shares, 1)
+        for measure in (leader if len(leader) else best(rows, shares, 1))["measure"]:
+            yield f"{prefix}{name}-gains", partial(figures.gain_intervals, rows, measure)
+    for prefix, rows in groups("effects", "behaviour", "task"):
+        behaviour, task = rows[["behaviour", "task"]].iloc[0]
+        slug = "".join(letter if letter.isalnum() else "-" for letter in task.lower()).strip("-")
+        yield f"{prefix}{behaviour}-effects-{slug}", partial(figures.effect_grid, rows, task)
+    for number, (prefix, rows) in enumerate(groups("explained", "corpus")):
+        yield f"{prefix}explained-{number}", partial(figures.explained_bars, by_group(rows))
 
 
-def _of_other_tables(run: RunFolder, tables: Tables) -> Iterator[Drawing]:
+def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Drawing]:
     if {"layers", "depths"} <= tables.keys():
         layers = tables["layers"]
-        yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))
-        yield Drawing("probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist())))
+        yield "probes_by_layer", partial(figures.probes_by_layer, layers)
+        yield "probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist()))
     if {"compare", "heads"} <= tables.keys():
         rows = headline(tables["compare"])
-        yield Drawing("compare-gains", partial(figures.compared_gains, rows))
+        yield "compare-gains", partial(figures.compared_gains, rows)
         measures = list(dict.fromkeys(rows["measure"]))
-        yield Drawing("compare-depth", partial(figures.gains_by_depth, tables["heads"], measures))
+        yield "compare-depth", partial(figures.gains_by_depth, tables["heads"], measures)
     cells = tables.get("cells", pd.DataFrame({"metric": []}))
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
-            yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
+            yield f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place"))
         if {"estimates", "correlations"} <= tables.keys():
             draw = partial(figures.estimate_panels, tables["estimates"], tables["correlations"], metric)
-            yield Drawing(f"estimates-{metric}", draw)
+            yield f"estimates-{metric}", draw
     if "forming" in tables and "formed" in run.tables:  # a report's curves are without losses
         formed = tables["formed"].groupby("run") if "formed" in tables else ()
         changes = {str(name): change_steps(rows) for name, rows in formed}
         phases = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
-        yield Drawing("forming", partial(figures.forming, tables["forming"], changes, phases))
+        yield "forming", partial(figures.forming, tables["forming"], changes, phases)

@@ -9,11 +9,10 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
-from analyses.behaviours import OURS, vocabulary
+from analyses.behaviours import vocabulary
 from analyses.corpora import Corpus
-from analyses.explanations import ALL_GROUPS, AS_UNIFORM, UNIFORM, explain
+from analyses.explanations import ALL_GROUPS, UNIFORM, explain
 from analyses.figures import measure_name
-from analyses.headlines.facts import Fact, in_order
 from analyses.headlines.sentences import set_clause
 from analyses.labels import Labelled
 from analyses.labels.evidence import N_COPIES
@@ -22,7 +21,6 @@ from analyses.measures.findings import NOTABLE
 from analyses.measures.head_tables import Heads
 from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, Part, Text
-from analyses.report import illustrations
 from analyses.report.behaviour_sections import Result
 from analyses.report.coreference_scores import PAPERS, REPORTING, coreference_scores
 from analyses.report.scaffold import Run, short_name
@@ -34,52 +32,44 @@ from analyses.wording.plain_words import TEXTS, WORDS, worded
 from interp import InputError, Model, Transformer
 
 _NAMES = 4  # heads of one behaviour that a summary names
-_FEW = 12  # labels that are not folded
 _EVIDENCE = WORDS["label_evidence"]  # titles by what labels rest on
 SINKS = "first position, end token"
 _CELL = ["layer", "head"]
 _RULES = 3  # that are named of each head
 _SCORES = "score head value interval rule rule_value gain gain_interval n coverage"
+_SETS = "measure heads effect all others others_best difference q"
 
 
-def labels(
-    labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour], facts: Mapping[Place, Sequence[Fact]]
-) -> Part:
-    """The labels as the page shows them; the map of them shows all `facts`, as the atlas does."""
-    colours = {name: behaviour.colour for name, behaviour in {**OURS, **behaviours}.items()}
-    rows = labelled.labels
+def labels(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) -> Part:
+    """The labels as the page shows them: a table by evidence, and folded how they were made."""
+    rows, words = labelled.labels, vocabulary(behaviours)
     readouts = " or ".join(plain_words.readout(name) for name in map(str, rows["readout"].dropna().unique()))
-    copies = f"every one of {N_COPIES} copies of these heads whose weights were shuffled, "
-    copies = copies if isinstance(model, Transformer) else ""
-    blocks: list[doc.Block] = [
-        TEXTS["labels"].format(copies=copies, readout=readouts or "the model’s own output"),
-        *_label_figures(labelled, model, in_order(facts), colours),
-    ]
-    if len(labelled.sets):
-        blocks += _sets(labelled.sets, behaviours)
-    if table := joint_effects(rows):
-        blocks.append(doc.Details("What all heads of a label lose at once", [table], open=True))
+    copies = f", every one of {N_COPIES} copies of these heads with shuffled weights" * isinstance(model, Transformer)
+    sets = labelled.sets.to_dict("records")
+    together = [set_clause(row, worded(row["label"], words)) for row in sets if isinstance(row["label"], str)]
+    blocks: list[doc.Block] = [TEXTS["labels"], *([doc.Bullets([f"{each}." for each in together])] if together else [])]
     single = rows.loc[~rows["label"].str.startswith(plain_words.SET)]
     for evidence, title in _EVIDENCE.items():
         group = _with_names(single.loc[single["evidence"] == evidence], kinds(rows) > 1).to_dict("records")
-        if not group:
-            blocks.append(f"{title}: no head.")
-            continue
-        schema = SCHEMAS["labels"]
-        extra = [name for name in ("pairs", "rule") if any(schema.columns[name].show(row) for row in group)]
-        table = schema.page(group, " ".join(["head label gain effect q n", *extra]))
-        is_open = evidence != "attention" or len(group) <= _FEW
-        blocks.append(doc.Details(f"{title}: {counted(len(group), 'label')}", [table], is_open))
+        has_rules = any(SCHEMAS["labels"].columns["rule"].show(row) for row in group)
+        table = SCHEMAS["labels"].page(group, "head label gain effect q n" + " rule" * has_rules)
+        strongest = evidence == "both"
+        fold = doc.Details(f"{title}: {counted(len(group), 'label')}", [table], open=strongest, printed=strongest)
+        blocks.append(fold if group else f"{title}: no head.")
+    method: list[doc.Block] = [
+        TEXTS["labels method"].format(copies=copies, readout=readouts or "the model’s own output")
+    ]
+    method += [table] if (table := joint_effects(rows)) else []
+    method += [SCHEMAS["sets"].page(sets, _SETS, TEXTS["sets"])] if sets else []
     if labelled.nameless:
-        subject = counted(labelled.nameless, "candidate")
-        text = f"{subject} showed a measure, did not beat the simplest rules and followed none: no label."
-        blocks.append(doc.soft(text))
+        method.append(TEXTS["nameless"].format(counted(labelled.nameless, "candidate")))
     screened = {name: {**asdict(each), "most_missed": each.most_missed} for name, each in labelled.screened.items()}
     for behaviour, counts in screened.items():
         scope = "all measured" if counts["measured"] == counts["cells"] else "screened"
         numbers = {name: number(each) for name, each in counts.items()}
-        blocks.append(doc.soft(TEXTS[scope].format(behaviour=behaviour, **numbers)))
+        method.append(TEXTS[scope].format(behaviour=behaviour, **numbers))
     blocks += [doc.caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
+    blocks.append(doc.Details("How labels are made, and heads that are needed together", method))
     line = label_counts(single, {name: each.title for name, each in behaviours.items()})
     return Part(
         sections=[doc.Section("Labels", blocks, "labels")],
@@ -88,33 +78,6 @@ def labels(
         tables={"labels": rows, "evidence": labelled.evidence, "sets": labelled.sets},
         facts={"labels_left_out": labelled.left_out, "effects_screened": screened},
     )
-
-
-def _sets(sets: pd.DataFrame, behaviours: Mapping[str, Behaviour]) -> list[doc.Block]:
-    """Heads that are needed together: a sentence each, and a table of all that were tested."""
-    words, rows = vocabulary(behaviours), sets.to_dict("records")
-    held = [set_clause(row, worded(row["label"], words)) for row in rows if isinstance(row["label"], str)]
-    table = SCHEMAS["sets"].page(rows, "measure heads effect all others others_best difference q")
-    sentences: list[doc.Block] = [doc.Bullets([f"{each}." for each in held])] if held else []
-    return [*sentences, doc.Details("Heads that are needed together", [TEXTS["sets"], table], open=bool(held))]
-
-
-def _label_figures(
-    labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Mapping[str, str]
-) -> list[doc.Figure]:
-    drawings, kinds = [], Heads.kinds_of(model)
-    for kind in kinds:
-        rows = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
-        if len(rows):
-            name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
-            caption = f"{kind.title.capitalize()}; {TEXTS['label map']}"
-            figure = figures.label_map(rows, kind.n_layers, kind.n_heads, colours=colours)
-            drawings.append(doc.Figure(name, figure, caption, illustrations.label_map_alt(rows, kind.count)))
-    if len(labelled.evidence.dropna(subset=["gain", "effect", "label"])):
-        figure = figures.attention_against_effect(labelled.evidence, labelled.labels, colours=colours)
-        alt = illustrations.agreement_alt(labelled.evidence, labelled.labels)
-        drawings.append(doc.Figure("agreement", figure, TEXTS["agreement"], alt))
-    return drawings
 
 
 def joint_effects(labels: pd.DataFrame) -> doc.Table | None:
@@ -128,7 +91,8 @@ def joint_effects(labels: pd.DataFrame) -> doc.Table | None:
     key = [*SCHEMAS["together"].key]
     shared = shared.assign(least_rest=shared.groupby(key)["rest_effect"].transform("min"))
     largest = _with_names(shared, kinds(labels) > 1).drop_duplicates(key).sort_values("all_effect", ascending=False)
-    return SCHEMAS["together"].page(largest.to_dict("records"), "label heads effect all rest others these")
+    columns = "label heads effect all rest others these"
+    return SCHEMAS["together"].page(largest.to_dict("records"), columns, TEXTS["together"])
 
 
 def _with_names(rows: pd.DataFrame, by_kind: bool) -> pd.DataFrame:
@@ -150,18 +114,18 @@ def label_counts(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
 
 
 _Content = tuple[list[doc.Block], Text, Mapping[str, int], pd.DataFrame]  # blocks, the line in short, counts, rows
-_Reading = tuple[str, str, str, Callable[[], _Content]]  # titles of its section, line and counts; the rest
+_Reading = tuple[str, str, Callable[[], _Content]]  # titles of its section and of its counts; the rest
 
 
 def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, counts_title: str) -> Part:
     sections, short, counts, tables = [], [], {}, []
-    for index, (title, line, name, measure) in enumerate(readings):
+    for index, (title, name, measure) in enumerate(readings):
         try:
             blocks, text, counts[name], rows = measure()
         except InputError as error:
             blocks = [doc.caveat(f"{failed}: {error}.")]
         else:
-            short.append((doc.link(line, f"{id}-{index}"), text))
+            short.append((doc.link(title, f"{id}-{index}"), text))
             tables.append(rows)
         sections.append(doc.Section(title, blocks, f"{id}-{index}"))
     if not tables:
@@ -178,8 +142,8 @@ def explanations(model: Model, results: Sequence[Result], run: Run) -> Part:
     for index, result in enumerate({(each.corpus.name, each.kind): each for each in usable}.values()):
         scope = ", ".join([short_name(result.corpus.name), *([result.kind.title] if by_kind else [])])
         figure = f"{result.kind.called}-explained-{index}" if by_kind else f"explained-{index}"
-        title, line = f"What explains the attention of each head on {scope}?", f"What explains attention on {scope}"
-        readings.append((title, line, scope, partial(_explained, model, result, run, figure)))
+        title = f"Which simple rules explain attention on {scope}?"
+        readings.append((title, scope, partial(_explained, model, result, run, figure)))
     part = _by_text(readings, "explained", "explained", "Not fitted", "For what explains attention")
     return replace(part, definitions=[*WORDS["explained_terms"].items()] if part.tables else ())
 
@@ -192,10 +156,9 @@ def _explained(model: Model, result: Result, run: Run, figure: str) -> _Content:
     columns = ["head", "not uniform", "explained", *GROUPS, "made of"]
     documents, n = table[["documents", "n"]].iloc[0]
     note = f"Reported on {counted(int(n), 'word')} of {counted(int(documents), 'group')} of documents."
-    caption = TEXTS["explained bars"].format(uniform=AS_UNIFORM)
     blocks: list[doc.Block] = [
         f"{TEXTS['explained method']} {note}",
-        doc.Figure(figure, figures.explained_bars(groups), caption, illustrations.shares_alt(groups)),
+        doc.drawing(figure, figures.explained_bars(groups)),
         doc.Details("Head by head", [doc.Table(columns, rows, "lrrrrrrw", TEXTS["explained caption"])]),
     ]
     return blocks, _explained_line(table), explained.counts, table
@@ -223,13 +186,13 @@ def _explained_row(rows: pd.DataFrame) -> list[Text]:
 def _explained_line(table: pd.DataFrame) -> Text:
     shapley = table.loc[table["kind"] == "shapley"].pivot(index=_CELL, columns="part", values="share")
     leaders = shapley.dropna().idxmax(axis=1).value_counts()
-    counts = ", ".join(f"{group} in {number(int(leaders[group]))}" for group in GROUPS if group in leaders)
+    counts = ", ".join(f"{group} {number(int(leaders[group]))}" for group in GROUPS if group in leaders)
     unique = table.loc[(table["kind"] == "unique") & (table["part"] == GROUPS[-1])]
     beyond = unique.loc[(unique["share"] >= NOTABLE) & (unique["ci_low"] > 0)].nlargest(_RULES, "share")
     heads = [f"{head_name(row['layer'], row['head'])} ({percent(row['share'])})" for row in beyond.to_dict("records")]
-    adds = f"add at least {percent(NOTABLE)} of what is not uniform in {', '.join(heads) or 'no head'}"
-    first = f"Of {counted(len(shapley), 'head')}, what explains most is: {counts}."
-    return f"{first if counts else 'No head is explained.'} Beyond all simpler rules, relation and reference {adds}."
+    first = f"What explains most, by number of heads: {counts}." if counts else "No head is explained."
+    adds = f"in {', '.join(heads)}" if heads else "in no head"
+    return f"{first} Relation and reference add at least {percent(NOTABLE)} beyond all simpler rules {adds}."
 
 
 def scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
@@ -238,7 +201,7 @@ def scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     readings: list[_Reading] = []
     for corpus, kind in product((corpus for corpus in corpora if corpus.kind in PAPERS), kinds):
         title = f"{PAPERS[corpus.kind]['title']} as its paper scores it" + f", {kind.title}" * (len(kinds) > 1)
-        readings.append((title, title, title, partial(_scored, model, corpus, kind, run)))
+        readings.append((title, title, partial(_scored, model, corpus, kind, run)))
     return _by_text(readings, "coreference_scores", "scores", "Not scored", "For the scores of papers")
 
 

@@ -19,7 +19,7 @@ from analyses.execution.shards import Shards
 from analyses.page import sections as doc
 from analyses.page.sections import Block, Definitions, Details, Figure, Page, Piece, Section, is_text
 from analyses.viewer.viewer_page import FILTERS, environment, policy
-from analyses.wording.formats import number, percent
+from analyses.wording.formats import counted, number, percent
 from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model
 from interp.errors import inside, whole_number
@@ -207,7 +207,7 @@ def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[
     cited += [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
     cited += [f"{short_name(each.corpus.name)} ({each.corpus.digest[:12]})" for each in page.corpora]
     shapes, cards = (_shapes(models), TEXTS["cite cards"]) if page.overview else ([], ".")
-    terms = [doc.Definitions(page.definitions, "terms")]
+    terms = [doc.Details(counted(len(page.definitions), "term"), [doc.Definitions(page.definitions, "terms")])]
     return [
         Section("How this was made", [*shapes, doc.Definitions(lines, "facts")], "made"),
         Section("How to cite", [doc.code("; ".join([*cited, f"seed {facts['seed']}"])), TEXTS["cite"] + cards], "cite"),

@@ -9,7 +9,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from analyses import alignment
-from analyses.reading.examples import Head
+from analyses.alignment import Head
 from interp import InputError, Tokenizer, Transformer
 from models.families.original import original
 from models.pair_tasks import FORMATS, MONTHS, WEEKDAYS, Pair, dates, reversals, written

@@ -98,5 +98,5 @@ def test_text_can_be_read_on_every_ground(theme):
 
 
 def test_figures_and_pages_have_the_same_colours():
-    assert [*style.FAMILIES.values()] == [LIGHT[name] for name in NAMES]
+    assert [*style.BEHAVIOURS.values(), style.CUSTOM] == [LIGHT[name] for name in NAMES]
     assert (LIGHT["ink"], LIGHT["soft"]) == (style.INK, style.SOFT)

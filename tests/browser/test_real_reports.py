@@ -109,7 +109,9 @@ def test_the_first_screen_says_little(browse, file):
 
 def test_it_is_drawn_at_once(browse, file):
     """From the first byte to the first paint of everything; only printed, as machines differ."""
-    paints = browse(file).page.evaluate("performance.getEntriesByType('paint').map(each => [each.name, each.startTime])")
+    paints = browse(file).page.evaluate(
+        "performance.getEntriesByType('paint').map(each => [each.name, each.startTime])"
+    )
     print(dict(paints))
     assert {name for name, _ in paints} >= {"first-contentful-paint"}
 

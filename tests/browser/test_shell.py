@@ -59,7 +59,8 @@ def file(tmp_path_factory):
         *tables,
         sections.Figure("drawn", drawing(), HOSTILE[1], HOSTILE[1]),
         sections.Bars([(each, [(each, 0.25, True), ("she", 0.75, False)]) for each in HOSTILE]),
-        sections.Details(HOSTILE[0], [sections.Section("Inside a fold", [HOSTILE[0]], "folded")]),
+        sections.Details(HOSTILE[0], [sections.Section("Inside a fold", [HOSTILE[0]], "folded")], printed=True),
+        sections.Details("Numbers", [sections.Section("No paper", [HOSTILE[0]], "unprinted")], open=True),
     ]
     page = sections.Page(
         title=f"What of {HOSTILE[0]}?",
@@ -67,6 +68,7 @@ def file(tmp_path_factory):
         sections=[
             sections.Section(HOSTILE[1], blocks, "one"),
             sections.Section("Other", [sections.Table([HOSTILE[0]], [[each] for each in HOSTILE], "w")], "other"),
+            sections.Section("Details", [sections.Details("More", ["of no use on paper"])], "details"),
         ],
         definitions=[("gain, tag", "what it is"), ("n", "how many")],
         tables={"layers": pd.DataFrame({"layer": [0]})},
@@ -186,12 +188,13 @@ def test_without_scripts_all_stands_there(browse, file):
     assert shown.page.locator("th button, .filter").count() == 0
 
 
-def test_print_shows_what_is_folded_and_cuts_nothing_off(browse, file):
+def test_print_shows_the_folds_that_are_worth_paper_and_cuts_nothing_off(browse, file):
     shown = browse(file, width=720)
     shown.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     shown.page.emulate_media(media="print")
     assert shown.page.locator("#folded").is_visible()
-    assert not shown.page.locator("nav.contents").is_visible()
+    for left_out in ("nav.contents", "#unprinted", "#details"):
+        assert not shown.page.locator(left_out).is_visible()
     cut = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
     assert shown.page.evaluate(cut) == 0
     assert shown.overflow() <= 0

@@ -170,10 +170,10 @@
     contents.querySelector("summary").focus();
   });
 
-  // Print shows what is folded.
+  // Paper has what is worth it of what is folded.
   let folded = [];
   addEventListener("beforeprint", () => {
-    folded = all("main details:not([open])");
+    folded = all("main details.printed:not([open])");
     for (const each of folded) each.open = true;
   });
   addEventListener("afterprint", () => { for (const each of folded) each.open = false; });

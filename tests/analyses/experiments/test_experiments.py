@@ -219,7 +219,7 @@ def test_shares_of_every_quantity_add_up_to_1(found):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_described(name, found):
     experiment, table, sentence = EXPERIMENTS[name], found[name].table, EXPERIMENTS[name].sentence(found[name])
-    seen = experiment.plot.describe(table)
+    seen = experiment.plot.draw(table).alt
     for text in (sentence, seen):
         assert text.endswith(".")
         assert not re.search("\n|nan", text)

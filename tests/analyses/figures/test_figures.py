@@ -1,6 +1,5 @@
 """Figures draw what their table says, ask a question, and compute nothing."""
 
-import re
 from itertools import pairwise, product
 
 import numpy as np
@@ -11,11 +10,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from analyses import figures
-from analyses.figures.single_heads import FAINTEST
-from analyses.figures.style import COREFERENCE, INK, POSITION
+from analyses.figures.style import INK, POSITION
 from analyses.measures.findings import notable
-from analyses.report import illustrations
-from tests.analyses.headlines.hand_made_tables import effect_row, heads_row, label_row
+from tests.analyses.headlines.hand_made_tables import effect_row, heads_row
 
 LAYERS, HEADS = 3, 5
 
@@ -80,8 +77,9 @@ def test_dots_and_sentences_follow_one_rule(documents):
     findings = notable(table)
     assert dots(figures.head_grid(table, "induction")) == set(zip(findings["head"], findings["layer"], strict=True))
     assert len(findings) == (7 if documents == 20 else 0)
-    said = illustrations.grid_alt(table, ["induction"], "gain")
-    assert ("A dot" in said, "(none of 15 heads marked)" in said) == (False, documents == 4)
+    figure = figures.head_grid(table, "induction")
+    assert ("A dot" in figure.caption, "(none of 15 marked)" in figure.alt) == (documents == 20, documents == 4)
+    assert "largest L2.H4 0.18, L2.H3 0.16, L2.H2 0.14" in figure.alt
 
 
 def test_colours_are_of_the_behaviour_and_begin_at_nothing():
@@ -107,15 +105,6 @@ def test_directions_share_a_scale_intervals_are_sorted_and_panels_of_a_large_mod
     assert 8 < figures.head_grid(deep, width=3.3, title=None).get_figheight() <= 9
 
 
-def test_lines_go_to_the_words_that_get_a_share_and_an_antecedent_has_its_colour():
-    pattern = np.array([[1.0, 0, 0], [0.7, 0.3, 0], [FAINTEST / 2, 0, 0.9]])
-    ax = figures.attention_over_words(["Tim", "saw", "it"], pattern, title="Who?", emphasised={2}, sought={0}).axes[0]
-    ends = {tuple(segment[:, 1]) for segment in ax.collections[0].get_segments()}
-    assert ends == {(0, 0), (1, 0), (1, 1), (2, 2)}
-    coloured = [(text.get_text(), text.get_ha()) for text in ax.texts if text.get_color() == COREFERENCE]
-    assert sorted(coloured) == [("Tim", "left"), ("it", "right")]
-
-
 def test_half_and_twice_the_attention_are_equally_far_from_none_and_lifts_that_hardly_differ_have_names_apart():
     table = heads_table("tag:NOUN->ADJ")
     table["value"] = np.where(table["layer"] == 0, 0.5, 2.0)
@@ -124,69 +113,6 @@ def test_half_and_twice_the_attention_are_equally_far_from_none_and_lifts_that_h
     bar = figures.head_grid(table.assign(value=1.05), "tag:NOUN->ADJ", quantity="lift").axes[-1]
     low, high = bar.get_ylim()
     assert [at for at in bar.get_yticks() if low <= at <= high] == [0.5, 1, 2]
-
-
-def labels_table() -> pd.DataFrame:
-    """L0.H1 has two labels, the weaker first; L2.H4 one by effect alone."""
-    rows = [
-        label_row(0, 1, "position", "self", "attention", 0.9),
-        label_row(0, 1, "part-of-speech", "relation:obj:dependent->head", "both", 0.2),
-        label_row(2, 4, "coreference", "antecedent", "effect", -0.1),
-    ]
-    return pd.DataFrame(rows)
-
-
-def test_a_label_map_says_every_label_the_surest_first():
-    figure = figures.label_map(labels_table(), LAYERS, HEADS)
-    figure.draw_without_rendering()
-    (ax,) = figure.axes
-    said = {text.get_position(): text.get_text() for text in ax.texts}
-    assert said == {(1, 0): "obj dep→head\nself", (4, 2): "antecedent"}
-    assert figure.get_suptitle().endswith("?")
-    assert not len(figures.label_map(labels_table().iloc[:0], LAYERS, HEADS).axes[0].texts)
-
-
-@pytest.mark.parametrize(("width", "size"), [(None, 9), (3.3, 8)])
-def test_a_label_map_is_readable_on_a_page_and_its_words_stay_in_their_cells(width, size):
-    """Of 8 points, which a page shows in 12 pixels, or 7 in a column; what does not fit is counted."""
-    names = ["rule:last NOUN/PROPN/PRON", "antecedent-predicting", "relation:nmod:poss:dependent->head", "offset:-2"]
-    names += ["a_measure_of_somebody_who_likes_long_names"]
-    base = labels_table().iloc[0].to_dict()
-    rows = [base | {"head": head, "label": name, "gain": -at} for head in range(8) for at, name in enumerate(names)]
-    figure = figures.label_map(pd.DataFrame(rows), 4, 8, font_size=size, **({"width": width} if width else {}))
-    figure.draw_without_rendering()
-    (ax,) = figure.axes
-    assert [text.get_fontsize() for text in ax.texts] == [pytest.approx(size * 8 / 9)] * 8
-    assert all(re.search(r"\nand [1-4] more$", text.get_text()) for text in ax.texts)
-    for text in ax.texts:
-        box = text.get_window_extent().transformed(ax.transData.inverted())
-        (x, y), names_in = text.get_position(), text.get_text()
-        assert max(x - box.x0, box.x1 - x, y - box.y0, box.y1 - y) <= 0.5, names_in
-
-
-def test_in_a_column_layers_stand_side_by_side_in_a_label_map_and_head_0_comes_first():
-    long = pd.DataFrame([labels_table().iloc[0].to_dict() | {"layer": 3, "head": 6, "label": "tag:NOUN->VERB"}])
-    wide, column = (figures.label_map(long, 4, 8, font_size=8, width=width, title=None) for width in (6.9, 3.3))
-    assert wide.axes[0].texts[0].get_position() == (6, 3)
-    (ax,), (said,) = column.axes, column.axes[0].texts
-    assert (said.get_position(), said.get_text()) == ((3, 6), "NOUN→\nVERB")  # a tag is not cut into letters
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["L0", "L1", "L2", "L3"]
-    assert ax.get_ylim()[0] > ax.get_ylim()[1]
-    assert column.get_figheight() < 7
-    with pytest.raises(ValueError, match=r"need 7\.9 inches side by side: got width=6\.9"):
-        figures.label_map(long, 12, 12, font_size=8, width=6.9)
-
-
-def test_attention_is_drawn_against_effect_for_every_head_and_labelled_ones_are_named():
-    table = heads_table("relation:obj:dependent->head").query("sink == 'kept'")
-    label = {"behaviour": "part-of-speech", "label": table["measure"], "agreement": -1.0}
-    line = {"gain": np.linspace(-0.2, 0.5, len(table)), "effect": np.linspace(0.3, 0.0, len(table))}
-    evidence = table.assign(**label, **line)
-    figure = figures.attention_against_effect(evidence, labels_table())
-    (ax,) = figure.axes
-    assert sorted(len(dots.get_offsets()) for dots in ax.collections if isinstance(dots, PathCollection)) == [1, 14]
-    assert [text.get_text() for text in ax.texts] == ["L0.H1"]
-    assert ax.get_title() == "relation:obj:dependent→head\nρ = −1.00, 15 heads"
 
 
 def test_three_attentions_are_drawn_with_their_tokens():
@@ -205,32 +131,6 @@ def test_three_attentions_are_drawn_with_their_tokens():
         assert ax.get_title() == title
     boxes = [[each.get_bbox().extents.tolist() for each in ax.patches] for ax in maps]
     assert boxes == [[], [[3, 0, 5, 2], [0, 2, 1, 3]], []]  # what belongs together
-
-
-def evidence_of(measures: int) -> pd.DataFrame:
-    """Two heads of one layer in each of so many measures."""
-    cells = product(range(measures), range(2))
-    rows = [label_row(0, head, "position", f"offset:-{at}", "both", 0.1 * head, 0.01 * at) for at, head in cells]
-    return pd.DataFrame(rows).drop(columns="evidence").assign(agreement=0.5)
-
-
-@pytest.mark.parametrize(("width", "shown"), [(2.4, 3), (6.75, 9)])
-def test_a_column_has_fewer_measures_against_effect_and_says_of_how_many(width, shown):
-    figure = figures.attention_against_effect(
-        evidence_of(12), labels_table(), width=width, font_size=8, title=None, colours={"position": "blue"}
-    )
-    assert len(figure.axes) == shown
-    assert figure.get_figheight() < 7
-    assert f"in the {shown} measures of 12 that label the most heads" in figure.caption  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_two_heads_near_each_other_have_names_apart():
-    evidence = evidence_of(1).assign(effect=[0.0100, 0.0101], gain=0.1)
-    labels = evidence.assign(evidence="both")
-    figure = figures.attention_against_effect(evidence, labels, width=3.3, font_size=8)
-    figure.draw_without_rendering()
-    first, second = (text.get_window_extent() for text in figure.axes[0].texts)
-    assert not first.overlaps(second)
 
 
 def test_words_above_and_below_panels_are_broken_where_a_column_is_narrow():

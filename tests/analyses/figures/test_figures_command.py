@@ -29,8 +29,7 @@ def test_every_figure_that_tables_are_enough_for_comes_back_under_its_own_name(p
     assert code == 0
     made = {Path(name).stem for name in json.loads((position / "run.json").read_text())["files"] if "figures/" in name}
     again = {Path(name).stem for name in drawn(tmp_path / "paper")}
-    assert again == made - {"position-patterns"}  # patterns of attention are in no table
-    assert "left out position-patterns: it needs the model" in said
+    assert again == made | {"position-gains"}  # what the page has in a table
     assert f"wrote {len(again)} figures to {tmp_path / 'paper'}" in said
 
 
@@ -52,15 +51,12 @@ def test_a_file_is_as_wide_as_asked_with_true_type_no_title_and_its_caption_besi
 
 
 def mixed_run(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = pd.DataFrame) -> runs.RunFolder:
-    """A run with tables of labels, of training and of a comparison, a head each; `change` is made to every table."""
+    """A run with tables of training and of a comparison, a head each; `change` is made to every table."""
     where = at(1, 2)
-    label = {**where, "behaviour": "position", "label": "self", "gain": 0.5, "effect": 0.1}
     measured = {**where, "model": "small", "measure": "induction", "gain": 0.1}
     bounds = dict.fromkeys(("ci_low", "ci_high", "difference", "difference_low", "difference_high"), 0.0)
     curve = [{**where, "run": "small", "step": step, "measure": "induction", "value": 0.1 * step} for step in range(5)]
     tables = {
-        "labels": [{**label, "evidence": "both"}],
-        "evidence": [{**label, "measure": "self", "agreement": 0.5}],
         "forming": [{**row, "baseline": 0.1} for row in curve],
         "formed": [{"run": "small", "measure": "induction", "rise_from": 1, "rise_to": 2}],
         "compare": [{**measured, "reference": "small", **bounds}],
@@ -70,11 +66,10 @@ def mixed_run(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = pd.
     return runs.read(written(folder, {"runs": [{"name": "small", "phases_end": [3]}]}, **frames))
 
 
-def test_tables_of_labels_training_and_a_comparison_are_drawn_and_what_needs_more_room_says_how_much(tmp_path):
+def test_tables_of_training_and_a_comparison_are_drawn_and_what_needs_more_room_says_how_much(tmp_path):
     run = mixed_run(tmp_path / "run")
     files, left_out = paper_figures.write(run, tmp_path / "paper", width=3.3, format="svg")
-    names = {"labels", "agreement", "forming", "compare-gains", "compare-depth"}
-    assert {each.stem for each in files} == names - {"compare-gains"}
+    assert {each.stem for each in files} == {"forming", "compare-depth"}
     assert left_out == {"compare-gains": "the panels of this figure need 5.0 inches side by side: got width=3.3"}
     with pytest.raises(InputError, match=r"no figure .* could be drawn: .* need 5\.0 inches"):
         paper_figures.write(run, tmp_path / "none", ["compare-gains"])
@@ -99,8 +94,8 @@ def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatc
     monkeypatch.chdir(tmp_path)
     why = "interp: nowhere: no such directory; expected a directory that a command of interp left (its --out)"
     assert refusal(capsys, "figures", "nowhere") == why
-    why = refusal(capsys, "figures", str(position), "position-patterns")
-    assert "no figure position-patterns can be drawn from the tables" in why
+    why = refusal(capsys, "figures", str(position), "labels")
+    assert "no figure labels can be drawn from the tables" in why
     assert "expected some of position-heads" in why
     (tmp_path / "taken").write_text("mine")
     for said, *wrong in (

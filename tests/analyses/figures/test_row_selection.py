@@ -44,10 +44,6 @@ CELLS = cross(site="z", **HEADS, direction=["denoise", "noise"], metric=["loss",
 CELLS = rising(CELLS, "effect").assign(share=np.nan, share_low=np.nan, share_high=np.nan)
 ENTRIES = cross(site="pattern", **WHERE, layer=1, head=0, query=[0, 1], key=[0, 1], direction="noise", metric="loss")
 ENTRIES = rising(ENTRIES.assign(**INTERVAL, share=np.nan), "effect")
-NAMED = {"behaviour": "position", "label": ["self", "induction"]}
-LABELS = cross(**{**HEADS, **NAMED, "head": 2}, evidence="both", gain=0.5)
-EVIDENCE = rising(cross(**HEADS, **NAMED, agreement=0.5), "gain", "effect")
-EVIDENCE["measure"] = EVIDENCE["label"]
 LENS = cross(layer=[0, 1], prompt=[0, 1], position=[3, 4], rank=[1, 2], token="a", id=5, read="b")
 LENS = rising(LENS, "probability")
 COMPARED = cross(measure=["induction", "tag:x"], model=["a", "b"], behaviour="position", reference="a", layer=1, head=2)
@@ -81,24 +77,19 @@ EFFECTS = rising(
     cross(**HEADS, task=["gender", "name"], intervention=["denoise", "noise"]).assign(**INTERVAL), "effect"
 ).assign(ci_low=lambda rows: rows["effect"] - 0.4, choosing_bound=0.1)
 DEPTH = GAINS.assign(model="a", depth=0.5, shows=True)
-BLEU = {"colours": {"position": "bleu"}}
 LOSS, LSOS = {"metric": "loss"}, {"metric": "lsos"}
 TOKENS = rising(cross(prompt=0, position=[0, 1, 2], token="a", id=5), "log_probability")
 LINES = rising(cross(layer=[0, 1, 2], at=[0, 1]).assign(**INTERVAL), "effect")
-SHAPE, FEWER = {"n_layers": 2, "n_heads": 3}, {"n_layers": 1, "n_heads": 2, "colours": {"postion": "blue"}}
 FORMING = Case(figures.forming, CURVES.assign(baseline=0.1), {"changes": {"a": (0, 1)}}, {"changes": {"aa": None}})
 CASES = {
     "head_grid": Case(figures.head_grid, GAINS, {}, dict.fromkeys(("measures", "by"), "induktion")),
     "effect_grid": Case(figures.effect_grid, EFFECTS, {"task": "gender"}, {"task": "gendr"}),
     "gain_intervals": Case(figures.gain_intervals, GAINS, {"measure": "induction"}, {"measure": "induktion"}),
-    "distance_by_layer": Case(figures.distance_by_layer, GAINS),
     "cell_map": Case(figures.cell_map, CELLS, LOSS, LSOS),
     "entry_maps": Case(figures.entry_maps, ENTRIES, LOSS, LSOS),
     "top_cells": Case(figures.top_cells, CELLS, LOSS, LSOS),
     "steps": Case(figures.steps, CELLS[:6].assign(step=range(6), metric="loss"), {**LOSS, "plain": 1}, LSOS),
     "estimate_panels": Case(figures.estimate_panels, ESTIMATES, {"correlations": AGREEMENT, **LOSS}, LSOS),
-    "label_map": Case(figures.label_map, LABELS, SHAPE, FEWER),
-    "attention_against_effect": Case(figures.attention_against_effect, EVIDENCE, {"labels": LABELS}, BLEU),
     "lens_map": Case(figures.lens_map, LENS, {}, {"prompt": 7}),
     "lens_line": Case(figures.lens_line, LINES),
     "token_bars": Case(figures.token_bars, TOKENS),
@@ -121,11 +112,6 @@ UNTABLED: dict[str, list[dict[str, Any]]] = {  # what no table holds: as it is d
         {"patterns": {}},
         {"patterns": {"a": PATTERN}, "queries": ["x"]},
         {"patterns": {"a": PATTERN[:0]}},
-    ],
-    "attention_over_words": [
-        {"words": ["a", "$x_{", "\\"], "patterns": PATTERN},
-        {"words": ["a", "b"], "patterns": PATTERN},
-        {"words": ["a", "b", "c"], "patterns": PATTERN, "emphasised": [3]},
     ],
     "three_attentions": [
         {"patterns": patterns, "source": "xyz", "read": read, "written": "xyz"}
@@ -212,10 +198,7 @@ def test_a_mistyped_argument_is_one_line_that_names_it(name, argument):
 def test_an_empty_table_is_one_line(name):
     draw, table, arguments, *_ = CASES[name]
     assert said(lambda: draw(pd.DataFrame(), **arguments)).startswith("expected a table with ")
-    if name == "label_map":  # no head of a model need have a label
-        assert not draw(table[:0], **arguments).axes[0].texts
-    else:
-        assert said(lambda: draw(table[:0], **arguments)) == "expected a table with rows to draw, got an empty one"
+    assert said(lambda: draw(table[:0], **arguments)) == "expected a table with rows to draw, got an empty one"
     assert "got list" in said(lambda: draw([1], **arguments))
 
 
@@ -241,11 +224,6 @@ def test_all_figures_of_a_sweep_are_refused_alike():
     assert "lsos" in said(lambda: figures.sweep_figures(CELLS, "lsos"))
     other = CELLS.assign(site="q")
     assert "one site, got z, q" in said(lambda: figures.cell_map(pd.concat([CELLS, other]), "loss"))
-
-
-def test_a_layer_stands_where_it_is_also_when_there_are_none_below():
-    mean = figures.distance_by_layer(GAINS.loc[GAINS["layer"] == 1]).axes[0].lines[1]
-    assert mean.get_xdata().tolist() == [1]
 
 
 def test_bars_go_by_the_number_of_the_layer():

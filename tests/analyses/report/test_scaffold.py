@@ -14,7 +14,7 @@ from tiny import LLAMA
 from analyses.corpora import Corpus
 from analyses.execution.provenance import SCHEMA
 from analyses.page import sections as values
-from analyses.page.sections import BREAK, Definitions, Page, Section, Source, Table, bold, link
+from analyses.page.sections import Definitions, Page, Section, Source, Table, bold, link
 from analyses.report.scaffold import Run, short_name, write
 from interp import InputError, Transformer, TransformerConfig
 
@@ -33,7 +33,7 @@ def drawing() -> Drawing:
 def page(**more) -> Page:
     rows = [["a", bold(HOSTILE)], "over the rows", [[values.Tokens([(HOSTILE, True)])], "b"]]
     marked = Table(["", HOSTILE], rows, "lr")
-    inline = values.emphasis("two"), BREAK, values.code("three"), values.soft(" four "), link("five", "here")
+    inline = values.emphasis("two"), values.code("three"), values.soft(" four "), link("five", "here")
     blocks = [
         HOSTILE,
         ["one, ", *inline],
