@@ -202,6 +202,7 @@ def _texts(study: Study, evidence: Evidence, half: Literal[0, 1], limit: int | N
         "training": Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING),
         "behaviours": [evidence.behaviour],
         "texts": documents * words,  # all of them
+        "repeats": min(knockouts.REPEATS, limit or knockouts.REPEATS),
         "seed": study.seed + half,
     }
 
