@@ -35,7 +35,7 @@ from interp.patterns.rows import SINKS
 from interp.tokens import NO_WORD
 from models.initialisation import untrained
 
-_UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
+_UNTRAINED_WINDOWS = 32  # of text, on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
 REPEATS = "random repeats"  # what induction is measured on, whatever the corpus is
 _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8

@@ -146,8 +146,7 @@ class Attention(nn.Module):
             return self.fused(q, k, v, visibility).transpose(-2, -3)
         k, v, masked = self.shared(k), self.shared(v), partial(self.masked, visibility=visibility)
         scores = tap("scores", self.scores(q, k, visibility), partial(masked, value=-torch.inf))
-        pattern = tap("pattern", self.pattern(scores), partial(masked, value=0.0))
-        return (pattern @ v).transpose(-2, -3)
+        return (tap("pattern", self.pattern(scores), partial(masked, value=0.0)) @ v).transpose(-2, -3)
 
     def masked(
         self, rows: Float[Tensor, "... query key"], visibility: Visibility, value: float
@@ -163,7 +162,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "... head query key"]:
         """q·k, scaled, capped, with what positions add; -inf where a query sees no key."""
         bias = None if self.bias is None else self.bias(visibility)
-        scaled = q @ k.transpose(-1, -2) * self.config.score_scale
+        scaled = (q @ k.transpose(-1, -2)).mul_(self.config.score_scale)
         return self.entering(scaled, bias, visibility.near(self.reach).mask())
 
     def entering(

@@ -1,6 +1,7 @@
 """How a transformer tells where tokens stand: added to embeddings, by turning queries and keys, or on the scores."""
 
 import math
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int
@@ -42,16 +43,16 @@ def rotate(
     frequency, length = frequencies(rotary, dims, x.device)
     angle = (positions.float()[..., None] * frequency)[..., None, :]  # prompt position 1 half
     cos, sin = (angle.cos() * length).to(x.dtype), (angle.sin() * length).to(x.dtype)
-    turning = x[..., :dims]
-    if rotary.pairing == "halves":
-        first, second = turning.chunk(2, -1)
-        turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
-    else:
-        first, second = turning[..., 0::2], turning[..., 1::2]
-        turned = torch.stack([first * cos - second * sin, second * cos + first * sin], -1).flatten(-2)
+    halves, turning = rotary.pairing == "halves", x[..., :dims]
+    partner = turning.roll(dims // 2, -1) if halves else turning.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    turns = (torch.stack(pair, -2 if halves else -1).flatten(-2) for pair in ((cos, cos), (-sin, sin)))
+    # for every head, so that a position's heads are one run of memory: four times as fast on a CPU
+    cos, sin = (turn.expand(*turn.shape[:-2], x.shape[-2], -1).contiguous() for turn in turns)
+    turned = turning * cos + partner.mul_(sin)
     return turned if dims == x.shape[-1] else torch.cat([turned, x[..., dims:]], -1)
 
 
+@cache
 def frequencies(rotary: Rotary, dims: int, device: torch.device) -> tuple[Float[Tensor, " half"], float]:
     """Radians a position of each pair, and what rotated vectors are multiplied by."""
     # Angles in float32 at every precision, and in this order of operations, as the models were trained: bfloat16 cannot

@@ -112,7 +112,8 @@ def _picture_files(figure: Figure) -> dict[str, bytes]:
     """By their endings."""
     pictures = {}
     with matplotlib.rc_context(_SAVE):
-        figure.draw_without_rendering()
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)
         figure.set_layout_engine(None)  # laid out once, for both files; with a placeholder each would draw twice
         for ending, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
             file = BytesIO()

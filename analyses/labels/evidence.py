@@ -202,6 +202,7 @@ def _texts(study: Study, evidence: Evidence, half: Literal[0, 1], limit: int | N
         "training": Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING),
         "behaviours": [evidence.behaviour],
         "texts": documents * words,  # all of them
+        "repeats": min(knockouts.REPEATS, limit or knockouts.REPEATS),
         "seed": study.seed + half,
     }
 
@@ -331,7 +332,7 @@ def documents_of(collected: Sequence[Collected]) -> int:
     """How many documents hold enough items of every behaviour, if items stand everywhere alike."""
     documents = _BAR_DOCUMENTS
     for behaviour in collected:
-        items = max(float(scored.totals.finish().rows[:, 0].sum(0).max()) for scored in behaviour.scored)
+        items = max(float(scored.totals.rows[:, 0].sum(0).max()) for scored in behaviour.scored)
         tokens = behaviour.counts.get("tokens", 0) / max(behaviour.documents, 1)
         share = _BAR_WORDS / max(_BAR_WORDS, tokens)  # of each document that is read
         documents = max(documents, math.ceil(_ITEMS * behaviour.documents / max(items * share, 1)))
@@ -347,7 +348,7 @@ def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[Annota
     tables = [(each.name, table) for each, result in results for table in getattr(result, "scored", ())]
     for name, scored in ((name, table) for name, table in tables if table.sink == "kept"):
         of_heads, baselines = values(scored, null.heads.count)
-        items = scored.totals.finish().rows[:, 0].sum(0).tolist()
+        items = scored.totals.rows[:, 0, : len(scored.measures)].sum(0).tolist()
         for measure, gained, baseline, n in zip(
             scored.measures, (of_heads - baselines).T, baselines, items, strict=True
         ):

@@ -42,7 +42,7 @@ TOGETHER_COLUMNS = [
     *(f"{arm}{part}" for arm in ARMS for part in ("", "_low", "_high", "_p")),
 ]
 _ALL_KINDS = (*KINDS, *ARMS)
-_REPEATS = 16  # sequences on which induction is knocked out
+REPEATS = 16  # sequences on which induction is knocked out, at most
 _TEXTS = 40  # read by default: documents, not rows, make intervals narrow
 _TRAINING_WORDS = 20_000  # that probes are trained on
 
@@ -62,6 +62,7 @@ class Texts:
     training: texts for the probes of a model without output layer; documents that are measured are passed over.
     behaviours: whose measures; all of ours by default.
     texts: how many to measure; each measure reads those that have the annotation it needs.
+    repeats: sequences on which induction is measured.
     seed: of the control keys, of masked words and of intervals.
     shards: where what was measured before is found, and what is measured is kept; by default nowhere.
     """
@@ -69,6 +70,7 @@ class Texts:
     training: Iterable[AnnotatedText] = ()
     behaviours: Sequence[str | Behaviour] | None = None
     texts: int = _TEXTS
+    repeats: int = REPEATS
     seed: int = 0
     shards: Shards | None = None
 
@@ -119,10 +121,7 @@ def measure(
 
 
 def measure_together(
-    model: Transformer,
-    corpus: Iterable[AnnotatedText],
-    heads: Sequence[tuple[str, HeadSet]],
-    **options: Any,
+    model: Transformer, corpus: Iterable[AnnotatedText], heads: Sequence[tuple[str, HeadSet]], **options: Any
 ) -> pd.DataFrame:
     """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
 
@@ -153,10 +152,7 @@ def claims_on(model: Transformer, corpus: Iterable[AnnotatedText], names: Sequen
 
 
 def joint_costs(
-    work: Work,
-    heads: Sequence[tuple[str, HeadSet]],
-    kinds: Collection[str] = _ALL_KINDS,
-    part: int | None = None,
+    work: Work, heads: Sequence[tuple[str, HeadSet]], kinds: Collection[str] = _ALL_KINDS, part: int | None = None
 ) -> JointCosts:
     """What `measure_together` tables, by claims that were made before; of some kinds, or of a part of the documents.
 
@@ -220,7 +216,7 @@ def _work(
     claimed: list[tuple[Window, dict[str, Claims], int, int]] = []  # with the group and the part of the documents
     for behaviour, measure in by_name.values():
         if measure.corpus and behaviour in read_by:
-            for n, window in enumerate(_repeats(model, read_by[behaviour], seed)):
+            for n, window in enumerate(_repeats(model, read_by[behaviour], reading.repeats, seed)):
                 claimed.append((window, {measure.name: measure.keys_of(window)}, n % N_GROUPS, hiding.part_of(n)))
     usual: dict[str, list[frozenset[int]]] = {name: [] for name in by_name}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(text.document for text in texts))}
@@ -250,10 +246,10 @@ def _training(training: Iterable[AnnotatedText], measured: Sequence[AnnotatedTex
     return texts
 
 
-def _repeats(model: Transformer, readout: Readout, seed: int) -> list[Window]:
+def _repeats(model: Transformer, readout: Readout, count: int, seed: int) -> list[Window]:
     """Random tokens and their repeat, as `position` measures induction; none if too short, or with nothing to read."""
     length = repeat_length(model)
-    windows = [] if length < SHORTEST_REPEAT else repeats(model, length, _REPEATS, seed)
+    windows = [] if length < SHORTEST_REPEAT else repeats(model, length, count, seed)
     return windows if windows and readout.readable(windows[0]) else []
 
 

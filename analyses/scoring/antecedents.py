@@ -175,11 +175,7 @@ def _leftmost(item: AntecedentItem, fitting: Sequence[bool]) -> int:
 
 RANDOM = Rival("random", lambda item: (1 / len(item.candidates),) * len(item.candidates))
 """The same on every mention: scores the expectation of a random choice."""
-_POSITIONAL = (
-    _chooser("nearest", lambda item: len(item.candidates) - 1),
-    _chooser("first", lambda item: 0),
-    RANDOM,
-)
+_POSITIONAL = (_chooser("nearest", lambda item: len(item.candidates) - 1), _chooser("first", lambda item: 0), RANDOM)
 _LAST_ARGUMENT = _last_that("last argument", lambda item: [role in _ARGUMENTS for role in item.roles])
 RIVALS = (
     *_POSITIONAL,

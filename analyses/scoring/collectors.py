@@ -91,7 +91,7 @@ class Scoring:
             scored, text_facts = self.scored(), summary(reading)
         except InputError as error:
             return error
-        if self.nothing and not any(bool(part.totals.finish().rows.any()) for part in scored):
+        if self.nothing and not any(bool(part.totals.rows.any()) for part in scored):
             return InputError(self.nothing)
         counts, rules = {**reading.counts, **self.counts}, self.rules(text_facts["corpus"])
         return Collected(self.heads, self.behaviour, scored=scored, counts=counts, rules=rules, **text_facts)

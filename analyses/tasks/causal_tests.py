@@ -18,6 +18,7 @@ from interp import InputError, Model, TokenBatch, Transformer, run
 from interp.errors import whole_number
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
 from interp.patching.metrics import last_logits
+from interp.patching.patch_sites import last_stack
 from interp.patching.results import ANSWERS, guessed, refusal
 from interp.patterns.shuffled import shuffled_copy
 from interp.statistics import FEWEST_CLUSTERS, Shares, benjamini_hochberg, shares
@@ -164,10 +165,11 @@ def _unneeded(
 
 def _right_answers(model: Transformer, pairs: Pairs, fewest: float) -> int:
     """How many clean prompts a model answers rightly; fewer where `fewest` is out of its reach, as it stops there."""
-    readout, right = logit_difference().prepare(model, pairs), 0
+    readout, right, site = logit_difference().prepare(model, pairs), 0, f"{last_stack(model)}.resid_final"
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE):
         text, target = pairs.take(prompts).inputs[0]
-        right += int((readout.take(prompts).from_logits(run(model, text, target=target).logits) > 0).sum())
+        final, part = run(model, text, target=target, until=site)[site], readout.take(prompts)
+        right += int((part.from_final(model, part.at_reads(final)) > 0).sum())
         if right + len(pairs) - 1 - int(prompts[-1]) < fewest:
             break
     return right

@@ -295,9 +295,7 @@ def _toward(
 
 
 @torch.no_grad()
-def composition_scores(
-    model: Model,
-) -> Float[Tensor, "kind layer head later_layer later_head"]:
+def composition_scores(model: Model) -> Float[Tensor, "kind layer head later_layer later_head"]:
     """How much of what a head writes is read by a later head: Q-, K- and V-composition (Elhage 2021).
 
     With W_OV = W_V W_O and W_QK = W_Q W_K^T, rows being stream vectors, the scores are |W_OV W_QK|, |W_OV W_QK^T| and

@@ -29,6 +29,7 @@ from interp.running import Tokens, run
 from interp.tap import Tap
 from interp.transformer import Transformer
 
+_STEP = 16  # positions: claims that begin within so many go together, and begin where these do
 _LOGITS = 1 << 22  # numbers that the output layer says at a time: 16 MB
 # claims on a text that share a pass, the layers whose heads their keys are hidden from, and which heads: None are all,
 # else those of one layer, each with the place of its claim in the first list
@@ -108,20 +109,24 @@ def knock_out_together(
         return _by_forward(texts, output, zip(claims, heads, strict=True))
     output = output or model.output
     assert output is not None
-    base, site = replace(plain_run(model, texts.inputs), activations={}), texts.patch_site  # only its stream is used
-    reads = [*map(texts.read_of, claims)]
-    lengths = texts.rows.lengths[[claim.prompt for claim in claims]].tolist()
-    widths = [1 + int(read.positions.max()) if site.causal else n for read, n in zip(reads, lengths, strict=True)]
-    lowest = [min(layer for layer, _ in pairs) for pairs in heads]
+    base, site, reads = plain_run(model, texts.inputs), texts.patch_site, [*map(texts.read_of, claims)]
+    base = replace(base, activations={f"attn.{part}": base[f"attn.{part}"] for part in "kv"})
+    spans, lowest = [_span(texts, claim) for claim in claims], [min(layer for layer, _ in pairs) for pairs in heads]
+    firsts = [
+        min(span.start, *read.positions.tolist()) // _STEP * _STEP for span, read in zip(spans, reads, strict=True)
+    ]
+    sizes = [span.stop - first for span, first in zip(spans, firsts, strict=True)]
     drops, plain = base.final.new_empty(len(claims)), _plain_values(claims, reads, base, output)
-    order = sorted(range(len(claims)), key=lambda index: (lowest[index], widths[index]))
-    for party in fitting(order, widths.__getitem__, rows_at_once(model, 3), lowest.__getitem__):
+    order = sorted(range(len(claims)), key=lambda index: (lowest[index], firsts[index], spans[index].stop))
+    for party in fitting(order, sizes.__getitem__, rows_at_once(model, 3), lowest.__getitem__):
+        first = firsts[party[0]]
         prompts = torch.tensor([claims[index].prompt for index in party], device=model.device)
-        part_run = base.take(prompts, {site.stack: max(widths[index] for index in party)})
-        edits = edits_of(site, [(row, claims[index], heads[index]) for row, index in enumerate(party)])
-        final = resumed(model, part_run, site, edits, lowest[party[0]])
-        for row, index in enumerate(party):
-            drops[index] = plain[index] - reads[index].value(output(final[row, reads[index].positions]))
+        part_run = base.take(prompts, {site.stack: max(spans[index].stop for index in party)})
+        shifted = [replace(claims[index], queries=claims[index].queries - first) for index in party]
+        edits = edits_of(site, [(row, shifted[row], heads[index]) for row, index in enumerate(party)])
+        final = resumed(model, part_run, site, edits, lowest[party[0]], first)
+        values = _values(final, range(len(party)), [reads[index] for index in party], output, first)
+        drops[party] = torch.stack([plain[index] for index in party]) - torch.stack(values)
     return drops
 
 
@@ -171,18 +176,25 @@ def _shape(texts: ClaimedTexts, claims: Sequence[Claim], cells: _Cells | None) -
     return shape
 
 
-def _plain_values(
-    claims: Sequence[Claim], reads: Sequence[Read], base: PlainRun, output: nn.Linear
-) -> list[Float[Tensor, ""]]:
+def _plain_values(claims: Sequence[Claim], reads: Sequence[Read], base: PlainRun, output: nn.Linear) -> list[Tensor]:
     """What each claim reads where nothing changes; claims that share a `Read` share the output layer's work."""
     names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
-    unique, values = dict(sorted(zip(names, reads, strict=True), key=lambda pair: pair[0][0])), {}
-    sizes = {name: len(read.positions) for name, read in unique.items()}
-    for party in fitting(unique, sizes.__getitem__, _LOGITS // output.out_features, lambda name: name[0]):
-        logits = output(base.final[party[0][0], torch.cat([unique[name].positions for name in party])])
-        for name, part in zip(party, logits.split([sizes[name] for name in party]), strict=True):
-            values[name] = unique[name].value(part)
-    return [values[name] for name in names]
+    unique = dict(zip(names, reads, strict=True))
+    values = _values(base.final, [prompt for prompt, _ in unique], [*unique.values()], output)
+    return [*map(dict(zip(unique, values, strict=True)).__getitem__, names)]
+
+
+def _values(
+    final: Tensor, prompts: Sequence[int], reads: Sequence[Read], output: nn.Linear, first: int = 0
+) -> list[Tensor]:
+    """What is read of some prompts' final streams, from position `first` on: as many at a time as make few logits."""
+    values, sizes = [], [len(read.positions) for read in reads]
+    for lot in fitting(range(len(reads)), sizes.__getitem__, _LOGITS // output.out_features, lambda _: None):
+        rows = [prompts[index] for index in lot for _ in range(sizes[index])]
+        logits = output(final[rows, torch.cat([reads[index].positions for index in lot]) - first])
+        parts = zip(lot, logits.split([sizes[index] for index in lot]), strict=True)
+        values += [reads[index].value(part) for index, part in parts]
+    return values
 
 
 def _span(texts: ClaimedTexts, claim: Claim) -> range:

@@ -46,11 +46,7 @@ class PatchSite:
 
     @staticmethod
     def from_name(
-        model: Model,
-        site: str,
-        by: Sequence[str] = ("layer",),
-        stack: str | None = None,
-        attention: str = "self",
+        model: Model, site: str, by: Sequence[str] = ("layer",), stack: str | None = None, attention: str = "self"
     ) -> "PatchSite":
         """The site of `stack`, by default of the stack that the output layer reads, and in which attention."""
         stacks = model.config.stacks

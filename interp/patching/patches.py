@@ -17,7 +17,7 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from interp.attention import Attention
+from interp.attention import Attention, Growing
 from interp.model import Model
 from interp.parts import MLP
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Stream, Suffix, moment_after
@@ -172,11 +172,11 @@ Replacement = Callable[[int], Tensor]  # what is put at the site in a layer, bro
 
 
 def resumed(
-    model: Transformer, plain: PlainRun, patch_site: PatchSite, edits: Mapping[str, Edit], start: int
+    model: Transformer, plain: PlainRun, patch_site: PatchSite, edits: Mapping[str, Edit], start: int, first: int = 0
 ) -> Tensor:
     """The last stack's final stream with sites edited from layer `start` on; for the site `logits` the logits.
 
-    Edits may put new leading axes before `prompt`; what lies below is not run again.
+    Edits may put new leading axes before `prompt`; what lies below, or before position `first`, is not run again.
     """
     tap, final = Tap(edit=edits), None
     for name in model.config.stacks if patch_site.stack != plain.stack else [plain.stack]:
@@ -185,8 +185,12 @@ def resumed(
         if name != patch_site.stack or patch_site.site == "embed":
             layer = 0
         residual = stack_tap("embed", run.resid[0]) if layer == 0 else run.resid[layer]
-        visibility, source = _visible(model, run, final)
-        final = stack.resume(residual, visibility, tap=stack_tap, start=layer, source=source)
+        (visibility, source), past = _visible(model, run, final), [Growing() for _ in stack.blocks] if first else None
+        if first:
+            visibility = Visibility.from_batch(run.batch, causal=True, first=first)
+        for number, cache in enumerate(past or ()):
+            cache.extend(*(run[f"attn.{part}"][number][:, :first] for part in "kv"))
+        final = stack.resume(residual[..., first:, :], visibility, tap=stack_tap, start=layer, past=past, source=source)
     assert final is not None
     logits = model.read(final, tap) if patch_site.site == "logits" else None
     return final if logits is None else logits

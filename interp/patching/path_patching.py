@@ -92,8 +92,7 @@ def path_patch(
         selected, ends = plan.selected(group.prompts), [*zip(receivers, positions, strict=True)]
         for region in group.regions():
             _fill(values, group, region, selected, ends, through == "mlps", limit)
-    values = {name: plan.by_name(table) for name, table in values.items()}
-    return plan.cells(values, base, source, site=paths)
+    return plan.cells({name: plan.by_name(table) for name, table in values.items()}, base, source, site=paths)
 
 
 def _fill(

@@ -64,10 +64,11 @@ class PlainRun:
         whole = lengths[self.stack] == self.batch.ids.shape[1] and source is self.source
         if whole and prompts.tolist() == [*range(len(self.batch.ids))]:
             return self
+        rows = slice(int(prompts), int(prompts) + 1) if len(prompts) == 1 else prompts  # one is not copied
 
         def cut(site: str, x: Tensor) -> Tensor:
             keys = site in {"cross_attn.k", "cross_attn.v"}
-            return x[prompts, : lengths["encoder" if keys else self.stack]]
+            return x[rows, : lengths["encoder" if keys else self.stack]]
 
         batch = TokenBatch(*(cut("batch", x) for x in (self.batch.ids, self.batch.mask, self.batch.positions)))
         return self._changed(cut, batch, source)

@@ -99,8 +99,7 @@ def share(scores: Scores, candidates: Words, correct: Words, bins: Bins) -> tupl
     mass = scores @ inside
     of_mass, of_spread = on_set(k, n)
     mean = (of_mass * mass).sum(-1)
-    variance = (of_spread * spread(mass, scores.square() @ inside, n)).sum(-1)
-    return mean / total, variance / total**2
+    return mean / total, (of_spread * spread(mass, scores.square() @ inside, n)).sum(-1) / total**2
 
 
 def _within_bins(

@@ -27,9 +27,7 @@ MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16
 N_MODES = 2 * MODE_RANGE + 1
 CROSSING = ("first-token", "entropy", "diagonal", "monotonicity")  # the measures of cross-attention
 _FEWEST = 3  # rows of a text below which a rank correlation says nothing
-
 SPREAD = ("distance", "entropy")  # of which no key is claimed
-
 Claims = Bool[Tensor, "prompt query key"]
 Mask = Callable[[Rows], Claims]
 
@@ -145,8 +143,7 @@ def argmax_offsets(pattern: Pattern, rows: Rows) -> tuple[Scores, Scores]:
     bins = (offset + MODE_RANGE).clamp(0, N_MODES - 1)
     counts = pattern.new_zeros(*pattern.shape[:2], N_MODES)
     counts.scatter_add_(-1, bins, counted.to(pattern.dtype))
-    n_rows = rows.scored.sum(-1).to(pattern.dtype)[:, None, None].expand_as(counts)
-    return counts, n_rows
+    return counts, rows.scored.sum(-1).to(pattern.dtype)[:, None, None].expand_as(counts)
 
 
 # Cross-attention: where does a head look in the source, while the decoder writes the target?

@@ -11,13 +11,9 @@ from torch import Tensor
 
 SINK_FLOOR = 0.01  # a row that keeps less than this of its mass without the first position is missing there
 SINKS: tuple[Literal["kept", "removed"], ...] = ("kept", "removed")  # the two readings
-
 CHUNK = 1 << 18  # elements of a pattern that are read at once: they stay in the processor's cache
-
 REAL = torch.float32  # what counts and baselines are made in; totals are kept in float64
-
 TINY = 1e-30  # stands for 0 in a logarithm, and vanishes in A log A
-
 Pattern = Float[Tensor, "prompt head query key"]
 
 

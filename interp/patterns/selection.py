@@ -19,8 +19,7 @@ def accuracy(scores: Scores, candidates: Bool[Tensor, "item word"], correct: Boo
     eligible = scores.masked_fill(~candidates[:, None], -1.0)
     best = eligible.amax(-1, keepdim=True)
     tied = (eligible == best) & (best > 0)
-    right = (tied & correct[:, None]).sum(-1)
-    return right.to(scores.dtype) / tied.sum(-1).clamp(min=1)
+    return (tied & correct[:, None]).sum(-1).to(scores.dtype) / tied.sum(-1).clamp(min=1)
 
 
 def share(

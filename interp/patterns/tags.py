@@ -93,8 +93,7 @@ class Sides:
         mass, keys = self.in_bin @ self.group, self.keys @ self.group
         n, of_tag = keys[:, -1:], keys[:, :-1]
         of_mass, of_spread = nulls.on_set(of_tag, n)
-        spread = nulls.spread(mass, self.squares, n)
-        return mass @ of_mass.transpose(1, 2), spread @ of_spread.transpose(1, 2)
+        return mass @ of_mass.transpose(1, 2), nulls.spread(mass, self.squares, n) @ of_spread.transpose(1, 2)
 
 
 def tag_sides(
@@ -194,8 +193,7 @@ class TagTotals:
         """The rows of the source tags; `tags` are indices, -1 for none and for rows that are not scored."""
         is_source = tags[..., None] == torch.tensor(self.sources, device=tags.device)
         prompt, query, source = is_source.nonzero(as_tuple=True)
-        weight = 1 / n_pieces[prompt, query].to(REAL)
-        return Asking(prompt, query, source, weight, self.n_tags)
+        return Asking(prompt, query, source, 1 / n_pieces[prompt, query].to(REAL), self.n_tags)
 
     def add(
         self,
@@ -252,7 +250,10 @@ class TagTotals:
         A group's expected mass includes, to first order, what its keys did to the shares. That adds up to nothing over
         all groups, and makes intervals account for the shares being measured too.
         """
-        expected = torch.stack([self._expected(x, y) for x, y in self.pairs], -1)
+        expected = torch.zeros_like(self.observed)
+        for source in self.sources:  # the pairs of one tag together: its mass is the largest of all sums
+            columns = [column for column, (x, _) in enumerate(self.pairs) if x == source]
+            expected[..., columns] = self._expected(source, [self.pairs[column][1] for column in columns])
         # a head that never looks where such words are has rounding on both sides: no lift, rather than any
         has_mass = expected.sum(0) > _NOTHING * self.rows.sum(0)
         return Totals(self.observed * has_mass, expected * has_mass, self.rows.expand_as(expected))
@@ -273,7 +274,7 @@ class TagTotals:
         """What others attend to, and would if tags made no difference, in units of the pair's own lift."""
         other_sources = [source for source in self.sources if source != x]
         observed = self.given[:, :, [self.sources.index(source) for source in other_sources], y].sum(-1)
-        expected = sum((self._expected(source, y) for source in other_sources), torch.zeros_like(observed))
+        expected = sum((self._expected(source, [y])[..., 0] for source in other_sources), torch.zeros_like(observed))
         if not other_sources:
             return observed, expected
         looked, of_others = observed.sum(0), [self._even(source, y) for source in other_sources]
@@ -289,23 +290,27 @@ class TagTotals:
 
     def _even(self, x: int, y: int) -> tuple[Float[Tensor, "stratum head bin"], Float[Tensor, "stratum bin"]]:
         """The mass of the words of one tag, and the share of the keys in each bin that are of another."""
-        mass, counts = (each.sum(0) for each in self._from(x))
+        mass, counts = (each.sum(0, dtype=torch.float64) for each in self._from(x))
         return mass, counts[..., y, :] / counts[..., -1, :].clamp(min=1e-30)
 
     def _from(self, x: int) -> tuple[Float[Tensor, "group stratum head bin"], Float[Tensor, "group stratum any bin"]]:
         """Mass and keys of the words of one tag."""
         source = self.sources.index(x)
-        return self.mass[:, source].double(), self.keys[:, source]
+        return self.mass[:, source], self.keys[:, source]
 
-    def _expected(self, x: int, y: int) -> Float[Tensor, "group head"]:
-        """The mass that would go from one tag to another if attention fell on the pieces of a bin alike."""
+    def _expected(self, x: int, tags: Sequence[int]) -> Float[Tensor, "group head tag"]:
+        """The mass that would go from one tag to each of some if attention fell on the pieces of a bin alike."""
         mass, counts = self._from(x)
-        keys, of_tag = counts[..., -1, :], counts[..., y, :]  # group stratum bin
-        all_keys = keys.sum(0).clamp(min=1e-30)
+        present = counts[..., -1, :].any((1, 2))
+        mass, counts = mass[present], counts[present]
+        keys, of_tag = counts[..., -1, :], counts[..., tags, :]  # group stratum bin; group stratum tag bin
+        all_keys = keys.sum(0).clamp(min=1e-30)[:, None]
         share = of_tag.sum(0) / all_keys
-        drift = (of_tag - share * keys) / all_keys
-        expected = torch.einsum("gshb,sb->gh", mass, share)
-        return expected + torch.einsum("shb,gsb->gh", mass.sum(0), drift)
+        drift = (of_tag - share * keys[:, :, None]) / all_keys
+        expected = torch.zeros(len(present), mass.shape[2], len(tags), dtype=torch.float64)
+        expected[present] = torch.einsum("gshb,stb->ght", mass.double(), share)
+        expected[present] += torch.einsum("shb,gstb->ght", mass.sum(0, dtype=torch.float64), drift)
+        return expected
 
 
 def _at_odds(

@@ -55,8 +55,7 @@ class Axes:
         variance, axes = torch.linalg.eigh((shifts.transpose(1, 2) @ shifts / vectors.shape[1]).double())
         variance, axes = variance[:, -count:].clamp(min=0), axes[:, :, -count:]
         real = variance > 1e-6 * variance[:, -1:]
-        factor = torch.where(real, variance, 1.0).rsqrt() * real
-        return Axes(centre, (axes * factor[:, None]).to(vectors))
+        return Axes(centre, (axes * (torch.where(real, variance, 1.0).rsqrt() * real)[:, None]).to(vectors))
 
     def __call__(self, vectors: Float[Tensor, "site item feature"]) -> Float[Tensor, "site item axis"]:
         """Coordinates along the axes."""
@@ -199,8 +198,7 @@ class Mix:
 
     def predict(self, scaled: Float[Tensor, "layer item feature"]) -> Int[Tensor, " item"]:
         """The most probable class of each item."""
-        mixed = _mixed(self.shares, scaled)
-        return (mixed @ self.weight[:-1] + self.weight[-1]).argmax(-1)
+        return (_mixed(self.shares, scaled) @ self.weight[:-1] + self.weight[-1]).argmax(-1)
 
 
 def fit_mix(
@@ -252,9 +250,7 @@ def centre_of_gravity(shares: Float[Tensor, "*more layer"]) -> Float[Tensor, "*m
     return shares @ torch.arange(shares.shape[-1]).to(shares)
 
 
-def expected_layer_terms(
-    right: Float[Tensor, "layer item"],
-) -> tuple[Float[Tensor, " item"], Float[Tensor, " item"]]:
+def expected_layer_terms(right: Float[Tensor, "layer item"]) -> tuple[Float[Tensor, " item"], Float[Tensor, " item"]]:
     """What each item adds to numerator and denominator of the expected layer.
 
     The probe of layers 0..l scores S(l) and gains D(l) = S(l) - S(l - 1); the expected layer is the sum over l >= 1 of
@@ -263,5 +259,4 @@ def expected_layer_terms(
     where the cumulative probe that may use layers 0..l is right.
     """
     gained = right.diff(dim=0)
-    depths = torch.arange(1, len(right)).to(right)
-    return depths @ gained, gained.sum(0)
+    return torch.arange(1, len(right)).to(right) @ gained, gained.sum(0)

@@ -61,8 +61,7 @@ class Windows:
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
         """Stretches from anywhere."""
-        starts = torch.randint(len(self.stream) - self._width(row), (rows,), generator=generator)
-        return self._rows(starts, row)
+        return self._rows(torch.randint(len(self.stream) - self._width(row), (rows,), generator=generator), row)
 
     def every(self, row: int, limit: int | None = None) -> list[Examples]:
         """The whole text once, in batches of 16 rows, without the remainder; at most `limit` rows, spread evenly."""
