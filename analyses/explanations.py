@@ -68,12 +68,8 @@ def explain(
 ) -> Explained:
     """Fit both models to the attention of every head between the words of some stretches of text.
 
-    What is not annotated has no rules. `heads` are by default those of a model of one stack; `seed` is of which
-    stretches are read, and of the intervals; `progress` is called with the number of stretches read.
-
-    Raises:
-        InputError: the corpus is empty, has words of no more than one half of the documents, or words that the model
-            does not know.
+    What is not annotated has no rules. `seed` is of which stretches are read, and of the intervals. An `InputError`
+    refuses a corpus that is empty, of one half of the documents, or of words that the model does not know.
     """
     heads, name = heads or Heads.from_model(model), getattr(corpus, "name", "texts")
     reading = Reading(model, sample(corpus, causal=heads.causal, seed=seed), progress, heads=heads)

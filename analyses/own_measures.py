@@ -1,11 +1,8 @@
 """How does a user ask a question of their own? A measure made in a line, scored beside its rivals as ours are.
 
-    mine = Measure("verb->negation", "from a verb to its negation", pairs=negations, needs=("relations",))
-    report.build(model, corpora, out, behaviours=["position", mine])
-
 A measure of word pairs is scored as relations are (`analyses.scoring.rules`): the word that a head looks at hardest
 is the one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the
-claimed keys.
+claimed keys (`docs/own_measures.md`).
 """
 
 import runpy
@@ -53,11 +50,7 @@ OF_TOKENS = (EVERY_KEY, *map(_offset_rival, (-5, -4, -3, -2, -1, 1, 2, 3)))
 
 
 def own_behaviour(measures: Sequence[Measure], name: str = NAME, *, title: str = "") -> Behaviour:
-    """A behaviour of a user's measures of word pairs or of claims, in shares; `title` is the heading.
-
-    Raises:
-        InputError: a measure that neither pairs words nor claims keys, or that does not count in shares.
-    """
+    """A behaviour of a user's measures of word pairs or of claims, in shares; `title` is the heading."""
     for measure in measures:
         if not measure.points or measure.unit != "share":
             raise InputError(f"measure {measure.name}: expected `pairs` or `claims`, and the unit share")
@@ -102,23 +95,16 @@ def measure_pairs(
 ) -> pd.DataFrame:
     """How often every head's most attended word, from the first of each pair, is the second: rows of `tables/heads`.
 
-    `pairs` gives the words of a text that ask with the words that are sought, by their places among its words. The
-    model has one stack; `title` says in plain words what the measure is; `progress` gets the number of texts read.
-
-    Raises:
-        InputError: the corpus is empty, no text has such a pair, or the model has no tokenizer.
+    `pairs` gives the words of a text that ask with the words that are sought, by their places among its words. An
+    `InputError` refuses a corpus without such a pair, and a model of two stacks or without a tokenizer.
     """
     measures = [_with_rivals(Measure(name, title, pairs=pairs))]
     return measured(Collector(model, measures=measures), model, corpus, seed=seed, progress=progress).heads
 
 
 def read_file(path: Path) -> list[str | Behaviour]:
-    """The behaviours that a user's Python file makes: every `Behaviour` and `Measure` at its top level, or in the lists
-    `BEHAVIOURS` and `MEASURES` where it has them.
-
-    Raises:
-        InputError: no such file, an error in it, or nothing of the kind.
-    """
+    """The behaviours and measures of a user's Python file: those at its top level, or in its lists `BEHAVIOURS` and
+    `MEASURES`. An `InputError` says what is wrong with it."""
     if not path.is_file():
         raise InputError(f"no file {path}: expected a Python file that makes measures")
     try:

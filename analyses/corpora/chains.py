@@ -1,15 +1,13 @@
 """GUM and LitBank: documents whose coreference chains are brackets that open and close mentions.
 
-One document is one text: its sentences joined, with chains. Brackets of several chains overlap as they like.
+GUM is CoNLL-U with an attribute `Entity` in the last column (CorefUD writes the same). "(12-person-1" opens a
+mention of entity 12, "12)" closes the one that opened last, "(12-person-1)" is a single word, and several stand
+together: "(3-place-1)12)". `# global.Entity` gives the order of the values between hyphens. A mention in parts,
+"(12[1/2]-person-1 ... 12[1/2])", becomes the stretch from its first word to its last. One of empty nodes alone is
+dropped.
 
-GUM is CoNLL-U with an attribute `Entity` in the last column (CorefUD writes the same), so it has tags and relations
-too. "(12-person-1" opens a mention of entity 12, "12)" closes the one that opened last, "(12-person-1)" is a single
-word, and several follow each other without a space: "(3-place-1)12)". `# global.Entity` gives the order of the values
-between hyphens. A mention in parts has "(12[1/2]-person-1 ... 12[1/2])" for the first of two; it becomes the stretch
-from its first word to its last. A mention of empty nodes alone is dropped. Bridging and split antecedents are not read.
-
-LitBank has novels in columns like those of CoNLL-2012, with the chains in the last. Words come without their spacing,
-so `spacing` puts back what a tokenizer expects to read.
+LitBank has columns like those of CoNLL-2012, with the chains in the last. Words come without their spacing, so
+`spacing` puts back what a tokenizer expects to read.
 """
 
 import re

@@ -34,25 +34,16 @@ def take(
     target: str | None = None,
     name: str | None = None,
 ) -> Corpus:
-    """The rows of `data` as a corpus, a text a row.
+    """The rows of `data` as a corpus, a text a row (`docs/own_corpora.md`).
 
-    All rows are read once, for the digest. Rows without text are left out, and the name says how many. What is changed
-    in a frame or list later does not change the corpus.
-
-    Args:
-        data: a pandas frame or series, one split of `datasets`, or a list of strings, of mappings by column, or of
-            `AnnotatedText`, which are taken as they are; or anything else that gives such rows again and again.
-        text: the column of the text; by default "text", or the only column. Words are what spaces separate.
-        words: the column of lists of words. A space stands after each, or only where `text` has one if both are named.
-        tags: the column of lists of tags, for our measures universal ones (UPOS). Class labels of `datasets` are named.
-        heads, relations, lemmas: columns of lists; heads are numbered as in CoNLL-U: 1 is the first word, 0 the root's.
-        document: the column that names documents, over which intervals are; by default each row is its own.
-        target: the column of what a decoder should write of the text.
-        name: what to call the corpus; by default what `data` is and how its digest begins.
+    `data` is a pandas frame or series, one split of `datasets`, a list of strings, of mappings by column, or of
+    `AnnotatedText`; or anything else that gives such rows again and again. The other arguments name columns, and `name`
+    the corpus. All rows are read once, for the digest; those without text are left out, and the name says how many.
+    What is changed in a frame or list later does not change the corpus.
 
     Raises:
         InputError: `data` is no rows or can be read only once, has no such column, or holds no text; or a row, named
-            by its number from 0, is not as said here.
+            by its number from 0, is not as its column should be.
     """
     uses = {"words": words, "tags": tags, "heads": heads, "relations": relations, "lemmas": lemmas}
     uses |= {"document": document, "target": target}

@@ -111,11 +111,9 @@ class Collected:
     def measured(self, *, seed: int = 0) -> Measured:
         """Every value with its baseline, interval and tests; `q` and `reference_q` are over all of them together.
 
-        `null` is the measure's mean under permuted keys and `p_null` its one-sided p (`interp.patterns.nulls`).
-        A measure's baseline is the strictest: the one with the highest value on the same rows. `reference` is the value
-        of the one that a finding need only beat where a measure that shares its `together` asks for the strictest;
-        `reference_gain`, its lower bound and p are estimated on that one's own totals. `readings` says in which
-        readings a finding must hold: a head that rests on the first position rests on a word where no start token
+        The baseline is the rival with the highest value on the same rows. `reference` is the value of the one that is
+        enough to be beaten where a measure that shares its `together` asks for the strictest. `null` and `p_null` are
+        of permuted keys. `readings`: a head that rests on the first position rests on a word where no start token
         stands there, so measures of words must hold without it too.
         """
         finished = [(each, each.totals.finish()) for each in self.scored]

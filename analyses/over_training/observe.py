@@ -34,16 +34,11 @@ _LOGITS = 1 << 24  # at once
 def measures(model: Model, seed: int = 0, *, corpus: Iterable[AnnotatedText] | None = None) -> dict[str, float]:
     """What one look finds: `heads/MEASURE/L0.H3` of every head, `baseline/MEASURE`, and `model/...` of the whole.
 
-    Of heads, as `docs/measures` defines them: attention to the previous token, induction (on random repeats),
-    antecedent selection, every relation's accuracy, the lifts of tags (`tag` is that of nouns to adjectives), and in
-    cross-attention monotonicity. Heads of several kinds of attention are called `encoder.L0.H3` or `cross.L0.H3`.
-    `baseline/MEASURE` is the strictest baseline's value, `model/MEASURE` the best head's.
-
-    Of a decoder that stands alone: `model/in-context`, the loss of tokens 100 to 125 of a row of 128 less that of
-    tokens 10 to 25, in nats (Olsson 2022 compares the 500th of 512 with the 50th; of shorter rows in proportion); and
-    `model/copying`, the share of the second copy of a random repeat that is foretold rightly, its first token aside.
-
-    What a model cannot be asked (an encoder: what comes next; without a tokenizer: any text) is left out. Heads are
+    Measures are as `docs/measures` defines them; `tag` is the lift of nouns to adjectives. Heads of several kinds of
+    attention are called `encoder.L0.H3` or `cross.L0.H3`. `model/MEASURE` is the best head's. Of a decoder alone also
+    `model/in-context`, the loss of tokens 100 to 125 of a row of 128 less that of tokens 10 to 25 (Olsson 2022 compares
+    the 500th of 512 with the 50th; of shorter rows in proportion), and `model/copying`, the share of the second copy of
+    a random repeat that is foretold rightly, its first token aside. What a model cannot be asked is left out. Heads are
     measured on `corpus`, by default 48 generated stories; in-context learning on stories, one after the other.
     """
     texts = _stories(whole_number("seed", seed))[:_STORIES] if corpus is None else tuple(corpus)

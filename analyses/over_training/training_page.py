@@ -40,7 +40,7 @@ def page(runs: Sequence[Run]) -> Page:
             "formed": pd.concat([*best.values()]),
         },
         facts={
-            "sentences": one_by_one(texts),
+            "sentences": {name: f"{name}: {' '.join(lines)}" for name, lines in texts.items()},
             "runs": [
                 {
                     "name": run.name,
@@ -55,13 +55,6 @@ def page(runs: Sequence[Run]) -> Page:
             ],
         },
     )
-
-
-def one_by_one(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Each sentence by itself, since a terminal says the first ones: every run's first before any run's second."""
-    numbered = [(place, name, text) for name, lines in texts.items() for place, text in enumerate(lines, 1)]
-    in_turn = sorted(numbered, key=lambda each: each[0])
-    return {name if place == 1 else f"{name}, {place}": f"{name}: {text}" for place, name, text in in_turn}
 
 
 def _figures(

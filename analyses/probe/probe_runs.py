@@ -70,12 +70,11 @@ class Probed:
 
     @cached_property
     def depths(self) -> pd.DataFrame:
-        """How deep each task is read: `stack, task, measure, value, ci_low, ci_high, n`, the rows of `tables/depths`.
+        """How deep each task is read, and then, as a task `a - b`, by how much each is read deeper than one before it.
 
-        The expected layer is missing where all layers together read the task no better than the embedding alone; its
-        interval is a bootstrap over test documents, of the probes as trained. That of the centre of gravity comes from
-        probes fitted again to halves of the training documents. A task `a - b` is the difference of two, on the same
-        documents: first each task, then of each two the later of `TASKS` less the earlier.
+        The expected layer is missing where all layers together read the task no better than the embedding alone. Its
+        interval is a bootstrap over test documents, that of the centre of gravity of probes fitted again to halves of
+        the training documents.
         """
         pairs = [(task, None) for task in self.scores]
         pairs += [(task, base) for base, task in combinations([task for task in TASKS if task in self.scores], 2)]
@@ -180,24 +179,16 @@ def measure(
     seed: int = 0,
     progress: Say | None = None,
 ) -> Probed:
-    """Probe every layer's stream and every head's output for each task.
+    """Probe every layer's stream and every head's output for some of `TASKS`, by default all that texts have.
 
     `tag`: a word's part of speech. `relation`: its relation to its head, without subtype. `coreference`: are a pronoun
     and a mention before it of one chain (the nearest of its chain and the nearest of another are asked)? A word's
     vector is the mean over its pieces; an edge's is both words' coordinates along 64 principal axes and their product.
     An `InputError` refuses an unknown task, too few documents, and a corpus that has nothing for any task.
 
-    Args:
-        model: a model with one stack and a tokenizer.
-        corpus: texts to train on; without `held_out` a quarter of the documents is kept for the test.
-        held_out: other documents to test on.
-        tasks: of `TASKS`; by default those that the corpus is annotated for.
-        words: at most to train tags and relations on; heads have 6,000, mixes of layers 3,000.
-        edges: at most to train coreference on.
-        test: how many items to test on, as a share of these.
-        penalty: of the probes' squared weights, see `interp.probes.fit`.
-        seed: of control tasks, of the untrained model's weights, of the halves and of the resampling.
-        progress: called with what is being done, and how many texts have been read.
+    The model has one stack and a tokenizer. Without `held_out` a quarter of the documents is kept for the test. At most
+    so many `words` and `edges` are trained on (heads have 6,000, mixes of layers 3,000), and their share `test` tested.
+    `penalty` is of the probes' squared weights. `seed` draws control tasks, untrained weights, halves and resamples.
     """
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")

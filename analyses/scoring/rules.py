@@ -276,18 +276,10 @@ def rules_table(
 ) -> pd.DataFrame:
     """One row a head and measure: the rows of `tables/rules`, of the half of the documents that chose nothing.
 
-    Of chosen words a head has two rivals, both chosen on the other half: `rival` is right most often for all heads,
-    `own_rival` predicts this head's choices best. `margin` is how much more often the head is right than `rival` on all
-    items, `difference` how much more often it is right than it makes the rival's choice on the `hard_items`, where that
-    rival chooses no word that is sought; `second` is the rule that is right most often on these. All have a 95%
-    interval over documents and a one-sided p. `chance` is what the kinds of words that the head chooses are right in.
-    The rival of a lift is the lift with the odds of the same head's words of other tags (`TagTotals.of_other_queries`).
-    `headroom` is what is left to a perfect head over `rival`, `detectable` the share of hard items at which a head
-    would be found; NaN where none would be. `docs/negative_findings.md` describes verdicts.
-
-    `p_both` is the largest of the p of margin, difference and chance, `p_beyond` the same with `second` in place of the
-    margin. `q` and `q_beyond` are of these, over all chosen words that can be tested (30 hard items in 8 documents for
-    either rival) and over all lifts, apart.
+    `docs/negative_findings.md` describes the columns. Intervals are 95% over documents, each p is one-sided. `p_both`
+    is the largest of the p of margin, difference and chance, `p_beyond` the same with `second` in place of the margin.
+    `q` and `q_beyond` are of these, over all chosen words that can be tested and over all lifts, apart. The rival of a
+    lift is the lift with the odds of the same head's words of other tags (`TagTotals.of_other_queries`).
     """
     measured = [each for records_of_kind in records for each in records_of_kind.rows(seed)]
     tables = [*(rows for rows, _ in measured), *_lift_rows(records[0].heads, lifted, lifts, seed)]

@@ -20,7 +20,7 @@ from analyses import figures, report, runs
 from analyses.behaviours import OURS
 from analyses.figures.style import POSITION
 from analyses.headlines.head_cards import overview
-from analyses.over_training import measures, training_page
+from analyses.over_training import measures
 from analyses.over_training.observe import in_context
 from analyses.over_training.training_page import sentences
 from analyses.over_training.training_runs import (
@@ -209,8 +209,6 @@ class TestARun:
         (none,) = sentences(slow, formed(slow))
         assert none.startswith("No phase change: ")
         assert "0.050 at its highest, at step 3\u202f000" in none
-        lines = training_page.one_by_one({"a": ["One.", "Two."], "b": ["Three."]})  # all first before any second
-        assert [*lines.values()] == ["a: One.", "b: Three.", "a: Two."]
 
     def test_phases_are_told_by_the_recipe_and_by_nothing_that_is_damaged(self, tmp_path):
         assert run_of(tmp_path, FORMING).boundaries == ()
