@@ -56,10 +56,7 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
     """One row a head of cross-attention and part: how often its most attended token is in the part that is written.
 
     The baseline is the best fixed place, counted from the source's start or from its end and chosen for each part with
-    the truth in hand. The interval resamples targets. `seed` is of the resampling.
-
-    Raises:
-        InputError: no pairs, pairs of different tasks, or a model that is not an encoder with a decoder and tokenizer.
+    the truth in hand. The interval resamples targets. An `InputError` refuses pairs of different tasks.
     """
     pairs, (_, _, heads) = list(pairs), _kinds(model)
     kinds = {tuple(_names(pair)) for pair in pairs}
@@ -72,12 +69,13 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
     for first in range(0, len(pairs), _BATCH):
         batch = pairs[first : first + _BATCH]
         pattern, source = _patterns(model, heads, batch)
-        hits, rows = score(torch.cat([pattern, _rivals(source, width, pattern.shape[2])], 1), _sought(model, batch))
+        scored = torch.cat([pattern, _rivals(source, width, pattern.shape[2])], 1)
+        hits, rows = score(scored, _sought(model, batch, scored.shape[2:]))
         totals.add(torch.tensor([group_of(pair.target) for pair in batch]), hits, rows)
     rivals = [Rival(f"place {at}", None) for at in (*range(width), *range(-1, -1 - width, -1))]
-    scored = [Scored(totals, [Measure(name, rivals=rivals) for name in names], SINKS[0])]
+    sums = [Scored(totals, [Measure(name, rivals=rivals) for name in names], SINKS[0])]
     documents = len({pair.target for pair in pairs})
-    return Collected(heads, BEHAVIOUR, corpus, scored, {"texts": len(pairs)}, documents).table(seed=seed)
+    return Collected(heads, BEHAVIOUR, corpus, sums, {"texts": len(pairs)}, documents).table(seed=seed)
 
 
 def score(
@@ -145,22 +143,17 @@ def _patterns(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Patter
     """Every head's pattern while the right target is being written, and the source."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     sources = [source_tokenizer.encode(pair.source) for pair in pairs]
-    if heads.stack == "encoder":
-        encoding = Pass(model, heads, sources)
-        return encoding.whole[0], encoding.tokens
     start = model.config.target_start or 0
-    decoder_ids = [[start, *target_tokenizer.encode(pair.target)[:-1]] for pair in pairs]
-    crossing = Pass(model, heads, decoder_ids, sources)
-    return crossing.whole[0], crossing.read
+    targets = [[start, *target_tokenizer.encode(pair.target)[:-1]] for pair in pairs]
+    reading = Pass(model, heads, sources) if heads.stack == "encoder" else Pass(model, heads, targets, sources)
+    return reading.whole[0], reading.read
 
 
-def _sought(model: Model, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part query key"]:
+def _sought(model: Model, pairs: Sequence[Pair], shape: torch.Size) -> Bool[Tensor, "prompt part query key"]:
     """Where the truth is: rows that write a token of a part, and the source's tokens of that part."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
-    n_keys = max(len(source_tokenizer.encode(pair.source)) for pair in pairs)
-    n_queries = max(len(target_tokenizer.encode(pair.target)) for pair in pairs)
     names = _names(pairs[0])
-    sought = torch.zeros(len(pairs), len(names), n_queries, n_keys, dtype=torch.bool)
+    sought = torch.zeros(len(pairs), len(names), *shape, dtype=torch.bool)
     for row, pair in enumerate(pairs):
         for part in pair.parts:
             queries = torch.tensor(_columns(target_tokenizer, pair.target, part.target))

@@ -25,8 +25,8 @@ from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Readings, Scoring, measured
 from analyses.scoring.rules import OFFSETS, UNIFORM, pairs_of
 from interp import AnnotatedText, InputError, Model
-from interp.patterns import Rows
 from interp.patterns.claimed import Claimed
+from interp.patterns.positional import near
 from interp.patterns.rows import REAL
 
 NAME = "own measures"
@@ -35,13 +35,7 @@ Pairs = Callable[[AnnotatedText], Iterable[tuple[int, int]]]
 
 def _offset_rival(offset: int) -> Rival:
     """A pattern that looks at one offset, in tokens; a row that has no such key looks nowhere."""
-
-    def attend(rows: Rows) -> Tensor:
-        shifted = torch.eye(rows.visible.shape[-1], dtype=REAL, device=rows.visible.device).roll(offset, -1)
-        inside = shifted.tril(-1) if offset < 0 else shifted.triu(1)
-        return (inside * rows.visible)[:, None]
-
-    return Rival(f"offset {offset:+d}", attend)
+    return Rival(f"offset {offset:+d}", lambda rows: (near(rows, offset) & rows.visible)[:, None].to(REAL))
 
 
 OF_WORDS = (UNIFORM, *OFFSETS)

@@ -166,8 +166,6 @@ class Measure:
             return {}
         return (claims_ahead if self.foretells else pieces_of)(window, self.pairs(window.text))
 
-    looks = keys_of  # its name until now
-
 
 def declared(behaviour: str, name: str, **options: Any) -> Measure:
     """A measure of ours: what `definitions.toml` says of it, and what is code."""
@@ -243,8 +241,6 @@ class Behaviour:
     def measurable(self, *, causal: bool) -> list[Measure]:
         """The measures that a stack can show."""
         return [each for each in self.measures if not (each.later or each.masked if causal else each.foretells)]
-
-    asked = measurable  # its name until now
 
     def __getitem__(self, name: str) -> Measure:
         """The measure of that name."""

@@ -172,12 +172,12 @@ def run_of_model(name: str, model: Model) -> Run | None:
 def forming(run: Run, model: Model) -> pd.DataFrame:
     """The rows of a run that are about heads, which are called as the tables of a report call the model's."""
     if not _fits(run, model):
-        record_shape, model_shape = (
+        recorded, expected = (
             " and ".join(f"{counted(layers, 'layer')} of {counted(heads, 'head')}" for layers, heads in shapes.values())
             for shapes in (_shapes(run), _shapes_of(model))
         )
         raise InputError(
-            f"{run.folder} trained another model: its record is of {record_shape}, this model is of {model_shape}; "
+            f"{run.folder} trained another model: its record is of {recorded}, this model is of {expected}; "
             "give the run that trained this one"
         )
     only = Heads.kinds_of(model)[0].stack  # a record names stacks where there are several
@@ -185,22 +185,21 @@ def forming(run: Run, model: Model) -> pd.DataFrame:
 
 
 def _fits(run: Run, model: Model) -> bool:
-    shapes = _shapes_of(model)
-    return all(shapes.get(kind) == shape for kind, shape in _shapes(run).items())
+    return _shapes(run).items() <= _shapes_of(model).items()
 
 
-def _shapes_of(model: Model) -> dict[tuple[str | None, str], tuple[int, int]]:
+def _shapes_of(model: Model) -> dict[tuple[str, str], tuple[int, int]]:
     """By stack, where there are several, and attention: how many layers and heads the model has."""
     kinds = Heads.kinds_of(model)
-    return {(each.stack if len(kinds) > 1 else None, each.attention): (each.n_layers, each.n_heads) for each in kinds}
+    return {(each.stack * (len(kinds) > 1), each.attention): (each.n_layers, each.n_heads) for each in kinds}
 
 
-def _shapes(run: Run) -> dict[tuple[str | None, str], tuple[int, int]]:
-    shapes = {}
-    for key, rows in run.heads.groupby(["stack", "attention"], dropna=False):
-        stack, attention = cast(tuple[Any, ...], key)
-        layer, head = rows[["layer", "head"]].to_numpy().max(0)
-        shapes[None if pd.isna(stack) else stack, attention] = int(layer) + 1, int(head) + 1
+def _shapes(run: Run) -> dict[tuple[str, str], tuple[int, int]]:
+    shapes: dict[tuple[str, str], tuple[int, int]] = {}
+    for stack, attention, layer, head in run.heads[HEAD].drop_duplicates().itertuples(index=False):
+        kind = "" if pd.isna(stack) else stack, attention
+        layers, heads = shapes.get(kind, (0, 0))
+        shapes[kind] = max(layers, layer + 1), max(heads, head + 1)
     return shapes
 
 

@@ -90,8 +90,6 @@ class Window:
         spans = self.text.word_spans
         return self.text.text[spans[self.start][0] : spans[self.stop - 1][1]]
 
-    shown = excerpt  # its name until now
-
     def shows(self, word: int) -> bool:
         """Whether the word is shown with a token of its own."""
         return self.start <= word < self.stop and self.pieces[word - self.start] > 0
