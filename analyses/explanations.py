@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from analyses.measures.definitions import DECLARED
 from analyses.measures.head_tables import Heads
 from analyses.reading.windows import Batch, Progress, Reading
 from analyses.scoring.collectors import refuse_unread
@@ -27,10 +28,7 @@ from interp.patterns.attention_models import VisibleKeys
 from interp.statistics import estimate
 from interp.tokens import NO_WORD
 
-COLUMNS = [
-    *("stack", "attention", "layer", "head", "corpus", "kind", "part", "group"),
-    *("share", "ci_low", "ci_high", "weight", "kl", "n", "documents"),
-]
+COLUMNS: list[str] = DECLARED["tables"]["explained"].split()
 ROWS, PAIRS = 4_000, 1 << 17  # queries of a half, and keys that they see, at most
 LONGEST = 64  # words of a stretch of text that is read
 AS_UNIFORM = 0.05  # nats: of a head that is closer to uniform attention nothing is said

@@ -192,10 +192,8 @@ def _facts(folder: Path) -> dict[str, Any]:
             raise InputError("a training run, which has no tables: interp over-training makes some of it")
         if not (folder / RUN).exists():
             raise InputError(f"no {RUN} is in it; {expected}")
-    except PermissionError as error:
-        raise InputError(f"it may not be read; {expected}, that you may read") from error
-    except OSError as error:
-        raise InputError(f"no directory can be called so; {expected}") from error
+    except OSError as error:  # it may not be read, or nothing can be called so
+        raise InputError(f"{error.strerror}; {expected}") from error
     try:
         facts = json.loads(whole(folder / RUN))
         json.dumps(facts, ensure_ascii=False).encode()  # halves of characters fit into no table

@@ -1,11 +1,8 @@
 """CoNLL-U: sentences with tags and dependencies, one text a sentence.
 
-A text's words are the syntactic words, and its text is the surface text. A multiword token whose surface its words
-spell out ("didn't": did, n't) stands as those words with no space inside. One that they do not ("du": de, le) becomes
-a single word of the surface form, annotated as its topmost syntactic word is. Empty nodes (8.1) are dropped.
-
-What a file says in LEMMA, XPOS, FEATS and MISC is kept, DEPS is not. A word without features has none of them
-(`feats[i]` is empty): that column is never missing, as the others are where no word of a sentence has a value.
+A multiword token whose surface its words spell out ("didn't": did, n't) stands as those words with no space inside. One
+that they do not ("du": de, le) becomes a single word, annotated as its topmost syntactic word is. Empty nodes (8.1) are
+dropped, and so is DEPS. A column where no word of a sentence has a value is missing, but for the features.
 """
 
 import re

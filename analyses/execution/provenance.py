@@ -3,9 +3,8 @@
 Every `run.json` has hashes of models and texts, versions and the processor. Files name their maker where their format
 has a place for it, and a command replaces only such files of its own.
 
-A model's `fingerprint` is one hash of all that its numbers depend on. A function of the user's own has no hash: code
-that reads the same may use other values. A model that runs one has no fingerprint, and what was measured with it is not
-kept for another run.
+A model's `fingerprint` is one hash of all that its numbers depend on. A function of the user's own has no hash, so what
+was measured with a model that runs one is not kept for another run.
 """
 
 import hashlib

@@ -1,9 +1,8 @@
 """Where is what was measured kept until all is? In a folder of small files, so that a run that was stopped goes on.
 
 A shard is one lot of work: claims of some documents hidden from some heads, one reading by heads that learnt nothing.
-It is written whole as soon as it is measured, under a hash of all it depends on: the model as it runs, the text, the
-settings, the versions, our own code, and the very tokens, rows, keys and heads. The same command finds what it measured
-before and measures the rest. Lots share nothing, so several processes fill one folder.
+It is written whole, under a hash of all it depends on: the model as it runs, the text, the settings, the versions, our
+own code, and the very tokens, rows, keys and heads. Lots share nothing, so several processes fill one folder.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -28,9 +28,8 @@ T = TypeVar("T")
 def side_by_side(tasks: Sequence[Callable[[], T]], progress: Progress = None) -> list[T]:
     """What each of `tasks` returns, in their order; several at once where threads are allowed to torch.
 
-    What tasks change is lost: they must return it, in a form that can be pickled. What one raises is raised here. A
-    task whose process is killed runs again in this one. Where processes cannot be forked (`processes`) tasks run here.
-    `progress` is called with the number of tasks that have ended.
+    What tasks change is lost, and what one raises is raised here. What cannot be done by another process, or copied
+    from it, is done here. `progress` is called with the number of tasks that have ended.
     """
     count = processes(len(tasks))
     with Workers(tasks, count if count > 1 else 0) as workers:

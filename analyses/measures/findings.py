@@ -1,10 +1,9 @@
 """Which rows of the table of heads are findings? One rule for figures, tables and sentences.
 
 A head shows a behaviour where its gain over the strictest baseline is at least 0.05, the 95% interval excludes 0 and q
-is below 0.05, on five documents at least, or eight where items are right or wrong. Measures that ask the same of all
-items and of the hard ones count together (`Measure.together`): a head that finds antecedents must beat the nearest
-mention on all items, and every baseline where the nearest true antecedent is a name or a noun, since finding the
-previous "he" is not coreference.
+is below 0.05, on five documents at least, or eight where items are right or wrong. Measures of all items and of hard
+ones count together (`Measure.together`): a head of antecedents must beat the nearest mention on all items, and every
+baseline where the nearest true antecedent is a name or a noun, since finding the previous "he" is not coreference.
 """
 
 from collections.abc import Sequence

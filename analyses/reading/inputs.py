@@ -190,15 +190,10 @@ def makes_rows(model: Model, heads: Heads) -> bool:
 
 
 class Pass:
-    """Texts that a model reads when something is first asked of their patterns.
+    """Texts that a model reads when something is first asked of their patterns: `tokens` are under the heads' queries.
 
-    Where only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory. Whole
-    patterns are read once, and rows are taken from them.
-
-    tokens   those that the heads' queries stand on
-    source   what the encoder reads, where the heads are a decoder's that has one
-    read     what the first stack reads
-    target   what the decoder reads, where there is an encoder
+    Where only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory. The
+    first stack reads `read`, and a decoder behind an encoder `target`.
     """
 
     def __init__(

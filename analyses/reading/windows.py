@@ -236,9 +236,8 @@ class Batch:
 class Reading:
     """A corpus read by a model: batches of patterns, and counts of what was seen and left out.
 
-    `heads` are those whose patterns are read; a model of one stack has one kind. A model without a tokenizer reads
-    texts of token ids. `weighted` weighs the patterns that it reads by the norm of what is written, in the same pass.
-    Where all who read ask for `few_rows` alone, batches are as long as if there were no patterns.
+    A model without a tokenizer reads texts of token ids. `weighted` weighs the patterns by the norm of what is written,
+    in the same pass. Where all who read ask for `few_rows` alone, batches are as long as if there were no patterns.
     """
 
     model: Model

@@ -1,11 +1,9 @@
 """Is a head about syntax, or would the simplest rule do as well? And could this text have told?
 
-A head that goes from objects to their verbs may only go to the last verb. On the items where that rule and the tree
-differ, the hard ones, a head of syntax chooses the word that the tree names; and some rule predicts the head's own
-choices best. Two rules are a head's rivals: the one that is right most often, and the one that this head's choices
-follow best. One that `BEATS` them is right more often than the first on all items too. One that is `BEYOND` the rule is
-right on hard items more often than it makes the rule's choice, and than any other rule is, without being so much more
-accurate over all. Where a perfect head would be neither, nothing can be told (`analyses.scoring.power`). A head that
+A head that goes from objects to their verbs may only go to the last verb. Items where that rule and the tree differ are
+hard. Two rules are a head's rivals: the one that is right most often, and the one that this head's choices follow best.
+A head that `BEATS` them is right more often than the first on all items too. One that is `BEYOND` the rule is so on
+hard items alone. Where a perfect head would be neither, nothing can be told (`analyses.scoring.power`). A head that
 looks from verbs to nouns may look at nouns whoever asks: its rival is itself, from words of other tags.
 """
 
@@ -29,16 +27,7 @@ from interp.patterns import N_GROUPS
 from interp.patterns.tags import TagTotals
 from interp.statistics import Estimate, benjamini_hochberg, estimate
 
-RULE_COLUMNS = [
-    *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "value", "n", "asked"),
-    *("rival", "rival_value", "margin", "margin_low", "margin_high", "margin_p", "choosing_margin"),
-    *("headroom", "hard_items", "hard_documents", "target_share", "rival_share"),
-    *("difference", "ci_low", "ci_high", "p"),
-    *("own_rival", "own_hard_items", "own_hard_documents", "own_difference", "own_low", "own_high", "own_p"),
-    *("second", "second_share", "second_low", "second_p", "chance", "p_chance"),
-    *("p_both", "q", "p_beyond", "q_beyond", "detectable", "verdict"),
-    *("rule", "predicts", "predicts_low", "predicts_high", "mass"),
-]
+RULE_COLUMNS: list[str] = DECLARED["tables"]["rules"].split()
 VERDICTS = BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, WORSE = (
     *("beats", "beyond the rule", "cannot tell", "equivalent", "worse"),
 )
