@@ -161,6 +161,13 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Bars:
+    """What a model answers: a label a row, and its answers with their probabilities and whether they are right."""
+
+    rows: Sequence[tuple[Text, Sequence[tuple[str, float, bool]]]]
+
+
+@dataclass(frozen=True)
 class Details:
     """Blocks that open when their title is clicked on."""
 
@@ -191,7 +198,9 @@ def is_text(block: "Block") -> TypeGuard[Text]:
     return isinstance(block, Piece | list | tuple)
 
 
-Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Viewer | Templated
+Block: TypeAlias = (
+    Text | Paragraph | Bullets | Definitions | Table | Figure | Bars | Details | Section | Viewer | Templated
+)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from analyses.page import sections as doc
 from analyses.page.sections import Block, Definitions, Details, Figure, Page, Piece, Section, is_text
 from analyses.viewer import FILTERS
 from analyses.viewer.viewer_page import environment, policy
-from analyses.wording.formats import number
+from analyses.wording.formats import number, percent
 from analyses.wording.plain_words import TEXTS
 from interp import InputError, Model
 from interp.errors import inside, whole_number
@@ -240,7 +240,7 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
         return next((definition(name) for name in (measure, re.split("[:@]", measure)[0]) if name in terms), "")
 
     filters = {"kind": kind, "pieces": pieces, "definition": definition, "by_head": by_head}
-    filters |= {"head": lambda text: text if text in heads else "", "defined": meaning}
+    filters |= {"percent": percent, "head": lambda text: text if text in heads else "", "defined": meaning}
     templates = environment({"analyses.report": "templates", "analyses.viewer": "."}, FILTERS | filters)
     templates.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
     assert templates.loader is not None

@@ -58,6 +58,7 @@ def file(tmp_path_factory):
         ["see ", sections.link("the other", "other")],
         *tables,
         sections.Figure("drawn", drawing(), HOSTILE[1], HOSTILE[1]),
+        sections.Bars([(each, [(each, 0.25, True), ("she", 0.75, False)]) for each in HOSTILE]),
         sections.Details(HOSTILE[0], [sections.Section("Inside a fold", [HOSTILE[0]], "folded")]),
     ]
     page = sections.Page(
@@ -93,6 +94,10 @@ def test_nothing_goes_wrong_or_overflows_and_hostile_texts_are_texts(browse, fil
     said = shown.page.locator("main").text_content()
     assert [each[:40] for each in HOSTILE if said.count(each) < 6] == []
     assert shown.page.locator("main script, main img[src=x], main style").count() == 0
+    widths = shown.page.eval_on_selector_all(
+        ".bars svg rect", "each => each.map(one => one.getBoundingClientRect().width)"
+    )
+    assert all(wrong == pytest.approx(3 * right) for right, wrong in zip(widths[1::3], widths[2::3], strict=True))
     turned = shown.page.eval_on_selector("figure img", "each => getComputedStyle(each).filter")
     assert turned == ("invert(1) hue-rotate(180deg)" if dark else "none")
     shown.page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
