@@ -1,4 +1,4 @@
-"""What does the comparison say? Turns its tables into sections."""
+"""What does the comparison say? Two atlases whose matching heads mark each other, and its tables as sections."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,20 @@ from analyses import figures
 from analyses.behaviours import OURS, vocabulary
 from analyses.compare.comparison import HEADLINE, Comparison, Usage
 from analyses.figures import measure_name
+from analyses.headlines.facts import called, facts
 from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.page import sections as doc
+from analyses.page.grids import Cell, Grid, Grids
 from analyses.page.sections import SCHEMAS, Page, Section, Source, Text
+from analyses.viewer.passages import Called
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
-from analyses.wording.plain_words import listed, worded
+from analyses.wording.head_names import Place
+from analyses.wording.plain_words import breakable, listed, worded
 
 _NAMES = 4  # measures in a sentence
+_WIDEST = 9  # heads of a layer that have room for a word each
+_SIGNS = {"position": "●", "part-of-speech": "■", "coreference": "▲"}  # where there is none
 _WORDS = vocabulary(OURS)
 _COLUMNS = "model head depth value baseline gain_estimate difference q value_difference n"
 _TEXTS: Mapping[str, Any] = plain_words.WORDS["compare"]
@@ -26,54 +32,70 @@ _SENTENCES: Mapping[str, str] = _TEXTS["sentences"]
 def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
     """What the comparison says and shows; `models` are as run.json has them, the reference first."""
     names, table = [each.name for each in comparison.reads], headline(comparison.table)
-    reference, measures = names[0], list(dict.fromkeys(table["measure"]))
     described = [{**model, "tokenizer": None} for model in models] if comparison.by_ids else models
-    depths = figures.gains_by_depth(comparison.heads, measures)
-    rows = comparison.table.set_index(["measure", "model"])
-    cells = {
-        key: f"{row['n_heads']} at {row['mean_depth']:.2f}" if row["n_heads"] else "0"
-        for key, row in zip(rows.index, rows.to_dict("records"), strict=True)
-    }
-    deep = {measure_name(each): [cells.get((each, name), "–") for name in names] for each in measures}
     sources = []
     for source in comparison.used:
         facts = {"measured": list(source.questions), "stood_in": source.stands_in}
         facts |= {"documents": len(source.documents), "reporting_documents": source.reporting}
         sources.append(Source(source.corpus, f"for {', '.join(source.questions)}", facts))
     unused = [{"name": each.name, "kind": each.kind, "sha256": each.digest} for each in comparison.unused]
+    gains = doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], _gains_alt(table))
     return Page(
         title=f"How do the heads of {listed(names)} compare?",
+        overview=[_atlases(comparison)],
         summary=[
-            doc.Definitions([(f"{name}, beside {reference}", *summary(comparison.table, name)) for name in names[1:]]),
+            doc.Definitions([(f"{name}, beside {names[0]}", *summary(comparison.table, name)) for name in names[1:]]),
             *map(doc.caveat, comparability(described)),
             *(doc.caveat(f"Not compared by {OURS[name].title}: {why}.") for name, why in comparison.unserved.items()),
         ],
         sections=[
-            Section(
-                "The best head of each model",
-                [
-                    _SENTENCES["best"].format(reference),
-                    doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], _gains_alt(table)),
-                ],
-                "best",
-            ),
-            Section(
-                "How many heads, and how deep?",
-                [
-                    _SENTENCES["depths"],
-                    doc.Table(["measure", *names], [[measure, *row] for measure, row in deep.items()]),
-                    doc.Figure("compare-depth", depths, _TEXTS["depth"], _depth_alt(deep, names)),
-                ],
-                "showing",
-            ),
+            Section("The best head of each model", [_SENTENCES["best"].format(names[0]), gains], "best"),
             *(_behaviour(comparison, each, behaviour) for each in comparison.used for behaviour in each.questions),
         ],
         corpora=[*sources, *(Source(corpus, doc.UNUSED, {"measured": []}) for corpus in comparison.unused)],
         models={each.name: {"left_out": each.counts, "not_measured": dict(each.left_out)} for each in comparison.reads},
         definitions=[*_TEXTS["definitions"].items()],
         tables={"compare": comparison.table, "heads": comparison.heads},
-        facts={"reference": reference, "corpora_not_used": unused},
+        facts={"reference": names[0], "corpora_not_used": unused},
     )
+
+
+def _atlases(comparison: Comparison) -> Grids:
+    """Every model's heads, each called by its first fact; a head marks those of other models that show the same."""
+    reads = [each for each in comparison.reads if each.collected]
+    rows = comparison.heads.loc[comparison.heads["shows"].astype(bool)].sort_values("gain", ascending=False)
+    shown: dict[tuple[str, str], list[tuple[Place, float]]] = {}  # by model and measure, the best first
+    for row in rows.to_dict("records"):
+        shown.setdefault((row["model"], row["measure"]), []).append((Place.from_row(row), row["gain"]))
+    ids = {read.name: f"model-{number + 1}/" for number, read in enumerate(reads)}
+    grids = []
+    for read in reads:
+        labels, heads = called(facts({"heads": read.heads}, OURS)), next(iter(read.collected.values())).heads
+
+        def cell(place: Place, label: Called | None, name: str = read.name, widest: int = heads.n_heads) -> Cell:
+            head = place.named(prefix=False)
+            if label is None:
+                return Cell(f"{head}: nothing found", kind="word" * (widest <= _WIDEST), id=ids[name] + head)
+            texts = [f"{head}, {label.words}, gain {number(dict(shown[name, label.asks])[place])}"]
+            matches = {other: shown.get((other, label.asks), []) for other in ids if other != name}
+            for other, best in matches.items():
+                same = [f"{match.named(prefix=False)} (gain {number(gain)})" for match, gain in best[:1]]
+                texts.append(f"{other}: {same[0]} and {len(best) - 1} more" if same else f"{other}: none")
+            marks = [ids[other] + match.named(prefix=False) for other, best in matches.items() for match, _ in best]
+            text = breakable(label.words) if widest <= _WIDEST else _SIGNS.get(label.behaviour, "◆")
+            kind = f"{'word ' * (widest <= _WIDEST)}{label.behaviour}"
+            return Cell(
+                "; ".join(texts), text, "", kind, to=marks[0] if marks else "", id=ids[name] + head, marks=marks
+            )
+
+        layers = [
+            [Place(heads.stack, heads.attention, layer, head) for head in range(heads.n_heads)]
+            for layer in range(heads.n_layers)
+        ]
+        cells = [(f"L{at}", [cell(place, labels.get(place)) for place in layer]) for at, layer in enumerate(layers)]
+        columns = [f"H{head}" for head in range(heads.n_heads)]
+        grids.append(Grid(read.name, "reference" * (read is comparison.reads[0]), columns, cells[::-1]))
+    return Grids(grids, _SENTENCES["atlases"])
 
 
 def headline(table: pd.DataFrame) -> pd.DataFrame:
@@ -181,11 +203,3 @@ def _gains_alt(table: pd.DataFrame) -> str:
         gains = [f"{row['model']} {number(row['gain'], sign=True)}" for row in rows.to_dict("records")]
         texts.append(f"{measure_name(str(measure))}: {', '.join(gains)}")
     return f"Gain of each model’s best head. {'; '.join(texts)}."
-
-
-def _depth_alt(deep: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
-    pairs = {
-        measure: [f"{name} {cell}" for name, cell in zip(names, row, strict=True)] for measure, row in deep.items()
-    }
-    texts = "; ".join(f"{measure}: {', '.join(cells)}" for measure, cells in pairs.items())
-    return f"Gains of all heads by relative depth. How many show each measure, at which mean depth: {texts}."

@@ -202,7 +202,12 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     differences = differences.assign(side=f"gain less {_short(reference, 20)}’s", note="")
     rows = pd.concat([gains, differences]).sort_values("unit", ascending=False, kind="stable")  # shares first
     options: Any = {"looks": styles, "row": _GAP + len(styles) * _ROW, "step": _ROW / (_GAP + len(styles) * _ROW)}
-    return draw("compared_gains", rows, page, {"reference": reference}, **options)
+    figure = draw("compared_gains", rows, page, {"reference": reference}, **options)
+    axes = style.drawn_axes(figure, page.get("ax"))
+    for left, right in zip(axes[::2], axes[1::2], strict=True):  # one scale a unit
+        right.sharex(left)
+        left.autoscale()
+    return figure
 
 
 @styled

@@ -3,8 +3,8 @@
 Heat maps of a sweep's cells, its largest with intervals, and estimates against exact effects.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from analyses.measures.findings import DISCOVERY, NOTABLE
 from analyses.wording.formats import number
 from analyses.wording.head_names import head_name
 
-_QUESTIONS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
+QUESTIONS = {"denoise": "put back (denoise): is it enough?", "noise": "taken out (noise): is it needed?"}
 _TICKS = 30  # labels along an axis at most
 _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
@@ -45,6 +45,35 @@ def sweep_drawings(cells: pd.DataFrame) -> dict[str, Callable[..., Figure]]:
     return {"cells": cell_map, "top": top_cells} if _axes(cells) & {"head", "position"} else {"top": top_cells}
 
 
+class MapCells(NamedTuple):
+    """A sweep as a map: of each direction, layer and place along one axis the cell with the largest effect either way.
+
+    `rows` have its `value`, its `column`, and whether it is `clear` of 0, which the largest of many heads never is.
+    """
+
+    rows: pd.DataFrame
+    names: Sequence[str]  # of the columns
+    scale: Normalize  # of both directions
+    axis: str  # `position`, `query` or `head`; whole layers have none
+    label: str  # what a value is
+    is_share: bool
+
+
+def map_cells(cells: pd.DataFrame, metric: str) -> MapCells:
+    """The cells of one site, rows of `tables/cells`, as a map shows them."""
+    rows, quantity, label = _rows_and_value(cells, metric)
+    axis = next((name for name in ("position", "query", "head") if _has(rows, name)), "")
+    rest = {"head", "key"} & _axes(rows) - {axis}
+    names = [str(head) for head in range(_size(rows, "head"))] if axis == "head" else [""]
+    names = _token_names(rows, axis) if axis in {"position", "query"} else names
+    clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
+    clear &= ~(rows["share"].abs() < NOTABLE) & (not rest)
+    rows = rows.assign(clear=clear.fillna(value=False), column=rows[axis] if axis else 0)
+    scale = _scale(rows)
+    rows = _by_size(rows).drop_duplicates(["direction", "layer", "column"]).sort_index()
+    return MapCells(rows, names, scale, axis, label, quantity == "share")
+
+
 @styled
 def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **page: Unpack[Page]) -> Figure:
     """Layer x head, or layer x position, both directions side by side on one scale; layer 0 at the bottom.
@@ -53,26 +82,22 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
     A dot marks what is clear of 0 with q below 0.05 and at least 0.05 of the whole, where prompts are many. `cells` are
     rows of `tables/cells`, of one site; `place` is what the title calls it.
     """
-    rows, quantity, bar = _rows_and_value(cells, metric)
-    axis = "position" if _has(rows, "position") else "head"
-    site, has_both = str(rows["site"].iloc[0]), {"head", "position"} <= _axes(rows)
-    names = _token_names(rows) if axis == "position" else [str(head) for head in range(_size(rows, "head"))]
-    scale, note, means = _scale(rows), None, ""
-    rows = _by_size(rows).drop_duplicates(["direction", "layer", axis])
-    if has_both and len(names) <= _FEW:
-        is_visible = rows["value"].abs() >= 0.1 * float(scale.vmax or 1)
-        rows = rows.assign(text=rows["head"].astype(str).where(is_visible, ""))
-        note = "in each cell the head with the largest effect, by its number where its effect shows"
-        means = f" {note[0].upper()}{note[1:]}."
-    elif not has_both and _has(rows, "q"):  # the largest of many heads would be marked too often
-        of_whole = f", at least {NOTABLE} of the whole" * (quantity == "share")
-        clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
-        rows = rows.assign(dot=clear & ~(rows["share"].abs() < NOTABLE))
+    rows, names, scale, axis, bar, is_share = map_cells(cells, metric)
+    site, note, means = str(rows["site"].iloc[0]), None, ""
+    if axis == "position" and _has(rows, "head"):
+        if len(names) <= _FEW:
+            is_visible = rows["value"].abs() >= 0.1 * float(scale.vmax or 1)
+            rows = rows.assign(text=rows["head"].astype(str).where(is_visible, ""))
+            note = "in each cell the head with the largest effect, by its number where its effect shows"
+            means = f" {note[0].upper()}{note[1:]}."
+    elif _has(rows, "q"):
+        of_whole = f", at least {NOTABLE} of the whole" * is_share
+        rows = rows.assign(dot=rows["clear"])
         note = f"● interval excludes 0, q < {DISCOVERY}{of_whole}"
         means = f" A dot marks what is clear of 0 (95% interval over prompts, q below {DISCOVERY}{of_whole})."
     ways = rows["direction"].unique()
-    titles = {way: _QUESTIONS.get(way, str(way) * (len(ways) > 1)) for way in ways}
-    rows = rows.assign(panel=[titles[way] for way in rows["direction"]], column=rows[axis], bar=bar).sort_index()
+    titles = {way: QUESTIONS.get(way, str(way) * (len(ways) > 1)) for way in ways}
+    rows = rows.assign(panel=[titles[way] for way in rows["direction"]], bar=bar)
     token = "token" if _has(rows, "token") or _has(rows, "name") else "position"
     words = {
         "place": f"{'which layer and at which token' if axis == 'position' else 'which heads'} does {place or site}",
@@ -80,7 +105,7 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
         "said": _caption(rows, metric, f"{'tokens' if axis == 'position' else 'heads'} of {place or site}") + means,
     }
     layers = [str(layer) for layer in range(_size(rows, "layer"))]
-    return draw("cell_map", rows, page, words, note=note, scale=scale, names=(layers, names))
+    return draw("cell_map", rows, page, words, note=note, scale=scale, names=(layers, _literal(names)))
 
 
 @styled
@@ -92,7 +117,7 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **
     rows, _, bar = _rows_and_value(cells, metric)
     site = place or str(rows["site"].iloc[0])
     best = _by_size(rows)[["layer", "head"]].drop_duplicates().head(_HEADS)
-    names, scale = (_token_names(rows, "query"), _token_names(rows, "key")), _scale(rows)
+    names, scale = [_literal(_token_names(rows, axis)) for axis in ("query", "key")], _scale(rows)
     words = {"site": site, "said": _caption(rows, metric, f"single entries of {site}, in the heads with the largest")}
     rows = rows.merge(best.assign(rank=range(len(best)))).sort_values(["direction", "rank"], kind="stable")
     titles = [f"{head_name(row['layer'], row['head'])}, {row['direction']}" for row in rows.to_dict("records")]
@@ -114,7 +139,7 @@ def top_cells(
     names = [*dict.fromkeys((rows if whole_layers else _by_size(rows))["cell"])]
     names = names[::-1] if whole_layers else names[:top]  # layer 0 at the bottom, else the largest on top
     bounds = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
-    ways = [_QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
+    ways = [QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
     rows = rows.assign(low=rows[bounds[0]], high=rows[bounds[1]], way=ways)
     n = max(rows["n"].tolist())
     over = f"95% intervals over {n} prompts" if has_intervals else "one pair: no interval" if n == 1 else f"{n} prompts"
@@ -269,8 +294,12 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
         row = first.loc[place] if place in first.index else {}
         name = row.get(f"{prefix}name")
         token = _token_name(row.get(f"{prefix}token"), row.get(f"{prefix}corrupt_token"))
-        names.append(literal(name if isinstance(name, str) else token or str(place), 2 * _TOKEN + 1))
+        names.append(name if isinstance(name, str) else token or str(place))
     return names
+
+
+def _literal(names: Sequence[str]) -> list[str]:
+    return [literal(name, 2 * _TOKEN + 1) for name in names]
 
 
 def _token_name(clean: object, corrupt: object) -> str | None:

@@ -6,7 +6,8 @@
 
 from analyses.patch.cell_estimates import agreement_lines, correlations
 from analyses.patch.cells import DIRECTIONS, METRICS, NO_OUTPUT, Answers, measure
-from analyses.patch.patch_run import COLUMNS, Patched, find, make_pairs, page, read_pairs, read_places, read_prompts
+from analyses.patch.patch_page import page
+from analyses.patch.patch_run import COLUMNS, Patched, find, make_pairs, read_pairs, read_places, read_prompts
 
 Found = Patched  # its name until now
 

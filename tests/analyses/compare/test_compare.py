@@ -261,7 +261,7 @@ def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(
     facts = json.loads((written / "run.json").read_text())
     files = {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()}
     tables = {f"tables/{name}.{kind}" for name in ("compare", "heads") for kind in ("csv", "parquet")}
-    drawn = {f"figures/compare-{name}.{kind}" for name in ("gains", "depth") for kind in ("svg", "png")}
+    drawn = {f"figures/compare-gains.{kind}" for kind in ("svg", "png")}
     assert {"report.html", "run.json"} | tables | drawn == files == set(facts["files"])
     assert facts["reference"] == facts["models"][0]["name"] == f"{HOSTILE} & one"
     assert facts["models"][0]["left_out"]["position"]["texts"] == 40
@@ -276,8 +276,19 @@ def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(
     assert f"+{copies:.3f} +" in text  # with its interval
     assert (unlisted(page), outside_addresses(page)) == ([], [])
     images = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(images) == 2
-    assert all("induction" in (attrs["alt"] or "") for attrs in images)
+    assert len(images) == 1
+    assert "induction" in (images[0]["alt"] or "")
+    cells = {str(attrs["id"]): attrs for tag, attrs in page.tags if (attrs.get("id") or "").startswith("model-")}
+    assert len(cells) == 10
+    marking = {id: (attrs.get("data-marks") or "").split() for id, attrs in cells.items()}
+    shown = pd.read_parquet(written / "tables" / "heads.parquet").query("shows and model == 'forgetful'")
+    assert set().union(*(marks for id, marks in marking.items() if id.startswith("model-1"))) <= {
+        f"model-2/L{row['layer']}.H{row['head']}" for row in shown.to_dict("records")
+    }
+    copier = cells["model-1/L1.H0"]  # which the other model lacks
+    assert (copier["class"], copier.get("data-marks")) == ("word position", None)
+    assert "L1.H0, induction" in text
+    assert "forgetful: none" in text
 
 
 def test_in_short_a_difference_is_said_where_a_head_shows_it_and_it_was_tested_and_found(found):

@@ -1,0 +1,286 @@
+"""What does a run of `interp patch` say and show? Prompts, answers, maps of cells that lead to attention, estimates."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from analyses import figures
+from analyses.figures.sweep_maps import MapCells
+from analyses.page import sections as doc
+from analyses.page.grids import Cell, Grid, Grids
+from analyses.page.sections import SCHEMAS, Page, Section, Text
+from analyses.patch.cell_estimates import ATP_STAR, Estimates
+from analyses.patch.cells import strongest
+from analyses.patch.patch_run import PAIRS, Patched
+from analyses.viewer.passages import Viewer
+from analyses.wording import plain_words
+from analyses.wording.formats import counted, interval, number, percent
+from analyses.wording.head_names import Place
+from interp.statistics import FEWEST_CLUSTERS
+
+_TOP, _NAMES, _EDGES, _FIRST = (
+    10,
+    3,
+    6,
+    3,
+)  # cells in a table, in a sentence; edges in a table; pairs that are not folded
+FEW = 20  # pairs below which intervals are rough
+_FAINT = 0.1  # of the largest value: a smaller one is not written in its cell
+_BOUNDS = {True: ("share_low", "share_high"), False: ("ci_low", "ci_high")}  # by whether a share is said
+_WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
+_TEXTS: Mapping[str, str] = _WORDS["texts"]
+
+
+def page(patched: Patched, model: Mapping[str, Any]) -> Page:
+    """What a run of patching says and shows; `model` is as run.json has it."""
+    metrics, estimates, prompts = patched.how["metrics"], patched.estimates, patched.prompts
+    answers, sections = patched.cells.answers, [_metric(patched, metric) for metric in metrics]
+    terms, tables = dict(_WORDS["definitions"]), {"cells": patched.cells.table, "pairs": patched.pairs}
+    if estimates is not None and patched.correlations is not None:
+        n_layers = max(stack["layers"] for stack in model["stacks"].values())
+        sections.append(_estimates(metrics, estimates, patched.correlations, n_layers))
+        tables |= {"estimates": estimates.table, "correlations": patched.correlations}
+        terms |= _WORDS["estimate_definitions"]
+    attention = _viewer(patched, metrics[0])
+    file: Text = [f"{prompts['file']}, SHA-256 ", doc.code(prompts["sha256"])]
+    return Page(
+        title=f"Which part of {model['name']} carries the difference?",
+        overview=[*_prompts(patched), _bars(patched), _map(patched, metrics[0]), *attention],
+        summary=_summary(patched, by_stack=len(model["stacks"]) > 1),
+        sections=[*sections, Section("How to read this", [doc.Definitions([*terms.items()], "terms")], "reading")],
+        method=[
+            ("prompts", file if prompts["file"] else "given with the command"),
+            ("site", f"{patched.site}{', by position' * patched.how['by_position']}"),
+        ],
+        tables=tables,
+        facts={
+            "answers": answers and {**asdict(answers), "share_right": answers.right / answers.n, "sign": answers.sign},
+            "prompts": prompts,
+            "positions": patched.positions,
+            "site": patched.site,
+            "place": patched.cells.place,
+            **patched.how,
+            "share_refused": patched.cells.share_refused,
+            "estimates": estimates and {"left_out": estimates.left_out, "edges": estimates.edges},
+        },
+    )
+
+
+def _prompts(patched: Patched) -> list[doc.Block]:
+    rows, file = patched.pairs.to_dict("records"), patched.prompts["file"]
+    terms: list[tuple[doc.Block, ...]] = []
+    for row, tokens in zip(rows, patched.tokens, strict=False):
+        number = f"{row['row']}. " * (len(rows) > 1)
+        for side, words, answer in (("clean", tokens.clean, "answer"), ("corrupted", tokens.corrupt, "wrong")):
+            marked = doc.Tokens([*zip(words, tokens.changed, strict=True)])
+            terms.append(([number, side, " → ", doc.bold(row[f"{answer}_token"].strip())], [marked]))
+        if tokens.shared:
+            name = "source" if "source" in row else "target"
+            terms.append((f"{name} of both", [doc.Tokens([(token, False) for token in tokens.shared])]))
+    each = len(terms) // max(1, len(patched.tokens))
+    folded = doc.Definitions(terms[_FIRST * each :], "facts")
+    more = [_TEXTS["all pairs"]] * (len(rows) > PAIRS)
+    left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in patched.prompts["left_out"].items()]
+    source = [*([" from ", doc.code(file)] if file else []), f". Left out: {'; '.join(left_out)}." if left_out else "."]
+    return [
+        [counted(len(rows), "pair"), " of prompts", *source],
+        doc.Definitions(terms[: _FIRST * each], "facts"),
+        *([doc.Details("More pairs", [folded, *more])] if folded.terms else []),
+    ]
+
+
+def _bars(patched: Patched) -> doc.Bars:
+    tokens = [[*dict.fromkeys(patched.pairs[f"{name}_token"])] for name in ("answer", "wrong")]
+    names = [
+        each[0] if len(each) == 1 else f"{kind} answer" for each, kind in zip(tokens, ("right", "wrong"), strict=True)
+    ]
+    return doc.Bars(
+        [
+            ([before, doc.bold(each.cell), after], [(names[0], each.right, True), (names[1], each.wrong, False)])
+            for each in patched.probabilities
+            for before, _, after in [_WORDS["bars"][each.prompts].partition("{}")]
+        ]
+    )
+
+
+def _viewer(patched: Patched, metric: str) -> list[doc.Block]:
+    (best, *_), *_ = strongest(patched.cells.table, metric, 1).values()
+    if not patched.passages:
+        return []
+    first = Place(str(best["stack"]), str(best["attention"]), int(best["layer"]), _head(patched, best))
+    viewer = Viewer((*patched.passages,), {}, heads=False, linked=True, first=first)
+    return [Section(_TEXTS["attention"], [viewer], "attention")]
+
+
+def _head(patched: Patched, row: Mapping[str, Any]) -> int:
+    """The first head that reads what was patched: keys and values may be shared by several."""
+    cells, (attention, *_) = patched.cells.table, _kind(patched, row)
+    return int(row["head"]) * attention.heads.n_heads // (max(cells["head"].tolist()) + 1)
+
+
+def _kind(patched: Patched, row: Mapping[str, Any]) -> Any:
+    attentions = patched.passages[0].attentions
+    return [each for each in attentions if (each.heads.stack, each.heads.attention) == (row["stack"], row["attention"])]
+
+
+def _map(patched: Patched, metric: str) -> Grids:
+    """Both directions side by side; a cell of a head leads to what it looks at from the token."""
+    found, grids = figures.map_cells(patched.cells.table, metric), []
+    n_layers = max(found.rows["layer"].tolist()) + 1
+    for way, rows in found.rows.groupby("direction", sort=False):
+        cells = {(row["layer"], row["column"]): _cell(patched, row, found) for row in rows.to_dict("records")}
+        layers = [
+            (f"L{layer}", [cells.get((layer, column)) for column in range(len(found.names))])
+            for layer in reversed(range(n_layers))
+        ]
+        names = [f"H{name}" for name in found.names] if found.axis == "head" else found.names
+        title, _, question = _WORDS["directions"][str(way)].partition(": ")
+        grids.append(Grid(title, f"{way}: {question}", names, layers))
+    name, unit = figures.metric_unit(metric)
+    caption = _TEXTS["map shares" if found.is_share else "map effects"].format(name=name, unit=unit)
+    texts = [caption, *([_TEXTS["map clear"]] if any(found.rows["clear"].tolist()) else [])]
+    if found.axis in {"position", "query"} and patched.passages:
+        texts.append(_TEXTS["map strongest"])
+    texts += [_TEXTS["map links"]] if patched.passages else []
+    cells = [cell for grid in grids for _, row in grid.rows for cell in row if cell]
+    heads = sorted({cell.to.partition("/")[0] for cell in cells if cell.to})
+    return Grids(grids, " ".join(texts), heads, max(cells, key=lambda cell: cell.level).to)
+
+
+def _cell(patched: Patched, row: Mapping[str, Any], found: MapCells) -> Cell:
+    value, highest = float(row["value"]), float(found.scale.vmax or 1)
+    short = f"{value:.0%}" if found.is_share else f"{value:.2g}"
+    has_head, level = not pd.isna(row["head"]), min(1.0, abs(value) / highest)
+    note = f"H{row['head']}" if has_head and found.axis != "head" else ""
+    bounds = interval(*(row[end] for end in _BOUNDS[found.is_share]))
+    size = percent(value) if found.is_share else number(value)
+    name = f"{figures.cell_name(row)}: {size}{f' (95% {bounds})' * (bounds != '–')}"
+    is_written = level >= _FAINT or row["clear"]
+    kind = " ".join(["against"] * (value < 0) + ["clear"] * row["clear"])
+    text, note = (short.replace("-", "−"), note) if is_written else ("", "")
+    return Cell(name, text, note, kind, level if is_written else 0.0, _address(patched, row) if has_head else "")
+
+
+def _address(patched: Patched, row: Mapping[str, Any]) -> str:
+    """What the viewer shows of a head: what its token, by default the last, looks at; of keys who looks at them."""
+    (attention, *_) = _kind(patched, row)
+    place = Place(row["stack"], row["attention"], int(row["layer"]), _head(patched, row))
+    address = place.named(prefix=len(patched.passages[0].attentions) > 1)
+    axis = "position" if "position" in row else "query"
+    if pd.isna(row[axis]) is True:
+        return address if row["stack"] == "encoder" else f"{address}/{len(attention.queries) - 1}"
+    position = patched.positions[row["name"]][0] if patched.positions else int(row[axis])
+    return f"{address}/{position}{'/to' * (row['site'] in {'k', 'v'})}"
+
+
+def _has_share(row: Mapping[str, Any]) -> bool:
+    return bool(pd.notna(row["share"]))
+
+
+def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
+    count, answers, cells, config = len(patched.pairs), patched.cells.answers, patched.cells.table, patched.how
+    first: list[doc.Block] = [] if answers is None else [answers.sentence]
+    if answers is not None and answers.refused:
+        why = f": {answers.unsaid}" if answers.unsaid else ""
+        first = [doc.caveat(answers.sentence), doc.caveat(f"{_TEXTS['no circuit']}{why}.")]
+    site = _WORDS["sites"].get(patched.site, patched.site)
+    if by_stack:
+        site += f", in the {config['stack']}" + "’s cross-attention" * (config["attention"] == "cross")
+    axes = [
+        axis for axis in ("layer", "head", "position", "query", "key") if axis in cells and cells[axis].notna().all()
+    ]
+    rough = [doc.caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
+    return [
+        *first,
+        f"We patched {site}, one {plain_words.listed(axes)} at a time, on {counted(count, 'pair')} of prompts.",
+        doc.Definitions([_short(patched, metric) for metric in config["metrics"]]),
+        *([doc.caveat(_TEXTS["one pair"])] if count == 1 else [*rough, doc.remark(_TEXTS["same prompts"])]),
+    ]
+
+
+def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
+    name, unit = figures.metric_unit(metric)
+    clean, corrupt = (number(patched.pairs[f"{side}_{metric}"].mean()) for side in ("clean", "corrupt"))
+    average = ", on average" if len(patched.pairs) > 1 else ""
+    means = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
+    counts, lines = unit.removeprefix("in ") if unit.startswith("in ") else "", []
+    for way, rows in strongest(patched.cells.table, metric, _NAMES).items():
+        parts = []
+        for row in rows:
+            is_share = _has_share(row)
+            size = percent(row["share"]) if is_share else f"{number(row['effect'])} {counts}"
+            bounds = interval(*(row[end] for end in _BOUNDS[is_share]))
+            parts.append(
+                [doc.bold(row["cell"]), f" {size}", *([] if bounds == "–" else [" ", doc.soft(f"(95% {bounds})")])]
+            )
+        verb, end = _WORDS["verbs"][way], " of the difference." if _has_share(rows[0]) else "."
+        lines.append([doc.emphasis(verb), " alone: ", *doc.joined(parts), end])
+    answers, instead = patched.cells.answers, f"Effects are given {unit} instead."
+    repeated = answers is not None and answers.refused == patched.cells.share_refused.get(metric, "")
+    refused = [doc.caveat(instead)] if repeated else _refused(patched, metric, f" {instead}")
+    return doc.link(f"{name[:1].upper()}{name[1:]}", metric), means, doc.Bullets(lines), *refused
+
+
+def _refused(patched: Patched, metric: str, instead: str = "") -> list[doc.Block]:
+    why = patched.cells.share_refused.get(metric)
+    return [doc.caveat(f"Shares are refused: {why}.{instead}")] if why else []
+
+
+def _metric(patched: Patched, metric: str) -> Section:
+    """The strongest cells; of all metrics but the first, which has it on top, the map too."""
+    name, unit = figures.metric_unit(metric)
+    cells, ways = patched.cells.table, strongest(patched.cells.table, metric, _TOP)
+    blocks = [*_refused(patched, metric), *([_map(patched, metric)] if metric != patched.how["metrics"][0] else [])]
+    if len(patched.pairs) >= FEWEST_CLUSTERS:
+        figure = figures.top_cells(cells, metric, place=patched.cells.place)
+        sizes = {way: [f"{row['cell']} {number(row['effect'])}" for row in rows[:_NAMES]] for way, rows in ways.items()}
+        alt = [f"{way}: {', '.join(largest)}" for way, largest in sizes.items()]
+        text = f"The largest effects of {patched.cells.place or patched.site} on the {name}. {'; '.join(alt)}."
+        blocks.append(doc.Figure(f"top-{metric}", figure, _TEXTS["top"], text))
+    columns = "cell size size_interval share share_interval q n" if len(patched.pairs) > 1 else "cell size share"
+    table = SCHEMAS["cells"].page([], columns, _TEXTS["strongest"].format(_TOP, unit))
+    rows = [
+        line
+        for way, rows in ways.items()
+        for line in (_WORDS["verbs"][way], *SCHEMAS["cells"].page(rows, columns).rows)
+    ]
+    blocks.append(doc.Details("The strongest cells", [doc.Table(table.columns, rows, table.align, table.caption)]))
+    return Section(f"Where the {name} comes from", blocks, metric)
+
+
+def _estimates(metrics: Sequence[str], estimates: Estimates, correlations: pd.DataFrame, n_layers: int) -> Section:
+    blocks: list[doc.Block] = [_TEXTS["why estimates"]]
+    columns, table = "method direction of spearman pearson n idle unmeasured", estimates.table
+    for metric in metrics:
+        rows = correlations.loc[correlations["metric"] == metric].to_dict("records")
+        ranks = [f"{row['method']}, {row['direction']}: rank correlation {number(row['spearman'])}" for row in rows]
+        name, edges = figures.metric_unit(metric)[0], _edges(table, metric)
+        figure, alt = figures.estimate_panels(table, correlations, metric), _TEXTS["agreement alt"]
+        blocks += [
+            SCHEMAS["correlations"].page(rows, columns, _TEXTS["agreement"].format(name)),
+            doc.Figure(f"estimates-{metric}", figure, _TEXTS["estimates"], alt.format("; ".join(ranks))),
+        ]
+        if edges:
+            caption = _TEXTS["edges"].format(name)
+            blocks.append(SCHEMAS["correlations"].page(edges, "edge direction exact EAP EAP-IG", caption))
+    if counts := estimates.edges:
+        extent = _TEXTS["edges sampled" if counts["sampled"] else "edges all"].format_map(counts)
+        numbers = {name: number(count) for name, count in counts.items() if isinstance(count, int)}
+        blocks.append(_TEXTS["edges there"].format(**numbers, which=extent))
+    if ATP_STAR in set(correlations["method"]) and n_layers == 2:
+        blocks.append(doc.caveat(_TEXTS["two layers"]))
+    blocks += [doc.caveat(f"{method} left out: {why}.") for method, why in estimates.left_out.items()]
+    return Section("Estimates beside the truth", blocks, "estimates")
+
+
+def _edges(estimates: pd.DataFrame, metric: str) -> list[dict[str, Any]]:
+    rows = estimates.loc[(estimates["metric"] == metric) & estimates["sender"].notna() & estimates["exact"].notna()]
+    if rows.empty:
+        return []
+    keys = ["direction", "sender", "receiver", "exact"]
+    table = rows.pivot_table(index=keys, columns="method", values="estimate", sort=False).reset_index()
+    table = table.assign(size=table["exact"].abs()).sort_values("size", ascending=False, kind="stable")
+    order = [table.loc[table["direction"] == direction].head(_EDGES) for direction in rows["direction"].unique()]
+    return [{**row, "edge": figures.cell_name(row)} for row in pd.concat(order).to_dict("records")]
