@@ -14,7 +14,6 @@ from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOW
 from analyses.page import sections as doc
 from analyses.page.grids import Cell, Grid, Grids
 from analyses.page.sections import SCHEMAS, Page, Section, Source, Text
-from analyses.viewer.passages import Called
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import Place
@@ -34,12 +33,13 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
     names, table = [each.name for each in comparison.reads], headline(comparison.table)
     described = [{**model, "tokenizer": None} for model in models] if comparison.by_ids else models
     sources = []
-    for source in comparison.used:
-        facts = {"measured": list(source.questions), "stood_in": source.stands_in}
-        facts |= {"documents": len(source.documents), "reporting_documents": source.reporting}
-        sources.append(Source(source.corpus, f"for {', '.join(source.questions)}", facts))
+    for each in comparison.used:
+        read = {"documents": len(each.documents), "reporting_documents": each.reporting}
+        read |= {"measured": list(each.questions), "stood_in": each.stands_in}
+        sources.append(Source(each.corpus, f"for {', '.join(each.questions)}", read))
     unused = [{"name": each.name, "kind": each.kind, "sha256": each.digest} for each in comparison.unused]
-    gains = doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], _gains_alt(table))
+    alt = " ".join(f"{name}: {' '.join(summary(table, name))}" for name in names[1:])
+    gains = doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], alt)
     return Page(
         title=f"How do the heads of {listed(names)} compare?",
         overview=[_atlases(comparison)],
@@ -61,40 +61,41 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
 
 
 def _atlases(comparison: Comparison) -> Grids:
-    """Every model's heads, each called by its first fact; a head marks those of other models that show the same."""
-    reads = [each for each in comparison.reads if each.collected]
+    """Every model's heads, each called by its first fact; a head marks those of other models that do the same."""
+    reads = {each.name: each for each in comparison.reads if each.collected}
+    ids = {name: f"model-{number}/" for number, name in enumerate(reads, 1)}
+    labels = {name: called(facts({"heads": read.heads}, OURS)) for name, read in reads.items()}
     rows = comparison.heads.loc[comparison.heads["shows"].astype(bool)].sort_values("gain", ascending=False)
-    shown: dict[tuple[str, str], list[tuple[Place, float]]] = {}  # by model and measure, the best first
+    gains: dict[tuple[str, str], dict[Place, float]] = {}  # by model and measure, the best head first
     for row in rows.to_dict("records"):
-        shown.setdefault((row["model"], row["measure"]), []).append((Place.from_row(row), row["gain"]))
-    ids = {read.name: f"model-{number + 1}/" for number, read in enumerate(reads)}
+        gains.setdefault((row["model"], row["measure"]), {})[Place.from_row(row)] = row["gain"]
+
+    def cell(name: str, place: Place, has_room: bool) -> Cell:
+        label, head, room = labels[name].get(place), place.named(prefix=False), "word " * has_room
+        if label is None:
+            return Cell(f"{head}: nothing found", kind=room.strip(), id=ids[name] + head)
+        texts, marks = [f"{head}, {label.words}, gain {number(gains.get((name, label.asks), {}).get(place))}"], []
+        for other in [each for each in reads if each != name]:
+            showing = gains.get((other, label.asks), {})
+            same = {each for each, known in labels[other].items() if known.words == label.words}
+            alike = [each for each in showing if each in same] or [*showing][:1]
+            marks += [ids[other] + each.named(prefix=False) for each in alike]
+            names = [f"{each.named(prefix=False)} (gain {number(showing[each])})" for each in alike]
+            texts.append(f"{other}: {', '.join(names[:_NAMES]) or 'none'}")
+        text = breakable(label.words) if has_room else _SIGNS.get(label.behaviour, "◆")
+        to, id = "".join(marks[:1]), ids[name] + head
+        return Cell("; ".join(texts), text, kind=room + label.behaviour, to=to, id=id, marks=marks)
+
     grids = []
-    for read in reads:
-        labels, heads = called(facts({"heads": read.heads}, OURS)), next(iter(read.collected.values())).heads
-
-        def cell(place: Place, label: Called | None, name: str = read.name, widest: int = heads.n_heads) -> Cell:
-            head = place.named(prefix=False)
-            if label is None:
-                return Cell(f"{head}: nothing found", kind="word" * (widest <= _WIDEST), id=ids[name] + head)
-            texts = [f"{head}, {label.words}, gain {number(dict(shown[name, label.asks])[place])}"]
-            matches = {other: shown.get((other, label.asks), []) for other in ids if other != name}
-            for other, best in matches.items():
-                same = [f"{match.named(prefix=False)} (gain {number(gain)})" for match, gain in best[:1]]
-                texts.append(f"{other}: {same[0]} and {len(best) - 1} more" if same else f"{other}: none")
-            marks = [ids[other] + match.named(prefix=False) for other, best in matches.items() for match, _ in best]
-            text = breakable(label.words) if widest <= _WIDEST else _SIGNS.get(label.behaviour, "◆")
-            kind = f"{'word ' * (widest <= _WIDEST)}{label.behaviour}"
-            return Cell(
-                "; ".join(texts), text, "", kind, to=marks[0] if marks else "", id=ids[name] + head, marks=marks
-            )
-
-        layers = [
-            [Place(heads.stack, heads.attention, layer, head) for head in range(heads.n_heads)]
-            for layer in range(heads.n_layers)
+    for name, read in reads.items():
+        heads = next(iter(read.collected.values())).heads
+        columns, kind = range(heads.n_heads), (heads.stack, heads.attention)
+        cells = [
+            (f"L{layer}", [cell(name, Place(*kind, layer, head), heads.n_heads <= _WIDEST) for head in columns])
+            for layer in reversed(range(heads.n_layers))
         ]
-        cells = [(f"L{at}", [cell(place, labels.get(place)) for place in layer]) for at, layer in enumerate(layers)]
-        columns = [f"H{head}" for head in range(heads.n_heads)]
-        grids.append(Grid(read.name, "reference" * (read is comparison.reads[0]), columns, cells[::-1]))
+        small = "reference" * (read is comparison.reads[0])
+        grids.append(Grid(name, small, [f"H{head}" for head in columns], cells))
     return Grids(grids, _SENTENCES["atlases"])
 
 
@@ -195,11 +196,3 @@ def _caveats(comparison: Comparison, usage: Usage, behaviour: str) -> list[str]:
             texts.append(f"{unknown / tokens:.0%} of the tokens of this text are unknown to {result.name}.")
     lacking = [each for each in comparison.reads if behaviour in each.left_out]
     return texts + [f"Not measured in {each.name}: {each.left_out[behaviour]}." for each in lacking]
-
-
-def _gains_alt(table: pd.DataFrame) -> str:
-    texts = []
-    for measure, rows in table.groupby("measure", sort=False):
-        gains = [f"{row['model']} {number(row['gain'], sign=True)}" for row in rows.to_dict("records")]
-        texts.append(f"{measure_name(str(measure))}: {', '.join(gains)}")
-    return f"Gain of each model’s best head. {'; '.join(texts)}."

@@ -113,16 +113,11 @@ def compare(
     (`analyses.measures.findings`). `difference` is the gain less that of the first model, the reference, with a paired
     95% interval over documents and a two-sided p; `value_difference` the same without baselines. `q` and `value_q` are
     over all p of the table together. In `heads`, `q` is over all that is tested of one model, as in its own report.
-    An `InputError` refuses what cannot be compared: fewer than two models, one of two stacks, a damaged corpus, or
-    nothing that could be measured in two of the models.
 
-    Args:
-        models: by name, transformers; the first is the reference. Where one has no tokenizer, position alone is
-            compared, and all read the same token ids: corpora of ids, else random ones.
-        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
-        behaviours: some of `position`, `part-of-speech`, `coreference`; all by default.
-        seed: of everything random.
-        progress: called with what is being done and the number of texts read.
+    A behaviour is measured on the first corpus that annotates it, else on generated tales. Where a model has no
+    tokenizer, position alone is compared, and all read the same token ids: corpora of ids, else random ones. An
+    `InputError` refuses what cannot be compared: fewer than two models, one of two stacks, a damaged corpus, or nothing
+    that could be measured in two of the models.
     """
     _refuse(models, behaviours)
     whole_number("seed", seed)
@@ -263,8 +258,7 @@ def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:
     value, baseline = (np.stack([getattr(best, name) for best in bests], -1) for name in ("value", "baseline"))
     result = estimate(*value, *baseline, seed=seed)
     columns = {"value": result.value, "baseline": result.baseline, "gain": result.gain}
-    columns |= {"ci_low": result.low, "ci_high": result.high}
-    return pd.DataFrame(columns).to_dict("records")
+    return pd.DataFrame({**columns, "ci_low": result.low, "ci_high": result.high}).to_dict("records")
 
 
 def difference_columns(pairs: Sequence[tuple[Best, Best]], *, seed: int) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from analyses.figures.head_figures import (
     effect_grid,
     explained_bars,
     gain_intervals,
-    gains_by_depth,
     head_grid,
 )
 from analyses.figures.single_heads import (
@@ -32,7 +31,6 @@ from analyses.figures.sweep_maps import (
     metric_unit,
     steps,
     sweep_drawings,
-    sweep_figures,
     top_cells,
 )
 from analyses.wording.head_names import head_name
@@ -54,7 +52,6 @@ __all__ = [
     "explained_bars",
     "forming",
     "gain_intervals",
-    "gains_by_depth",
     "head_grid",
     "head_name",
     "label_map",
@@ -68,7 +65,6 @@ __all__ = [
     "probes_by_layer",
     "steps",
     "sweep_drawings",
-    "sweep_figures",
     "three_attentions",
     "token_bars",
     "top_cells",

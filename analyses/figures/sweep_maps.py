@@ -33,11 +33,6 @@ _CLEAR = 0.03  # of a panel: a point nearer than this to the line is not missed
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
-def sweep_figures(cells: pd.DataFrame, metric: str, *, place: str | None = None) -> dict[str, Figure]:
-    """All `sweep_drawings`; `place` names the site where its name says too little, in a model of several stacks."""
-    return {kind: draw(cells, metric, place=place) for kind, draw in sweep_drawings(cells).items()}
-
-
 def sweep_drawings(cells: pd.DataFrame) -> dict[str, Callable[..., Figure]]:
     """What draws a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects."""
     if _has(cells, "query"):
@@ -83,18 +78,15 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
     rows of `tables/cells`, of one site; `place` is what the title calls it.
     """
     rows, names, scale, axis, bar, is_share = map_cells(cells, metric)
-    site, note, means = str(rows["site"].iloc[0]), None, ""
-    if axis == "position" and _has(rows, "head"):
+    site, parts, note = str(rows["site"].iloc[0]), "tokens" if axis == "position" else "heads", ""
+    if axis == "position" and _has(rows, "head"):  # the largest of many heads would be marked too often
         if len(names) <= _FEW:
             is_visible = rows["value"].abs() >= 0.1 * float(scale.vmax or 1)
             rows = rows.assign(text=rows["head"].astype(str).where(is_visible, ""))
             note = "in each cell the head with the largest effect, by its number where its effect shows"
-            means = f" {note[0].upper()}{note[1:]}."
     elif _has(rows, "q"):
-        of_whole = f", at least {NOTABLE} of the whole" * is_share
         rows = rows.assign(dot=rows["clear"])
-        note = f"● interval excludes 0, q < {DISCOVERY}{of_whole}"
-        means = f" A dot marks what is clear of 0 (95% interval over prompts, q below {DISCOVERY}{of_whole})."
+        note = f"● interval excludes 0, q < {DISCOVERY}" + f", at least {NOTABLE} of the whole" * is_share
     ways = rows["direction"].unique()
     titles = {way: QUESTIONS.get(way, str(way) * (len(ways) > 1)) for way in ways}
     rows = rows.assign(panel=[titles[way] for way in rows["direction"]], bar=bar)
@@ -102,10 +94,10 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
     words = {
         "place": f"{'which layer and at which token' if axis == 'position' else 'which heads'} does {place or site}",
         "across": token if axis == "position" else f"{'key/value ' * (site in {'k', 'v'})}head",
-        "said": _caption(rows, metric, f"{'tokens' if axis == 'position' else 'heads'} of {place or site}") + means,
+        "said": _caption(rows, metric, f"{parts} of {place or site}") + f" {note[:1].upper()}{note[1:]}." * bool(note),
     }
     layers = [str(layer) for layer in range(_size(rows, "layer"))]
-    return draw("cell_map", rows, page, words, note=note, scale=scale, names=(layers, _literal(names)))
+    return draw("cell_map", rows, page, words, note=note or None, scale=scale, names=(layers, _literal(names)))
 
 
 @styled

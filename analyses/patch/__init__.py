@@ -11,21 +11,5 @@ from analyses.patch.patch_run import COLUMNS, Patched, find, make_pairs, read_pa
 
 Found = Patched  # its name until now
 
-__all__ = [
-    "COLUMNS",
-    "DIRECTIONS",
-    "METRICS",
-    "NO_OUTPUT",
-    "Answers",
-    "Found",
-    "Patched",
-    "agreement_lines",
-    "correlations",
-    "find",
-    "make_pairs",
-    "measure",
-    "page",
-    "read_pairs",
-    "read_places",
-    "read_prompts",
-]
+__all__ = ["COLUMNS", "DIRECTIONS", "METRICS", "NO_OUTPUT", "Answers", "Found", "Patched", "agreement_lines"]
+__all__ += ["correlations", "find", "make_pairs", "measure", "page", "read_pairs", "read_places", "read_prompts"]

@@ -54,11 +54,6 @@ class Answers:
         return Answers(len(clean), int(right.sum()), int(wrong.sum()), float((clean - corrupt).mean()), refused)
 
     @property
-    def sign(self) -> str:
-        """Whether the difference has the `right` sign or the `wrong` one."""
-        return "right" if self.difference > 0 else "wrong"
-
-    @property
     def unsaid(self) -> str | None:
         """Why nothing is a share, but for a wrong sign, of which `sentence` tells."""
         return None if self.refused is None or self.refused.startswith(_WRONG_SIGN) else self.refused
@@ -144,30 +139,27 @@ def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
     reasons = {name: first.no_share(name) for name in first.values}
     rows = [each.rows(name, seed=seed, shared=reasons[name] is None) for each in sweeps for name in each.values]
     place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
-    table = long_table(place, rows, first.axes, first.positions, first.labels)
     positional = [axis for axis in patch_site.axes if axis in POSITIONAL]
     tokens = [prefix + name for prefix, _ in zip(("", "key_"), positional, strict=False) for name in _TOKENS]
-    for axis in ("layer", "head", *positional):
-        if axis not in table:
-            table[axis] = pd.array([pd.NA] * len(table), dtype="Int64")
-        elif axis not in POSITIONAL or not first.positions:
-            table[axis] = table[axis].astype("Int64")
-    for name in tokens:
-        table[name] = table[name] if name in table else pd.Series([None] * len(table), dtype=object)
-    sides = {"clean": first.clean, "corrupt": first.corrupt}
-    prompts = {f"{side}_{name}": values[name].tolist() for side, values in sides.items() for name in first.values}
+    order = [*place, "layer", "head", *positional, *tokens, "direction", "metric", *ESTIMATED]
+    table = long_table(place, rows, first.axes, first.positions, first.labels).reindex(columns=order)
+    named = {*first.axes} & {*POSITIONAL} if first.positions else set()
+    numbers = [axis for axis in ("layer", "head", *positional) if axis not in named]
+    table = table.astype(dict.fromkeys(numbers, "Int64") | dict.fromkeys(tokens, object))
+    sides = ("clean", first.clean), ("corrupt", first.corrupt)
+    prompts = {f"{side}_{name}": values[name].tolist() for side, values in sides for name in first.values}
     attending = f"{patch_site.attention}-attention " if patch_site.site in IN_ATTENTION else ""
     name = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
     refused = {name: reason for name, reason in reasons.items() if reason}
-    order = [*place, "layer", "head", *positional, *tokens, "direction", "metric", *ESTIMATED]
-    return Cells(table.loc[:, order], refused, prompts, Answers.from_sweep(first), name)
+    return Cells(table, refused, prompts, Answers.from_sweep(first), name)
 
 
 def strongest(cells: pd.DataFrame, metric: str, count: int) -> dict[str, list[dict[str, Any]]]:
     """By direction, the rows of `tables/cells` with the largest effects on a metric either way, with their `cell`."""
     rows = cells.loc[cells["metric"] == metric]
     rows = rows.iloc[np.argsort(-rows["effect"].abs().to_numpy(dtype=float), kind="stable")]
-    ways = {str(way): rows.loc[rows["direction"] == way].head(count) for way in cells["direction"].unique()}
+    rows = rows.assign(cell=[figures.cell_name(row) for row in rows.to_dict("records")])
     return {
-        way: [{**row, "cell": figures.cell_name(row)} for row in best.to_dict("records")] for way, best in ways.items()
+        str(way): rows.loc[rows["direction"] == way].head(count).to_dict("records")
+        for way in dict.fromkeys(cells["direction"])
     }

@@ -1,7 +1,7 @@
 """What does a run of `interp patch` say and show? Prompts, answers, maps of cells that lead to attention, estimates."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pandas as pd
@@ -18,7 +18,7 @@ from analyses.viewer.passages import Viewer
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, interval, number, percent
 from analyses.wording.head_names import Place
-from interp.statistics import FEWEST_CLUSTERS
+from interp.patching.results import POSITIONAL
 
 _TOP, _NAMES, _EDGES, _FIRST = (
     10,
@@ -28,7 +28,6 @@ _TOP, _NAMES, _EDGES, _FIRST = (
 )  # cells in a table, in a sentence; edges in a table; pairs that are not folded
 FEW = 20  # pairs below which intervals are rough
 _FAINT = 0.1  # of the largest value: a smaller one is not written in its cell
-_BOUNDS = {True: ("share_low", "share_high"), False: ("ci_low", "ci_high")}  # by whether a share is said
 _WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
 
@@ -43,7 +42,8 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
         sections.append(_estimates(metrics, estimates, patched.correlations, n_layers))
         tables |= {"estimates": estimates.table, "correlations": patched.correlations}
         terms |= _WORDS["estimate_definitions"]
-    attention = _viewer(patched, metrics[0])
+    viewer = Viewer((*patched.passages,), {}, heads=False, linked=True) if patched.passages else None
+    attention = [Section(_TEXTS["attention"], [viewer], "attention")] if viewer else []
     file: Text = [f"{prompts['file']}, SHA-256 ", doc.code(prompts["sha256"])]
     return Page(
         title=f"Which part of {model['name']} carries the difference?",
@@ -56,7 +56,12 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
         ],
         tables=tables,
         facts={
-            "answers": answers and {**asdict(answers), "share_right": answers.right / answers.n, "sign": answers.sign},
+            "answers": answers
+            and {
+                **asdict(answers),
+                "share_right": answers.right / answers.n,
+                "sign": ("wrong", "right")[answers.difference > 0],
+            },
             "prompts": prompts,
             "positions": patched.positions,
             "site": patched.site,
@@ -92,91 +97,74 @@ def _prompts(patched: Patched) -> list[doc.Block]:
 
 
 def _bars(patched: Patched) -> doc.Bars:
-    tokens = [[*dict.fromkeys(patched.pairs[f"{name}_token"])] for name in ("answer", "wrong")]
-    names = [
-        each[0] if len(each) == 1 else f"{kind} answer" for each, kind in zip(tokens, ("right", "wrong"), strict=True)
-    ]
-    return doc.Bars(
-        [
-            ([before, doc.bold(each.cell), after], [(names[0], each.right, True), (names[1], each.wrong, False)])
-            for each in patched.probabilities
-            for before, _, after in [_WORDS["bars"][each.prompts].partition("{}")]
-        ]
-    )
-
-
-def _viewer(patched: Patched, metric: str) -> list[doc.Block]:
-    (best, *_), *_ = strongest(patched.cells.table, metric, 1).values()
-    if not patched.passages:
-        return []
-    first = Place(str(best["stack"]), str(best["attention"]), int(best["layer"]), _head(patched, best))
-    viewer = Viewer((*patched.passages,), {}, heads=False, linked=True, first=first)
-    return [Section(_TEXTS["attention"], [viewer], "attention")]
-
-
-def _head(patched: Patched, row: Mapping[str, Any]) -> int:
-    """The first head that reads what was patched: keys and values may be shared by several."""
-    cells, (attention, *_) = patched.cells.table, _kind(patched, row)
-    return int(row["head"]) * attention.heads.n_heads // (max(cells["head"].tolist()) + 1)
-
-
-def _kind(patched: Patched, row: Mapping[str, Any]) -> Any:
-    attentions = patched.passages[0].attentions
-    return [each for each in attentions if (each.heads.stack, each.heads.attention) == (row["stack"], row["attention"])]
+    names = []
+    for column, kind in (("answer_token", "right answer"), ("wrong_token", "wrong answer")):
+        tokens = {*patched.pairs[column]}
+        names.append(tokens.pop() if len(tokens) == 1 else kind)
+    rows = []
+    for prompts, cell, *shares in patched.probabilities:
+        before, _, after = _WORDS["bars"][prompts].partition("{}")
+        rows.append(([before, doc.bold(cell), after], [*zip(names, shares, (True, False), strict=True)]))
+    return doc.Bars(rows)
 
 
 def _map(patched: Patched, metric: str) -> Grids:
     """Both directions side by side; a cell of a head leads to what it looks at from the token."""
     found, grids = figures.map_cells(patched.cells.table, metric), []
-    n_layers = max(found.rows["layer"].tolist()) + 1
+    names = [f"H{name}" for name in found.names] if found.axis == "head" else found.names
     for way, rows in found.rows.groupby("direction", sort=False):
         cells = {(row["layer"], row["column"]): _cell(patched, row, found) for row in rows.to_dict("records")}
-        layers = [
-            (f"L{layer}", [cells.get((layer, column)) for column in range(len(found.names))])
-            for layer in reversed(range(n_layers))
-        ]
-        names = [f"H{name}" for name in found.names] if found.axis == "head" else found.names
-        title, _, question = _WORDS["directions"][str(way)].partition(": ")
-        grids.append(Grid(title, f"{way}: {question}", names, layers))
+        layers = range(max(layer for layer, _ in cells), -1, -1)
+        lines = [(f"L{layer}", [cells.get((layer, column)) for column in range(len(names))]) for layer in layers]
+        grids.append(Grid(_WORDS["ways"][str(way)], _WORDS["questions"][str(way)], names, lines))
     name, unit = figures.metric_unit(metric)
-    caption = _TEXTS["map shares" if found.is_share else "map effects"].format(name=name, unit=unit)
-    texts = [caption, *([_TEXTS["map clear"]] if any(found.rows["clear"].tolist()) else [])]
-    if found.axis in {"position", "query"} and patched.passages:
-        texts.append(_TEXTS["map strongest"])
-    texts += [_TEXTS["map links"]] if patched.passages else []
+    is_said = {
+        "map shares" if found.is_share else "map effects": True,
+        "map clear": any(found.rows["clear"].tolist()),
+        "map strongest": found.axis != "head" and bool(patched.passages),
+        "map links": bool(patched.passages),
+    }
+    caption = " ".join(_TEXTS[key] for key, said in is_said.items() if said).format(name=name, unit=unit)
     cells = [cell for grid in grids for _, row in grid.rows for cell in row if cell]
     heads = sorted({cell.to.partition("/")[0] for cell in cells if cell.to})
-    return Grids(grids, " ".join(texts), heads, max(cells, key=lambda cell: cell.level).to)
+    return Grids(grids, caption, heads, max(cells, key=lambda cell: cell.level).to)
 
 
 def _cell(patched: Patched, row: Mapping[str, Any], found: MapCells) -> Cell:
-    value, highest = float(row["value"]), float(found.scale.vmax or 1)
+    value, has_head = float(row["value"]), bool(patched.passages)
+    level = min(1.0, abs(value) / float(found.scale.vmax or 1))
     short = f"{value:.0%}" if found.is_share else f"{value:.2g}"
-    has_head, level = not pd.isna(row["head"]), min(1.0, abs(value) / highest)
+    name = f"{figures.cell_name(row)}: {''.join(_size(row, ''))}"
+    to = _address(patched, row) if has_head else ""
+    if level < _FAINT and not row["clear"]:
+        return Cell(name, to=to)
     note = f"H{row['head']}" if has_head and found.axis != "head" else ""
-    bounds = interval(*(row[end] for end in _BOUNDS[found.is_share]))
-    size = percent(value) if found.is_share else number(value)
-    name = f"{figures.cell_name(row)}: {size}{f' (95% {bounds})' * (bounds != '–')}"
-    is_written = level >= _FAINT or row["clear"]
     kind = " ".join(["against"] * (value < 0) + ["clear"] * row["clear"])
-    text, note = (short.replace("-", "−"), note) if is_written else ("", "")
-    return Cell(name, text, note, kind, level if is_written else 0.0, _address(patched, row) if has_head else "")
+    return Cell(name, short.replace("-", "−"), note, kind, level, to)
+
+
+def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
+    """An effect as a share of the whole where it is one, and its interval where it has one."""
+    share = pd.notna(row["share"])
+    low, high = ("share_low", "share_high") if share else ("ci_low", "ci_high")
+    bounds = interval(row[low], row[high])
+    return percent(row["share"]) if share else f"{number(row['effect'])}{unit}", f" (95% {bounds})" * (bounds != "–")
 
 
 def _address(patched: Patched, row: Mapping[str, Any]) -> str:
-    """What the viewer shows of a head: what its token, by default the last, looks at; of keys who looks at them."""
-    (attention, *_) = _kind(patched, row)
-    place = Place(row["stack"], row["attention"], int(row["layer"]), _head(patched, row))
-    address = place.named(prefix=len(patched.passages[0].attentions) > 1)
-    axis = "position" if "position" in row else "query"
-    if pd.isna(row[axis]) is True:
-        return address if row["stack"] == "encoder" else f"{address}/{len(attention.queries) - 1}"
-    position = patched.positions[row["name"]][0] if patched.positions else int(row[axis])
-    return f"{address}/{position}{'/to' * (row['site'] in {'k', 'v'})}"
+    """What the viewer shows of a head: what its token, by default the last, looks at; of keys who looks at them.
 
-
-def _has_share(row: Mapping[str, Any]) -> bool:
-    return bool(pd.notna(row["share"]))
+    Of a key or value that several heads read it is the first of these.
+    """
+    kinds = {(each.heads.stack, each.heads.attention): each for each in patched.passages[0].attentions}
+    attention, n_heads = kinds[row["stack"], row["attention"]], max(patched.cells.table["head"].tolist()) + 1
+    head = int(row["head"]) * attention.heads.n_heads // n_heads
+    address = Place(row["stack"], row["attention"], int(row["layer"]), head).named(prefix=len(kinds) > 1)
+    position = row.get("position", row.get("query"))
+    if patched.how["by_position"]:
+        position = patched.positions[row["name"]][0] if patched.positions else position
+        return f"{address}/{position}{'/to' * (row['site'] in {'k', 'v'})}"
+    return address if row["stack"] == "encoder" else f"{address}/{len(attention.queries) - 1}"
 
 
 def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
@@ -189,7 +177,7 @@ def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
     if by_stack:
         site += f", in the {config['stack']}" + "’s cross-attention" * (config["attention"] == "cross")
     axes = [
-        axis for axis in ("layer", "head", "position", "query", "key") if axis in cells and cells[axis].notna().all()
+        axis for axis in ("layer", "head", *POSITIONAL) if axis in cells and not cells[axis].isna().to_numpy().all()
     ]
     rough = [doc.caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
     return [
@@ -204,50 +192,32 @@ def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
     name, unit = figures.metric_unit(metric)
     clean, corrupt = (number(patched.pairs[f"{side}_{metric}"].mean()) for side in ("clean", "corrupt"))
     average = ", on average" if len(patched.pairs) > 1 else ""
-    means = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
-    counts, lines = unit.removeprefix("in ") if unit.startswith("in ") else "", []
+    counts, lines = unit.replace("in ", " ", 1) if unit.startswith("in ") else "", []
     for way, rows in strongest(patched.cells.table, metric, _NAMES).items():
-        parts = []
-        for row in rows:
-            is_share = _has_share(row)
-            size = percent(row["share"]) if is_share else f"{number(row['effect'])} {counts}"
-            bounds = interval(*(row[end] for end in _BOUNDS[is_share]))
-            parts.append(
-                [doc.bold(row["cell"]), f" {size}", *([] if bounds == "–" else [" ", doc.soft(f"(95% {bounds})")])]
-            )
-        verb, end = _WORDS["verbs"][way], " of the difference." if _has_share(rows[0]) else "."
-        lines.append([doc.emphasis(verb), " alone: ", *doc.joined(parts), end])
-    answers, instead = patched.cells.answers, f"Effects are given {unit} instead."
-    repeated = answers is not None and answers.refused == patched.cells.share_refused.get(metric, "")
-    refused = [doc.caveat(instead)] if repeated else _refused(patched, metric, f" {instead}")
-    return doc.link(f"{name[:1].upper()}{name[1:]}", metric), means, doc.Bullets(lines), *refused
-
-
-def _refused(patched: Patched, metric: str, instead: str = "") -> list[doc.Block]:
-    why = patched.cells.share_refused.get(metric)
-    return [doc.caveat(f"Shares are refused: {why}.{instead}")] if why else []
+        sizes = [(row["cell"], *_size(row, counts)) for row in rows]
+        parts = [[doc.bold(cell), f" {size} ", doc.soft(bounds)] for cell, size, bounds in sizes]
+        parts = [
+            part if bounds else [part[0], f" {size}"] for part, (_, size, bounds) in zip(parts, sizes, strict=True)
+        ]
+        end = " of the difference." if pd.notna(rows[0]["share"]) else "."
+        lines.append([doc.emphasis(_WORDS["ways"][way]), " alone: ", *doc.joined(parts), end])
+    why, answers = patched.cells.share_refused.get(metric), patched.cells.answers
+    said = "" if answers is not None and answers.refused == why else f"Shares are refused: {why}. "
+    refused = [doc.caveat(f"{said}Effects are given {unit} instead.")] if why else []
+    title = doc.link(f"{name[:1].upper()}{name[1:]}", metric)
+    means = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
+    return title, means, doc.Bullets(lines), *refused
 
 
 def _metric(patched: Patched, metric: str) -> Section:
     """The strongest cells; of all metrics but the first, which has it on top, the map too."""
-    name, unit = figures.metric_unit(metric)
-    cells, ways = patched.cells.table, strongest(patched.cells.table, metric, _TOP)
-    blocks = [*_refused(patched, metric), *([_map(patched, metric)] if metric != patched.how["metrics"][0] else [])]
-    if len(patched.pairs) >= FEWEST_CLUSTERS:
-        figure = figures.top_cells(cells, metric, place=patched.cells.place)
-        sizes = {way: [f"{row['cell']} {number(row['effect'])}" for row in rows[:_NAMES]] for way, rows in ways.items()}
-        alt = [f"{way}: {', '.join(largest)}" for way, largest in sizes.items()]
-        text = f"The largest effects of {patched.cells.place or patched.site} on the {name}. {'; '.join(alt)}."
-        blocks.append(doc.Figure(f"top-{metric}", figure, _TEXTS["top"], text))
+    (name, unit), rows = figures.metric_unit(metric), []
     columns = "cell size size_interval share share_interval q n" if len(patched.pairs) > 1 else "cell size share"
-    table = SCHEMAS["cells"].page([], columns, _TEXTS["strongest"].format(_TOP, unit))
-    rows = [
-        line
-        for way, rows in ways.items()
-        for line in (_WORDS["verbs"][way], *SCHEMAS["cells"].page(rows, columns).rows)
-    ]
-    blocks.append(doc.Details("The strongest cells", [doc.Table(table.columns, rows, table.align, table.caption)]))
-    return Section(f"Where the {name} comes from", blocks, metric)
+    head = SCHEMAS["cells"].page([], columns, _TEXTS["strongest"].format(_TOP, unit))
+    for way, best in strongest(patched.cells.table, metric, _TOP).items():
+        rows += [_WORDS["ways"][way], *SCHEMAS["cells"].page(best, columns).rows]
+    maps = [_map(patched, metric)] if metric != patched.how["metrics"][0] else []
+    return Section(f"Where the {name} comes from", [*maps, replace(head, rows=rows)], metric)
 
 
 def _estimates(metrics: Sequence[str], estimates: Estimates, correlations: pd.DataFrame, n_layers: int) -> Section:

@@ -55,9 +55,7 @@ class Patched:
     prompts: Mapping[str, Any]
     pairs: pd.DataFrame
     tokens: Sequence[PromptTokens]  # of the first pairs
-    passages: Sequence[
-        Passage
-    ]  # the first pair's prompts, with what every head looks at; none where no head is patched
+    passages: Sequence[Passage]  # what every head looks at in the first pair; none where no head is patched
     probabilities: Sequence[Probabilities]
     cells: Cells
     positions: Mapping[str, Sequence[int]]  # of each pair, by name
@@ -80,21 +78,12 @@ def find(
     progress: Progress | None = None,
     **options: Any,
 ) -> Patched:
-    """Sweep one site over all pairs.
+    """Sweep one site over all pairs; `estimates` sets gradient estimates beside the exact effects.
 
-    Args:
-        model: a transformer with a tokenizer.
-        prompts: columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
-        site: what is patched.
-        estimates: set gradient estimates beside the exact effects.
-        drop: leave out and count pairs that cannot be used.
-        as_typed: take texts as they are: put no space before answers, and read no braces.
-        positions: names for tokens of all prompts, as in `Pairs.from_texts`.
-        by_position: whether positions are patched one by one; by default where some have names.
-        source: the file that the prompts come from.
-        seed: of everything random.
-        progress: called with what is being done.
-        options: `directions`, `metrics`, `stack` and `attention` of `analyses.patch.cells.sweeps`.
+    `prompts` have columns clean, corrupt, answer, wrong, and target or source where the model reads two texts; `source`
+    is the file that they come from. `drop`, `as_typed` and `positions` are as of `Pairs.from_columns`; positions are
+    patched one by one with `by_position`, by default where some have names. `options` are `directions`, `metrics`,
+    `stack` and `attention` of `analyses.patch.cells.sweeps`.
     """
     say = progress or (lambda stage, count: None)
     if model.config.output == "none":

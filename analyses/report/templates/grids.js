@@ -6,7 +6,7 @@
 
   function say(grids, cell) {
     const says = grids.querySelector(".grids-says");
-    says.textContent = cell?.querySelector(".clipped").textContent ?? says.dataset.caption;
+    says.textContent = cell?.querySelector(".clipped").textContent ?? "";
     for (const each of grids.querySelectorAll(".marked")) each.classList.remove("marked", "best");
     const best = new Map();
     for (const id of cell?.dataset.marks?.split(" ") ?? []) {
@@ -31,7 +31,8 @@
       const first = grid.querySelector("[aria-current]") ?? all.find(each => each.matches("a")) ?? all[0];
       if (first) first.tabIndex = 0;
     }
-    if (held) say(grids, held);
+    say(grids, held);
+    grids.querySelector(".grids-says").classList.add("live");
     grids.addEventListener("keydown", event => {
       const cell = cellOf(event), row = cell?.closest("tr"), place = cell?.closest("td").cellIndex;
       const to = row && {

@@ -227,7 +227,7 @@ def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
     _, facts, shown = patched("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
     assert facts["prompts"]["left_out"] == {"the prompts do not align": 1}
     assert pd.read_csv(here / "patch/tables/pairs.csv")["row"].tolist() == [*range(1, 9)]
-    said = "Left out: 1 pair, because the prompts do not align.", "Shares are refused: the whole effect is"
+    said = "Left out: 1 pair, because the prompts do not align.", "no shares are given: the whole effect is"
     assert [
         each for each in (*said, "Put back alone: L", "Each cell patched alone: its effect") if each not in shown
     ] == []
