@@ -125,14 +125,15 @@ def summary(table: pd.DataFrame, name: str) -> list[str]:
     for row in records:
         if bool(row["n_heads"]) != bool(row["theirs"]):
             sure = is_clear(row) and (row["difference"] > 0) == bool(row["n_heads"])
-            kinds["unsure" if not sure else "adds" if row["n_heads"] else "lacks"].append(_short(row["measure"]))
+            kinds["unsure" if not sure else "adds" if row["n_heads"] else "lacks"].append(
+                worded(row["measure"], _WORDS).short
+            )
     reference, either = records[0]["reference"], [row for row in records if row["n_heads"] or row["theirs"]]
     named = {kind: ", ".join(names) for kind, names in kinds.items() if names}
     texts = [_SENTENCES[kind].format(reference=reference, measures=measures) for kind, measures in named.items()]
     texts += [_sizes(either)] if either else []
     if neither := len(records) - len(either):
-        verb = "is" if neither == 1 else "are"
-        texts.append(f"{neither} of the {len(records)} measures on this page {verb} shown by no head of either.")
+        texts.append(f"No head of either shows {neither} of the {len(records)} measures on this page.")
     return texts
 
 
@@ -141,7 +142,7 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
     clear, parts = sorted(clear, key=lambda row: -abs(row["difference"])), []
     for way in ("less", "more"):
         group = [row for row in clear if (row["difference"] < 0) == (way == "less")]
-        names = [f"{_short(row['measure'])} {number(row['difference'], sign=True)}" for row in group]
+        names = [f"{worded(row['measure'], _WORDS).short} {number(row['difference'], sign=True)}" for row in group]
         listing = ", ".join([*names[:_NAMES], *(["…"] if len(names) > _NAMES else [])])
         parts += [f"gains clearly {way} in {len(names)} ({listing})"] if names else []
     if len(rows) > len(clear):
@@ -149,23 +150,22 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Of {counted(len(rows), 'measure')} that heads of either show, its best head {'; '.join(parts)}."
 
 
-def _short(measure: str) -> str:
-    return worded(measure, _WORDS).short
-
-
 def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the models do not share, so that their numbers are not of exactly the same rows."""
     first, *rest = models
-    keys = ("tokenizer", "context", "causal")
-    unlike = {key: [model["name"] for model in rest if model[key] != first[key]] for key in keys}
+    tokenizer, context, causal = (
+        [model["name"] for model in rest if model[key] != first[key]] for key in ("tokenizer", "context", "causal")
+    )
     equal = [model["name"] for model in rest if model["fingerprint"] and model["fingerprint"] == first["fingerprint"]]
-    # with another tokenizer the windows differ anyway
-    windows = [name for name in unlike["context"] if name not in unlike["tokenizer"]]
-    kinds = {"same": equal, "tokenizer": unlike["tokenizer"], "windows": windows}
-    kinds["before" if first["causal"] else "after"] = unlike["causal"]
-    return [
-        f"{listed(names)}: {_TEXTS['unlike'][kind].format(first['name'])}." for kind, names in kinds.items() if names
-    ]
+    windows = [name for name in context if name not in tokenizer]  # with another tokenizer they differ anyway
+    kinds = {
+        "same": equal,
+        "tokenizer": tokenizer,
+        "windows": windows,
+        "before" if first["causal"] else "after": causal,
+    }
+    texts = _TEXTS["unlike"]
+    return [f"{listed(names)}: {texts[kind].format(first['name'])}." for kind, names in kinds.items() if names]
 
 
 def _behaviour(comparison: Comparison, usage: Usage, behaviour: str) -> Section:

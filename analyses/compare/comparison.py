@@ -4,7 +4,7 @@ A head is chosen on the documents of one half and reported on those of the other
 not look better than it is. Differences are paired: both models' totals are of the same groups of documents.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count
 from pathlib import Path
@@ -221,21 +221,17 @@ def best_heads(collected: Collected) -> dict[str, Best]:
     Measures of which more is not better (entropy, distance) have no best head; nor have those without a row that
     counts in either half.
     """
-    bests = {}
-    for choosing, reporting in zip(collected.half(0).scored, collected.half(1).scored, strict=True):
-        if choosing.sink == "kept":
-            bests |= _best(collected, choosing, reporting)
-    return bests
+    halves = zip(collected.half(0).scored, collected.half(1).scored, strict=True)
+    return dict(chain.from_iterable(_best(collected, *half) for half in halves if half[0].sink == "kept"))
 
 
-def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str, Best]:
+def _best(collected: Collected, choosing: Scored, reporting: Scored) -> Iterator[tuple[str, Best]]:
     heads = collected.heads
     totals = reporting.totals.finish()
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     rivals, rival_weights, rules = strictest(reporting, scores, weights, heads.count)
     n = totals.rows.sum(0).round().long().tolist()
     choosing_gains = np.subtract(*values(choosing, heads.count))
-    bests = {}
     for column, measure in enumerate(choosing.measures):
         if not UNITS[measure.unit].ranked or np.isnan(choosing_gains[:, column]).all():
             continue
@@ -243,14 +239,18 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
         if not n[index][column]:
             continue
         layer, head = divmod(index, heads.n_heads)
-        columns = {"stack": heads.stack, "attention": heads.attention, "layer": layer, "head": head}
-        columns |= {"depth": depth(layer, heads.n_layers), "baseline_name": rules[column]}
-        columns |= {"n": n[index][column], "unit": measure.unit}
+        columns = {
+            "stack": heads.stack,
+            "attention": heads.attention,
+            "layer": layer,
+            "head": head,
+            "n": n[index][column],
+        }
+        columns |= {"depth": depth(layer, heads.n_layers), "baseline_name": rules[column], "unit": measure.unit}
         value = np.stack([scores[:, index, column], weights[:, index, column]])
         is_read = value[1] != 0  # a baseline that is a number is there in groups that were not
         baseline = np.stack([rivals[:, column], rival_weights[:, column]]) * is_read
-        bests[measure.name] = Best(reporting.corpus or collected.corpus, columns, value, baseline)
-    return bests
+        yield measure.name, Best(reporting.corpus or collected.corpus, columns, value, baseline)
 
 
 def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:

@@ -35,37 +35,8 @@ from analyses.figures.sweep_maps import (
 )
 from analyses.wording.head_names import head_name
 
-__all__ = [
-    "Drawn",
-    "Page",
-    "Quantity",
-    "attention_against_effect",
-    "attention_over_words",
-    "best_heads",
-    "cell_map",
-    "cell_name",
-    "compared_gains",
-    "distance_by_layer",
-    "effect_grid",
-    "entry_maps",
-    "estimate_panels",
-    "explained_bars",
-    "forming",
-    "gain_intervals",
-    "head_grid",
-    "head_name",
-    "label_map",
-    "lens_line",
-    "lens_map",
-    "literal",
-    "map_cells",
-    "measure_name",
-    "metric_unit",
-    "page",
-    "probes_by_layer",
-    "steps",
-    "sweep_drawings",
-    "three_attentions",
-    "token_bars",
-    "top_cells",
-]
+__all__ = ["Drawn", "Page", "Quantity", "attention_against_effect", "attention_over_words", "best_heads", "cell_map"]
+__all__ += ["cell_name", "compared_gains", "distance_by_layer", "effect_grid", "entry_maps", "estimate_panels"]
+__all__ += ["explained_bars", "forming", "gain_intervals", "head_grid", "head_name", "label_map", "lens_line"]
+__all__ += ["lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "probes_by_layer", "steps"]
+__all__ += ["sweep_drawings", "three_attentions", "token_bars", "top_cells"]

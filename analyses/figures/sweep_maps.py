@@ -4,6 +4,7 @@ Heat maps of a sweep's cells, its largest with intervals, and estimates against 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -59,14 +60,12 @@ def map_cells(cells: pd.DataFrame, metric: str) -> MapCells:
     rows, quantity, label = _rows_and_value(cells, metric)
     axis = next((name for name in ("position", "query", "head") if _has(rows, name)), "")
     rest = {"head", "key"} & _axes(rows) - {axis}
-    names = [str(head) for head in range(_size(rows, "head"))] if axis == "head" else [""]
-    names = _token_names(rows, axis) if axis in {"position", "query"} else names
+    names = [*map(str, range(_size(rows, "head")))] if axis == "head" else _token_names(rows, axis) if axis else [""]
     clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
     clear &= ~(rows["share"].abs() < NOTABLE) & (not rest)
     rows = rows.assign(clear=clear.fillna(value=False), column=rows[axis] if axis else 0)
-    scale = _scale(rows)
-    rows = _by_size(rows).drop_duplicates(["direction", "layer", "column"]).sort_index()
-    return MapCells(rows, names, scale, axis, label, quantity == "share")
+    best = _by_size(rows).drop_duplicates(["direction", "layer", "column"]).sort_index()
+    return MapCells(best, names, _scale(rows), axis, label, quantity == "share")
 
 
 @styled
@@ -97,7 +96,7 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
         "said": _caption(rows, metric, f"{parts} of {place or site}") + f" {note[:1].upper()}{note[1:]}." * bool(note),
     }
     layers = [str(layer) for layer in range(_size(rows, "layer"))]
-    return draw("cell_map", rows, page, words, note=note or None, scale=scale, names=(layers, _literal(names)))
+    return draw("cell_map", rows, page, words, note=note or None, scale=scale, names=(layers, [*_literal(names)]))
 
 
 @styled
@@ -109,7 +108,7 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **
     rows, _, bar = _rows_and_value(cells, metric)
     site = place or str(rows["site"].iloc[0])
     best = _by_size(rows)[["layer", "head"]].drop_duplicates().head(_HEADS)
-    names, scale = [_literal(_token_names(rows, axis)) for axis in ("query", "key")], _scale(rows)
+    names, scale = [[*_literal(_token_names(rows, axis))] for axis in ("query", "key")], _scale(rows)
     words = {"site": site, "said": _caption(rows, metric, f"single entries of {site}, in the heads with the largest")}
     rows = rows.merge(best.assign(rank=range(len(best)))).sort_values(["direction", "rank"], kind="stable")
     titles = [f"{head_name(row['layer'], row['head'])}, {row['direction']}" for row in rows.to_dict("records")]
@@ -133,23 +132,19 @@ def top_cells(
     bounds = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
     ways = [QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
     rows = rows.assign(low=rows[bounds[0]], high=rows[bounds[1]], way=ways)
-    n = max(rows["n"].tolist())
+    n, site = max(rows["n"].tolist()), f" of {place}" if place else ""
     over = f"95% intervals over {n} prompts" if has_intervals else "one pair: no interval" if n == 1 else f"{n} prompts"
     text = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
-    site = f" of {place}" if place else ""
-    words = {
-        "asks": f"In which layer{site} is" if whole_layers else f"Which cells{site} carry most of",
-        "surely": ", and how surely" * has_intervals,
-        "label": label.replace("\n", " ") if page.get("width", WIDTH) > _NARROW and "ax" not in page else label,
-    }
+    label = label.replace("\n", " ") if page.get("width", WIDTH) > _NARROW and "ax" not in page else label
+    asks = f"In which layer{site} is" if whole_layers else f"Which cells{site} carry most of"
+    words = {"asks": asks, "surely": ", and how surely" * has_intervals, "label": label}
     values = rows["value"].to_numpy(dtype=float)
     rules = [{"x": 0}, *([{"x": 1, "ls": ":"}] if quantity == "share" and np.nanmax(np.abs(values)) > 0.5 else [])]
     figure = draw("top_cells", rows.loc[rows["cell"].isin(names)], page, words, names=names, rules=rules)
     ax = drawn_axes(figure, page.get("ax"))[0]
-    lowest, highest, ends = np.nanmin(values), np.nanmax(values), ax.get_xlim()
-    reach = _FARTHEST * max(abs(lowest), abs(highest))
+    ends, reach = ax.get_xlim(), _FARTHEST * np.nanmax(np.abs(values))
     if reach:  # no wild interval of a few prompts squeezes all dots together
-        ax.set_xlim(max(ends[0], lowest - reach), min(ends[1], highest + reach))
+        ax.set_xlim(max(ends[0], np.nanmin(values) - reach), min(ends[1], np.nanmax(values) + reach))
     over += ", some beyond the edge" * (ax.get_xlim() != ends)
     if is_ours(figure) and figure.get_suptitle():  # else the caption says it
         ax.set_xlabel(f"{ax.get_xlabel()} ({over})")
@@ -194,8 +189,7 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
     spans = {}
     for kind, group in rows.groupby("kind"):
         values = np.append(group[["exact", "estimate"]].to_numpy(dtype=float), 0.0)
-        margin = 0.08 * np.ptp(values) or 1.0
-        spans[kind] = values.min() - margin, values.max() + margin
+        spans[kind] = values.min() - (margin := 0.08 * np.ptp(values) or 1.0), values.max() + margin
     agreement = select_rows(correlations, ["method", "direction"], metric=metric)
     kind_of = dict(zip(rows["method"], kinds, strict=True))
     tables, limits = [], {}
@@ -222,11 +216,9 @@ def _missed(rows: pd.DataFrame, limits: tuple[float, float]) -> list[str]:
 
 
 def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
-    quantity, unit = metric_unit(metric)
-    ways = " and ".join(str(way) for way in rows["direction"].unique())
-    is_share = rows["share"].notna().to_numpy().any()
-    value = f"share of the {quantity}" if is_share else f"effect on the {quantity} ({unit})"
-    n = max(rows["n"].tolist())
+    (quantity, unit), n = metric_unit(metric), max(rows["n"].tolist())
+    ways = " and ".join(map(str, rows["direction"].unique()))
+    value = f"share of the {quantity}" if _has(rows, "share") else f"effect on the {quantity} ({unit})"
     return f"The {value} of {cells}; {ways}, mean over {n} prompt{'s' if n != 1 else ''}."
 
 
@@ -241,7 +233,7 @@ def _rows_and_value(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str
             numbers, names = pd.factorize(rows[axis])
             rows = rows.assign(**{axis: numbers, f"{'key_' * (axis == 'key')}name": np.asarray(names)[numbers]})
     name, unit = metric_unit(metric)
-    if rows["share"].notna().to_numpy().any():
+    if _has(rows, "share"):
         label = f"share of the\n{'difference in rank' if metric == 'rank' else name}"
         return rows.assign(value=rows["share"]), "share", label
     return rows.assign(value=rows["effect"]), "effect", f"effect on the\n{name}, {unit}"
@@ -255,8 +247,8 @@ def metric_unit(metric: str) -> tuple[str, str]:
 
 def _scale(rows: pd.DataFrame) -> Normalize:
     """Colours centred on 0, that reach at least to a share of a tenth; of other units to anything but nothing."""
-    is_share = rows["share"].notna().to_numpy().any()
-    return signed_scale(rows["value"].abs().to_numpy(dtype=float).max(), at_least=0.1 if is_share else 1e-6)
+    at_least = 0.1 if _has(rows, "share") else 1e-6
+    return signed_scale(rows["value"].abs().to_numpy(dtype=float).max(), at_least=at_least)
 
 
 def _has(cells: pd.DataFrame, column: str) -> bool:
@@ -290,8 +282,7 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
     return names
 
 
-def _literal(names: Sequence[str]) -> list[str]:
-    return [literal(name, 2 * _TOKEN + 1) for name in names]
+_literal = partial(map, partial(literal, longest=2 * _TOKEN + 1))
 
 
 def _token_name(clean: object, corrupt: object) -> str | None:

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
-from analyses.patch.cells import METRICS, sweeps
+from analyses.patch.cells import METRICS
 from analyses.wording.formats import number
 from interp import InputError, Model
 from interp.patching import Edges, Pairs, Receiver, Sweep, atp_star, attribution_patching, edge_attribution, path_patch
@@ -61,12 +61,6 @@ class Estimates:
     table: pd.DataFrame
     left_out: Mapping[str, str]  # by method, why it could not be used
     edges: Mapping[str, Any]  # how edges were chosen
-
-
-def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **options: Any) -> Estimates:
-    """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect."""
-    check_metrics(options.get("metrics", ()))
-    return estimates_of(model, pairs, sweeps(model, pairs, site, **options), seed=seed)
 
 
 def check_metrics(metrics: Sequence[str]) -> None:

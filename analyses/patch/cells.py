@@ -1,7 +1,7 @@
 """Which cells of one site carry the difference between two prompts? Exact sweeps, as a table with intervals."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,11 @@ class Answers:
         return Answers(len(clean), int(right.sum()), int(wrong.sum()), float((clean - corrupt).mean()), refused)
 
     @property
+    def record(self) -> dict[str, Any]:
+        """What run.json has of it."""
+        return {**asdict(self), "share_right": self.right / self.n, "sign": ("wrong", "right")[self.difference > 0]}
+
+    @property
     def unsaid(self) -> str | None:
         """Why nothing is a share, but for a wrong sign, of which `sentence` tells."""
         return None if self.refused is None or self.refused.startswith(_WRONG_SIGN) else self.refused
@@ -61,8 +66,7 @@ class Answers:
     @property
     def sentence(self) -> str:
         """Both shares, and the difference."""
-        change = "falls" if self.difference > 0 else "rises"
-        verdict = "as expected" if self.difference > 0 else "which is the wrong sign"
+        change, verdict = ("falls", "as expected") if self.difference > 0 else ("rises", "which is the wrong sign")
         return (
             f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.right / self.n:.0%}) "
             f"and the wrong one on {self.wrong} of the corrupted. The logit difference {change} by "

@@ -1,7 +1,7 @@
 """What does a run of `interp patch` say and show? Prompts, answers, maps of cells that lead to attention, estimates."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ from analyses.figures.sweep_maps import MapCells
 from analyses.page import sections as doc
 from analyses.page.grids import Cell, Grid, Grids
 from analyses.page.sections import SCHEMAS, Page, Section, Text
-from analyses.patch.cell_estimates import ATP_STAR, Estimates
+from analyses.patch.cell_estimates import ATP_STAR, Estimates, correlations
 from analyses.patch.cells import strongest
 from analyses.patch.patch_run import PAIRS, Patched
 from analyses.viewer.passages import Viewer
@@ -20,12 +20,8 @@ from analyses.wording.formats import counted, interval, number, percent
 from analyses.wording.head_names import Place
 from interp.patching.results import POSITIONAL
 
-_TOP, _NAMES, _EDGES, _FIRST = (
-    10,
-    3,
-    6,
-    3,
-)  # cells in a table, in a sentence; edges in a table; pairs that are not folded
+_TOP, _NAMES, _EDGES = 10, 3, 6  # cells in a table, cells in a sentence, edges in a table
+_FIRST = 3  # pairs that are not folded
 FEW = 20  # pairs below which intervals are rough
 _FAINT = 0.1  # of the largest value: a smaller one is not written in its cell
 _WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
@@ -37,39 +33,24 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
     metrics, estimates, prompts = patched.how["metrics"], patched.estimates, patched.prompts
     answers, sections = patched.cells.answers, [_metric(patched, metric) for metric in metrics]
     terms, tables = dict(_WORDS["definitions"]), {"cells": patched.cells.table, "pairs": patched.pairs}
-    if estimates is not None and patched.correlations is not None:
-        n_layers = max(stack["layers"] for stack in model["stacks"].values())
-        sections.append(_estimates(metrics, estimates, patched.correlations, n_layers))
-        tables |= {"estimates": estimates.table, "correlations": patched.correlations}
+    if estimates is not None:
+        tables |= {"estimates": estimates.table, "correlations": correlations(estimates.table)}
+        sections.append(_estimates(metrics, estimates, tables["correlations"], model["stacks"]))
         terms |= _WORDS["estimate_definitions"]
-    viewer = Viewer((*patched.passages,), {}, heads=False, linked=True) if patched.passages else None
-    attention = [Section(_TEXTS["attention"], [viewer], "attention")] if viewer else []
-    file: Text = [f"{prompts['file']}, SHA-256 ", doc.code(prompts["sha256"])]
+    viewers = [Viewer((*patched.passages,), {}, heads=False, linked=True)] if patched.passages else []
+    attention = [Section(_TEXTS["attention"], viewers, "attention")] if viewers else []
+    file: Text = [f"{prompts['file']}, SHA-256 ", doc.code(prompts["sha256"])] if prompts["file"] else _TEXTS["typed"]
+    facts = {"prompts": prompts, "positions": patched.positions, "site": patched.site, "place": patched.cells.place}
+    facts |= {**patched.how, "share_refused": patched.cells.share_refused}
+    facts["estimates"] = estimates and {"left_out": estimates.left_out, "edges": estimates.edges}
     return Page(
         title=f"Which part of {model['name']} carries the difference?",
         overview=[*_prompts(patched), _bars(patched), _map(patched, metrics[0]), *attention],
         summary=_summary(patched, by_stack=len(model["stacks"]) > 1),
         sections=[*sections, Section("How to read this", [doc.Definitions([*terms.items()], "terms")], "reading")],
-        method=[
-            ("prompts", file if prompts["file"] else "given with the command"),
-            ("site", f"{patched.site}{', by position' * patched.how['by_position']}"),
-        ],
+        method=[("prompts", file), ("site", f"{patched.site}{', by position' * patched.how['by_position']}")],
         tables=tables,
-        facts={
-            "answers": answers
-            and {
-                **asdict(answers),
-                "share_right": answers.right / answers.n,
-                "sign": ("wrong", "right")[answers.difference > 0],
-            },
-            "prompts": prompts,
-            "positions": patched.positions,
-            "site": patched.site,
-            "place": patched.cells.place,
-            **patched.how,
-            "share_refused": patched.cells.share_refused,
-            "estimates": estimates and {"left_out": estimates.left_out, "edges": estimates.edges},
-        },
+        facts={"answers": answers and answers.record, **facts},
     )
 
 
@@ -191,7 +172,6 @@ def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
 def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
     name, unit = figures.metric_unit(metric)
     clean, corrupt = (number(patched.pairs[f"{side}_{metric}"].mean()) for side in ("clean", "corrupt"))
-    average = ", on average" if len(patched.pairs) > 1 else ""
     counts, lines = unit.replace("in ", " ", 1) if unit.startswith("in ") else "", []
     for way, rows in strongest(patched.cells.table, metric, _NAMES).items():
         sizes = [(row["cell"], *_size(row, counts)) for row in rows]
@@ -205,6 +185,7 @@ def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
     said = "" if answers is not None and answers.refused == why else f"Shares are refused: {why}. "
     refused = [doc.caveat(f"{said}Effects are given {unit} instead.")] if why else []
     title = doc.link(f"{name[:1].upper()}{name[1:]}", metric)
+    average = ", on average" * (len(patched.pairs) > 1)
     means = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
     return title, means, doc.Bullets(lines), *refused
 
@@ -220,14 +201,16 @@ def _metric(patched: Patched, metric: str) -> Section:
     return Section(f"Where the {name} comes from", [*maps, replace(head, rows=rows)], metric)
 
 
-def _estimates(metrics: Sequence[str], estimates: Estimates, correlations: pd.DataFrame, n_layers: int) -> Section:
+def _estimates(
+    metrics: Sequence[str], estimates: Estimates, agreement: pd.DataFrame, stacks: Mapping[str, Any]
+) -> Section:
     blocks: list[doc.Block] = [_TEXTS["why estimates"]]
     columns, table = "method direction of spearman pearson n idle unmeasured", estimates.table
     for metric in metrics:
-        rows = correlations.loc[correlations["metric"] == metric].to_dict("records")
+        rows = agreement.loc[agreement["metric"] == metric].to_dict("records")
         ranks = [f"{row['method']}, {row['direction']}: rank correlation {number(row['spearman'])}" for row in rows]
         name, edges = figures.metric_unit(metric)[0], _edges(table, metric)
-        figure, alt = figures.estimate_panels(table, correlations, metric), _TEXTS["agreement alt"]
+        figure, alt = figures.estimate_panels(table, agreement, metric), _TEXTS["agreement alt"]
         blocks += [
             SCHEMAS["correlations"].page(rows, columns, _TEXTS["agreement"].format(name)),
             doc.Figure(f"estimates-{metric}", figure, _TEXTS["estimates"], alt.format("; ".join(ranks))),
@@ -239,7 +222,7 @@ def _estimates(metrics: Sequence[str], estimates: Estimates, correlations: pd.Da
         extent = _TEXTS["edges sampled" if counts["sampled"] else "edges all"].format_map(counts)
         numbers = {name: number(count) for name, count in counts.items() if isinstance(count, int)}
         blocks.append(_TEXTS["edges there"].format(**numbers, which=extent))
-    if ATP_STAR in set(correlations["method"]) and n_layers == 2:
+    if ATP_STAR in set(agreement["method"]) and max(each["layers"] for each in stacks.values()) == 2:
         blocks.append(doc.caveat(_TEXTS["two layers"]))
     blocks += [doc.caveat(f"{method} left out: {why}.") for method, why in estimates.left_out.items()]
     return Section("Estimates beside the truth", blocks, "estimates")
@@ -251,6 +234,6 @@ def _edges(estimates: pd.DataFrame, metric: str) -> list[dict[str, Any]]:
         return []
     keys = ["direction", "sender", "receiver", "exact"]
     table = rows.pivot_table(index=keys, columns="method", values="estimate", sort=False).reset_index()
-    table = table.assign(size=table["exact"].abs()).sort_values("size", ascending=False, kind="stable")
-    order = [table.loc[table["direction"] == direction].head(_EDGES) for direction in rows["direction"].unique()]
-    return [{**row, "edge": figures.cell_name(row)} for row in pd.concat(order).to_dict("records")]
+    table = table.sort_values("exact", key=abs, ascending=False, kind="stable").groupby("direction").head(_EDGES)
+    table = table.sort_values("direction", kind="stable")  # denoise first
+    return [{**row, "edge": figures.cell_name(row)} for row in table.to_dict("records")]

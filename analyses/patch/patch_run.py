@@ -9,17 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 import interp
 from analyses.corpora.sentence_pairs import read_sentences
 from analyses.execution.provenance import digest
-from analyses.patch.cell_estimates import Estimates, Progress, check_metrics, correlations, estimates_of
+from analyses.patch.cell_estimates import Estimates, Progress, check_metrics, estimates_of
 from analyses.patch.cells import ANSWERED, NO_OUTPUT, Cells, answer_probabilities, cells_of, sweeps
 from analyses.viewer.passages import Passage, passage
 from interp import InputError, Model, Tokenizer
-from interp.patching import Pairs, Sweep
+from interp.patching import Pairs
 from interp.patching.pair_files import COLUMNS, FIXED, place, read_columns
 from interp.patching.pairs import answers_in
 
@@ -37,15 +35,6 @@ class PromptTokens(NamedTuple):
     shared: list[str]
 
 
-class Probabilities(NamedTuple):
-    """Of the right and of the wrong answer, means over pairs, unpatched or with the cell that moves most patched."""
-
-    prompts: str  # `clean` or `corrupt`, or the direction of patching
-    cell: str
-    right: float
-    wrong: float
-
-
 @dataclass(frozen=True)
 class Patched:
     """What was patched and what came of it; `prompts` and `how` are for the record."""
@@ -56,11 +45,11 @@ class Patched:
     pairs: pd.DataFrame
     tokens: Sequence[PromptTokens]  # of the first pairs
     passages: Sequence[Passage]  # what every head looks at in the first pair; none where no head is patched
-    probabilities: Sequence[Probabilities]
+    # of the right and the wrong answer, means over `clean` and `corrupt` prompts, and with each way's strongest cell
+    probabilities: Sequence[tuple[str, str, float, float]]
     cells: Cells
     positions: Mapping[str, Sequence[int]]  # of each pair, by name
-    estimates: Estimates | None = None
-    correlations: pd.DataFrame | None = None
+    estimates: Estimates | None
 
 
 def find(
@@ -97,14 +86,19 @@ def find(
     exact = sweeps(model, pairs, site, by_position=by_position, extra=answer_probabilities(pairs), **options)
     answered = [[{kind: part.pop(kind) for kind in ANSWERED} for part in (e.clean, e.corrupt, e.values)] for e in exact]
     first, cells = exact[0], cells_of(model, exact, seed=seed)
-    sides = dict(zip(("clean", "corrupt"), answered[0], strict=False))
-    by_pair = {f"{side}_{kind}_probability": part[kind].tolist() for side, part in sides.items() for kind in ANSWERED}
-    means = [Probabilities(side, "", *(float(part[kind].mean()) for kind in ANSWERED)) for side, part in sides.items()]
-    means += [_best_cell(each, patched) for each, (*_, patched) in zip(exact, answered, strict=True)]
+    unpatched = [*zip(("clean", "corrupt"), answered[0], strict=False)]
+    by_pair = {f"{side}_{kind}_probability": part[kind].tolist() for side, part in unpatched for kind in ANSWERED}
+    means: list[Any] = [(side, "", *(float(part[kind].mean()) for kind in ANSWERED)) for side, part in unpatched]
+    for each, (*_, part) in zip(exact, answered, strict=True):
+        sizes = each.mean().abs().nan_to_num(-1)
+        best = tuple(map(int, np.unravel_index(int(sizes.argmax()), sizes.shape)))
+        means.append((each.direction, each.label(best), *(float(part[kind][best].nanmean()) for kind in ANSWERED)))
     config = {"by_position": by_position, "directions": [each.direction for each in exact]}
     config |= {"metrics": [*first.values], "stack": first.stack, "attention": options.get("attention", "self")}
     sha256 = None if source is None else digest([source.read_bytes()])
-    patched = Patched(
+    if estimates:
+        say("estimating", 0)
+    return Patched(
         site=site,
         how=config,
         prompts={"file": file, "sha256": sha256, "pairs": len(pairs), "left_out": pairs.left_out},
@@ -114,19 +108,7 @@ def find(
         probabilities=means,
         cells=cells,
         positions={name: indices.tolist() for name, indices in pairs.positions.items()},
-    )
-    if not estimates:
-        return patched
-    say("estimating", 0)
-    estimated = estimates_of(model, pairs, exact, seed=seed, progress=say)
-    return replace(patched, estimates=estimated, correlations=correlations(estimated.table))
-
-
-def _best_cell(sweep: Sweep, patched: Mapping[str, Float[Tensor, "*cells prompt"]]) -> Probabilities:
-    sizes = sweep.mean().abs().nan_to_num(-1)
-    index = tuple(int(axis) for axis in np.unravel_index(int(sizes.argmax()), sizes.shape))
-    return Probabilities(
-        sweep.direction, sweep.label(index), *(float(patched[kind][index].nanmean()) for kind in ANSWERED)
+        estimates=estimates_of(model, pairs, exact, seed=seed, progress=say) if estimates else None,
     )
 
 
@@ -176,10 +158,8 @@ def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataF
             raise InputError(f"expected one pair or a file of them; got --pairs and --{', --'.join(texts)}")
         return read_pairs(file)
     if missing := [name for name in COLUMNS if name not in texts]:
-        raise InputError(
-            "expected --clean, --corrupt, --answer and --wrong, or --pairs FILE.csv; "
-            f"--{', --'.join(missing)} {'is' if len(missing) == 1 else 'are'} not given"
-        )
+        expected = "expected --clean, --corrupt, --answer and --wrong, or --pairs FILE.csv"
+        raise InputError(f"{expected}; --{', --'.join(missing)} {'is' if len(missing) == 1 else 'are'} not given")
     return pd.DataFrame([texts], columns=[*COLUMNS, *(name for name in FIXED if name in texts)])
 
 
@@ -214,14 +194,11 @@ def make_pairs(
     return replace(pairs, positions={name: pairs.positions[name] for name in order})
 
 
-def _pairs_table(
-    model: Model, prompts: pd.DataFrame, pairs: Pairs, values: Mapping[str, Sequence[float]]
-) -> pd.DataFrame:
+def _pairs_table(model: Model, prompts: pd.DataFrame, pairs: Pairs, values: Mapping[str, Any]) -> pd.DataFrame:
     table = prompts.iloc[list(pairs.kept)].reset_index(drop=True)
     table.insert(0, "row", [row + 1 for row in pairs.kept])
     for column, ids in (("answer_token", pairs.right), ("wrong_token", pairs.wrong)):
-        assert ids is not None
-        table[column] = _labels(answers_in(model), ids.tolist())
+        table[column] = _labels(answers_in(model), [] if ids is None else ids.tolist())
     return table.assign(**values)
 
 

@@ -312,10 +312,14 @@ def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched,
 AXES = ("layer", "head", "position")
 
 
+def estimated(model: Transformer, pairs: Pairs, site: str = "z", **options) -> cell_estimates.Estimates:
+    return cell_estimates.estimates_of(model, pairs, sweeps(model, pairs, site, **options))
+
+
 @pytest.fixture(scope="module")
 def measured(model, pairs) -> cell_estimates.Estimates:
     """By position, on prompts of unequal length: cells and edges."""
-    return cell_estimates.measure(model, pairs, by_position=True)
+    return estimated(model, pairs, by_position=True)
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +365,7 @@ def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs,
 
 @pytest.mark.parametrize("site", ["q", "k"])
 def test_queries_and_keys_have_the_qk_fix(model, pairs, site):
-    both = cell_estimates.measure(model, pairs, site, directions=["noise"])
+    both = estimated(model, pairs, site, directions=["noise"])
     rows, by = rows_of(both.table, "QK fix", "noise"), ("layer", "head")
     fixed = attribution_patching(model, pairs, logit_difference(), {site: by}, "noise", qk_fix=True)[site]
     np.testing.assert_allclose(rows["estimate"], fixed.effect().nanmean(-1)[cells_at(rows, by)], atol=1e-7)
@@ -376,7 +380,7 @@ def test_what_a_model_has_no_estimates_for_is_left_out_with_the_reason(model):
         (worded(n_layers=1), "AtP*", "at least 2 layers", edges),
         (Transformer(TransformerConfig(decoder=post), model.tokenizer), "EAP, EAP-IG", "norms", {"AtP*"}),
     ):
-        both = cell_estimates.measure(other, patching.make_pairs(other, table()))
+        both = estimated(other, patching.make_pairs(other, table()))
         assert why in both.left_out[left_out]
         assert set(both.table["method"]) == {"attribution patching", *methods}
 
@@ -451,7 +455,7 @@ def test_what_moves_nothing_is_no_agreement(found, agreement):
 
 
 def test_a_gradient_of_nothing_has_no_correlation(model, pairs):
-    both = cell_estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"])
+    both = estimated(model, pairs, metrics=["kl_divergence"], directions=["noise"])
     found = patching.correlations(both.table)
     by_method = found.set_index("method")["spearman"]
     assert by_method[["attribution patching", "AtP*", "EAP"]].isna().all()
