@@ -9,11 +9,11 @@ from analyses import figures
 from analyses.behaviours import OURS, vocabulary
 from analyses.compare.comparison import HEADLINE, Comparison, Usage
 from analyses.figures import measure_name
-from analyses.headlines.facts import called, facts
 from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.page import sections as doc
 from analyses.page.grids import Cell, Grid, Grids
 from analyses.page.sections import SCHEMAS, Page, Section, Source, Text
+from analyses.viewer.passages import Called, HeadName
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import Place
@@ -23,13 +23,14 @@ _NAMES = 4  # measures in a sentence
 _WIDEST = 9  # heads of a layer that have room for a word each
 _SIGNS = {"position": "●", "part-of-speech": "■", "coreference": "▲"}  # where there is none
 _WORDS = vocabulary(OURS)
+Names = Mapping[HeadName, Called]
 _COLUMNS = "model head depth value baseline gain_estimate difference q value_difference n"
 _TEXTS: Mapping[str, Any] = plain_words.WORDS["compare"]
 _SENTENCES: Mapping[str, str] = _TEXTS["sentences"]
 
 
-def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
-    """What the comparison says and shows; `models` are as run.json has them, the reference first."""
+def page(comparison: Comparison, models: Sequence[Mapping[str, Any]], called: Mapping[str, Names]) -> Page:
+    """What the comparison says and shows; `models` are as run.json has them, `called` their heads by first facts."""
     names, table = [each.name for each in comparison.reads], headline(comparison.table)
     described = [{**model, "tokenizer": None} for model in models] if comparison.by_ids else models
     sources = []
@@ -42,7 +43,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
     gains = doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], alt)
     return Page(
         title=f"How do the heads of {listed(names)} compare?",
-        overview=[_atlases(comparison)],
+        overview=[_atlases(comparison, called)],
         summary=[
             doc.Definitions([(f"{name}, beside {names[0]}", *summary(comparison.table, name)) for name in names[1:]]),
             *map(doc.caveat, comparability(described)),
@@ -60,24 +61,23 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
     )
 
 
-def _atlases(comparison: Comparison) -> Grids:
+def _atlases(comparison: Comparison, called: Mapping[str, Names]) -> Grids:
     """Every model's heads, each called by its first fact; a head marks those of other models that do the same."""
     reads = {each.name: each for each in comparison.reads if each.collected}
     ids = {name: f"model-{number}/" for number, name in enumerate(reads, 1)}
-    labels = {name: called(facts({"heads": read.heads}, OURS)) for name, read in reads.items()}
     rows = comparison.heads.loc[comparison.heads["shows"].astype(bool)].sort_values("gain", ascending=False)
     gains: dict[tuple[str, str], dict[Place, float]] = {}  # by model and measure, the best head first
     for row in rows.to_dict("records"):
         gains.setdefault((row["model"], row["measure"]), {})[Place.from_row(row)] = row["gain"]
 
     def cell(name: str, place: Place, has_room: bool) -> Cell:
-        label, head, room = labels[name].get(place), place.named(prefix=False), "word " * has_room
+        label, head, room = called[name].get(place), place.named(prefix=False), "word " * has_room
         if label is None:
             return Cell(f"{head}: nothing found", kind=room.strip(), id=ids[name] + head)
         texts, marks = [f"{head}, {label.words}, gain {number(gains.get((name, label.asks), {}).get(place))}"], []
         for other in [each for each in reads if each != name]:
             showing = gains.get((other, label.asks), {})
-            same = {each for each, known in labels[other].items() if known.words == label.words}
+            same = {each for each, known in called[other].items() if known.words == label.words}
             alike = [each for each in showing if each in same] or [*showing][:1]
             marks += [ids[other] + each.named(prefix=False) for each in alike]
             names = [f"{each.named(prefix=False)} (gain {number(showing[each])})" for each in alike]

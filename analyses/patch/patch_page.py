@@ -20,8 +20,7 @@ from analyses.wording.formats import counted, interval, number, percent
 from analyses.wording.head_names import Place
 from interp.patching.results import POSITIONAL
 
-_TOP, _NAMES, _EDGES = 10, 3, 6  # cells in a table, cells in a sentence, edges in a table
-_FIRST = 3  # pairs that are not folded
+_TOP, _NAMES, _EDGES, _FIRST = 10, 3, 6, 3  # cells in a table, in a sentence; edges in a table; pairs not folded
 FEW = 20  # pairs below which intervals are rough
 _FAINT = 0.1  # of the largest value: a smaller one is not written in its cell
 _WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
