@@ -1,4 +1,4 @@
-"""What does the comparison say? Turns its tables into sections."""
+"""What does the comparison say? Two atlases whose matching heads mark each other, and its tables as sections."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,69 +11,92 @@ from analyses.compare.comparison import HEADLINE, Comparison, Usage
 from analyses.figures import measure_name
 from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.page import sections as doc
+from analyses.page.grids import Cell, Grid, Grids
 from analyses.page.sections import SCHEMAS, Page, Section, Source, Text
+from analyses.viewer.passages import Called, HeadName
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
-from analyses.wording.plain_words import listed, worded
+from analyses.wording.head_names import Place
+from analyses.wording.plain_words import breakable, listed, worded
 
 _NAMES = 4  # measures in a sentence
+_WIDEST = 9  # heads of a layer that have room for a word each
+_SIGNS = {"position": "●", "part-of-speech": "■", "coreference": "▲"}  # where there is none
 _WORDS = vocabulary(OURS)
+Names = Mapping[HeadName, Called]
 _COLUMNS = "model head depth value baseline gain_estimate difference q value_difference n"
 _TEXTS: Mapping[str, Any] = plain_words.WORDS["compare"]
 _SENTENCES: Mapping[str, str] = _TEXTS["sentences"]
 
 
-def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
-    """What the comparison says and shows; `models` are as run.json has them, the reference first."""
+def page(comparison: Comparison, models: Sequence[Mapping[str, Any]], called: Mapping[str, Names]) -> Page:
+    """What the comparison says and shows; `models` are as run.json has them, `called` their heads by first facts."""
     names, table = [each.name for each in comparison.reads], headline(comparison.table)
-    reference, measures = names[0], list(dict.fromkeys(table["measure"]))
     described = [{**model, "tokenizer": None} for model in models] if comparison.by_ids else models
-    depths = figures.gains_by_depth(comparison.heads, measures)
-    rows = comparison.table.set_index(["measure", "model"])
-    cells = {
-        key: f"{row['n_heads']} at {row['mean_depth']:.2f}" if row["n_heads"] else "0"
-        for key, row in zip(rows.index, rows.to_dict("records"), strict=True)
-    }
-    deep = {measure_name(each): [cells.get((each, name), "–") for name in names] for each in measures}
     sources = []
-    for source in comparison.used:
-        facts = {"measured": list(source.questions), "stood_in": source.stands_in}
-        facts |= {"documents": len(source.documents), "reporting_documents": source.reporting}
-        sources.append(Source(source.corpus, f"for {', '.join(source.questions)}", facts))
+    for each in comparison.used:
+        read = {"documents": len(each.documents), "reporting_documents": each.reporting}
+        read |= {"measured": list(each.questions), "stood_in": each.stands_in}
+        sources.append(Source(each.corpus, f"for {', '.join(each.questions)}", read))
     unused = [{"name": each.name, "kind": each.kind, "sha256": each.digest} for each in comparison.unused]
+    alt = " ".join(f"{name}: {' '.join(summary(table, name))}" for name in names[1:])
+    gains = doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], alt)
     return Page(
         title=f"How do the heads of {listed(names)} compare?",
+        overview=[_atlases(comparison, called)],
         summary=[
-            doc.Definitions([(f"{name}, beside {reference}", *summary(comparison.table, name)) for name in names[1:]]),
+            doc.Definitions([(f"{name}, beside {names[0]}", *summary(comparison.table, name)) for name in names[1:]]),
             *map(doc.caveat, comparability(described)),
             *(doc.caveat(f"Not compared by {OURS[name].title}: {why}.") for name, why in comparison.unserved.items()),
         ],
         sections=[
-            Section(
-                "The best head of each model",
-                [
-                    _SENTENCES["best"].format(reference),
-                    doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], _gains_alt(table)),
-                ],
-                "best",
-            ),
-            Section(
-                "How many heads, and how deep?",
-                [
-                    _SENTENCES["depths"],
-                    doc.Table(["measure", *names], [[measure, *row] for measure, row in deep.items()]),
-                    doc.Figure("compare-depth", depths, _TEXTS["depth"], _depth_alt(deep, names)),
-                ],
-                "showing",
-            ),
+            Section("The best head of each model", [_SENTENCES["best"].format(names[0]), gains], "best"),
             *(_behaviour(comparison, each, behaviour) for each in comparison.used for behaviour in each.questions),
         ],
         corpora=[*sources, *(Source(corpus, doc.UNUSED, {"measured": []}) for corpus in comparison.unused)],
         models={each.name: {"left_out": each.counts, "not_measured": dict(each.left_out)} for each in comparison.reads},
         definitions=[*_TEXTS["definitions"].items()],
         tables={"compare": comparison.table, "heads": comparison.heads},
-        facts={"reference": reference, "corpora_not_used": unused},
+        facts={"reference": names[0], "corpora_not_used": unused},
     )
+
+
+def _atlases(comparison: Comparison, called: Mapping[str, Names]) -> Grids:
+    """Every model's heads, each called by its first fact; a head marks those of other models that do the same."""
+    reads = {each.name: each for each in comparison.reads if each.collected}
+    ids = {name: f"model-{number}/" for number, name in enumerate(reads, 1)}
+    rows = comparison.heads.loc[comparison.heads["shows"].astype(bool)].sort_values("gain", ascending=False)
+    gains: dict[tuple[str, str], dict[Place, float]] = {}  # by model and measure, the best head first
+    for row in rows.to_dict("records"):
+        gains.setdefault((row["model"], row["measure"]), {})[Place.from_row(row)] = row["gain"]
+
+    def cell(name: str, place: Place, has_room: bool) -> Cell:
+        label, head, room = called[name].get(place), place.named(prefix=False), "word " * has_room
+        if label is None:
+            return Cell(f"{head}: nothing found", kind=room.strip(), id=ids[name] + head)
+        texts, marks = [f"{head}, {label.words}, gain {number(gains.get((name, label.asks), {}).get(place))}"], []
+        for other in [each for each in reads if each != name]:
+            showing = gains.get((other, label.asks), {})
+            same = {each for each, known in called[other].items() if known.words == label.words}
+            alike = [each for each in showing if each in same] or [*showing][:1]
+            marks += [ids[other] + each.named(prefix=False) for each in alike]
+            names = [f"{each.named(prefix=False)} (gain {number(showing[each])})" for each in alike]
+            texts.append(f"{other}: {', '.join(names[:_NAMES]) or 'none'}")
+        text = breakable(label.words) if has_room else _SIGNS.get(label.behaviour, "◆")
+        to, id = "".join(marks[:1]), ids[name] + head
+        return Cell("; ".join(texts), text, kind=room + label.behaviour, to=to, id=id, marks=marks)
+
+    grids = []
+    for name, read in reads.items():
+        heads = next(iter(read.collected.values())).heads
+        columns, kind = range(heads.n_heads), (heads.stack, heads.attention)
+        cells = [
+            (f"L{layer}", [cell(name, Place(*kind, layer, head), heads.n_heads <= _WIDEST) for head in columns])
+            for layer in reversed(range(heads.n_layers))
+        ]
+        small = "reference" * (read is comparison.reads[0])
+        grids.append(Grid(name, small, [f"H{head}" for head in columns], cells))
+    return Grids(grids, _SENTENCES["atlases"])
 
 
 def headline(table: pd.DataFrame) -> pd.DataFrame:
@@ -102,14 +125,15 @@ def summary(table: pd.DataFrame, name: str) -> list[str]:
     for row in records:
         if bool(row["n_heads"]) != bool(row["theirs"]):
             sure = is_clear(row) and (row["difference"] > 0) == bool(row["n_heads"])
-            kinds["unsure" if not sure else "adds" if row["n_heads"] else "lacks"].append(_short(row["measure"]))
+            kinds["unsure" if not sure else "adds" if row["n_heads"] else "lacks"].append(
+                worded(row["measure"], _WORDS).short
+            )
     reference, either = records[0]["reference"], [row for row in records if row["n_heads"] or row["theirs"]]
     named = {kind: ", ".join(names) for kind, names in kinds.items() if names}
     texts = [_SENTENCES[kind].format(reference=reference, measures=measures) for kind, measures in named.items()]
     texts += [_sizes(either)] if either else []
     if neither := len(records) - len(either):
-        verb = "is" if neither == 1 else "are"
-        texts.append(f"{neither} of the {len(records)} measures on this page {verb} shown by no head of either.")
+        texts.append(f"No head of either shows {neither} of the {len(records)} measures on this page.")
     return texts
 
 
@@ -118,7 +142,7 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
     clear, parts = sorted(clear, key=lambda row: -abs(row["difference"])), []
     for way in ("less", "more"):
         group = [row for row in clear if (row["difference"] < 0) == (way == "less")]
-        names = [f"{_short(row['measure'])} {number(row['difference'], sign=True)}" for row in group]
+        names = [f"{worded(row['measure'], _WORDS).short} {number(row['difference'], sign=True)}" for row in group]
         listing = ", ".join([*names[:_NAMES], *(["…"] if len(names) > _NAMES else [])])
         parts += [f"gains clearly {way} in {len(names)} ({listing})"] if names else []
     if len(rows) > len(clear):
@@ -126,23 +150,22 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Of {counted(len(rows), 'measure')} that heads of either show, its best head {'; '.join(parts)}."
 
 
-def _short(measure: str) -> str:
-    return worded(measure, _WORDS).short
-
-
 def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the models do not share, so that their numbers are not of exactly the same rows."""
     first, *rest = models
-    keys = ("tokenizer", "context", "causal")
-    unlike = {key: [model["name"] for model in rest if model[key] != first[key]] for key in keys}
+    tokenizer, context, causal = (
+        [model["name"] for model in rest if model[key] != first[key]] for key in ("tokenizer", "context", "causal")
+    )
     equal = [model["name"] for model in rest if model["fingerprint"] and model["fingerprint"] == first["fingerprint"]]
-    # with another tokenizer the windows differ anyway
-    windows = [name for name in unlike["context"] if name not in unlike["tokenizer"]]
-    kinds = {"same": equal, "tokenizer": unlike["tokenizer"], "windows": windows}
-    kinds["before" if first["causal"] else "after"] = unlike["causal"]
-    return [
-        f"{listed(names)}: {_TEXTS['unlike'][kind].format(first['name'])}." for kind, names in kinds.items() if names
-    ]
+    windows = [name for name in context if name not in tokenizer]  # with another tokenizer they differ anyway
+    kinds = {
+        "same": equal,
+        "tokenizer": tokenizer,
+        "windows": windows,
+        "before" if first["causal"] else "after": causal,
+    }
+    texts = _TEXTS["unlike"]
+    return [f"{listed(names)}: {texts[kind].format(first['name'])}." for kind, names in kinds.items() if names]
 
 
 def _behaviour(comparison: Comparison, usage: Usage, behaviour: str) -> Section:
@@ -173,19 +196,3 @@ def _caveats(comparison: Comparison, usage: Usage, behaviour: str) -> list[str]:
             texts.append(f"{unknown / tokens:.0%} of the tokens of this text are unknown to {result.name}.")
     lacking = [each for each in comparison.reads if behaviour in each.left_out]
     return texts + [f"Not measured in {each.name}: {each.left_out[behaviour]}." for each in lacking]
-
-
-def _gains_alt(table: pd.DataFrame) -> str:
-    texts = []
-    for measure, rows in table.groupby("measure", sort=False):
-        gains = [f"{row['model']} {number(row['gain'], sign=True)}" for row in rows.to_dict("records")]
-        texts.append(f"{measure_name(str(measure))}: {', '.join(gains)}")
-    return f"Gain of each model’s best head. {'; '.join(texts)}."
-
-
-def _depth_alt(deep: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
-    pairs = {
-        measure: [f"{name} {cell}" for name, cell in zip(names, row, strict=True)] for measure, row in deep.items()
-    }
-    texts = "; ".join(f"{measure}: {', '.join(cells)}" for measure, cells in pairs.items())
-    return f"Gains of all heads by relative depth. How many show each measure, at which mean depth: {texts}."

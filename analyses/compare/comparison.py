@@ -4,7 +4,7 @@ A head is chosen on the documents of one half and reported on those of the other
 not look better than it is. Differences are paired: both models' totals are of the same groups of documents.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count
 from pathlib import Path
@@ -113,16 +113,11 @@ def compare(
     (`analyses.measures.findings`). `difference` is the gain less that of the first model, the reference, with a paired
     95% interval over documents and a two-sided p; `value_difference` the same without baselines. `q` and `value_q` are
     over all p of the table together. In `heads`, `q` is over all that is tested of one model, as in its own report.
-    An `InputError` refuses what cannot be compared: fewer than two models, one of two stacks, a damaged corpus, or
-    nothing that could be measured in two of the models.
 
-    Args:
-        models: by name, transformers; the first is the reference. Where one has no tokenizer, position alone is
-            compared, and all read the same token ids: corpora of ids, else random ones.
-        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
-        behaviours: some of `position`, `part-of-speech`, `coreference`; all by default.
-        seed: of everything random.
-        progress: called with what is being done and the number of texts read.
+    A behaviour is measured on the first corpus that annotates it, else on generated tales. Where a model has no
+    tokenizer, position alone is compared, and all read the same token ids: corpora of ids, else random ones. An
+    `InputError` refuses what cannot be compared: fewer than two models, one of two stacks, a damaged corpus, or nothing
+    that could be measured in two of the models.
     """
     _refuse(models, behaviours)
     whole_number("seed", seed)
@@ -226,21 +221,17 @@ def best_heads(collected: Collected) -> dict[str, Best]:
     Measures of which more is not better (entropy, distance) have no best head; nor have those without a row that
     counts in either half.
     """
-    bests = {}
-    for choosing, reporting in zip(collected.half(0).scored, collected.half(1).scored, strict=True):
-        if choosing.sink == "kept":
-            bests |= _best(collected, choosing, reporting)
-    return bests
+    halves = zip(collected.half(0).scored, collected.half(1).scored, strict=True)
+    return dict(chain.from_iterable(_best(collected, *half) for half in halves if half[0].sink == "kept"))
 
 
-def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str, Best]:
+def _best(collected: Collected, choosing: Scored, reporting: Scored) -> Iterator[tuple[str, Best]]:
     heads = collected.heads
     totals = reporting.totals.finish()
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     rivals, rival_weights, rules = strictest(reporting, scores, weights, heads.count)
     n = totals.rows.sum(0).round().long().tolist()
     choosing_gains = np.subtract(*values(choosing, heads.count))
-    bests = {}
     for column, measure in enumerate(choosing.measures):
         if not UNITS[measure.unit].ranked or np.isnan(choosing_gains[:, column]).all():
             continue
@@ -248,14 +239,18 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
         if not n[index][column]:
             continue
         layer, head = divmod(index, heads.n_heads)
-        columns = {"stack": heads.stack, "attention": heads.attention, "layer": layer, "head": head}
-        columns |= {"depth": depth(layer, heads.n_layers), "baseline_name": rules[column]}
-        columns |= {"n": n[index][column], "unit": measure.unit}
+        columns = {
+            "stack": heads.stack,
+            "attention": heads.attention,
+            "layer": layer,
+            "head": head,
+            "n": n[index][column],
+        }
+        columns |= {"depth": depth(layer, heads.n_layers), "baseline_name": rules[column], "unit": measure.unit}
         value = np.stack([scores[:, index, column], weights[:, index, column]])
         is_read = value[1] != 0  # a baseline that is a number is there in groups that were not
         baseline = np.stack([rivals[:, column], rival_weights[:, column]]) * is_read
-        bests[measure.name] = Best(reporting.corpus or collected.corpus, columns, value, baseline)
-    return bests
+        yield measure.name, Best(reporting.corpus or collected.corpus, columns, value, baseline)
 
 
 def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:
@@ -263,8 +258,7 @@ def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:
     value, baseline = (np.stack([getattr(best, name) for best in bests], -1) for name in ("value", "baseline"))
     result = estimate(*value, *baseline, seed=seed)
     columns = {"value": result.value, "baseline": result.baseline, "gain": result.gain}
-    columns |= {"ci_low": result.low, "ci_high": result.high}
-    return pd.DataFrame(columns).to_dict("records")
+    return pd.DataFrame({**columns, "ci_low": result.low, "ci_high": result.high}).to_dict("records")
 
 
 def difference_columns(pairs: Sequence[tuple[Best, Best]], *, seed: int) -> list[dict[str, Any]]:

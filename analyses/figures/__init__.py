@@ -11,7 +11,6 @@ from analyses.figures.head_figures import (
     effect_grid,
     explained_bars,
     gain_intervals,
-    gains_by_depth,
     head_grid,
 )
 from analyses.figures.single_heads import best_heads, three_attentions
@@ -21,42 +20,15 @@ from analyses.figures.sweep_maps import (
     cell_name,
     entry_maps,
     estimate_panels,
+    map_cells,
     metric_unit,
     steps,
     sweep_drawings,
-    sweep_figures,
     top_cells,
 )
 from analyses.wording.head_names import head_name
 
-__all__ = [
-    "Drawn",
-    "Page",
-    "Quantity",
-    "best_heads",
-    "cell_map",
-    "cell_name",
-    "compared_gains",
-    "effect_grid",
-    "entry_maps",
-    "estimate_panels",
-    "explained_bars",
-    "forming",
-    "gain_intervals",
-    "gains_by_depth",
-    "head_grid",
-    "head_name",
-    "lens_line",
-    "lens_map",
-    "literal",
-    "measure_name",
-    "metric_unit",
-    "page",
-    "probes_by_layer",
-    "steps",
-    "sweep_drawings",
-    "sweep_figures",
-    "three_attentions",
-    "token_bars",
-    "top_cells",
-]
+__all__ = ["Drawn", "Page", "Quantity", "best_heads", "cell_map", "cell_name", "compared_gains", "effect_grid"]
+__all__ += ["entry_maps", "estimate_panels", "explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
+__all__ += ["lens_line", "lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "probes_by_layer"]
+__all__ += ["steps", "sweep_drawings", "three_attentions", "token_bars", "top_cells"]

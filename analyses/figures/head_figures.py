@@ -32,8 +32,6 @@ _MARGIN, _TICK = 0.4, 0.22  # inches beside a panel's bars, and of the name of a
 _MARKERS = "oDs^vPX"  # of models; colour is for behaviours
 _LINES = ("-", "--", ":", "-.", "-", "--", ":")
 _GAP, _ROW = 0.14, 0.16  # inches: between measures, and of a model
-_DODGE = 0.025  # of the depth: models of equally many layers beside each other
-_HOLLOW = {"facecolors": "none", "linewidths": 0.8, "alpha": 0.5, "s": 12}  # heads that do not show the measure
 
 
 @styled
@@ -190,27 +188,12 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     differences = differences.assign(side=f"gain less {_short(reference, 20)}’s", note="")
     rows = pd.concat([gains, differences]).sort_values("unit", ascending=False, kind="stable")  # shares first
     options: Any = {"looks": styles, "row": _GAP + len(styles) * _ROW, "step": _ROW / (_GAP + len(styles) * _ROW)}
-    return draw("compared_gains", rows, page, {"reference": reference}, **options)
-
-
-@styled
-def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[Page]) -> Figure:
-    """A panel a measure: the gain of every head of every model over the relative depth of its layer.
-
-    `heads` are rows of `tables/heads` of several models, with `model`, `depth` and `shows`.
-    """
-    rows = select_rows(heads, ["model", "measure", *HEAD], single=("run", "seed"), measure=measures, sink="kept")
-    models, styles = [*dict.fromkeys(heads["model"])], {}
-    for name, mark in _marks(heads.loc[:, "model"]).items():
-        dot = {"color": mark["color"], "marker": mark["marker"]}
-        styles |= {f"_{name}": {**dot, **_HOLLOW}, name: dot}
-    shift = rows["model"].map({model: _DODGE * (place - (len(models) - 1) / 2) for place, model in enumerate(models)})
-    label = ["_" * (not row["shows"]) + _short(row["model"], 36) for row in rows.to_dict("records")]
-    rows = rows.assign(panel=rows["measure"].map(measure_name), label=label, depth=rows["depth"] + shift)
-    names = rows.drop_duplicates("model")
-    names = names.assign(gain=np.nan, label=[_short(model, 36) for model in names["model"]])
-    rows = pd.concat([*(rows.loc[rows["measure"] == measure] for measure in measures), names])  # for the legend
-    return draw("gains_by_depth", rows, page, looks=styles)
+    figure = draw("compared_gains", rows, page, {"reference": reference}, **options)
+    axes = style.drawn_axes(figure, page.get("ax"))
+    for left, right in zip(axes[::2], axes[1::2], strict=True):  # one scale a unit
+        right.sharex(left)
+        left.autoscale()
+    return figure
 
 
 def _marks(models: pd.Series) -> dict[str, dict[str, Any]]:

@@ -189,7 +189,7 @@ class Map(Plot):
     """One cell a mark; panels with one label share a scale and a colour bar."""
 
     scale: Normalize | None = None  # from values to colours; by default around 0, by label
-    colours: str | Colormap = style.SIGNED  # of the cells
+    colours: Colormap = field(default_factory=lambda: style.SIGNED)  # of the cells
     # of rows and columns; by default their ticks, or numbers
     names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
     most: Sequence[int] = (12, 30)  # names down and across at most

@@ -29,7 +29,8 @@ WIDTH = 9.0  # inches: the column of the report
 POSITION, SYNTAX, COREFERENCE, CUSTOM = "#0067a3", "#00543a", "#b34700", "#5b2a73"
 BEHAVIOURS = {"position": POSITION, "part-of-speech": SYNTAX, "coreference": COREFERENCE}
 INK, SOFT, GREY, PALE = "#1b1f24", "#5b6470", "#8a8a8a", "#c3c9d0"
-SIGNED = "RdBu_r"  # only where values below 0 matter
+# only where values below 0 matter: these are grey
+SIGNED = LinearSegmentedColormap.from_list("signed", [SOFT, "#f7f8fa", CUSTOM])
 FONT = 9.0  # points
 _SIZES = {  # in points where the text has 9
     **{"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9},

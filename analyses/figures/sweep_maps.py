@@ -3,8 +3,9 @@
 Heat maps of a sweep's cells, its largest with intervals, and estimates against exact effects.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from analyses.measures.findings import DISCOVERY, NOTABLE
 from analyses.wording.formats import number
 from analyses.wording.head_names import head_name
 
-_QUESTIONS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
+QUESTIONS = {"denoise": "put back (denoise): is it enough?", "noise": "taken out (noise): is it needed?"}
 _TICKS = 30  # labels along an axis at most
 _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
@@ -33,16 +34,38 @@ _CLEAR = 0.03  # of a panel: a point nearer than this to the line is not missed
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
-def sweep_figures(cells: pd.DataFrame, metric: str, *, place: str | None = None) -> dict[str, Figure]:
-    """All `sweep_drawings`; `place` names the site where its name says too little, in a model of several stacks."""
-    return {kind: draw(cells, metric, place=place) for kind, draw in sweep_drawings(cells).items()}
-
-
 def sweep_drawings(cells: pd.DataFrame) -> dict[str, Callable[..., Figure]]:
     """What draws a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects."""
     if _has(cells, "query"):
         return {"cells": entry_maps, "top": top_cells}
     return {"cells": cell_map, "top": top_cells} if _axes(cells) & {"head", "position"} else {"top": top_cells}
+
+
+class MapCells(NamedTuple):
+    """A sweep as a map: of each direction, layer and place along one axis the cell with the largest effect either way.
+
+    `rows` have its `value`, its `column`, and whether it is `clear` of 0, which the largest of many heads never is.
+    """
+
+    rows: pd.DataFrame
+    names: Sequence[str]  # of the columns
+    scale: Normalize  # of both directions
+    axis: str  # `position`, `query` or `head`; whole layers have none
+    label: str  # what a value is
+    is_share: bool
+
+
+def map_cells(cells: pd.DataFrame, metric: str) -> MapCells:
+    """The cells of one site, rows of `tables/cells`, as a map shows them."""
+    rows, quantity, label = _rows_and_value(cells, metric)
+    axis = next((name for name in ("position", "query", "head") if _has(rows, name)), "")
+    rest = {"head", "key"} & _axes(rows) - {axis}
+    names = [*map(str, range(_size(rows, "head")))] if axis == "head" else _token_names(rows, axis) if axis else [""]
+    clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
+    clear &= ~(rows["share"].abs() < NOTABLE) & (not rest)
+    rows = rows.assign(clear=clear.fillna(value=False), column=rows[axis] if axis else 0)
+    best = _by_size(rows).drop_duplicates(["direction", "layer", "column"]).sort_index()
+    return MapCells(best, names, _scale(rows), axis, label, quantity == "share")
 
 
 @styled
@@ -53,34 +76,27 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
     A dot marks what is clear of 0 with q below 0.05 and at least 0.05 of the whole, where prompts are many. `cells` are
     rows of `tables/cells`, of one site; `place` is what the title calls it.
     """
-    rows, quantity, bar = _rows_and_value(cells, metric)
-    axis = "position" if _has(rows, "position") else "head"
-    site, has_both = str(rows["site"].iloc[0]), {"head", "position"} <= _axes(rows)
-    names = _token_names(rows) if axis == "position" else [str(head) for head in range(_size(rows, "head"))]
-    scale, note, means = _scale(rows), None, ""
-    rows = _by_size(rows).drop_duplicates(["direction", "layer", axis])
-    if has_both and len(names) <= _FEW:
-        is_visible = rows["value"].abs() >= 0.1 * float(scale.vmax or 1)
-        rows = rows.assign(text=rows["head"].astype(str).where(is_visible, ""))
-        note = "in each cell the head with the largest effect, by its number where its effect shows"
-        means = f" {note[0].upper()}{note[1:]}."
-    elif not has_both and _has(rows, "q"):  # the largest of many heads would be marked too often
-        of_whole = f", at least {NOTABLE} of the whole" * (quantity == "share")
-        clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
-        rows = rows.assign(dot=clear & ~(rows["share"].abs() < NOTABLE))
-        note = f"● interval excludes 0, q < {DISCOVERY}{of_whole}"
-        means = f" A dot marks what is clear of 0 (95% interval over prompts, q below {DISCOVERY}{of_whole})."
+    rows, names, scale, axis, bar, is_share = map_cells(cells, metric)
+    site, parts, note = str(rows["site"].iloc[0]), "tokens" if axis == "position" else "heads", ""
+    if axis == "position" and _has(rows, "head"):  # the largest of many heads would be marked too often
+        if len(names) <= _FEW:
+            is_visible = rows["value"].abs() >= 0.1 * float(scale.vmax or 1)
+            rows = rows.assign(text=rows["head"].astype(str).where(is_visible, ""))
+            note = "in each cell the head with the largest effect, by its number where its effect shows"
+    elif _has(rows, "q"):
+        rows = rows.assign(dot=rows["clear"])
+        note = f"● interval excludes 0, q < {DISCOVERY}" + f", at least {NOTABLE} of the whole" * is_share
     ways = rows["direction"].unique()
-    titles = {way: _QUESTIONS.get(way, str(way) * (len(ways) > 1)) for way in ways}
-    rows = rows.assign(panel=[titles[way] for way in rows["direction"]], column=rows[axis], bar=bar).sort_index()
+    titles = {way: QUESTIONS.get(way, str(way) * (len(ways) > 1)) for way in ways}
+    rows = rows.assign(panel=[titles[way] for way in rows["direction"]], bar=bar)
     token = "token" if _has(rows, "token") or _has(rows, "name") else "position"
     words = {
         "place": f"{'which layer and at which token' if axis == 'position' else 'which heads'} does {place or site}",
         "across": token if axis == "position" else f"{'key/value ' * (site in {'k', 'v'})}head",
-        "said": _caption(rows, metric, f"{'tokens' if axis == 'position' else 'heads'} of {place or site}") + means,
+        "said": _caption(rows, metric, f"{parts} of {place or site}") + f" {note[:1].upper()}{note[1:]}." * bool(note),
     }
     layers = [str(layer) for layer in range(_size(rows, "layer"))]
-    return draw("cell_map", rows, page, words, note=note, scale=scale, names=(layers, names))
+    return draw("cell_map", rows, page, words, note=note or None, scale=scale, names=(layers, [*_literal(names)]))
 
 
 @styled
@@ -92,7 +108,7 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **
     rows, _, bar = _rows_and_value(cells, metric)
     site = place or str(rows["site"].iloc[0])
     best = _by_size(rows)[["layer", "head"]].drop_duplicates().head(_HEADS)
-    names, scale = (_token_names(rows, "query"), _token_names(rows, "key")), _scale(rows)
+    names, scale = [[*_literal(_token_names(rows, axis))] for axis in ("query", "key")], _scale(rows)
     words = {"site": site, "said": _caption(rows, metric, f"single entries of {site}, in the heads with the largest")}
     rows = rows.merge(best.assign(rank=range(len(best)))).sort_values(["direction", "rank"], kind="stable")
     titles = [f"{head_name(row['layer'], row['head'])}, {row['direction']}" for row in rows.to_dict("records")]
@@ -114,25 +130,21 @@ def top_cells(
     names = [*dict.fromkeys((rows if whole_layers else _by_size(rows))["cell"])]
     names = names[::-1] if whole_layers else names[:top]  # layer 0 at the bottom, else the largest on top
     bounds = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
-    ways = [_QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
+    ways = [QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
     rows = rows.assign(low=rows[bounds[0]], high=rows[bounds[1]], way=ways)
-    n = max(rows["n"].tolist())
+    n, site = max(rows["n"].tolist()), f" of {place}" if place else ""
     over = f"95% intervals over {n} prompts" if has_intervals else "one pair: no interval" if n == 1 else f"{n} prompts"
     text = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
-    site = f" of {place}" if place else ""
-    words = {
-        "asks": f"In which layer{site} is" if whole_layers else f"Which cells{site} carry most of",
-        "surely": ", and how surely" * has_intervals,
-        "label": label.replace("\n", " ") if page.get("width", WIDTH) > _NARROW and "ax" not in page else label,
-    }
+    label = label.replace("\n", " ") if page.get("width", WIDTH) > _NARROW and "ax" not in page else label
+    asks = f"In which layer{site} is" if whole_layers else f"Which cells{site} carry most of"
+    words = {"asks": asks, "surely": ", and how surely" * has_intervals, "label": label}
     values = rows["value"].to_numpy(dtype=float)
     rules = [{"x": 0}, *([{"x": 1, "ls": ":"}] if quantity == "share" and np.nanmax(np.abs(values)) > 0.5 else [])]
     figure = draw("top_cells", rows.loc[rows["cell"].isin(names)], page, words, names=names, rules=rules)
     ax = drawn_axes(figure, page.get("ax"))[0]
-    lowest, highest, ends = np.nanmin(values), np.nanmax(values), ax.get_xlim()
-    reach = _FARTHEST * max(abs(lowest), abs(highest))
+    ends, reach = ax.get_xlim(), _FARTHEST * np.nanmax(np.abs(values))
     if reach:  # no wild interval of a few prompts squeezes all dots together
-        ax.set_xlim(max(ends[0], lowest - reach), min(ends[1], highest + reach))
+        ax.set_xlim(max(ends[0], np.nanmin(values) - reach), min(ends[1], np.nanmax(values) + reach))
     over += ", some beyond the edge" * (ax.get_xlim() != ends)
     if is_ours(figure) and figure.get_suptitle():  # else the caption says it
         ax.set_xlabel(f"{ax.get_xlabel()} ({over})")
@@ -177,8 +189,7 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
     spans = {}
     for kind, group in rows.groupby("kind"):
         values = np.append(group[["exact", "estimate"]].to_numpy(dtype=float), 0.0)
-        margin = 0.08 * np.ptp(values) or 1.0
-        spans[kind] = values.min() - margin, values.max() + margin
+        spans[kind] = values.min() - (margin := 0.08 * np.ptp(values) or 1.0), values.max() + margin
     agreement = select_rows(correlations, ["method", "direction"], metric=metric)
     kind_of = dict(zip(rows["method"], kinds, strict=True))
     tables, limits = [], {}
@@ -205,11 +216,9 @@ def _missed(rows: pd.DataFrame, limits: tuple[float, float]) -> list[str]:
 
 
 def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
-    quantity, unit = metric_unit(metric)
-    ways = " and ".join(str(way) for way in rows["direction"].unique())
-    is_share = rows["share"].notna().to_numpy().any()
-    value = f"share of the {quantity}" if is_share else f"effect on the {quantity} ({unit})"
-    n = max(rows["n"].tolist())
+    (quantity, unit), n = metric_unit(metric), max(rows["n"].tolist())
+    ways = " and ".join(map(str, rows["direction"].unique()))
+    value = f"share of the {quantity}" if _has(rows, "share") else f"effect on the {quantity} ({unit})"
     return f"The {value} of {cells}; {ways}, mean over {n} prompt{'s' if n != 1 else ''}."
 
 
@@ -224,7 +233,7 @@ def _rows_and_value(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str
             numbers, names = pd.factorize(rows[axis])
             rows = rows.assign(**{axis: numbers, f"{'key_' * (axis == 'key')}name": np.asarray(names)[numbers]})
     name, unit = metric_unit(metric)
-    if rows["share"].notna().to_numpy().any():
+    if _has(rows, "share"):
         label = f"share of the\n{'difference in rank' if metric == 'rank' else name}"
         return rows.assign(value=rows["share"]), "share", label
     return rows.assign(value=rows["effect"]), "effect", f"effect on the\n{name}, {unit}"
@@ -238,8 +247,8 @@ def metric_unit(metric: str) -> tuple[str, str]:
 
 def _scale(rows: pd.DataFrame) -> Normalize:
     """Colours centred on 0, that reach at least to a share of a tenth; of other units to anything but nothing."""
-    is_share = rows["share"].notna().to_numpy().any()
-    return signed_scale(rows["value"].abs().to_numpy(dtype=float).max(), at_least=0.1 if is_share else 1e-6)
+    at_least = 0.1 if _has(rows, "share") else 1e-6
+    return signed_scale(rows["value"].abs().to_numpy(dtype=float).max(), at_least=at_least)
 
 
 def _has(cells: pd.DataFrame, column: str) -> bool:
@@ -269,8 +278,11 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
         row = first.loc[place] if place in first.index else {}
         name = row.get(f"{prefix}name")
         token = _token_name(row.get(f"{prefix}token"), row.get(f"{prefix}corrupt_token"))
-        names.append(literal(name if isinstance(name, str) else token or str(place), 2 * _TOKEN + 1))
+        names.append(name if isinstance(name, str) else token or str(place))
     return names
+
+
+_literal = partial(map, partial(literal, longest=2 * _TOKEN + 1))
 
 
 def _token_name(clean: object, corrupt: object) -> str | None:

@@ -1,30 +1,15 @@
 """Which part of this model carries the difference between two prompts? Sweeps of one site, as tables and sections.
 
-`measure` gives exact effects, `cell_estimates.measure` sets gradient estimates beside them; `find` does all of what
-`interp patch` shows, and `page` says it.
+`measure` gives exact effects, `cell_estimates` sets gradient estimates beside them; `find` does all of what `interp
+patch` shows, and `page` says it.
 """
 
 from analyses.patch.cell_estimates import agreement_lines, correlations
 from analyses.patch.cells import DIRECTIONS, METRICS, NO_OUTPUT, Answers, measure
-from analyses.patch.patch_run import COLUMNS, Patched, find, make_pairs, page, read_pairs, read_places, read_prompts
+from analyses.patch.patch_page import page
+from analyses.patch.patch_run import COLUMNS, Patched, find, make_pairs, read_pairs, read_places, read_prompts
 
 Found = Patched  # its name until now
 
-__all__ = [
-    "COLUMNS",
-    "DIRECTIONS",
-    "METRICS",
-    "NO_OUTPUT",
-    "Answers",
-    "Found",
-    "Patched",
-    "agreement_lines",
-    "correlations",
-    "find",
-    "make_pairs",
-    "measure",
-    "page",
-    "read_pairs",
-    "read_places",
-    "read_prompts",
-]
+__all__ = ["COLUMNS", "DIRECTIONS", "METRICS", "NO_OUTPUT", "Answers", "Found", "Patched", "agreement_lines"]
+__all__ += ["correlations", "find", "make_pairs", "measure", "page", "read_pairs", "read_places", "read_prompts"]

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
-from analyses.patch.cells import METRICS, sweeps
+from analyses.patch.cells import METRICS
 from analyses.wording.formats import number
 from interp import InputError, Model
 from interp.patching import Edges, Pairs, Receiver, Sweep, atp_star, attribution_patching, edge_attribution, path_patch
@@ -63,12 +63,6 @@ class Estimates:
     edges: Mapping[str, Any]  # how edges were chosen
 
 
-def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **options: Any) -> Estimates:
-    """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect."""
-    check_metrics(options.get("metrics", ()))
-    return estimates_of(model, pairs, sweeps(model, pairs, site, **options), seed=seed)
-
-
 def check_metrics(metrics: Sequence[str]) -> None:
     """Refuse metrics without a gradient."""
     if flat := [name for name in metrics if name in WITHOUT_GRADIENT]:
@@ -86,14 +80,11 @@ def estimates_of(
         for metric in sweep.values:
             tables.append(_cell_rows(sweep, metric, {method: values[metric] for method, values in methods.items()}))
     edges: dict[str, Any] = {}
-    if first.site != EDGE_SITE:
-        left_out["EAP, EAP-IG"] = f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}"
-    else:
-        try:
-            rows, edges = edge_rows(model, pairs, sweeps, seed=seed, progress=progress)
-            tables.append(rows)
-        except InputError as error:
-            left_out["EAP, EAP-IG"] = str(error)
+    try:
+        rows, edges = edge_rows(model, pairs, sweeps, seed=seed, progress=progress)
+        tables.append(rows)
+    except InputError as error:
+        left_out["EAP, EAP-IG"] = str(error)
     table = pd.concat([rows for rows in tables if len(rows)], ignore_index=True)
     table = table.assign(stack=first.stack, attention=first.attention).reindex(columns=ESTIMATE_COLUMNS)
     numbers = [axis for axis in _CELL if axis not in POSITIONAL or not first.positions]
@@ -155,6 +146,8 @@ def edge_rows(
 
     Edges from the embedding have estimates alone, since path patching starts at heads and feed-forwards.
     """
+    if sweeps[0].site != EDGE_SITE:
+        raise InputError(f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}")
     say = progress or (lambda stage, count: None)
     tables, reasons = [], {}
     for sweep in sweeps:
@@ -174,15 +167,11 @@ def edge_rows(
             for method, edges in scored.items():
                 tables.append(_edge_rows(edges, exact, idle, reasons).assign(method=method, metric=name))
     table = pd.concat(tables, ignore_index=True)
-    first = table.loc[(table["method"] == EAP) & (table["direction"] == table["direction"].iloc[0])]
-    first = first.loc[first["metric"] == first["metric"].iloc[0]]
+    first = table.drop_duplicates(["sender", "receiver"])
+    counts = {"edges": len(first), "from_embedding": first["sender"].tolist().count("embed")}
     return table, {
-        "edges": len(first),
-        "from_embedding": int((first["sender"] == "embed").sum()),
-        "sampled": "all" not in reasons.values(),
-        "receivers": _RECEIVERS,
-        "steps": STEPS,
-        "seed": seed,
+        **counts,
+        **{"sampled": "all" not in reasons.values(), "receivers": _RECEIVERS, "steps": STEPS, "seed": seed},
     }
 
 
@@ -214,12 +203,10 @@ def _measured(
     names = [str(name) for name in edges.labels["sender"]]
     senders = [(index, name) for index, name in enumerate(names) if exists[index] and name != "embed"]
     for site, by in _SENDERS.items():
-        group = [(index, name) for index, name in senders if name.startswith("mlp") == (site == "mlp_out")]
-        if not group:
-            continue
-        effect = path_patch(model, pairs, METRICS[metric](), [end], site, by, "nothing", direction).effect()
-        for index, name in group:
-            yield index, effect[tuple(map(int, name.removeprefix("mlp.").split(".")))]
+        if group := [(index, name) for index, name in senders if name.startswith("mlp") == (site == "mlp_out")]:
+            effect = path_patch(model, pairs, METRICS[metric](), [end], site, by, "nothing", direction).effect()
+            for index, name in group:
+                yield index, effect[tuple(map(int, name.removeprefix("mlp.").split(".")))]
 
 
 def _edge_rows(
@@ -230,21 +217,19 @@ def _edge_rows(
 ) -> pd.DataFrame:
     """One row an edge. A score has the sign of the metric's change, an effect is positive towards the other prompt."""
     estimate = edges.effect() if edges.direction == "denoise" else -edges.effect()
-    senders, receivers = (~estimate.isnan().any(-1)).nonzero().T.tolist()
-    estimated, measured = estimate[senders, receivers], exact[senders, receivers]
-    names = [(edges.labels["sender"][a], edges.labels["receiver"][b]) for a, b in zip(senders, receivers, strict=True)]
-    return pd.DataFrame(
-        {
-            "sender": [sender for sender, _ in names],
-            "receiver": [receiver for _, receiver in names],
-            "direction": edges.direction,
-            "exact": measured.double().mean(-1).cpu().numpy(),
-            "estimate": estimated.double().mean(-1).cpu().numpy(),
-            "idle": idle[senders, receivers].cpu().numpy(),
-            "chosen": [UNMEASURED if a == "embed" else reasons.get(b, UNMEASURED) for a, b in names],
-            "n": estimated.shape[-1],
-        }
+    cells = (~estimate.isnan().any(-1)).nonzero(as_tuple=True)
+    senders, receivers = (
+        [str(edges.labels[side][index]) for index in indices.tolist()]
+        for side, indices in zip(("sender", "receiver"), cells, strict=True)
     )
+    reason = [
+        UNMEASURED if sender == "embed" else reasons.get(receiver, UNMEASURED)
+        for sender, receiver in zip(senders, receivers, strict=True)
+    ]
+    means = {"exact": exact, "estimate": estimate}
+    columns = {name: values[cells].double().mean(-1).cpu().numpy() for name, values in means.items()}
+    columns |= {"idle": idle[cells].cpu().numpy(), "chosen": reason, "n": estimate.shape[-1]}
+    return pd.DataFrame({"sender": senders, "receiver": receivers, "direction": edges.direction, **columns})
 
 
 def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
@@ -255,19 +240,19 @@ def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
     chose. Missing below three, where all effects are alike, and where all estimates are nothing (the gradient of KL
     divergence at the clean prompt).
     """
-    rows = []
-    for metric, method, direction in product(*(estimates[key].unique() for key in ("metric", "method", "direction"))):
-        key = {"metric": metric, "method": method, "direction": direction}
-        group = estimates.loc[(estimates[[*key]] == [*key.values()]).all(axis=1)]
-        if group.empty:
+    rows, keys = [], ("metric", "method", "direction")
+    groups = dict(iter(estimates.groupby([*keys], sort=False)))
+    for key in product(*(estimates[name].unique() for name in keys)):
+        if key not in groups:
             continue
+        group = groups[key]
         exact, estimate = (group[name].to_numpy(dtype=float) for name in ("exact", "estimate"))
         idle, missing = group["idle"].to_numpy(dtype=bool), np.isnan(exact)
         counted = ~idle & ~missing & (group["chosen"] != "strongest").to_numpy(dtype=bool)
         rank, line = _agreement(exact[counted], estimate[counted])
         unit = "edges" if isinstance(group["sender"].iloc[0], str) else "cells"
         counts = {"n": int(counted.sum()), "idle": int(idle.sum()), "unmeasured": int(missing.sum())}
-        rows.append({**key, "of": unit, "spearman": rank, "pearson": line, **counts})
+        rows.append({**dict(zip(keys, key, strict=True)), "of": unit, "spearman": rank, "pearson": line, **counts})
     return pd.DataFrame(rows)
 
 

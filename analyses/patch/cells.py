@@ -1,13 +1,17 @@
 """Which cells of one site carry the difference between two prompts? Exact sweeps, as a table with intervals."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from jaxtyping import Float, Int
+from torch import Tensor
 
+from analyses import figures
 from interp import InputError, Model, patching
-from interp.patching import Metric, Pairs, Sweep, sweep
+from interp.patching import Metric, Pairs, Sweep, function, sweep
 from interp.patching.patch_sites import IN_ATTENTION, PatchSite
 from interp.patching.results import ANSWERS, ESTIMATED, POSITIONAL, Direction, long_table, refusal
 
@@ -21,6 +25,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
+ANSWERED = "right", "wrong"  # what their probabilities are called
 _TOKENS = ("token", "corrupt_token")  # columns of a place that a text counts
 _WRONG_SIGN = "the sign is wrong"
 
@@ -49,14 +54,9 @@ class Answers:
         return Answers(len(clean), int(right.sum()), int(wrong.sum()), float((clean - corrupt).mean()), refused)
 
     @property
-    def share(self) -> float:
-        """Share of clean prompts whose right answer is first."""
-        return self.right / self.n
-
-    @property
-    def sign(self) -> str:
-        """Whether the difference has the `right` sign or the `wrong` one."""
-        return "right" if self.difference > 0 else "wrong"
+    def record(self) -> dict[str, Any]:
+        """What run.json has of it."""
+        return {**asdict(self), "share_right": self.right / self.n, "sign": ("wrong", "right")[self.difference > 0]}
 
     @property
     def unsaid(self) -> str | None:
@@ -66,11 +66,11 @@ class Answers:
     @property
     def sentence(self) -> str:
         """Both shares, and the difference."""
-        difference = f"{self.difference:+.3g}".replace("-", "−")
+        change, verdict = ("falls", "as expected") if self.difference > 0 else ("rises", "which is the wrong sign")
         return (
-            f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.share:.0%}) "
-            f"and the wrong one on {self.wrong} of the corrupted; clean less corrupted, the logit difference is "
-            f"{difference}, of the {self.sign} sign."
+            f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.right / self.n:.0%}) "
+            f"and the wrong one on {self.wrong} of the corrupted. The logit difference {change} by "
+            f"{abs(self.difference):.3g} from clean to corrupted, {verdict}."
         )
 
 
@@ -89,10 +89,12 @@ def sweeps(
     metrics: Sequence[str] = ("logit_difference",),
     stack: str | None = None,
     attention: str = "self",
+    extra: Sequence[Metric] = (),
 ) -> list[Sweep]:
     """One sweep a direction of all `metrics`, names of `METRICS`; `by_position` patches positions one by one.
 
-    `stack` says which is patched of a model with an encoder and a decoder, by default the decoder.
+    `stack` says which is patched of a model with an encoder and a decoder, by default the decoder; `extra` metrics are
+    read as well.
     """
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
@@ -100,9 +102,19 @@ def sweeps(
         raise InputError(f"no metric {', '.join(dict.fromkeys(unknown))}: expected some of {', '.join(METRICS)}")
     axes = PatchSite.from_name(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
-    readers = [METRICS[name]() for name in dict.fromkeys(metrics)]
+    readers = [*(METRICS[name]() for name in dict.fromkeys(metrics)), *extra]
     options = {"stack": stack, "attention": attention}
     return [sweep(model, pairs, readers, site, by, direction, **options) for direction in directions]
+
+
+def answer_probabilities(pairs: Pairs) -> list[Metric]:
+    """The probabilities of the pairs' own answers, `right` and `wrong`, at the last position."""
+
+    def probability(logits: Float[Tensor, "... prompt read d_vocab"], ids: Int[Tensor, " prompt"]) -> Tensor:
+        shares = logits[..., 0, :].softmax(-1)
+        return shares.gather(-1, ids[:, None].expand(*shares.shape[:-1], 1))[..., 0]
+
+    return [function(probability, name, reference=getattr(pairs, name)) for name in ANSWERED]
 
 
 @dataclass(frozen=True)
@@ -131,20 +143,27 @@ def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
     reasons = {name: first.no_share(name) for name in first.values}
     rows = [each.rows(name, seed=seed, shared=reasons[name] is None) for each in sweeps for name in each.values]
     place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
-    table = long_table(place, rows, first.axes, first.positions, first.labels)
     positional = [axis for axis in patch_site.axes if axis in POSITIONAL]
     tokens = [prefix + name for prefix, _ in zip(("", "key_"), positional, strict=False) for name in _TOKENS]
-    for axis in ("layer", "head", *positional):
-        if axis not in table:
-            table[axis] = pd.array([pd.NA] * len(table), dtype="Int64")
-        elif axis not in POSITIONAL or not first.positions:
-            table[axis] = table[axis].astype("Int64")
-    for name in tokens:
-        table[name] = table[name] if name in table else pd.Series([None] * len(table), dtype=object)
-    sides = {"clean": first.clean, "corrupt": first.corrupt}
-    prompts = {f"{side}_{name}": values[name].tolist() for side, values in sides.items() for name in first.values}
+    order = [*place, "layer", "head", *positional, *tokens, "direction", "metric", *ESTIMATED]
+    table = long_table(place, rows, first.axes, first.positions, first.labels).reindex(columns=order)
+    named = {*first.axes} & {*POSITIONAL} if first.positions else set()
+    numbers = [axis for axis in ("layer", "head", *positional) if axis not in named]
+    table = table.astype(dict.fromkeys(numbers, "Int64") | dict.fromkeys(tokens, object))
+    sides = ("clean", first.clean), ("corrupt", first.corrupt)
+    prompts = {f"{side}_{name}": values[name].tolist() for side, values in sides for name in first.values}
     attending = f"{patch_site.attention}-attention " if patch_site.site in IN_ATTENTION else ""
     name = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
     refused = {name: reason for name, reason in reasons.items() if reason}
-    order = [*place, "layer", "head", *positional, *tokens, "direction", "metric", *ESTIMATED]
-    return Cells(table.loc[:, order], refused, prompts, Answers.from_sweep(first), name)
+    return Cells(table, refused, prompts, Answers.from_sweep(first), name)
+
+
+def strongest(cells: pd.DataFrame, metric: str, count: int) -> dict[str, list[dict[str, Any]]]:
+    """By direction, the rows of `tables/cells` with the largest effects on a metric either way, with their `cell`."""
+    rows = cells.loc[cells["metric"] == metric]
+    rows = rows.iloc[np.argsort(-rows["effect"].abs().to_numpy(dtype=float), kind="stable")]
+    rows = rows.assign(cell=[figures.cell_name(row) for row in rows.to_dict("records")])
+    return {
+        str(way): rows.loc[rows["direction"] == way].head(count).to_dict("records")
+        for way in dict.fromkeys(cells["direction"])
+    }

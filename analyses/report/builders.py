@@ -15,7 +15,9 @@ from analyses import compare as comparing
 from analyses import experiments as experimenting
 from analyses import patch as patching
 from analyses import probe as probing
+from analyses.behaviours import OURS
 from analyses.corpora import Corpus
+from analyses.headlines import facts
 from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
 from analyses.page.sections import Definitions, Page, Section, Source, remark
@@ -106,7 +108,8 @@ def compare(
 
     def measure(run: Run) -> Page:
         comparison = comparing.compare(models, corpora, behaviours=behaviours, seed=run.seed, progress=run.say)
-        return comparing.page(comparison, run.models)
+        called = {each.name: facts.called(facts.facts({"heads": each.heads}, OURS)) for each in comparison.reads}
+        return comparing.page(comparison, run.models, called)
 
     write(out, measure, models, **record)
     return Path(out)

@@ -165,11 +165,8 @@ def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iter
         layers = tables["layers"]
         yield "probes_by_layer", partial(figures.probes_by_layer, layers)
         yield "probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist()))
-    if {"compare", "heads"} <= tables.keys():
-        rows = headline(tables["compare"])
-        yield "compare-gains", partial(figures.compared_gains, rows)
-        measures = list(dict.fromkeys(rows["measure"]))
-        yield "compare-depth", partial(figures.gains_by_depth, tables["heads"], measures)
+    if "compare" in tables:
+        yield "compare-gains", partial(figures.compared_gains, headline(tables["compare"]))
     cells = tables.get("cells", pd.DataFrame({"metric": []}))
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():

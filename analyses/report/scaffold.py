@@ -206,7 +206,8 @@ def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[
     cited = [f"interp {facts['versions'].get('interp', '')}".strip()]
     cited += [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
     cited += [f"{short_name(each.corpus.name)} ({each.corpus.digest[:12]})" for each in page.corpora]
-    shapes, cards = (_shapes(models), TEXTS["cite cards"]) if page.overview else ([], ".")
+    shapes = _shapes(models) if page.overview else []
+    cards = TEXTS["cite cards"] if any(hasattr(each, "cards") for each in page.overview) else "."
     terms = [doc.Details(counted(len(page.definitions), "term"), [doc.Definitions(page.definitions, "terms")])]
     return [
         Section("How this was made", [*shapes, doc.Definitions(lines, "facts")], "made"),

@@ -122,7 +122,7 @@
     }
   }
 
-  for (const table of all("main table:not(.atlas)")) {
+  for (const table of all("main table:has(thead)")) {
     const rows = [...table.tBodies].flatMap(rowsOf);
     const heads = all("thead th", table);
     if (rows.length < 2) continue;

@@ -69,7 +69,7 @@ def mixed_run(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = pd.
 def test_tables_of_training_and_a_comparison_are_drawn_and_what_needs_more_room_says_how_much(tmp_path):
     run = mixed_run(tmp_path / "run")
     files, left_out = paper_figures.write(run, tmp_path / "paper", width=3.3, format="svg")
-    assert {each.stem for each in files} == {"forming", "compare-depth"}
+    assert {each.stem for each in files} == {"forming"}
     assert left_out == {"compare-gains": "the panels of this figure need 5.0 inches side by side: got width=3.3"}
     with pytest.raises(InputError, match=r"no figure .* could be drawn: .* need 5\.0 inches"):
         paper_figures.write(run, tmp_path / "none", ["compare-gains"])

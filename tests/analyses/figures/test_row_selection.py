@@ -76,7 +76,6 @@ class Case(NamedTuple):
 EFFECTS = rising(
     cross(**HEADS, task=["gender", "name"], intervention=["denoise", "noise"]).assign(**INTERVAL), "effect"
 ).assign(ci_low=lambda rows: rows["effect"] - 0.4, choosing_bound=0.1)
-DEPTH = GAINS.assign(model="a", depth=0.5, shows=True)
 LOSS, LSOS = {"metric": "loss"}, {"metric": "lsos"}
 TOKENS = rising(cross(prompt=0, position=[0, 1, 2], token="a", id=5), "log_probability")
 LINES = rising(cross(layer=[0, 1, 2], at=[0, 1]).assign(**INTERVAL), "effect")
@@ -94,9 +93,6 @@ CASES = {
     "lens_line": Case(figures.lens_line, LINES),
     "token_bars": Case(figures.token_bars, TOKENS),
     "compared_gains": Case(figures.compared_gains, COMPARED, sources="run"),
-    "gains_by_depth": Case(
-        figures.gains_by_depth, DEPTH, {"measures": ["induction"]}, {"measures": ["induktion"]}, "run"
-    ),
     "probes_by_layer": Case(figures.probes_by_layer, PROBES),
     "probe_depths": Case(probe_depths, DEPTHS.assign(ci_low=0.1, ci_high=0.9), {"deepest": 2}),
     "forming": FORMING._replace(wrong={**FORMING.wrong, "boundaries": {"c": [1]}}),
@@ -220,8 +216,8 @@ def test_models_have_panels_of_their_own_where_they_are_asked_for():
 
 
 def test_all_figures_of_a_sweep_are_refused_alike():
-    assert "expected one row" in said(lambda: figures.sweep_figures(pd.concat([CELLS, CELLS]), "loss"))
-    assert "lsos" in said(lambda: figures.sweep_figures(CELLS, "lsos"))
+    assert "expected one row" in said(lambda: figures.top_cells(pd.concat([CELLS, CELLS]), "loss"))
+    assert "lsos" in said(lambda: figures.map_cells(CELLS, "lsos"))
     other = CELLS.assign(site="q")
     assert "one site, got z, q" in said(lambda: figures.cell_map(pd.concat([CELLS, other]), "loss"))
 

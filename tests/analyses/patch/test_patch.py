@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from scipy.stats import pearsonr, spearmanr
 from tiny import BERT
 from worded import ROWS, table, worded
 
+import interp
 from analyses import figures
 from analyses import patch as patching
 from analyses.cli import command_frame as frame
@@ -177,21 +179,44 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     assert printed[-1] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json, tables/ and figures/"
     assert sum("rank correlation" in line for line in printed) == 4
     page = page_of(here / "patch")
-    ids = [attrs.get("id") for tag, attrs in page.tags if tag == "h2"]
-    assert ids[1:] == ["prompts", "logit_difference", "estimates", "reading", "made", "cite"]
+    ids = [attrs["id"] for tag, attrs in page.tags if tag == "h2" and "id" in attrs]
+    assert ids[:1] + ids[2:] == ["attention", "logit_difference", "estimates", "reading", "made", "cite"]
     assert (outside_addresses(page), unlisted(page)) == ([], [])
     assert not any(tag in {"link", "iframe", "object"} for tag, _ in page.tags)
     images = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(images) == 3
+    assert len(images) == 1
     assert all(len(attrs["alt"] or "") > 40 for attrs in images)
-    said = "4 pairs from pairs.csv", "Left out: none.", "Fewer than 20 pairs", "In short", "This model has two layers"
+    said = "4 pairs of prompts from pairs.csv.", "Fewer than 20 pairs", "In short", "This model has two layers"
     assert [each for each in said if each not in shown] == []
     assert "nan" not in shown.lower().split()
-    assert f"denoise: alone, {figures.cell_name(cells.loc[cells['effect'].abs().idxmax()].to_dict())}" in shown
+    assert f"Put back alone: {figures.cell_name(cells.loc[cells['effect'].abs().idxmax()].to_dict())}" in shown
     figure = "figures/estimates-logit_difference.svg"
     assert "figures/estimates-logit_difference.png" in facts["files"]
     assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html", figure} <= set(facts["files"])
     assert facts["estimates"]["edges"]["steps"] == 5
+
+
+def test_bars_are_the_answers_probabilities_and_cells_lead_to_attention(here, patched, model, pairs):
+    table().to_csv("pairs.csv", index=False)
+    cells, _, _ = patched("--pairs", "pairs.csv", "--direction", "noise")
+    shares = pd.read_csv(here / "patch/tables/pairs.csv")
+    asked = torch.arange(len(pairs)), pairs.last
+    for side, text in (("clean", pairs.clean), ("corrupt", pairs.corrupt)):
+        exact = interp.run(model, text).logits[asked].softmax(-1)
+        for kind, ids in (("right", pairs.right), ("wrong", pairs.wrong)):
+            np.testing.assert_allclose(shares[f"{side}_{kind}_probability"], exact[asked[0], ids], rtol=1e-5)
+    layer, head = cells.loc[cells["effect"].abs().idxmax(), ["layer", "head"]]
+    site = f"decoder.{layer}.attn.z"
+    corrupted = interp.run(model, pairs.corrupt, capture=site)[site]
+    patched_run = interp.run(model, pairs.clean, edit={site: interp.patch(corrupted, head=int(head))})
+    exact = patched_run.logits[asked].softmax(-1)[asked[0]]
+    page = (here / "patch/report.html").read_text("utf-8")
+    bar = re.findall(
+        rf"Taken out: the clean prompt with .*L{layer}\.H{head}<.* from the corrupted one</dt>\s*<dd>(.*?)</dd>", page
+    )
+    percents = [int(each) for each in re.findall(r"(\d+)%", bar[0])]
+    assert percents == [round(100 * float(exact[asked[0], ids].mean())) for ids in (pairs.right, pairs.wrong)]
+    assert f'href="#L{layer}.H{head}/1"' in page  # from the last token of the first pair
 
 
 def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
@@ -202,8 +227,10 @@ def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
     _, facts, shown = patched("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
     assert facts["prompts"]["left_out"] == {"the prompts do not align": 1}
     assert pd.read_csv(here / "patch/tables/pairs.csv")["row"].tolist() == [*range(1, 9)]
-    said = "Left out: 1 pair, because the prompts do not align.", "Shares are refused: the whole effect is"
-    assert [each for each in (*said, "denoise: alone, L", "moves it by") if each not in shown] == []
+    said = "Left out: 1 pair, because the prompts do not align.", "no shares are given: the whole effect is"
+    assert [
+        each for each in (*said, "Put back alone: L", "Each cell patched alone: its effect") if each not in shown
+    ] == []
 
 
 def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_says(here, patched, monkeypatch):
@@ -263,12 +290,12 @@ def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(patched, mo
     cells, facts, shown = patched("--clean", a, "--corrupt", b, "--answer", answer, "--wrong", other)
     lines = facts["printed"].splitlines()
     answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "So there are")))
-    assert "of the wrong sign" in " ".join(lines[answered:refused])
+    assert "which is the wrong sign" in " ".join(lines[answered:refused])
     assert lines[refused] == "So there are no shares."
     assert " ".join(lines).count("sign") == 1
     assert facts["answers"]["sign"] == "wrong"
     assert cells["share"].isna().all()
-    assert shown.index("of the wrong sign") < shown.index("no shares are given.") < shown.index("Patched was")
+    assert shown.index("the wrong sign") < shown.index("no shares are given.") < shown.index("We patched")
 
 
 def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched, capsys):
@@ -285,10 +312,14 @@ def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched,
 AXES = ("layer", "head", "position")
 
 
+def estimated(model: Transformer, pairs: Pairs, site: str = "z", **options) -> cell_estimates.Estimates:
+    return cell_estimates.estimates_of(model, pairs, sweeps(model, pairs, site, **options))
+
+
 @pytest.fixture(scope="module")
 def measured(model, pairs) -> cell_estimates.Estimates:
     """By position, on prompts of unequal length: cells and edges."""
-    return cell_estimates.measure(model, pairs, by_position=True)
+    return estimated(model, pairs, by_position=True)
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +365,7 @@ def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs,
 
 @pytest.mark.parametrize("site", ["q", "k"])
 def test_queries_and_keys_have_the_qk_fix(model, pairs, site):
-    both = cell_estimates.measure(model, pairs, site, directions=["noise"])
+    both = estimated(model, pairs, site, directions=["noise"])
     rows, by = rows_of(both.table, "QK fix", "noise"), ("layer", "head")
     fixed = attribution_patching(model, pairs, logit_difference(), {site: by}, "noise", qk_fix=True)[site]
     np.testing.assert_allclose(rows["estimate"], fixed.effect().nanmean(-1)[cells_at(rows, by)], atol=1e-7)
@@ -349,7 +380,7 @@ def test_what_a_model_has_no_estimates_for_is_left_out_with_the_reason(model):
         (worded(n_layers=1), "AtP*", "at least 2 layers", edges),
         (Transformer(TransformerConfig(decoder=post), model.tokenizer), "EAP, EAP-IG", "norms", {"AtP*"}),
     ):
-        both = cell_estimates.measure(other, patching.make_pairs(other, table()))
+        both = estimated(other, patching.make_pairs(other, table()))
         assert why in both.left_out[left_out]
         assert set(both.table["method"]) == {"attribution patching", *methods}
 
@@ -424,7 +455,7 @@ def test_what_moves_nothing_is_no_agreement(found, agreement):
 
 
 def test_a_gradient_of_nothing_has_no_correlation(model, pairs):
-    both = cell_estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"])
+    both = estimated(model, pairs, metrics=["kl_divergence"], directions=["noise"])
     found = patching.correlations(both.table)
     by_method = found.set_index("method")["spearman"]
     assert by_method[["attribution patching", "AtP*", "EAP"]].isna().all()
