@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import tee
+from itertools import islice, tee
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -86,6 +86,8 @@ def fact_examples(
 ) -> pd.DataFrame:
     """For every fact of every head up to five examples where it is surest (`best`), and five at `random`.
 
+    Of cross-attention only the best: pairs of texts, in which nothing is right or wrong.
+
     `asks` and `seen` are places among the words of `sentence`; `weight` is the attention from one to the other, the
     largest to any word that may be chosen. `right` says whether the fact speaks of that word; it is missing where any
     word may ask, as for a head without facts (`fact` is missing there). The best are right, with the largest weights,
@@ -103,9 +105,13 @@ def fact_examples(
     tables = []
     for kind in Heads.kinds_of(model):
         of_kind = {place: facts[place] for place in facts if place[:2] == (kind.stack, kind.attention)}
-        if corpora and tokenizer_of(model, kind) is not None and kind.attention == "self":
-            reader = _Reader(model, kind, corpora, behaviours, pairs, seed)
-            tables.append(pd.DataFrame(reader.table(of_kind), columns=COLUMNS))
+        if not corpora or model.tokenizer is None:
+            continue
+        if kind.attention == "cross":
+            rows = [*_across(model, kind, next(iter(corpora.values())), of_kind)]
+        else:
+            rows = _Reader(model, kind, corpora, behaviours, pairs, seed).table(of_kind)
+        tables.append(pd.DataFrame(rows, columns=COLUMNS))
     table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
     return table.sort_values(["stack", "layer", "head"], kind="stable", ignore_index=True)
 
@@ -310,6 +316,38 @@ class _Reader:
             before = float(logits[prompt, at].double().log_softmax(-1)[target].exp())
             nothing[number] = {"next": label(target), "before": before, "after": before * float(np.exp(-drop))}
         return nothing
+
+
+def _across(
+    model: Model, kind: Heads, corpus: Iterable[AnnotatedText], facts: Mapping[Place, Sequence[Fact]]
+) -> Iterator[dict[str, Any]]:
+    """Of cross-attention, for each fact the pairs of texts in which a token of the target looks hardest at the source.
+
+    A sentence is the source's tokens, an arrow and the target's.
+    """
+    assert model.tokenizer is not None
+    name, choices = getattr(corpus, "name", ""), list[tuple[list[str], int, Float[NDArray[np.floating], "head q k"]]]()
+    for batch in Reading(model, islice(corpus, _PASSAGES), heads=kind):
+        for prompt, window in enumerate(batch.windows):
+            source, target = window.source or (), window.ids
+            if 0 < len(source) + len(target) < _LONGEST:
+                words = [*model.tokenizer.labels(source), "→", *tokenizer_of(model, kind).labels(target)]
+                weights = batch.pattern[prompt, :, : len(target), : len(source)].float().cpu().numpy()
+                choices.append((words, len(source) + 1, weights))
+    for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in head_facts or [None]):
+        head, rows = place.layer * kind.n_heads + place.head, []
+        for words, first, weights in choices:
+            query, key = np.unravel_index(weights[head].argmax(), weights[head].shape)
+            rows.append(
+                {
+                    **place._asdict(),
+                    **{"fact": fact.name if fact else None, "corpus": name, "choice": "best"},
+                    **{"sentence": " ".join(each.strip() or "␣" for each in words), "asks": first + int(query)},
+                    **{"seen": int(key), "weight": float(weights[head].max()), "asked": len(choices)},
+                    "read": len(choices),
+                }
+            )
+        yield from sorted(rows, key=lambda row: -row["weight"])[:_EXAMPLES]
 
 
 def _twice(text: AnnotatedText) -> AnnotatedText | None:
