@@ -28,7 +28,7 @@ from analyses.runs import RunFolder
 from analyses.scoring.rules import called_beside
 from analyses.viewer.passages import Called, HeadName
 from analyses.wording import plain_words
-from analyses.wording.head_names import HEAD, Place, heads_in
+from analyses.wording.head_names import Place, heads_in
 from analyses.wording.plain_words import Label, Words, worded
 from interp import InputError, Model
 
@@ -307,20 +307,6 @@ def called(facts: Mapping[Place, Sequence[Fact]]) -> dict[HeadName, Called]:
         place: Called(fact.words.short, fact.behaviour, ", ".join(fact.measures[:1]), fact.is_needed)
         for place, fact in first.items()
     }
-
-
-def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:
-    """Every fact of every head as a row, ranked; near tokens, one fact, have a row a label.
-
-    Columns: those of `Place`, `behaviour`, `label` (of minimal pairs what they decide) and `evidence` (both, effect or
-    attention).
-    """
-    evidence, rows = {kind: str(name) for name, kind in KINDS.items()}, []
-    for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in ranked(head_facts)):
-        labels = [str(row["label"]) for row in fact.rows if row.table == "labels"]
-        for label in labels or [fact.words.short if fact.row("effects") else fact.name]:
-            rows.append((*place, fact.behaviour, label, evidence[fact.kind]))
-    return pd.DataFrame(rows, columns=[*HEAD, "behaviour", "label", "evidence"])
 
 
 def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:

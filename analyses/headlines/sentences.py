@@ -18,10 +18,9 @@ from analyses.headlines.flip_panel import has_two_people
 from analyses.measures.definitions import DECLARED, Behaviour, Measure
 from analyses.measures.findings import FEW_ITEMS, NOTABLE
 from analyses.position import REPEATS
-from analyses.scoring.rules import ANTECEDENT, NO_RULE, OTHERS, RELATION
 from analyses.wording.formats import false_discovery_rate, number, percent
 from analyses.wording.head_names import HEAD, Place, kinds
-from analyses.wording.plain_words import WORDS, Words, answer, listed, plural, readout, rule, tag, taking, worded
+from analyses.wording.plain_words import WORDS, Words, answer, listed, readout, rule, taking, worded
 
 UNSURE = 0.8  # of the prompts: the sentence names a lower accuracy of the model
 _FULL_VIEW = 0.5  # of a relation's items: the sentence names a smaller part that the model sees
@@ -79,20 +78,6 @@ def _shares(cell: Cells) -> dict[str, str]:
 
 def _cases(rules: Cells) -> str:
     return f"the {percent(rules['asked'])} of cases that it sees" if rules["asked"] < _FULL_VIEW else "cases"
-
-
-def rule_sentence(rules: Cells) -> str:
-    """From a row of `rules`: which simple rule a head goes by, how often that is right, and whether it does more."""
-    verdict, follows = rules["verdict"], rules["rule"]
-    if rules["rival"] == OTHERS:
-        source, target = (plural(tag(each)) for each in rules["measure"].removeprefix("tag:").split("->"))
-        return say(f"tags: {verdict}", These=source.capitalize(), these=source, those=target)
-    kind = {NO_RULE: "follows no rule", RELATION: "beyond rules", ANTECEDENT: "beyond rules"}.get(
-        follows, "follows strictest" if follows == rules["rival"] else "follows another"
-    )
-    values = {"taking": taking(str(rules["rival"])), "rival": percent(rules["rival_value"]), "rule": follows}
-    goes = say(kind, **values, follows=rule(str(follows)), predicts=percent(rules["predicts"]))
-    return f"On the half that reports {goes}: {TEMPLATES[verdict]}."
 
 
 def effect_clause(effect: Cells, task: Cells, head: str) -> str:
@@ -162,14 +147,6 @@ def size_text(size: Size) -> str:
         return say("size of share", what=size.what, **shares, over=size.over, q=q)
     kind, over = ("size of nats", readout(size.over)) if size.unit == "nats" else ("size of gain", baseline_text(size))
     return say(kind, what=size.what, **{name: number(value) for name, value in numbers.items()}, over=over)
-
-
-def brief_size(size: Size) -> str:
-    """A size and what it is of in a word, as a bar has room for."""
-    if size.unit == "share" and size.what != "gain":
-        return f"{percent(size.value)} {size.what.partition(' ')[0]}"
-    briefs = {"lift": f"{1 + size.value:.1f}× expected", "nats": f"{size.value:.2f} nats lost"}
-    return briefs.get(size.unit, f"{number(size.value, sign=True)} gain")
 
 
 def baseline_text(size: Size) -> str:

@@ -8,10 +8,9 @@ import pytest
 
 from analyses import corpora, report, runs
 from analyses.behaviours import OURS
-from analyses.headlines.facts import Tables, facts, in_order, ranked, strongest
+from analyses.headlines.facts import Tables, facts, rank, ranked, strongest
 from analyses.headlines.head_cards import Card, overview
 from analyses.report.scaffold import render
-from analyses.wording.head_names import Place, head_name
 from interp import AnnotatedText
 from models import planted
 from models.planted import Planted
@@ -97,14 +96,13 @@ def test_what_had_to_be_beaten_stands_on_the_axis_of_the_head():
     assert dict(fact.axis.ticks) == {"0": 0.0, "100%": 1.0}
 
 
-def test_the_first_fact_of_each_head_is_what_the_atlas_says():
+def test_the_word_of_a_head_in_the_atlas_is_its_first_fact():
     tables = hand_made()
-    rows = in_order(facts(tables, OURS))
-    atlas = overview(tables, OURS)[1].atlases[0]
-    first = {cell.name: cell.behaviour for layer in atlas.layers for cell in layer if cell.state != "quiet"}
-    kept = rows.drop_duplicates([*Place._fields])
-    assert {head_name(row["layer"], row["head"]): row["behaviour"] for row in kept.to_dict("records")} == first
-    assert kept.loc[kept["layer"] == 0, ["label", "evidence"]].to_numpy().tolist() == [["was/were", "effect"]]
+    cells = [cell for layer in overview(tables, OURS)[1].atlases[0].layers for cell in layer]
+    first = {place.named(prefix=False): min(each, key=rank) for place, each in facts(tables, OURS).items() if each}
+    assert {cell.name: cell.behaviour for cell in cells if cell.word} == {
+        name: fact.behaviour for name, fact in first.items()
+    }
 
 
 def test_a_cell_may_break_long_words_and_pairs_and_an_effect_alone_is_not_told_as_if_the_head_looked_there():

@@ -4,12 +4,10 @@ import re
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from analyses import report
 from analyses.behaviours import ACROSS, OURS
 from analyses.figures import measure_name
-from analyses.headlines.sentences import rule_sentence
 from analyses.measures.head_tables import Measured
 from analyses.page.sections import Definitions, Section, Table, plain
 from analyses.report.behaviour_sections import attention, cause
@@ -17,53 +15,15 @@ from analyses.report.full_report import DEFINITIONS
 from analyses.report.report_parts import label_counts
 from analyses.report.scaffold import render
 from analyses.scoring.rules import (
-    ANTECEDENT,
     ANY_WORD,
-    BEATS,
-    CANNOT_TELL,
-    EQUIVALENT,
     LADDER,
     NEAREST,
-    NO_RULE,
     OFFSETS,
-    OTHERS,
-    WORSE,
     plain_name,
 )
 from analyses.tasks.causal_tests import Effects
 from tests.analyses.headlines.hand_made_tables import effect_row, hand_made, heads_row
 from tests.pages import page_of, retold
-
-OBJECT = "relation:obj:dependent->head"
-
-
-@pytest.mark.parametrize(
-    ("measure", "rule", "verdict", "rival", "said"),
-    [
-        (
-            OBJECT,
-            "last VERB",
-            EQUIVALENT,
-            "last VERB",
-            "it goes to the last verb (74% of its choices), which is right in",
-        ),
-        (
-            OBJECT,
-            "offset -1",
-            CANNOT_TELL,
-            "last VERB",
-            "it goes to the word before (74% of its choices); taking the la",
-        ),
-        (OBJECT, NO_RULE, BEATS, "last VERB", "it goes by no simple rule; taking the last verb is right in 91%: the "),
-        ("antecedent", ANTECEDENT, BEATS, "same gender", "nothing simpler predicts its choices than the antecedent"),
-        ("tag:NOUN->ADJ", None, BEATS, OTHERS, "Nouns look at adjectives more than other words do."),
-        ("tag:VERB->PRON", None, WORSE, OTHERS, "Verbs look at pronouns less than other words do."),
-    ],
-)
-def test_beside_a_head_stands_the_rule_that_it_goes_by_and_what_rules_get(measure, rule, verdict, rival, said):
-    row = {"measure": measure, "rival": rival, "rival_value": 0.914, "rule": rule, "predicts": 0.743}
-    of_choices = rival != OTHERS  # their numbers are of one half, those beside them of the whole text
-    assert rule_sentence(row | {"verdict": verdict}).startswith("On the half that reports " * of_choices + said)
 
 
 def measured(behaviour: str, *rows: dict) -> Measured:
