@@ -81,6 +81,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     **dict.fromkeys(["tokens", "prompt", "prompts", "texts", "interp.attribution.head_results.out"], ids),
     "sites": lambda: SITES,
     **dict.fromkeys(["cells", "order"], lambda: [(0, 0)]),
+    "sets": lambda: [[(0, 0)]],
     "receivers": lambda: [patching.Receiver("q", 1, 0)],
     "claims": lambda: [patching.Claim(0, [2], [[True, False, False, False, False]])],
     **dict.fromkeys(["metric", "metrics"], logit_difference),

@@ -21,7 +21,6 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from analyses.headlines.facts import SEPARATOR, Fact
-from analyses.labels.readouts import MaskedWord
 from analyses.measures.definitions import Behaviour, Measure
 from analyses.measures.head_tables import Heads
 from analyses.reading import examples
@@ -293,9 +292,7 @@ class _Reader:
             masks = mask_id is not None
             if not keys or not (masks or at + 1 in window.content):
                 continue
-            ids = window.ids
-            if mask_id is not None:
-                ids = MaskedWord(model.output, mask_id).text(window, [at])
+            ids = tuple(mask_id if masks and place == at else id for place, id in enumerate(window.ids))
             target = window.ids[at + (not masks)]
             is_key = torch.tensor([[key in keys for key in range(len(ids))]])
             read = Read(torch.tensor([at]), log_probabilities(torch.tensor([target])))

@@ -277,8 +277,12 @@ def loss_clause(fact: Fact, *, answers: bool) -> str:
     """What changes without the head, in numbers; or why nothing is known. `answers`: whether any could be measured."""
     effect = fact.row("effects")
     if effect is not None:
-        ends = {name: f"{effect[name]:.0f}" for name in ("flips_low", "flips_high")}
-        return say("answers flip", **ends)
+        ends = {name: effect.cells.get(name) for name in ("flips_low", "flips_high")}  # early runs have none
+        return (
+            say("answers flip", **{name: f"{end:.0f}" for name, end in ends.items()})
+            if None not in ends.values()
+            else ""
+        )
     nats = next((size for size in fact.sizes if size.unit == "nats"), None)
     if nats is None:
         return say("untested" if answers else "no output")

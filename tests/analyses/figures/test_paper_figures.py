@@ -117,7 +117,7 @@ def test_a_dot_is_explained_in_the_caption_and_on_a_figure_with_a_title(table, d
     assert "dot" not in figures.head_grid(table.assign(q=0.5), "induction").caption
     titled, bare = drawing["sweep"](), drawing["sweep"](title=None)
     assert ("●" in titled.get_supxlabel(), "●" in bare.get_supxlabel()) == (True, False)
-    assert "A dot marks" in bare.caption
+    assert "● interval excludes 0" in bare.caption
 
 
 def test_text_has_the_size_that_is_asked_for(table, drawing):

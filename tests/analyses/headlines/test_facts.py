@@ -152,13 +152,15 @@ def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
 def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     left(Path("report"), hand_made())
-    (block,) = blocks("docs/headlines.md", "python")
+    block, flip = blocks("docs/headlines.md", "python")
     exec(compile(block, "docs/headlines.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [
         "carries the choice of was or were needed 0.35 effects: stack decoder, attention self, layer 0, head 1, "
         "behaviour part-of-speech, task agreement, intervention noise",
         "One head carries the subject’s number to “was” and “were”, across another noun",
     ]
+    exec(compile(flip, "docs/headlines.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["he 0.22", "she 0.75"]
 
 
 MODEL = Transformer(TransformerConfig(decoder=LLAMA))

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from analyses.behaviours import OURS
-from analyses.headlines.facts import facts
 from analyses.headlines.head_cards import overview
 from analyses.labels import Labelled, knockouts, label, sets
 from analyses.page.sections import Figure, Section
@@ -152,7 +151,7 @@ def test_atlas_card_and_report_say_that_they_are_needed_together(twins):
     heads = pd.DataFrame([heads_row(0, head, "position", "previous-token", 0.9, 0.1) for head in range(3)])
     labels = labelled.labels.loc[labelled.labels["layer"] == 0]
     tables = {"heads": heads, "labels": labels, "evidence": labelled.evidence, "sets": labelled.sets}
-    part = labels_part(labelled, model, OURS, facts(tables, OURS))
+    part = labels_part(labelled, model, OURS)
     line, first = overview(tables, OURS)
     report = Section("Labels", [each for each in part.sections[0].blocks if not isinstance(each, Figure)])
     page = Page(render(line, [first, report], [], {}))

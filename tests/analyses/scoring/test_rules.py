@@ -12,7 +12,6 @@ import torch
 from analyses import part_of_speech
 from analyses.measures.head_tables import Heads
 from analyses.part_of_speech import relation_measure, tag_measure
-from analyses.reading.examples import Head, word_patterns
 from analyses.reading.windows import Reading, Window
 from analyses.scoring.choices import Items
 from analyses.scoring.collectors import measured
@@ -321,10 +320,14 @@ def test_every_share_is_that_of_the_columns(causal, start):
     texts = [parsed(number) for number in range(12)]
     table = part_of_speech.measure(model, texts, relations=["obj", "amod"])
     found = table.loc[table["measure"].str.endswith(":transposed")].set_index(["measure", "head"])
-    stack = "decoder" if causal else "encoder"
     right, offsets = defaultdict(list), defaultdict(list)
     for text in texts:
-        patterns = word_patterns(model, text, [Head(stack, 0, head) for head in range(3)])
+        (batch,) = Reading(model, [text])
+        words = [batch.windows[0].columns[word] for word in range(len(text.words))]
+        attention = batch.pattern[0].double().cpu().numpy()
+        patterns = np.array(
+            [[[head[np.ix_(v, w)].sum(1).mean() for w in words] for v in words] for head in attention[:3]]
+        )
         for dependent, (head_word, relation) in enumerate(zip(text.heads, text.relations, strict=True)):
             if relation == "root" or (causal and head_word < dependent):
                 continue
