@@ -297,4 +297,5 @@ def test_a_name_of_an_argument_takes_words_everywhere_or_nowhere():
 @pytest.mark.parametrize("function", DIRECTED, ids=lambda each: each.name)
 def test_denoising_and_noising_mean_what_they_say(function):
     for said, meant in (("denoising", "denoise"), ("noising", "noise")):
-        assert function(direction=said).table().equals(function(direction=meant).table())
+        one, other = (function(direction=each) for each in (said, meant))
+        assert repr(one) == repr(other) if isinstance(one, dict) else one.table().equals(other.table())
