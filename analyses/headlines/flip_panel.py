@@ -86,7 +86,7 @@ def _panel(tables: Mapping[str, pd.DataFrame], task: str) -> FlipPanel | None:
         if "+" not in row["heads"]
     ]
     declared = DECLARED["tasks"].get(task, {})
-    title, source = declared.get("carried", task), declared.get("source", "the other prompt")
+    title, source = declared.get("carried", task), declared.get("source", "for the other prompt")
     return FlipPanel(task, title, source, heads, counts, data)
 
 

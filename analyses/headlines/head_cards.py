@@ -38,6 +38,7 @@ _NEAR = {"first-token": "first", **{f"offset:-{by}": f"−{by}" for by in (5, 4,
 _NEAR |= {"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"}
 """By measure of attention to near tokens, what stands under its bar."""
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
+_MOST = 20  # rows of a card's table: `tables/heads` has all
 _MEASURED = "measure value baseline baseline_name gain interval q n"
 
 
@@ -157,7 +158,7 @@ class Card:
     examples: Sequence[Example]  # of a head without facts, where it is surest
     alike: Sequence[str]  # the ids of heads with the same first fact
     tasks: Table | None  # its share in each causal task
-    rest: Table  # everything else that was measured
+    rest: Table  # what else was measured, the surest gains
     rows: str  # its rows, to copy
     formed: Values | None = None  # when it formed, where the run that trained the model is known
 
@@ -271,10 +272,16 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
             examples=[_example(row, tables, "") for row in quiet],
             alike=[each.named(prefix=by_kind) for each in similar[:_ALIKE]],
             tasks=SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
-            rest=SCHEMAS["heads"].page(measured[place].to_dict("records"), _MEASURED, TEXTS["card rest"]),
+            rest=SCHEMAS["heads"].page(_largest(measured[place]), _MEASURED, TEXTS["card rest"]),
             rows="\n".join(cited),
             formed=formed[0] if formed else None,
         )
+
+
+def _largest(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The measures with the surest gains, in their order."""
+    kept = rows.sort_values(["q", "gain"], ascending=[True, False], kind="stable").head(_MOST)
+    return rows.loc[rows.index.isin(kept.index)].to_dict("records")
 
 
 def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:

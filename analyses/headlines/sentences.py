@@ -228,7 +228,7 @@ def headline(
         many = _COUNTS[count] if count < len(_COUNTS) else str(count)
         values = {"heads": "head carries" if count == 1 else "heads carry", "many": many}
         line = say("headline", **values, answer=declared.get("headline", answer(carriers[0][1].words.short)))
-        return line, _flips_clause(tables, carriers, declared.get("source", "the other prompt"), by_kind)
+        return line, _flips_clause(tables, carriers, declared.get("source", "for the other prompt"), by_kind)
     if not strongest_heads:
         return say("nothing"), " ".join(each.first for each in sentences)
     place = strongest_heads[0]
