@@ -85,7 +85,7 @@ def fact_examples(
 ) -> pd.DataFrame:
     """For every fact of every head up to five examples where it is surest (`best`), and five at `random`.
 
-    Of cross-attention only the best: pairs of texts, in which nothing is right or wrong.
+    Of cross-attention, and of texts without sentences, tokens are shown, and only the best.
 
     `asks` and `seen` are places among the words of `sentence`; `weight` is the attention from one to the other, the
     largest to any word that may be chosen. `right` says whether the fact speaks of that word; it is missing where any
@@ -106,10 +106,11 @@ def fact_examples(
         of_kind = {place: facts[place] for place in facts if place[:2] == (kind.stack, kind.attention)}
         if not corpora or model.tokenizer is None:
             continue
-        if kind.attention == "cross":
-            rows = [*_across(model, kind, next(iter(corpora.values())), of_kind)]
-        else:
-            rows = _Reader(model, kind, corpora, behaviours, pairs, seed).table(of_kind)
+        reader = _Reader(model, kind, corpora, behaviours, pairs, seed)
+        rows = reader.table(of_kind) if kind.attention == "self" else []
+        if not rows:
+            measures = {name: measure for name, (_, measure) in reader.measures.items()}
+            rows = [*_by_token(model, kind, next(iter(corpora.values())), of_kind, measures)]
         tables.append(pd.DataFrame(rows, columns=COLUMNS))
     table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
     return table.sort_values(["stack", "layer", "head"], kind="stable", ignore_index=True)
@@ -315,36 +316,44 @@ class _Reader:
         return nothing
 
 
-def _across(
-    model: Model, kind: Heads, corpus: Iterable[AnnotatedText], facts: Mapping[Place, Sequence[Fact]]
+def _by_token(
+    model: Model,
+    kind: Heads,
+    corpus: Iterable[AnnotatedText],
+    facts: Mapping[Place, Sequence[Fact]],
+    measures: Mapping[str, Measure],
 ) -> Iterator[dict[str, Any]]:
-    """Of cross-attention, for each fact the pairs of texts in which a token of the target looks hardest at the source.
+    """Where texts have no sentences, or queries and keys are of two texts: for each fact the texts in which one token
+    looks hardest at another, where the fact says so if there are such.
 
-    A sentence is the source's tokens, an arrow and the target's.
+    A sentence is a text's tokens; of cross-attention the source's, an arrow and the target's.
     """
     assert model.tokenizer is not None
-    name, choices = getattr(corpus, "name", ""), list[tuple[list[str], int, Float[NDArray[np.floating], "head q k"]]]()
+    crosses, choices = kind.attention == "cross", []
     for batch in Reading(model, islice(corpus, _PASSAGES), heads=kind):
         for prompt, window in enumerate(batch.windows):
-            source, target = window.source or (), window.ids
-            if 0 < len(source) + len(target) < _LONGEST:
-                words = [*model.tokenizer.labels(source), "→", *tokenizer_of(model, kind).labels(target)]
-                weights = batch.pattern[prompt, :, : len(target), : len(source)].float().cpu().numpy()
-                choices.append((words, len(source) + 1, weights))
+            source, ids = window.source or () if crosses else (), window.ids
+            if 1 < len(source) + len(ids) < _LONGEST:
+                words = [*model.tokenizer.labels(source), "→"] if crosses else []
+                n_keys = len(source) if crosses else len(ids)
+                weights = batch.pattern[prompt, :, : len(ids), :n_keys].float().cpu().numpy()
+                choices.append((window, len(words), [*words, *tokenizer_of(model, kind).labels(ids)], weights))
     for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in head_facts or [None]):
-        head, rows = place.layer * kind.n_heads + place.head, []
-        for words, first, weights in choices:
-            query, key = np.unravel_index(weights[head].argmax(), weights[head].shape)
-            rows.append(
-                {
-                    **place._asdict(),
-                    **{"fact": fact.name if fact else None, "corpus": name, "choice": "best"},
-                    **{"sentence": " ".join(each.strip() or "␣" for each in words), "asks": first + int(query)},
-                    **{"seen": int(key), "weight": float(weights[head].max()), "asked": len(choices)},
-                    "read": len(choices),
-                }
-            )
-        yield from sorted(rows, key=lambda row: -row["weight"])[:_EXAMPLES]
+        measure = next((measures[name] for name in fact.measures if name in measures), None) if fact else None
+        rows = []
+        for window, first, words, weights in choices:
+            of_head = weights[place.layer * kind.n_heads + place.head]
+            claims = measure.keys_of(window) if measure and measure.points and not crosses else {}
+            keys, shares = of_head.argmax(1).tolist(), of_head.max(1).tolist()
+            best = max(claims or range(len(keys)), key=lambda row: (keys[row] in claims.get(row, ()), shares[row]))
+            right = keys[best] in claims[best] if claims else None
+            rows.append({"sentence": " ".join(each.strip() or "␣" for each in words), "asks": first + best})
+            rows[-1] |= {"seen": keys[best], "weight": shares[best], "right": right, "asked": len(choices)}
+        rows.sort(key=lambda row: (row["right"] is False, -row["weight"]))
+        about = {**place._asdict(), "fact": fact.name if fact else None, "corpus": getattr(corpus, "name", "")}
+        about |= {"measure": measure.name if measure else None, "read": len(choices)}
+        for row in rows[:_EXAMPLES]:
+            yield about | row | {"choice": "random" if row["right"] is False else "best"}
 
 
 def _twice(text: AnnotatedText) -> AnnotatedText | None:

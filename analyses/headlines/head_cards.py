@@ -197,7 +197,7 @@ def overview(
     line, says = wording.headline(tables, ranked, sentences, vocabulary(behaviours))
     n_heads = counted(len(ranked), "head")
     return line, Overview(
-        f"{says} {model}, {n_heads}." if model else says,
+        f"{says} {model}, {n_heads}.".strip() if model else says,
         sentences,
         _atlases(ranked, kinds(tables["heads"]) > 1, passages[0] if passages else None),
         [*_cards(tables, ranked, vocabulary(behaviours))],

@@ -230,16 +230,16 @@ def headline(
         line = say("headline", **values, answer=declared.get("headline", answer(carriers[0][1].words.short)))
         return line, _flips_clause(tables, carriers, declared.get("source", "for the other prompt"), by_kind)
     if not strongest_heads:
-        return say("nothing"), " ".join(each.first for each in sentences)
+        return say("nothing"), next((each.first for each in sentences), "")
     place = strongest_heads[0]
     fact, head = facts[place][0], place.named(prefix=by_kind)
     needed = say("and needed") if fact.is_needed and fact.kind != "needed" else ""
-    line = (
-        fact_clause(fact, head, words)
-        if fact.row("sets") or fact.kind == "needed"
-        else f"{head} {fact.words.said}{needed}"
-    )
-    return line, f"{fact_clause(fact, head, words)}."
+    if fact.row("sets") or fact.kind == "needed":
+        return fact_clause(fact, head, words), ""
+    loss, label = loss_clause(fact, answers=True), fact.row("labels")
+    if label is not None and fact.is_needed:
+        loss = hiding_clause(label.cells, head, fact.words)
+    return f"{head} {fact.words.said}{needed}", f"{loss}."
 
 
 def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source: str, by_kind: bool) -> str:

@@ -1,7 +1,7 @@
 height => {
   // The words that are seen before anything is touched, each with where it stands.
   const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  const kinds = [["mark", ".atlas th"], ["cell", ".atlas td"], ["text", ".look, .bars em, .sentences, .token"], ["name", "h1"], ["said", "*"]];
+  const kinds = [["mark", ".atlas th"], ["cell", ".atlas td"], ["text", ".look, .passage, .bars em, .sentences, .token"], ["name", "h1"], ["said", "*"]];
   const how = { visibilityProperty: true, opacityProperty: true };
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const around = node.parentElement, kind = kinds.find(([, where]) => around.closest(where))[0];

@@ -20,7 +20,7 @@ _FIRST_SCREEN = Path(__file__).with_name("first_screen.js").read_text()
 _WORDS = 120  # of the first screen
 _EXAMPLES = """[...document.querySelectorAll(".fact")].map(fact => ({
     id: fact.id, sentence: !!fact.querySelector(".look"),
-    wrong: fact.textContent.includes("A case in which it is wrong"),
+    wrong: fact.textContent.includes("Wrong here"),
     right: !!fact.querySelector(".look mark"),
 }))"""
 _THREE_ATLASES = 10  # words more where a model has two stacks

@@ -83,7 +83,7 @@ def test_the_answers_of_a_fact_stand_before_and_after_as_they_were_measured():
 
 
 def test_an_example_that_shows_what_was_not_claimed_is_said_to_be_wrong(page):
-    assert "A case in which it is wrong: none of those shown is right." in page.text
+    assert "Wrong here: no case shown is right." in page.text
 
 
 def test_what_had_to_be_beaten_stands_on_the_axis_of_the_head():
