@@ -39,6 +39,7 @@ COLUMNS = [
 _PASSAGES = 40  # each of another text
 _FEWEST_WORDS = 6  # of a passage
 _EXAMPLES = 5  # of each choice, for each fact
+_POOL = 20  # surest ones, of which those are shown in which the next token loses most
 _LONGEST = 40  # words of a prompt that is shown
 _FIRST = "first-token"
 _TWICE = "a sentence twice"  # the corpus of what is read on repeats
@@ -90,8 +91,9 @@ def fact_examples(
     `asks` and `seen` are places among the words of `sentence`; `weight` is the attention from one to the other, the
     largest to any word that may be chosen. `right` says whether the fact speaks of that word; it is missing where any
     word may ask, as for a head without facts (`fact` is missing there). The best are right, with the largest weights,
-    each of another passage; the random words are drawn among all `asked` words of the `read` passages, the same for all
-    heads of a label. Attention to special tokens is left out.
+    each of another passage (of twenty such, those where the next token loses most). The random words are drawn among
+    all `asked` words of the `read` passages, the same for all heads of a label; `hits` of all are right. Attention to
+    special tokens is left out, but for the first position.
 
     Where an effect of the fact's keys was measured, and the model has an output layer, `before` and `after` are the
     probabilities of the text's own `next` token (of a model that fills masks: of the word itself) as the text stands
@@ -218,11 +220,17 @@ class _Reader:
         for place, fact in heads:
             head = place.layer * self.kind.n_heads + place.head
             clear = self._clearest(topic.task, place.named(prefix=False))
-            best = _surest(choices, head, lambda choice, weight, of=clear: of.get(choice.document, (weight,))[-1])
-            group = [("best", choice) for choice in best] + [("random", choice) for choice in drawn]
+            has_effect = fact is not None and any(size.unit == "nats" for size in fact.sizes)
+            count = _POOL if has_effect else _EXAMPLES
+            best = _surest(
+                choices, head, lambda choice, weight, of=clear: of.get(choice.document, (weight,))[-1], count
+            )
             hits = sum(choice.of_head(head)[2] for choice in choices)
-            outlooks = self._outlooks(place, fact, measure, [choice for _, choice in group])
-            for (name, choice), outlook in zip(group, outlooks, strict=True):
+            outlooks = self._outlooks(place, fact, measure, [*best, *drawn])
+            shown = sorted(zip(best, outlooks, strict=False), key=lambda pair: _change(pair[1]))[:_EXAMPLES]
+            group = [("best", *pair) for pair in shown]
+            group += [("random", *pair) for pair in zip(drawn, outlooks[len(best) :], strict=True)]
+            for name, choice, outlook in group:
                 before, after, _ = clear.get(choice.document, (None, None, None))
                 word, weight, right = choice.of_head(head)
                 yield {
@@ -379,13 +387,20 @@ def _any_word(window: Window, *, causal: bool) -> list[Question]:
     return [Question(word, keys, keys) for word, keys in visible.items() if word > min(window.columns)]
 
 
-def _surest(choices: Sequence[_Choice], head: int, strength: Callable[[_Choice, float], float]) -> list[_Choice]:
+def _change(outlook: Mapping[str, Any]) -> float:
+    """Of the probability of the next token; the most negative loses most."""
+    return outlook["after"] - outlook["before"] if outlook else 0.0
+
+
+def _surest(
+    choices: Sequence[_Choice], head: int, strength: Callable[[_Choice, float], float], count: int
+) -> list[_Choice]:
     first: dict[int, _Choice] = {}
     chosen = [(choice, *choice.of_head(head)) for choice in choices]
     weighed = [(strength(choice, weight), choice) for choice, _, weight, right in chosen if right]
     for _, choice in sorted(weighed, key=lambda pair: -pair[0]):
         first.setdefault(choice.passage, choice)
-    return [*first.values()][:_EXAMPLES]
+    return [*first.values()][:count]
 
 
 def _between_words(batch: Batch) -> Float[NDArray[np.floating], "prompt head word word2"]:

@@ -84,13 +84,17 @@
     history.pushState(null, "", "#" + link.dataset.fact);
     show(link.dataset.fact);
   });
+  function reveal() {
+    const { top } = sheet?.getBoundingClientRect() ?? { top: 0 };
+    if (top < 0 || top > innerHeight) document.querySelector(".heads").scrollIntoView();
+  }
+  addEventListener("load", () => { if (isHead(asked())) reveal(); }); // after the browser's own jump to the fact
   function follow() {
     const id = asked();
     if (isHead(id)) {
       show(id);
       sheet?.classList.add("open");
-      const { top } = sheet?.getBoundingClientRect() ?? { top: 0 };
-      if (top < 0 || top > innerHeight) sheet.scrollIntoView();
+      reveal();
     } else if (id) {
       const target = document.getElementById(id);
       for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
