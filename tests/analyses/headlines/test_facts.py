@@ -93,11 +93,14 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     assert verdicts([position, syntax]) == "Position is found, syntax in part"
     looks = "L1.H0 looks at what followed this token before (induction) with 90% of its attention"
     assert position.first == f"{looks}; uniform attention gets 2%."
-    assert position.rest == "Replacing L1.H0 removes 15% of copying and changes 6 of 40 answers."
+    assert (
+        position.rest
+        == "Given what it computed for the other prompt, L1.H0 flips 6 of 40 answers; copying moves 15% of the way."
+    )
     assert syntax.text == (
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 60%. Where taking the last "
-        "verb errs, L1.H1 is right in 55%. Replacing L0.H1 removes 35% of the choice of was or were and changes 6 of "
-        "40 answers; the model is right in 65%."
+        "verb errs, L1.H1 is right in 55%. Given what it computed for the other prompt, L0.H1 "
+        "flips 6 of 40 answers; the choice of was or were moves 35% of the way; the model is right in 65%."
     )
     tables["rules"] = tables["rules"].assign(value=0.95)
     assert "95% of cases; taking the last verb gets 60%" in said(tables)[1].first
@@ -138,7 +141,9 @@ def test_what_no_head_shows_is_read_off_many_items_or_how_few_is_said(tables):
 def test_what_shows_in_effects_only_is_told_by_its_effect_first(tables):
     found = said({**tables, "labels": tables["labels"].iloc[:1]})
     assert verdicts(found) == "Position is found, syntax in effects only"
-    assert found[1].first.startswith("Replacing L0.H1 removes 35% of the choice of was or were and changes 6 of 40 ")
+    assert found[1].first.startswith(
+        "Given what it computed for the other prompt, L0.H1 flips 6 of 40 answers; the choice "
+    )
     assert found[1].rest.startswith("No head is shown to go from an object to its verb: ")
 
 

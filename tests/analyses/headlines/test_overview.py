@@ -66,9 +66,9 @@ def test_atlas_and_cards_say_what_the_tables_have(page):
         "How far it looks on the whole text",
         "on the whole text (tables/heads has all); induction on random tokens that come twice.",
         "Give L0.H1 what it computed for a subject of the other number, and 6 of 40 answers flip; the model",
-        "Its strongest attention is on a word that differs in 30 of 40 prompts.",
+        "In 30 of 40 prompts it looks hardest at a word that is changed.",
         "L0.H1 given what it computed for The <b>dogs</b>",
-        "95% interval of how many flip: 2 to 11.",
+        "95% interval: 2 to 11 flip.",
     ]
     assert [each for each in said if each not in page.text] == []
 
