@@ -171,8 +171,6 @@ def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: M
     labelled, unit = row.table == "labels", _UNITS.get(cell.get("unit"), "share")
     low, high = ("gain_low", "gain_high") if labelled else ("ci_low", "ci_high")
     gain = Size("gain", row["gain"], row[low], row[high], unit, str(cell.get("baseline_name", "")))
-    if labelled and cell:  # the same number everywhere: of the half that reports, not of the whole text
-        cell = {**cell, "value": cell["baseline"] + row["gain"]}
     kind, loss = KINDS[row["evidence"] if labelled else "attention"], []
     if labelled and np.isfinite(row["effect_low"]):
         ends = row["effect"], row["effect_low"], row["effect_high"]

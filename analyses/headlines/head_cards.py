@@ -349,12 +349,11 @@ def _axis(tables: Tables, place: Place, fact: Fact, by_kind: bool, carriers: Col
         rows = tables["evidence"].loc[tables["evidence"]["measure"] == label["measure"]]
         columns, text, rule = ("effect", "effect_low", "effect_high"), TEXTS["axis of nats"], 0.0
     elif (cell := fact.row("heads")) is not None:
-        rows = tables["evidence"] if label is not None else tables["heads"].loc[tables["heads"]["sink"] == "kept"]
-        rows = rows.loc[rows["measure"] == cell["measure"]]
-        ends = ("gain_low", "gain_high") if label is not None else ("ci_low", "ci_high")
-        rule = float(cell["baseline"])
-        rows = rows.assign(**{name: rows[name] + rule for name in ("gain", *ends)})
-        columns = ("gain", *ends)
+        rows = tables["heads"].loc[
+            (tables["heads"]["sink"] == "kept") & (tables["heads"]["measure"] == cell["measure"])
+        ]
+        rows = rows.assign(low=rows["baseline"] + rows["ci_low"], high=rows["baseline"] + rows["ci_high"])
+        columns, rule = ("value", "low", "high"), float(cell["baseline"])
         text = TEXTS["axis of attention"].format(rule=plain_words.rule(str(cell["baseline_name"]), "token"))
     else:
         return None

@@ -86,7 +86,7 @@
   });
   function reveal() {
     const { top } = sheet?.getBoundingClientRect() ?? { top: 0 };
-    if (top < 0 || top > innerHeight) document.querySelector(".heads").scrollIntoView();
+    if (top < 0 || top > innerHeight) document.querySelector(".heads")?.scrollIntoView();
   }
   addEventListener("load", () => { if (isHead(asked())) reveal(); }); // after the browser's own jump to the fact
   function follow() {
