@@ -7,7 +7,7 @@ with those keys and without them. A head that carries an answer to minimal pairs
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, tee
@@ -27,6 +27,7 @@ from analyses.reading import examples
 from analyses.reading.inputs import tokenizer_of
 from analyses.reading.windows import Batch, Reading, Window, windows
 from analyses.scoring.asked_words import Question, any_of, askers, questions
+from analyses.tasks.flips import are_readable
 from analyses.wording.head_names import Place, heads_named
 from interp import AnnotatedText, InputError, Model, TokenBatch, Transformer, run
 from interp.patching import Claim, Read, knock_out_together, log_probabilities
@@ -40,7 +41,7 @@ _PASSAGES = 40  # each of another text
 _FEWEST_WORDS = 6  # of a passage
 _EXAMPLES = 5  # of each choice, for each fact
 _POOL = 20  # surest ones, of which those are shown in which the next token loses most
-_LONGEST = 40  # words of a prompt that is shown
+_LONGEST = 40  # tokens of texts that are shown token by token
 _FIRST = "first-token"
 _TWICE = "a sentence twice"  # the corpus of what is read on repeats
 
@@ -186,8 +187,8 @@ class _Reader:
         rows = self.pairs.get("prompts", pd.DataFrame())
         rows = rows.loc[(rows["task"] == task) & (rows["half"] == "reports")] if len(rows) else rows
         pairs = [(int(row["pair"]), row["clean"], row["corrupted"]) for row in rows.to_dict("records")]
-        of_words = all(text.isprintable() and len(text.split()) <= _LONGEST for _, *texts in pairs for text in texts)
-        return pairs if of_words and all(len(a.split()) == len(b.split()) for _, a, b in pairs) else []
+        aligned = all(len(clean.split()) == len(corrupted.split()) for _, clean, corrupted in pairs)
+        return pairs if aligned and are_readable(text for _, *texts in pairs for text in texts) else []
 
     def _clearest(self, task: str, head: str) -> dict[str, tuple[float, float, float]]:
         """By pair the right answer's probability with and without a head, and how clearly the answer flips."""
@@ -222,10 +223,9 @@ class _Reader:
             clear = self._clearest(topic.task, place.named(prefix=False))
             has_effect = fact is not None and any(size.unit == "nats" for size in fact.sizes)
             count = _POOL if has_effect else _EXAMPLES
-            best = _surest(
-                choices, head, lambda choice, weight, of=clear: of.get(choice.document, (weight,))[-1], count
-            )
-            hits = sum(choice.of_head(head)[2] for choice in choices)
+            chosen = [(choice, *choice.of_head(head)) for choice in choices]
+            hits = [(clear.get(choice.document, (weight,))[-1], choice) for choice, _, weight, right in chosen if right]
+            best = _surest(hits, count)
             outlooks = self._outlooks(place, fact, measure, [*best, *drawn])
             shown = sorted(zip(best, outlooks, strict=False), key=lambda pair: _change(pair[1]))[:_EXAMPLES]
             group = [("best", *pair) for pair in shown]
@@ -236,7 +236,7 @@ class _Reader:
                 yield {
                     **place._asdict(),
                     **columns,
-                    "hits": hits,
+                    "hits": len(hits),
                     "fact": fact.name if fact else None,
                     "choice": name,
                     "pair": int(choice.document) if topic.task else None,
@@ -392,13 +392,10 @@ def _change(outlook: Mapping[str, Any]) -> float:
     return outlook["after"] - outlook["before"] if outlook else 0.0
 
 
-def _surest(
-    choices: Sequence[_Choice], head: int, strength: Callable[[_Choice, float], float], count: int
-) -> list[_Choice]:
+def _surest(hits: Sequence[tuple[float, _Choice]], count: int) -> list[_Choice]:
+    """Of choices with how sure they are the first, each of another passage."""
     first: dict[int, _Choice] = {}
-    chosen = [(choice, *choice.of_head(head)) for choice in choices]
-    weighed = [(strength(choice, weight), choice) for choice, _, weight, right in chosen if right]
-    for _, choice in sorted(weighed, key=lambda pair: -pair[0]):
+    for _, choice in sorted(hits, key=lambda pair: -pair[0]):
         first.setdefault(choice.passage, choice)
     return [*first.values()][:count]
 

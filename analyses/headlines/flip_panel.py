@@ -3,7 +3,6 @@
 Everything was measured: each of the first heads alone, every two of them, and the first few together.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.measures.definitions import DECLARED
-
-_LONGEST = 40  # words of a prompt that can be read
+from analyses.tasks.flips import are_readable
 
 
 def has_two_people(task: str) -> bool:
@@ -31,12 +29,6 @@ class FlipPanel:
     counts: Sequence[tuple[str, str]]  # of each head alone, how many answers flip
     data: Mapping[str, Any]
 
-    @property
-    def packed(self) -> str:
-        """The data inside a script element, which no text in it can end."""
-        text = json.dumps(self.data, ensure_ascii=False, separators=(",", ":"))
-        return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
 
 def flip_panels(tables: Mapping[str, pd.DataFrame]) -> list[FlipPanel]:
     """A panel for each task of which some head or set flips an answer, and whose prompts a person can read."""
@@ -54,11 +46,10 @@ def _panel(tables: Mapping[str, pd.DataFrame], task: str) -> FlipPanel | None:
         tables[name].loc[tables[name]["task"] == task] for name in ("prompts", "flips", "answers")
     )
     prompts = prompts.loc[prompts["half"] == "reports"]
-    if not all(text.isprintable() and len(text.split()) <= _LONGEST for text in prompts["clean"]):
+    if not are_readable(prompts["clean"]):
         return None
     by_set = {str(heads): rows for heads, rows in answers.groupby("heads", sort=False)}
     heads = [str(heads) for heads in flips["heads"] if "+" not in str(heads)]
-    ends = [("clean_right", "clean_wrong"), ("corrupted_right", "corrupted_wrong")]
     data = {
         "pairs": [
             [
@@ -66,7 +57,7 @@ def _panel(tables: Mapping[str, pd.DataFrame], task: str) -> FlipPanel | None:
                 row["corrupted"],
                 row["right"].strip(),
                 row["wrong"].strip(),
-                *_rounded(row[name] for name in ends[0]),
+                *_rounded(row[f"clean_{answer}"] for answer in ("right", "wrong")),
             ]
             for row in prompts.to_dict("records")
         ],

@@ -133,7 +133,7 @@ class FactCard:
             sentence=f"{wording.fact_clause(fact, id, words)}.",
             look=look,
             right=wording.right_clause(fact, first),
-            effect=wording.loss_clause(fact, answers="tasks" in tables and max(tables["tasks"]["n"], default=0) > 0),
+            effect=wording.loss_clause(fact),
             axis=_axis(tables, place, fact, by_kind, carriers[fact.name]),
             note=wording.rates(fact),
             best=examples["best"],

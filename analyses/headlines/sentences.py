@@ -236,7 +236,7 @@ def headline(
     needed = say("and needed") if fact.is_needed and fact.kind != "needed" else ""
     if fact.row("sets") or fact.kind == "needed":
         return fact_clause(fact, head, words), ""
-    loss, label = loss_clause(fact, answers=True), fact.row("labels")
+    loss, label = loss_clause(fact), fact.row("labels")
     if label is not None and fact.is_needed:
         loss = hiding_clause(label.cells, head, fact.words)
     return f"{head} {fact.words.said}{needed}", f"{loss}."
@@ -273,21 +273,20 @@ def right_clause(fact: Fact, example: Cells) -> str:
     return say("amount", n=number(int(cell["n"]))) if cell is not None else ""
 
 
-def loss_clause(fact: Fact, *, answers: bool) -> str:
-    """What changes without the head, in numbers; or why nothing is known. `answers`: whether any could be measured."""
+def loss_clause(fact: Fact) -> str:
+    """What changes without the head, in numbers, and by a probe where there are no answers; or that it is untested."""
     effect = fact.row("effects")
     if effect is not None:
         ends = {name: effect.cells.get(name) for name in ("flips_low", "flips_high")}  # early runs have none
-        return (
-            say("answers flip", **{name: f"{end:.0f}" for name, end in ends.items()})
-            if None not in ends.values()
-            else ""
-        )
+        if None in ends.values():
+            return ""
+        return say("answers flip", **{name: f"{end:.0f}" for name, end in ends.items()})
     nats = next((size for size in fact.sizes if size.unit == "nats"), None)
     if nats is None:
-        return say("untested" if answers else "no output")
+        return say("untested")
     kind = "not established" if fact.kind == "looks there" else "nats lost"
-    return say(kind, **{name: number(getattr(nats, name)) for name in ("value", "low", "high")})
+    clause = say(kind, **{name: number(getattr(nats, name)) for name in ("value", "low", "high")})
+    return clause + (say("no output") if nats.over.endswith("probe") else "")
 
 
 def _sentence(

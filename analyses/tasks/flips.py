@@ -1,6 +1,6 @@
 """Which answers flip when heads are given what they computed for the other prompt: one head, two, or several?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -14,13 +14,10 @@ from interp import Model, TokenBatch, Transformer
 from interp.patching import Metric, Pairs, function, patch_together, unpatched
 from interp.statistics import shares
 
-PROMPT_COLUMNS = [
-    *("behaviour", "task", "pair", "half", "clean", "corrupted", "right", "wrong"),
-    *("clean_right", "clean_wrong", "corrupted_right", "corrupted_wrong"),
-]
 ANSWER_COLUMNS = ["behaviour", "task", "heads", "pair", "right", "wrong"]
 FLIP_COLUMNS = ["behaviour", "task", "heads", "n", "flips", "flips_low", "flips_high"]
 TOP = 8  # heads whose pairs are measured, and which are patched together one after the other
+_LONGEST = 40  # words of a prompt that a person reads
 
 
 class Flips(NamedTuple):
@@ -88,6 +85,11 @@ def flips_of(
     flips = pd.DataFrame({"heads": names, "n": len(asked), **counts})
     answers = {"heads": np.repeat(names, len(asked)), "pair": np.tile(np.flatnonzero(reports), len(names))}
     return Flips(prompts, flips, pd.DataFrame({**answers, **{name: each.ravel() for name, each in patched.items()}}))
+
+
+def are_readable(prompts: Iterable[str]) -> bool:
+    """Whether a person can read them: short texts of whole characters, not random tokens."""
+    return all(prompt.isprintable() and len(prompt.split()) <= _LONGEST for prompt in prompts)
 
 
 def _probabilities(pairs: Pairs) -> list[Metric]:

@@ -109,9 +109,9 @@ def _printable(token: str) -> str:
     return "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
-def packed(viewer: Viewer) -> str:
-    """A viewer's data inside a script element, which no text in it can end."""
-    text = json.dumps(viewer.data, ensure_ascii=False, separators=(",", ":"))
+def packed(block: Any) -> str:
+    """A block's `data` inside a script element, which no text in it can end."""
+    text = json.dumps(block.data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 

@@ -82,6 +82,14 @@ def test_the_answers_of_a_fact_stand_before_and_after_as_they_were_measured():
     assert fact.id == "L0.H1/agreement"
 
 
+def test_without_an_output_layer_a_card_says_what_reads_its_effects():
+    tables = hand_made()
+    tables["labels"]["readout"] = "tag probe"
+    (fact, *_) = card_of(tables, "L1.H0").facts
+    assert fact.effect.endswith("; a probe reads it off, as this model has no output layer and gives no answers")
+    assert "probe" not in card_of(hand_made(), "L1.H0").facts[0].effect
+
+
 def test_an_example_that_shows_what_was_not_claimed_is_said_to_be_wrong(page):
     assert "Wrong here: no case shown is right." in page.text
 
