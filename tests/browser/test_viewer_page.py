@@ -121,7 +121,7 @@ def test_every_head_is_a_small_picture_and_the_chosen_one_a_large_one_in_its_col
         assert drawn(long, canvas).shape == (24, 24, 4)
     assert long.page.locator(".viewer-columns span").count() == 0  # no room
     long.page.click('[data-place="0.0"]')  # there is no room for its pattern: small it is shown all the same
-    assert "was left out" in long.page.inner_text(".viewer-says")
+    says(long, "was left out")
     assert drawn(long, ".viewer-square canvas").shape == (24, 24, 4)
 
 
