@@ -65,7 +65,7 @@ def measure(
     Raises:
         InputError: the corpus is empty, has no chains, or no pronoun with a right and a wrong candidate before it.
     """
-    collector = Collector(model, seed=seed, pronouns=pronouns)
+    collector = partial(Collector, seed=seed, pronouns=pronouns)
     return measured(collector, model, corpus, seed=seed, progress=progress).heads
 
 
@@ -233,7 +233,7 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
 _TWO_PEOPLE, _ONE_PERSON = DECLARED["tasks"]["gender"], DECLARED["tasks"]["name-gender"]
 
 
-def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
+def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects:
     """Which heads carry whom a pronoun means, and a person's gender to the pronoun, in three tasks.
 
     `reference`: two people of different trades, of whom the verb tells which one “he” or “she” means, the subject in
@@ -245,12 +245,7 @@ def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     and " She"), and a gender-neutral prompt says how much of the answer was there anyway (Vig 2020). Names have equally
     many tokens, and either gender is the clean one in half of the pairs.
     """
-    tasks = {
-        "reference": partial(_task, model, pairs, seed, _two_trades, _trades),
-        "gender": partial(_task, model, pairs, seed, _two_people, _names),
-        "name-gender": partial(_task, model, pairs, seed, _one_person, _names, neutral=_ONE_PERSON["neutral"]),
-    }
-    return effects_of(model, BEHAVIOUR.name, tasks, seed=seed)
+    return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
 
 
 class _Prompt(NamedTuple):
@@ -298,13 +293,13 @@ def _trades(tokenizer: Tokenizer) -> list[tuple[Trade, Trade]]:
 
 def _task(
     model: Model,
-    count: int,
+    count: int | None,
     seed: int,
-    prompt: Callable[[int, Any, random.Random], _Prompt],
-    people: Callable[[Tokenizer], list[Any]],
     name: str,
     question: str,
     *,
+    prompt: Callable[[int, Any, random.Random], _Prompt],
+    people: Callable[[Tokenizer], list[Any]],
     neutral: str | None = None,
 ) -> Task:
     """Pairs of prompts, every second one the other way round; all people come before any two come again."""
@@ -315,7 +310,7 @@ def _task(
     if not couples:
         raise InputError("no two of the people that it names have the same number of tokens")
     rng.shuffle(couples)
-    prompts = [prompt(number, couples[number % len(couples)], rng) for number in range(count)]
+    prompts = [prompt(number, couples[number % len(couples)], rng) for number in range(count or PAIRS)]
     prompts[1::2] = [
         each._replace(clean=each.corrupt, corrupt=each.clean, right=each.wrong, wrong=each.right)
         for each in prompts[1::2]
@@ -335,12 +330,19 @@ def _task(
     return Task(name, question, pairs, neutral_prompts, pairs.left_out, clusters=clusters, answers=answers)
 
 
+TASKS = {
+    "reference": partial(_task, prompt=_two_trades, people=_trades),
+    "gender": partial(_task, prompt=_two_people, people=_names),
+    "name-gender": partial(_task, prompt=_one_person, people=_names, neutral=_ONE_PERSON["neutral"]),
+}
+
 BEHAVIOUR = Behaviour(
     **BEHAVIOURS["coreference"],
     measures=(*MEASURES, *PREDICTING),
     collector=Collector,
     needs=frozenset({"chains"}),
     effects=effects,
+    tasks=TASKS,
     bare={"rules": False},
     null={"removed": False},
     cost=6,

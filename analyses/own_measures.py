@@ -93,7 +93,7 @@ def measure_pairs(
     `InputError` refuses a corpus without such a pair, and a model of two stacks or without a tokenizer.
     """
     measures = [_with_rivals(Measure(name, title, pairs=pairs))]
-    return measured(Collector(model, measures=measures), model, corpus, seed=seed, progress=progress).heads
+    return measured(partial(Collector, measures=measures), model, corpus, seed=seed, progress=progress).heads
 
 
 def read_file(path: Path) -> list[str | Behaviour]:

@@ -33,7 +33,7 @@ from analyses.scoring.rules import (
     followed,
 )
 from analyses.scoring.strata import PREDICTED, in_strata, predicted, strata_of
-from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
+from analyses.tasks.causal_tests import PAIRS, Builders, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
@@ -67,7 +67,7 @@ def measure(
     Raises:
         InputError: the corpus is empty or has no annotation that is needed.
     """
-    collector = Collector(model, seed=seed, relations=relations, tag_pairs=tag_pairs)
+    collector = partial(Collector, seed=seed, relations=relations, tag_pairs=tag_pairs)
     return measured(collector, model, corpus, seed=seed, progress=progress).heads
 
 
@@ -258,6 +258,15 @@ class Lifts:
         visible_rest[..., 0] = False
         self.totals["removed"].add(batch.groups, rest, asking, visible_rest, batch.sink.scale)
 
+    def state(self) -> Any:
+        """What was added up, in plain values."""
+        return [totals.state() for totals in self.totals.values()]
+
+    def merge(self, state: Any) -> None:
+        """Add what was added up of other texts."""
+        for totals, part in zip(self.totals.values(), state, strict=True):
+            totals.merge(part)
+
     def scored(self) -> list[Scored]:
         """The sums of both readings."""
         return [Scored(totals, self.measures, sink, null=totals.null) for sink, totals in self.totals.items()]
@@ -266,7 +275,7 @@ class Lifts:
 # The causal test: the number of the subject, across a distractor.
 
 
-def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
+def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects:
     """Which heads carry the subject's number to its verb, in two tasks.
 
     `agreement` has another noun between subject and verb, singular in half of the pairs; `agreement-adjacent` has none,
@@ -274,11 +283,10 @@ def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     subjects of different number (one noun's two forms where both have the same number of tokens, else two nouns); the
     answers are " was" and " were", and either number is the clean one in half of the pairs.
     """
-    tasks = {name: partial(_agreement, model, pairs, seed) for name in ("agreement", "agreement-adjacent")}
-    return effects_of(model, BEHAVIOUR.name, tasks, seed=seed)
+    return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
 
 
-def _agreement(model: Model, count: int, seed: int, name: str, question: str) -> Task:
+def _agreement(model: Model, count: int | None, seed: int, name: str, question: str) -> Task:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer")
@@ -288,7 +296,7 @@ def _agreement(model: Model, count: int, seed: int, name: str, question: str) ->
         raise InputError("no singular and plural noun have the same number of tokens")
     rng.shuffle(subjects)
     clean, corrupt, right, wrong, related = [], [], [], [], []
-    for number in range(count):
+    for number in range(count or PAIRS):
         turn, place = divmod(number, len(subjects))  # all of them before any comes again
         singular, plural = subjects[place]
         distractor = rng.choice([noun for noun in NOUNS if not {singular, plural} & {*noun}])
@@ -325,6 +333,7 @@ def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[
 
 
 _RELATIONS = [relation_measure(name, way) for name in RELATIONS for way in WAYS]
+TASKS: Builders = dict.fromkeys(("agreement", "agreement-adjacent"), _agreement)
 BEHAVIOUR = Behaviour(
     **BEHAVIOURS["part-of-speech"],
     measures=(
@@ -340,6 +349,7 @@ BEHAVIOUR = Behaviour(
     collector=Collector,
     needs=frozenset({"tags", "relations"}),
     effects=effects,
+    tasks=TASKS,
     bare={"rules": False, "transposed": False},
     null={"removed": False},
     cost=70,

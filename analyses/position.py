@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
-from itertools import islice
 from typing import Any
 
 import pandas as pd
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from analyses.corpora.in_memory import random_ids
-from analyses.execution.side_by_side import side_by_side
+from analyses.execution import lots
 from analyses.measures.definitions import BEHAVIOURS, Behaviour, Measure, Rival, declared
 from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.inputs import by_ids, is_paired
@@ -35,6 +34,8 @@ from interp.patterns.rows import SINKS
 from interp.tokens import NO_WORD
 from models.initialisation import untrained
 
+_PAIRS = 40  # of the causal test
+_AT_ONCE = 8  # repeats that are read together
 _UNTRAINED_WINDOWS = 32  # of text, on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
 REPEATS = "random repeats"  # what induction is measured on, whatever the corpus is
@@ -55,7 +56,7 @@ def measure(
     """
     if corpus is None:
         model, corpus = by_ids(model), random_ids(model, seed)
-    return measured(Collector(model, seed=seed), model, corpus, seed=seed, progress=progress).heads
+    return measured(partial(Collector, seed=seed), model, corpus, seed=seed, progress=progress).heads
 
 
 # What each measure claims.
@@ -124,7 +125,7 @@ class Collector(Scoring):
         self.masks = masks(causal=self.heads.causal)
         self.sums = Readings(self.heads, [_BY_NAME[name] for name in (*self.masks, *positional.SPREAD)])
         self.modes = positional.Modes.empty(self.heads.count, positional.N_MODES)
-        self.sample: list[tuple[bytes, Window]] = []
+        self.sample: list[tuple[str, Window]] = []
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -132,8 +133,21 @@ class Collector(Scoring):
         heads, uniform = questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
         self.sums.add_prompts(batch.groups, heads, uniform)
         self.modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
-        windows = [*self.sample, *((_lot(window), window) for window in batch.windows)]
-        self.sample = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda lot: lot[0])
+        windows = [*self.sample, *((_drawn(window), window) for window in batch.windows)]
+        windows = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda drawn: drawn[0])
+        self.sample = [(drawn, window.without_words()) for drawn, window in windows]
+
+    def state(self) -> Any:
+        """What was added up, in plain values."""
+        return [self.counts, self.sums.state(), self.modes, self.sample]
+
+    def merge(self, state: Any) -> None:
+        """Add what another collector added up of other texts."""
+        counts, sums, modes, sample = state
+        self.counts.update(counts)
+        self.sums.merge(sums)
+        self.modes += modes
+        self.sample = nsmallest(_UNTRAINED_WINDOWS, [*self.sample, *sample], key=lambda drawn: drawn[0])
 
     def scored(self) -> list[Scored]:
         """What was added up, and induction."""
@@ -149,24 +163,23 @@ class Collector(Scoring):
         return [*scored, induction(self.model, length, self.seed, self.heads, self.repeats)]
 
 
-def _lot(window: Window) -> bytes:
+def _drawn(window: Window) -> str:
     """What draws a window: a hash of what is read and scored of it, so that no order of texts draws others."""
-    return hashlib.sha256(repr((window.ids, window.source, window.scored_from - window.start)).encode()).digest()
+    return hashlib.sha256(repr((window.ids, window.source, window.scored_from - window.start)).encode()).hexdigest()
 
 
 def untrained_share(model: Model, heads: Heads, sample: Sequence[Window], seeds: Sequence[int]) -> float:
     """The largest share of rows that any head of any untrained model looks hardest at one offset with."""
-    tasks = [partial(_untrained_modes, model, heads, sample, seed, half) for seed in seeds for half in (0, 1)]
-    counts = side_by_side(tasks)
-    whole = [(one + other).finish() for one, other in zip(counts[::2], counts[1::2], strict=True)]
+    modes = lots.do(partial(_untrained_modes, model, heads, sample), [(seed,) for seed in seeds])
+    whole = [each.finish() for each in modes]
     return max(float((each.scores.sum(0) / each.weights.sum(0)).max()) for each in whole)
 
 
-def _untrained_modes(model: Model, heads: Heads, sample: Sequence[Window], seed: int, half: int) -> positional.Modes:
-    """Of every other batch: how many rows of each of an untrained model's heads look hardest at each offset."""
+def _untrained_modes(model: Model, heads: Heads, sample: Sequence[Window], seed: int) -> positional.Modes:
+    """How many rows of each of an untrained model's heads look hardest at each offset."""
     reading = Reading(untrained(model, seed), (), heads=heads)
     modes = positional.Modes.empty(heads.count, positional.N_MODES)
-    for windows in islice(reading.batched(sample), half, None, 2):
+    for windows in reading.batched(sample):
         batch = read_batch(reading.model, heads, windows)
         modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
     return modes
@@ -218,28 +231,33 @@ def induction(model: Model, length: int, seed: int, heads: Heads | None = None, 
     heads = heads or Heads.from_model(model)
     measure = _BY_NAME["induction"]
     sums, windows = Readings(heads, [measure]), repeats(model, length, count, seed, paired=is_paired(model, heads))
-    for begin in range(0, count, 8):
-        batch = read_batch(model, heads, windows[begin : begin + 8])
-        claimed = Claimed(batch.rows, [positional.after_copies(batch.rows)], content=True)
-        groups = torch.arange(begin, begin + len(batch.windows))  # every sequence is independent of the others
-        sums.add_prompts(groups, claimed.read(batch.pattern), claimed.read(batch.rows.uniform))
+    parts = [(begin, windows[begin : begin + _AT_ONCE]) for begin in range(0, count, _AT_ONCE)]
+    lots.do(partial(_induction, model, heads), parts, receive=sums.merge)
     return replace(sums.scored()[0], corpus=measure.corpus)
+
+
+def _induction(model: Model, heads: Heads, begin: int, windows: list[Window]) -> Any:
+    sums, batch = Readings(heads, [_BY_NAME["induction"]]), read_batch(model, heads, windows)
+    claimed = Claimed(batch.rows, [positional.after_copies(batch.rows)], content=True)
+    groups = torch.arange(begin, begin + len(windows))  # every sequence is independent of the others
+    sums.add_prompts(groups, claimed.read(batch.pattern), claimed.read(batch.rows.uniform))
+    return sums.state()
 
 
 # The causal test: a repeat against a broken repeat.
 
 
-def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
-    """Which heads carry a copy: the task `repeat`.
+def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects:
+    """Which heads carry a copy: the task `repeat`, of 40 `pairs` where no other number is given.
 
     Clean: start + R + the beginning of R. Corrupted: in the first R the prompt's last token has changed places with a
     later one, so what followed it is another token. Right and wrong answers are what followed in either.
     """
-    return effects_of(model, BEHAVIOUR.name, {"repeat": partial(_broken_repeat, model, pairs, seed)}, seed=seed)
+    return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
 
 
-def _broken_repeat(model: Model, count: int, seed: int, name: str, question: str) -> Task:
-    length = repeat_length(model)
+def _broken_repeat(model: Model, count: int | None, seed: int, name: str, question: str) -> Task:
+    length, count = repeat_length(model), count or _PAIRS
     if length < SHORTEST_REPEAT:
         raise InputError(f"repeats of {length} tokens are shorter than {SHORTEST_REPEAT}")
     ids = repeated(model, length, count, seed)
@@ -256,11 +274,14 @@ def _broken_repeat(model: Model, count: int, seed: int, name: str, question: str
     return Task(name, question, pairs, extra={"copying": float(copied.double().mean())})
 
 
+TASKS = {"repeat": _broken_repeat}
+
 BEHAVIOUR = Behaviour(
     **BEHAVIOURS["position"],
     measures=MEASURES,
     collector=Collector,
     effects=effects,
+    tasks=TASKS,
     bare={"n_untrained": 0},  # `positional-head` makes no label, so needs no bar
     null={"repeats": 16},
 )
@@ -285,6 +306,15 @@ class CrossingCollector(Scoring):
             raise InputError("this model has no cross-attention: expected an encoder and a decoder")
         super().__init__(model, CROSSING.name, heads or crossing[0])
         self.totals = {sink: Totals.empty(self.heads.count + 1, len(positional.CROSSING)) for sink in SINKS}
+
+    def state(self) -> Any:
+        """What was added up, in plain values."""
+        return self.totals
+
+    def merge(self, state: Any) -> None:
+        """Add what another collector added up of other texts."""
+        for sink in SINKS:
+            self.totals[sink] += state[sink]
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""

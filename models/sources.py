@@ -51,8 +51,12 @@ def load(
 
         if quantize is not None:
             raise InputError("TransformerLens runs weights as they are: expected no quantize")
-        return read_by_lens(directory_of(name.removeprefix(LENS)), dtype, place)
-    return read(directory_of(name), dtype, place, quantize)
+        model = read_by_lens(directory_of(name.removeprefix(LENS)), dtype, place)
+    else:
+        model = read(directory_of(name), dtype, place, quantize)
+    # by which a worker elsewhere loads it again
+    model.origin = {"name": str(name), "dtype": dtype, "device": place.type, "quantize": quantize}  # pyright: ignore
+    return model
 
 
 def device_of(device: str | torch.device) -> torch.device:

@@ -6,6 +6,7 @@ not look better than it is. Differences are paired: both models' totals are of t
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, combinations, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from analyses.measures.findings import notable
 from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, strictest, values, with_q
 from analyses.reading.inputs import by_ids
 from analyses.reading.windows import Reading
-from analyses.scoring.collectors import collect, refuse_unread
+from analyses.scoring.collectors import collect_in_lots, refuse_unread
 from interp import InputError, Model
 from interp.display import listed
 from interp.errors import whole_number
@@ -171,14 +172,14 @@ def _score(name: str, model: Model, usage: Sequence[Usage], unserved: Mapping[st
     for source in usage:
         corpus = source.corpus
         reading = Reading(model, corpus, lambda texts, corpus=corpus: say(f"{name}: reading {corpus.name}", texts))
-        collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in source.questions]
+        makers = [partial(OURS[behaviour].collector, seed=seed) for behaviour in source.questions]
         try:
-            totals = collect(reading, collectors)
+            totals = collect_in_lots(reading, makers)
             refuse_unread(reading.counts, corpus.name)
         except InputError as error:
             for _ in corpus:  # raises where the text is at fault, and not what this model can see of it
                 pass
-            totals = [error] * len(collectors)
+            totals = [error] * len(makers)
         source.documents.update(reading.documents)
         for behaviour, total in zip(source.questions, totals, strict=True):
             if isinstance(total, InputError):

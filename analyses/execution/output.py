@@ -22,8 +22,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 
+from analyses.execution.processes import all_of
 from analyses.execution.provenance import MAKER, digest
-from analyses.execution.side_by_side import side_by_side
 from interp.bounded_files import whole
 from interp.errors import InputError
 from interp.training.stops import unstopped
@@ -86,7 +86,7 @@ class Output:
     def figures(self, figures: Mapping[str, Figure]) -> dict[str, bytes]:
         """`figures/NAME.svg` and `.png` of each, several drawn at once; returns the svgs by name."""
         new = {name: each for name, each in figures.items() if self._pictures.get(name, (None,))[0] is not each}
-        pictures = side_by_side([partial(_picture_files, each) for each in new.values()])
+        pictures = all_of([partial(_picture_files, each) for each in new.values()])
         self._pictures |= {name: (each, files) for (name, each), files in zip(new.items(), pictures, strict=True)}
         for name in figures:
             for ending, content in self._pictures[name][1].items():

@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -152,37 +152,52 @@ def tokenizer_hash(tokenizer: Tokenizer | None) -> str:
     return hashlib.sha256(f"{backend}{(tokenizer.prefix, tokenizer.suffix)!r}".encode()).hexdigest()
 
 
-def hash_of(value: Any) -> str:
-    """SHA-256 of text, numbers, tensors, settings, and lists and tables of them; anything else is a `TypeError`."""
+def hash_of(value: Any, known: Mapping[int, str] | None = None) -> str:
+    """SHA-256 of text, numbers, tensors, settings, models, functions of modules, and lists and tables of them.
+
+    `known` has the hashes of some by their `id`. Anything else, as a function within another, is a `TypeError`.
+    """
     sha = hashlib.sha256()
-    _add(sha, value)
+    _add(sha, value, known or {})
     return sha.hexdigest()
 
 
-def _add(sha: Any, value: Any) -> None:
-    kind = type(value)
+def _add(sha: Any, value: Any, known: Mapping[int, str]) -> None:  # noqa: PLR0912 (one a kind of value)
+    kind, add = type(value), partial(_add, sha, known=known)
     match value:
-        case None | str() | int() | float() | np.generic() | slice() | range() | torch.dtype() | torch.device():
+        case _ if id(value) in known:
+            sha.update(f"known {known[id(value)]}".encode())
+        case None | str() | bytes() | int() | float() | np.generic() | slice() | range():
             text = repr(value)
             sha.update(f"{kind.__name__} {len(text)} {text}".encode())
+        case torch.dtype() | torch.device():
+            add(repr(value))
         case list() | tuple():
             sha.update(f"list {len(value)} ".encode())
             for entry in value:
-                _add(sha, entry)
+                add(entry)
+        case set() | frozenset():
+            add(["set", *sorted(value)])
         case Mapping():
-            _add(sha, ["table", *sorted(value.items(), key=lambda item: str(item[0]))])
+            add(["table", *sorted(value.items(), key=lambda item: str(item[0]))])
         case Tensor() if flatten := getattr(value, "__tensor_flatten__", None):  # several, such as a rounded weight
             names, settings = flatten()
-            _add(sha, [kind, repr(settings), *(getattr(value, name) for name in names)])
+            add([kind, repr(settings), *(getattr(value, name) for name in names)])
         case Tensor():
             sha.update(f"tensor {tuple(value.shape)} {value.dtype} ".encode())
             sha.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         case np.ndarray():
-            _add(sha, torch.as_tensor(value))
+            add(torch.as_tensor(value))
+        case partial():
+            add(["partial", value.func, value.args, value.keywords])
         case type():
-            _add(sha, f"{value.__module__}.{value.__qualname__}")
+            add(f"{value.__module__}.{value.__qualname__}")
+        case FunctionType() if "<" not in value.__qualname__:  # "<lambda>", "<locals>"
+            add(f"{value.__module__}.{value.__qualname__}")
+        case nn.Module():
+            add([*_modules(value)])
         case _ if is_dataclass(kind):
-            _add(sha, [kind, *((field.name, getattr(value, field.name)) for field in fields(kind))])
+            add([kind, *((field.name, getattr(value, field.name)) for field in fields(kind))])
         case _:
             raise TypeError(f"{kind.__name__} has no hash")
 

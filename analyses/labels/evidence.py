@@ -9,10 +9,10 @@ annotation. Models of weights N(0, 0.02²) are a third bar, which hardly anythin
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,10 +20,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.behaviours import OURS, asked_of
+from analyses.behaviours import asked_of
 from analyses.corpora.corpus import sharing
-from analyses.execution.provenance import hash_of
-from analyses.execution.shards import Shards, Tensors
+from analyses.execution import lots
 from analyses.labels import knockouts
 from analyses.labels.hiding import FEWEST, HeadSet, Work
 from analyses.labels.screen import Screen, Screened
@@ -32,7 +31,7 @@ from analyses.measures.findings import DISCOVERY, notable
 from analyses.measures.head_tables import Collected, Heads, values
 from analyses.reading.inputs import Sample
 from analyses.reading.windows import Reading
-from analyses.scoring.collectors import collect
+from analyses.scoring.collectors import Scoring, collect
 from analyses.wording.plain_words import STRATUM
 from interp import AnnotatedText, InputError, Model, Transformer
 from interp.patterns.shuffled import Shuffled, Streams
@@ -73,17 +72,10 @@ class Study:
     corpora: Mapping[str, Iterable[AnnotatedText]]
     behaviours: Mapping[str, Behaviour]
     seed: int = 0
-    shards: Shards = field(default_factory=Shards)
     say: Say = lambda stage, count: None
     documents: int | None = None
     words: int | None = None
     exact: bool = False
-
-    def shards_of(self, *names: str) -> Shards:
-        """Shards of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
-        digest = getattr(self.corpora[names[0]], "digest", None)
-        has_hash = digest is not None and all(name in OURS for name in names)
-        return self.shards.narrow(digest, names) if has_hash else Shards()
 
 
 @dataclass(frozen=True)
@@ -155,7 +147,6 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
             **_texts(study, asked, number, math.ceil(_CHOOSING * evidence.size[0]) if number == 0 else None),
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
-            shards=study.shards_of(behaviour.name).narrow(number, evidence.size, study.seed),
             progress=lambda texts: study.say(stage, texts),
         )
 
@@ -216,9 +207,8 @@ def joint_claims(
     """
     if evidence.effects_left_out or not isinstance(study.model, Transformer) or not names:
         return None
-    shards = study.shards_of(evidence.behaviour.name).narrow("together", half, evidence.size, limit, study.seed)
     with suppress(InputError):
-        return knockouts.claims_on(study.model, names=names, shards=shards, **_texts(study, evidence, half, limit))
+        return knockouts.claims_on(study.model, names=names, **_texts(study, evidence, half, limit))
     return None
 
 
@@ -258,21 +248,22 @@ class _Null:
     copies: int = 1  # that `heads` are of
 
 
-def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
+@lru_cache(maxsize=1)  # copies share the streams that they read
+def _nulls(model: Model, kind: Heads, seed: int) -> list[_Null]:
     """All of them; a model that another library runs has no parts to shuffle."""
-    for number in range(UNTRAINED):
-        yield _Null(SMALL, partial(untrained, model, seed + number), kind)
-    yield _Null(WORDS, lambda: model, kind)
+    nulls = [_Null(SMALL, partial(untrained, model, seed + number), kind) for number in range(UNTRAINED)]
+    nulls.append(_Null(WORDS, lambda: model, kind))
     trained = model.model if isinstance(model, Shuffled) else model  # copies are judged by other copies
     if not isinstance(trained, Transformer):
-        return
+        return nulls
     kind = replace(kind, n_layers=trained.config.stacks[kind.stack].n_layers)
     streams = Streams(trained, kind.stack, kind.attention)
-    lot = max(1, min(N_COPIES, _HEADS_AT_ONCE // kind.count))
-    for first in range(0, N_COPIES, lot):
-        copies = min(lot, N_COPIES - first)
+    at_once = max(1, min(N_COPIES, _HEADS_AT_ONCE // kind.count))
+    for first in range(0, N_COPIES, at_once):
+        copies = min(at_once, N_COPIES - first)
         model_of = partial(Shuffled, trained, copies, seed + first, kind.stack, kind.attention, streams=streams)
-        yield _Null(COPIES, model_of, replace(kind, n_layers=kind.n_layers * copies), copies)
+        nulls.append(_Null(COPIES, model_of, replace(kind, n_layers=kind.n_layers * copies), copies))
+    return nulls
 
 
 def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
@@ -297,13 +288,16 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
         for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):
             documents = documents_of([each for each in of_kind if each.behaviour in names])
             sample, seed = [*Sample(corpus, 0, documents, _BAR_WORDS)], study.seed
-            nulls, texts, lots = [*_nulls(study.model, kind, seed)], hash_of(sample), []
-            for number, null in enumerate(nulls):
-                depends = [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed, texts]
-                lots.append((depends, partial(_reached, null, [measured[name] for name in names], sample, seed)))
+            makers = {
+                name: (measured[name].collector, {**measured[name].bare, **measured[name].null}) for name in names
+            }
             progress = partial(study.say, "reading with heads that have learnt nothing")
             progress(0)
-            for null, best in zip(nulls, study.shards_of(*names).measure(lots, progress), strict=True):
+            nulls = _nulls(study.model, kind, seed)
+            reach = partial(_reached, study.model, kind, makers, sample, seed)
+            results = lots.do(reach, [(number,) for number in range(len(nulls))], progress)
+            _nulls.cache_clear()
+            for null, best in zip(nulls, results, strict=True):
                 for key, gained in best.items():
                     name, measure = key.split(_SEPARATOR, 1)
                     reached.setdefault((kind, name, measure), {}).setdefault(null.name, []).append(gained)
@@ -339,13 +333,21 @@ def documents_of(collected: Sequence[Collected]) -> int:
     return min(documents, _MOST_DOCUMENTS)
 
 
-def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Tensors:
+def _reached(
+    trained: Model,
+    kind: Heads,
+    makers: Mapping[str, tuple[Callable[..., Scoring], Mapping[str, Any]]],
+    sample: Sequence[AnnotatedText],
+    seed: int,
+    number: int,
+) -> dict[str, Tensor]:
     """The largest gain of any head of each copy, and the baseline (`2 copy`), by behaviour and measure."""
+    null = _nulls(trained, kind, seed)[number]
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
     model, reached = null.model(), dict[str, Tensor]()
-    bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
-    results = zip(measured, collect(Reading(model, texts, heads=null.heads), bare), strict=True)
-    tables = [(each.name, table) for each, result in results for table in getattr(result, "scored", ())]
+    collectors = [make(model, seed=seed, heads=null.heads, **options) for make, options in makers.values()]
+    results = zip(makers, collect(Reading(model, texts, heads=null.heads), collectors), strict=True)
+    tables = [(name, table) for name, result in results for table in getattr(result, "scored", ())]
     for name, scored in ((name, table) for name, table in tables if table.sink == "kept"):
         of_heads, baselines = values(scored, null.heads.count)
         items = scored.totals.rows[:, 0, : len(scored.measures)].sum(0).tolist()

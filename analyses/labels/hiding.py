@@ -16,16 +16,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
-from torch import Tensor
+from torch import Tensor, nn
 
-from analyses.execution.shards import Lot, Shards, Tensors
+from analyses.execution import lots
 from analyses.labels.readouts import Readout
 from analyses.measures.definitions import Claims, Measure
 from analyses.measures.findings import DISCOVERY
@@ -211,13 +211,12 @@ class Draws:
 
 @dataclass(frozen=True)
 class Work:
-    """Claims and controls in lots that are hidden at a time; what a lot costs is looked for in `shards` first."""
+    """Claims and controls in lots that are hidden at a time."""
 
     model: Transformer
     measures: Sequence[tuple[str, Measure]]
     read_by: Mapping[str, Readout]  # by behaviour
     lots: Sequence[Sequence[Job]]
-    shards: Shards
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -264,9 +263,9 @@ def hide(
     `estimate` takes gradients instead of measuring.
     """
     indices: list[list[int]] = []
-    lots: list[Lot] = []
+    arguments: list[tuple[Any, ...]] = []
     first = 0
-    for number, lot in enumerate(work.lots):
+    for lot in work.lots:
         selected = [
             (index, job)
             for index, job in enumerate(lot, start=first)
@@ -281,17 +280,13 @@ def hide(
             columns = [job.column for job in jobs]
             heads = None if head_sets is None else [[sorted(each) for each in head_sets[column]] for column in columns]
             of_lot = None if cells is None else torch.from_numpy(cells[:, columns].T)
-            names = [[job.kind, work.measures[job.column][1].name] for job in jobs]
-            parts = [[claim.prompt, claim.queries, claim.keys, claim.others] for claim in claims]
-            probe = [] if work.model.output is not None else [*readout.output.parameters()]
-            read_by = [readout.name, probe, [each for each in vars(readout).values() if isinstance(each, Tensor)]]
-            depends = [number, read_by, names, batch.ids, batch.lengths, parts, heads, of_lot, estimate]
-            lots.append((depends, partial(_hide, work.model, readout, batch, claims, of_lot, heads, estimate)))
+            probe = None if readout.output is work.model.output else readout.output
+            arguments.append((probe, readout.masks, batch, claims, of_lot, heads, estimate))
             indices.append([*rows])
         first += len(lot)
     n_cells = work.n_heads if head_sets is None else max(map(len, head_sets))
     costs = {"drop": torch.full((first, n_cells), torch.nan, dtype=torch.float64)}
-    for index, tensors in zip(indices, work.shards.measure(lots, progress), strict=True):
+    for index, tensors in zip(indices, lots.do(partial(_hide, work.model), arguments, progress), strict=True):
         for name, values in tensors.items():
             if name not in costs:
                 costs[name] = torch.full((first, *values.shape[1:]), torch.nan, dtype=torch.float64)
@@ -301,22 +296,23 @@ def hide(
 
 def _hide(
     model: Transformer,
-    readout: Readout,
+    probe: nn.Linear | None,
+    masks: bool,
     batch: TokenBatch,
     claims: Sequence[Claim],
     cells: Bool[Tensor, "claim head"] | None,
     heads: Sequence[Sequence[HeadSet]] | None,
     estimate: bool,
-) -> Tensors:
-    """What one lot's claims on texts of one read-out cost."""
-    output = readout.output
+) -> dict[str, Tensor]:
+    """What one lot's claims cost that are read in one way: by a `probe`, or by the model's own output layer."""
+    output = model.output if probe is None else probe
     if heads is not None:
         index = [(claim, number) for claim, sets in enumerate(heads) for number in range(len(sets))]
         drops = torch.full((len(claims), max(map(len, heads))), torch.nan)
         repeated = [claims[claim] for claim, _ in index]
         drops[tuple(torch.tensor(index).T)] = knock_out_together(model, batch, repeated, [*chain(*heads)], output).cpu()
         return {"drop": drops}
-    mass = {"mass": _mass(model, batch, claims)} if readout.masks else {}
+    mass = {"mass": _mass(model, batch, claims)} if masks else {}
     if cells is not None:
         by_layer = cells.unflatten(1, (-1, model.config.last.n_heads))
         return {"drop": knock_out(model, batch, claims, output, cells=by_layer).flatten(1), **mass}

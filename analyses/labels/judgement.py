@@ -16,7 +16,6 @@ import pandas as pd
 
 from analyses.behaviours import asked_of, select
 from analyses.corpora.corpus import sharing
-from analyses.execution.shards import Shards
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Say, Study, candidates, gather, joint_effects
 from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
@@ -29,7 +28,7 @@ from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.reading.windows import Reading
-from analyses.scoring.collectors import collect
+from analyses.scoring.collectors import collect_in_lots
 from analyses.scoring.rules import BEATS, plain_name
 from analyses.wording.head_names import HEAD
 from analyses.wording.plain_words import STRATUM
@@ -91,7 +90,6 @@ def label(
     words: int | None = None,
     exact: bool = False,
     seed: int = 0,
-    shards: Shards | None = None,
     progress: Say | None = None,
 ) -> Labelled:
     """Label every head.
@@ -113,14 +111,13 @@ def label(
         words: of each of them; by default 10 to 60.
         exact: measure all effects, not only those that can change a label (`measured` of `evidence`).
         seed: of everything random.
-        shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with what is being done, and how often it was.
     """
     by_name, seed = select(behaviours), whole_number("seed", seed)
     if unknown := corpora.keys() - by_name.keys():
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(by_name)}")
     say = progress or (lambda stage, count: None)
-    study = Study(model, corpora, by_name, seed, shards or Shards(), say, documents, words, exact)
+    study = Study(model, corpora, by_name, seed, say, documents, words, exact)
     totals, left_out = (list(collected), {}) if collected else _collected(study)
     few = {each.behaviour: each.documents for each in totals if each.documents < _FEWEST}
     left_out |= {name: f"{_TOO_FEW} {_FEWEST} documents, got {documents}" for name, documents in few.items()}
@@ -158,9 +155,9 @@ def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
     for kind in Heads.kinds_of(study.model):
         of_kind = asked_of(kind, study.behaviours)
         for corpus, names in sharing({name: each for name, each in study.corpora.items() if name in of_kind}):
-            collectors = [of_kind[name].collector(study.model, seed=study.seed, heads=kind) for name in names]
+            makers = [partial(of_kind[name].collector, seed=study.seed, heads=kind) for name in names]
             reading = Reading(study.model, corpus, partial(study.say, "reading"), heads=kind)
-            for name, result in zip(names, collect(reading, collectors), strict=True):
+            for name, result in zip(names, collect_in_lots(reading, makers), strict=True):
                 if isinstance(result, Collected):
                     totals.append(result)
                 else:

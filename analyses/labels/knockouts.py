@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from analyses.behaviours import select
-from analyses.execution.shards import Shards
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, KINDS, Costs, Draws, HeadSet, Sums, Work, distances
 from analyses.labels.readouts import Readout, readouts, windows_of
@@ -64,7 +63,6 @@ class Texts:
     texts: how many to measure; each measure reads those that have the annotation it needs.
     repeats: sequences on which induction is measured.
     seed: of the control keys, of masked words and of intervals.
-    shards: where what was measured before is found, and what is measured is kept; by default nowhere.
     """
 
     training: Iterable[AnnotatedText] = ()
@@ -72,7 +70,6 @@ class Texts:
     texts: int = _TEXTS
     repeats: int = REPEATS
     seed: int = 0
-    shards: Shards | None = None
 
 
 _NUMBERS = ["drop", "control", "effect", "ci_low", "ci_high", "p"]
@@ -228,7 +225,7 @@ def _work(
             claimed.append((window, row_keys, group_of(text.document), hiding.part_of(numbers[text.document])))
     draws = Draws(causal, columns, seed, armed, usual)
     jobs = ([*draws.jobs(window, group, part, read_by, looks)] for window, looks, group, part in claimed)
-    work = Work(model, columns, read_by, hiding.lots_of(jobs), reading.shards or Shards())
+    work = Work(model, columns, read_by, hiding.lots_of(jobs))
     if CLAIM not in {*work.table["kind"]}:
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
     return work

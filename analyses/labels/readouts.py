@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from analyses.measures.definitions import Behaviour
@@ -158,14 +159,7 @@ class _TagProbe(Readout):
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
         tags = torch.tensor([self._class(window, row) for row in rows])
-        is_tag = torch.arange(len(self.classes)) == tags[:, None]
-
-        def value(logits: Float[Tensor, "*cells read cls"]) -> Float[Tensor, "*cells"]:
-            right = is_tag.to(logits.device)
-            odds = logits.masked_fill(~right, 0.0).sum(-1) - logits.masked_fill(right, -torch.inf).logsumexp(-1)
-            return odds.sum(-1)
-
-        return Read(torch.tensor(rows), value)
+        return Read(torch.tensor(rows), partial(_tag_odds, torch.arange(len(self.classes)) == tags[:, None]))
 
     def _class(self, window: Window, row: int) -> int | None:
         word, tags = window.word_of[row], window.text.tags
@@ -217,14 +211,7 @@ class AntecedentProbe(Readout):
         share = torch.zeros(len(rows), len(positions))
         of_row = torch.arange(len(rows)).repeat_interleave(sizes)
         share[of_row, torch.arange(len(rows), len(positions))] = (1 / sizes)[of_row]
-
-        def value(coordinates: Float[Tensor, "*cells read axis"]) -> Float[Tensor, "*cells"]:
-            pronouns = coordinates[..., : len(rows), :]
-            ends = pronouns, share.to(coordinates) @ coordinates
-            edges = edge_vectors(*(end.reshape(1, -1, end.shape[-1]) for end in ends))[0]
-            return (edges @ self.weight + self.bias).view(pronouns.shape[:-1]).sum(-1)
-
-        return Read(torch.tensor(positions), value)
+        return Read(torch.tensor(positions), partial(_chain_odds, share, self.weight, self.bias))
 
     def _antecedents(self, window: Window) -> dict[int, list[int]]:
         """For each piece of a pronoun, the pieces of its nearest true antecedent."""
@@ -234,6 +221,25 @@ class AntecedentProbe(Readout):
             if mention is not None:
                 pieces |= dict.fromkeys(window.columns.get(item.pronoun, ()), window.columns[mention])
         return pieces
+
+
+def _tag_odds(is_tag: Bool[Tensor, "read cls"], logits: Float[Tensor, "*cells read cls"]) -> Float[Tensor, "*cells"]:
+    right = is_tag.to(logits.device)
+    odds = logits.masked_fill(~right, 0.0).sum(-1) - logits.masked_fill(right, -torch.inf).logsumexp(-1)
+    return odds.sum(-1)
+
+
+def _chain_odds(
+    share: Float[Tensor, "row read"],
+    weight: Float[Tensor, " three_axis"],
+    bias: Float[Tensor, ""],
+    coordinates: Float[Tensor, "*cells read axis"],
+) -> Float[Tensor, "*cells"]:
+    """Of the pronouns, which are the first of what is read, and the words that have a share in each."""
+    pronouns = coordinates[..., : len(share), :]
+    ends = pronouns, share.to(coordinates) @ coordinates
+    edges = edge_vectors(*(end.reshape(1, -1, end.shape[-1]) for end in ends))[0]
+    return (edges @ weight + bias).view(pronouns.shape[:-1]).sum(-1)
 
 
 def _edges(window: Window) -> list[tuple[int, list[int], int]]:

@@ -209,6 +209,7 @@ class Behaviour:
     described     what was measured, in plain sentences
     grids         by unit, the question that the grid of its headline measures answers
     effects       its causal test: `effects(model, pairs=, seed=)`; None: there are no minimal pairs for it
+    tasks         what builds each task of that test, by name (`analyses.tasks.causal_tests.Builders`)
     attention     the kind of attention that it is about
     bare          what the collector is told where only gains over the baseline count
     null          what it is told besides of heads that have learnt nothing
@@ -226,6 +227,7 @@ class Behaviour:
     described: str = ""
     grids: Mapping[str, str] = field(default_factory=dict)
     effects: Callable[..., Any] | None = None
+    tasks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     attention: Attending = "self"
     bare: Mapping[str, Any] = field(default_factory=dict)
     null: Mapping[str, Any] = field(default_factory=dict)

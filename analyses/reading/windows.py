@@ -84,6 +84,10 @@ class Window:
         n, (content, scored) = len(self.ids), self.masks
         return Rows(torch.tensor([self.ids]), content[None], scored[None], torch.ones(1, n, n, dtype=torch.bool))
 
+    def without_words(self) -> "Window":
+        """The same tokens, of a text of which nothing but the document is known."""
+        return replace(self, text=AnnotatedText((), (), self.text.document))
+
     @property
     def excerpt(self) -> str:
         """The words that are shown, as running text."""

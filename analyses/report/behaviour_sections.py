@@ -3,10 +3,10 @@
 Patches read no corpus, and what reads a corpus patches nothing: other processes patch while this one reads.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from analyses.behaviours import asked_of, vocabulary
 from analyses.corpora import Corpus
 from analyses.corpora.corpus import Serving, serving, unserved
-from analyses.execution.side_by_side import meanwhile, side_by_side
+from analyses.execution import lots
+from analyses.execution.processes import all_of
 from analyses.figures import head_grid, measure_name
 from analyses.headlines.sentences import attention_clause, task_sentence
 from analyses.measures.definitions import RANKED, UNITS, Behaviour
@@ -25,14 +26,13 @@ from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, WAYS, Part, Text
 from analyses.reading.windows import Reading
 from analyses.report.scaffold import Run
-from analyses.scoring.collectors import collected, read, refuse_unread
+from analyses.scoring.collectors import collect_in_lots, refuse_unread
 from analyses.scoring.rules import OTHERS, RULE_COLUMNS
-from analyses.tasks.causal_tests import Effects, no_effects
+from analyses.tasks.causal_tests import Effects, Patched, joined, no_effects, patch_task
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, head_name
 from analyses.wording.plain_words import TEXTS, WORDS, listed, worded
 from interp import InputError, Model, Transformer
-from interp.patterns.one_attention import NormWeighted
 
 _TWO_STACKS = (
     "its minimal pairs are prompts for models of one stack; interp patch with --target patches an encoder-decoder"
@@ -106,20 +106,24 @@ def measure(
         for kind in kinds
     ]
     names = list(dict.fromkeys(each.name for *_, group in readings for each in group))
-    with meanwhile([partial(_effects, model, behaviours[name], pairs, run.seed) for name in names]) as tested:
-        sums = [each for reading in readings if reading[-1] for each in _gather(run, model, *reading, tested.take_back)]
-        run.say(f"{', '.join(names)}: waiting for minimal pairs", 0)
-        effects = dict(zip(names, tested(), strict=True))
-    run.say.add({f"{name}: minimal pairs": seconds for name, (_, seconds) in effects.items()})
-    run.say(f"{', '.join(names)}: intervals", 0)
-    tables = side_by_side([partial(table, each, run.seed) for each in sums for table in (_table, _table_by_norm)])
+    tasks = [(name, *task) for name in names for task in behaviours[name].tasks.items() if _can_be_patched(model)]
+    with lots.begun(partial(patch_task, model, pairs, run.seed), [task for _, *task in tasks]) as patched:
+        sums = [each for reading in readings if reading[-1] for each in _gather(run, model, *reading)]
+        run.say("minimal pairs", 0)
+        of_tasks = [(name, part) for (name, *_), part in zip(tasks, patched(), strict=True)]
+    effects = {
+        name: _effects(model, behaviours[name], [p for n, p in of_tasks if n == name], pairs, run.seed)
+        for name in names
+    }
+    run.say("intervals", 0)
+    tables = all_of([partial(table, each, run.seed) for each in sums for table in (_table, _table_by_norm)])
     for item, table, by_norm in zip(sums, tables[::2], tables[1::2], strict=True):
         name, source = item.behaviour.name, (item.behaviour, item.kind, item.serving.corpus, item.serving.stands_in)
         if isinstance(table, Measured) and isinstance(item.totals, Collected):
             heads = beside_norms(table.heads, by_norm) if isinstance(by_norm, pd.DataFrame) else table.heads
             followed = partial(item.totals.rules, seed=run.seed) if item.totals.rules else pd.DataFrame
             measured = replace(table, heads=heads, followed=followed)
-            results[name, item.kind] = Result(*source, measured, effects[name][0], collected=item.totals)
+            results[name, item.kind] = Result(*source, measured, effects[name], collected=item.totals)
         else:
             results[name, item.kind] = _not_measured(*source, why=str(table))
     return [results[name, kind] for name in behaviours for kind in kinds if (name, kind) in results]
@@ -166,15 +170,19 @@ def _rules_table(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:  # a re
     return table
 
 
-def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -> tuple[Effects, float]:
-    began = time.perf_counter()
+def _can_be_patched(model: Model) -> bool:
+    return len(model.config.stacks) == 1 and model.config.output != "none"
+
+
+def _effects(model: Model, behaviour: Behaviour, patched: Sequence[Patched], pairs: int | None, seed: int) -> Effects:
+    """Those of our tasks that were patched already, or what a behaviour of the user's own says."""
     if len(model.config.stacks) > 1:
-        effects = no_effects(behaviour.name, _TWO_STACKS)
-    elif behaviour.effects is None:
-        effects = no_effects(behaviour.name, "there are no minimal pairs for it")
-    else:
-        effects = behaviour.effects(model, **({} if pairs is None else {"pairs": pairs}), seed=seed)
-    return effects, time.perf_counter() - began
+        return no_effects(behaviour.name, _TWO_STACKS)
+    if behaviour.effects is None:
+        return no_effects(behaviour.name, "there are no minimal pairs for it")
+    if patched:
+        return joined(behaviour.name, patched)
+    return behaviour.effects(model, **({} if pairs is None else {"pairs": pairs}), seed=seed)
 
 
 def _gather(
@@ -183,23 +191,14 @@ def _gather(
     source: Serving,
     kind: Heads,
     behaviours: Sequence[Behaviour],
-    while_reading: Callable[[], object],
 ) -> list[_Sums]:
-    collectors = [each.collector(model, seed=run.seed, heads=kind) for each in behaviours]
-    weighted, by_norm = None, []
-    if isinstance(model, Transformer):
-        weighted = NormWeighted(model, kind.stack, kind.attention)
-        by_norm = [each.collector(weighted, seed=run.seed, heads=kind, **each.bare) for each in behaviours]
-
-    def say(texts: int) -> None:
-        while_reading()
-        run.say(f"{', '.join(each.name for each in behaviours)}: reading", texts)
-
-    reading = Reading(model, source.corpus, say, heads=kind, weighted=weighted)
-    read(reading, collectors, by_norm)
-    norms = collected(reading, by_norm) if by_norm else [None] * len(collectors)
-    sums = zip(behaviours, collected(reading, collectors), norms, strict=True)
-    return [_Sums(behaviour, kind, source, each, norm) for behaviour, each, norm in sums]
+    makers = [partial(each.collector, seed=run.seed, heads=kind) for each in behaviours]
+    by_norm = [partial(each.collector, seed=run.seed, heads=kind, **each.bare) for each in behaviours]
+    say = partial(run.say, f"{', '.join(each.name for each in behaviours)}: reading")
+    reading = Reading(model, source.corpus, say, heads=kind)
+    totals = collect_in_lots(reading, makers, by_norm if isinstance(model, Transformer) else ())
+    pairs = zip_longest(totals[: len(behaviours)], totals[len(behaviours) :])
+    return [_Sums(behaviour, kind, source, *pair) for behaviour, pair in zip(behaviours, pairs, strict=True)]
 
 
 def _table(sums: _Sums, seed: int) -> Measured | str:

@@ -13,7 +13,7 @@ from analyses import coreference, experiments, probe
 from analyses.behaviours import OURS, select
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import of_ids, random_ids
-from analyses.execution.side_by_side import meanwhile
+from analyses.execution.processes import all_of, begun
 from analyses.headlines.fact_examples import fact_examples
 from analyses.headlines.facts import Fact, ranked
 from analyses.headlines.facts import facts as facts_of
@@ -120,7 +120,7 @@ def build(
             "explanations": partial(report_parts.explanations, reader, results),
             **({"probes": partial(_probes, model, sources)} if probes else {}),
         }
-        with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
+        with begun([partial(_timed, part, run) for part in meant.values()]) as ended:
             labelled = _labelled(run, reader, group, results, exact=exact) if labels else None
             tables = behaviour_sections.tables(results)
             tables |= (
@@ -155,7 +155,7 @@ def _labelled(
 ) -> Labelled:
     corpora = {result.behaviour.name: result.corpus for result in results if result.collected}
     effects = pd.concat([result.tested.table for result in results], ignore_index=True)
-    options: dict[str, Any] = {"exact": exact, "seed": run.seed, "shards": run.shards, "progress": run.say}
+    options: dict[str, Any] = {"exact": exact, "seed": run.seed, "progress": run.say}
     collected = [result.collected for result in results if result.collected]
     return label(model, corpora, behaviours=[*behaviours.values()], collected=collected, effects=effects, **options)
 
@@ -197,9 +197,8 @@ def _training(training: TrainingRun, model: Model) -> Part:
 
 
 def _with_rules(run: Run, results: Sequence[Result]) -> list[Result]:
-    with meanwhile([each.measured.followed for each in results if each.collected and each.collected.rules]) as ended:
-        run.say("comparing with rules", 0)
-        rules = ended()
+    run.say("comparing with rules", 0)
+    rules = all_of([each.measured.followed for each in results if each.collected and each.collected.rules])
     return behaviour_sections.with_rules(results, rules)
 
 

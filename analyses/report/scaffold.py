@@ -8,14 +8,15 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 from analyses.execution import output
+from analyses.execution.lots import Shards, using
 from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
-from analyses.execution.shards import Shards
 from analyses.page import sections as doc
 from analyses.page.sections import Block, Definitions, Details, Figure, Page, Piece, Section, is_text
 from analyses.viewer.viewer_page import FILTERS, environment, policy
@@ -35,6 +36,7 @@ class Record(TypedDict, total=False):
     seed: int
     command: str
     progress: Say | None
+    cluster: Executor | None
 
 
 @dataclass
@@ -73,15 +75,13 @@ class Stages:
 class Run:
     """What the function that measures gets: what run.json says of each model, the seed, and whom to tell.
 
-    `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured. `shards`
-    keeps what was measured until all is, for the same command to go on with.
+    `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured.
     """
 
     models: Sequence[Mapping[str, Any]]
     seed: int
     say: Stages
     show: Callable[[Page], object]
-    shards: Shards
 
 
 def write(
@@ -92,8 +92,13 @@ def write(
     seed: int = 0,
     command: str = "",
     progress: Say | None = None,
+    cluster: Executor | None = None,
 ) -> Page:
-    """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last."""
+    """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last.
+
+    Long work is cut into lots (`analyses.execution.lots`), which a `cluster` does, or processes of this machine. What
+    they return is kept until all is there, for the same command to go on with.
+    """
     began, seed = time.perf_counter(), whole_number("seed", seed)
     say = Stages(progress or (lambda stage, count: None))
     for name, model in models.items():
@@ -102,9 +107,11 @@ def write(
     described = [{"name": name, **model_facts(model)} for name, model in models.items()]
     shards = Shards()
     if all(model["fingerprint"] for model in described):
-        identity = [[model["name"], model["fingerprint"], model["device"]] for model in described]
-        shards = Shards.for_output(Path(out).resolve(), [identity, seed, versions([*PACKAGES, *RUNNERS])])
-    with _resumable(shards), output.writing(out) as new:
+        known = {id(models[each["name"]]): each["fingerprint"] for each in described}
+        devices = {each["device"].partition(":")[0] for each in described}
+        content = [devices, versions([*PACKAGES, *RUNNERS])]
+        shards = Shards.for_output(Path(out).resolve(), content, known)
+    with _resumable(shards), output.writing(out) as new, using(shards, cluster):
 
         def put(page: Page) -> None:
             for name, table in page.tables.items():
@@ -129,7 +136,7 @@ def write(
                 new.show()
                 say(f"{Path(out) / 'report.html'} shows what is known already\n", 0)
 
-        page = measure(Run(described, seed, say, show, shards))
+        page = measure(Run(described, seed, say, show))
         put(page)
     shards.clear()
     return page

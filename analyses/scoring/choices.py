@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -434,6 +434,17 @@ class Selections(Readings):
     ):
         super().__init__(heads, measures, sinks)
         self.masses, self.records = masses, records
+
+    def state(self) -> Any:
+        """What was added up, in plain values, and the choices."""
+        return [super().state(), None if self.records is None else self.records.state()]
+
+    def merge(self, state: Any) -> None:
+        """Add what another scorer added up of other texts."""
+        sums, choices = state
+        super().merge(sums)
+        if self.records is not None:
+            self.records.merge(choices)
 
     def add_choices(self, choices: Choices, sink: str) -> None:
         """Add items in one reading, without those that are lost to a head or to all."""

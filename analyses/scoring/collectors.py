@@ -1,7 +1,8 @@
 """How is a corpus read once for several questions? Each behaviour's collector sees every batch of patterns."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import pandas as pd
@@ -9,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from analyses.execution import lots
 from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Collected, Heads, Measured, Scored
 from analyses.reading.inputs import tokenizer_of
@@ -17,9 +19,11 @@ from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.patterns import Null, Totals
 from interp.patterns.claimed import Sums
+from interp.patterns.one_attention import NormWeighted
 from interp.patterns.rows import SINKS
 
 Sinks = Literal["kept", "removed"]
+LOT_WORDS = 2_000  # of texts that are read in one lot, at least
 UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
 
@@ -53,6 +57,16 @@ class Readings:
         self.totals[sink].add(groups, scores, weights)
         self.nulls[sink].add(groups, *null)
 
+    def state(self) -> Any:
+        """What was added up, in plain values."""
+        return [self.totals, self.nulls]
+
+    def merge(self, state: Any) -> None:
+        """Add what another added up of other texts."""
+        for sums, others in zip((self.totals, self.nulls), state, strict=True):
+            for sink in self.sinks:
+                sums[sink] += others[sink]
+
     def scored(self) -> list[Scored]:
         """The sums of all readings."""
         return [Scored(self.totals[sink], self.measures, sink, null=self.nulls[sink]) for sink in self.sinks]
@@ -76,6 +90,17 @@ class Scoring:
         """Score one batch."""
         for scorer in self.scorers:
             scorer.add(batch)
+
+    def state(self) -> Any:
+        """What was added up, in plain values."""
+        return [self.counts, [scorer.state() for scorer in self.scorers]]
+
+    def merge(self, state: Any) -> None:
+        """Add what another collector of the same kind added up of other texts."""
+        counts, states = state
+        self.counts.update(counts)
+        for scorer, part in zip(self.scorers, states, strict=True):
+            scorer.merge(part)
 
     def scored(self) -> list[Scored]:
         """What was added up, in each reading."""
@@ -119,8 +144,61 @@ def collected(reading: Reading, collectors: Sequence[Scoring]) -> list[Collected
     return [collector.collected(reading) for collector in collectors]
 
 
+Maker = Callable[[Model], Scoring]
+
+
+def collect_in_lots(
+    reading: Reading, makers: Sequence[Maker], by_norm: Sequence[Maker] = ()
+) -> list[Collected | InputError]:
+    """What collectors add up over a corpus that is read in lots of texts, or why there was nothing for it.
+
+    `makers` make each collector of the model, anew for each lot; those `by_norm` are of the model as `NormWeighted`
+    has it, and their results follow the others'.
+    """
+    model, heads = reading.model, reading.read
+    weighted = [NormWeighted(model, heads.stack, heads.attention)] if by_norm else []  # pyright: ignore
+    collectors = [*(make(model) for make in makers), *(make(each) for each in weighted for make in by_norm)]
+
+    def receive(result: Any) -> None:
+        counts, documents, states = result
+        reading.counts.update(counts)
+        reading.documents |= documents
+        for collector, state in zip(collectors, states, strict=True):
+            collector.merge(state)
+        if reading.progress is not None:
+            reading.progress(reading.counts["texts"])
+
+    function = partial(_read_lot, model, heads, tuple(makers), tuple(by_norm))
+    lots.do(function, ([texts] for texts in lots_of(reading.corpus)), receive=receive)
+    if not reading.counts["texts"]:
+        raise InputError("the corpus holds no text: expected at least one")
+    return collected(reading, collectors)
+
+
+def lots_of(corpus: Iterable[AnnotatedText]) -> Iterator[list[AnnotatedText]]:
+    """The texts, as many at a time as have `LOT_WORDS` words together."""
+    lot: list[AnnotatedText] = []
+    for text in corpus:
+        lot.append(text)
+        if sum(len(each.words) for each in lot) >= LOT_WORDS:
+            yield lot
+            lot = []
+    if lot:
+        yield lot
+
+
+def _read_lot(
+    model: Model, heads: Heads, makers: Sequence[Maker], by_norm: Sequence[Maker], texts: Sequence[AnnotatedText]
+) -> list[Any]:
+    weighted = NormWeighted(model, heads.stack, heads.attention) if by_norm else None  # pyright: ignore
+    collectors, weighing = [make(model) for make in makers], [make(weighted) for make in by_norm]  # pyright: ignore
+    reading = Reading(model, texts, heads=heads, weighted=weighted)
+    read(reading, collectors, weighing)
+    return [reading.counts, reading.documents, [each.state() for each in (*collectors, *weighing)]]
+
+
 def measured(
-    collector: Scoring,
+    maker: Maker,
     model: Model,
     corpus: Iterable[AnnotatedText],
     *,
@@ -129,7 +207,7 @@ def measured(
 ) -> Measured:
     """What one behaviour alone says: rows of `tables/heads`, every rival's value, and what was read and left out."""
     whole_number("seed", seed)
-    (collected_sums,) = collect(Reading(model, corpus, progress), [collector])
+    (collected_sums,) = collect_in_lots(Reading(model, corpus, progress), [maker])
     if isinstance(collected_sums, InputError):
         raise collected_sums
     return collected_sums.measured(seed=seed)

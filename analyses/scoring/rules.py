@@ -149,6 +149,19 @@ class Records:
         """Whether there are enough, so that none need be added."""
         return self.n >= CAPACITY
 
+    def state(self) -> list[Any]:
+        """What was chosen, in plain values."""
+        return [self.unseen, self.parts, self.kinds, self.n]
+
+    def merge(self, state: list[Any]) -> None:
+        """Add what was chosen in other texts, as long as there is room."""
+        if not self.full:
+            unseen, parts, kinds, n = state
+            self.unseen += unseen
+            self.parts += parts
+            self.kinds += kinds
+            self.n += n
+
     def add(self, outcomes: Outcomes, kinds: np.ndarray) -> None:
         """The choices of one batch, the first position kept, and the words of each kind (`Items.words_of_kinds`)."""
         types = {"mass": torch.float16, **dict.fromkeys(_WORDS, torch.int16)}

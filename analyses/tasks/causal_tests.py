@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import torch
 from jaxtyping import Bool
 
+from analyses.execution import lots
 from analyses.measures.definitions import DECLARED
 from analyses.measures.findings import NOTABLE
 from analyses.measures.head_tables import EFFECT_COLUMNS, Heads
@@ -64,25 +66,36 @@ class Effects:
     left_out: str | None = None  # why there is nothing, where there is
 
 
-def effects_of(model: Model, behaviour: str, tasks: Mapping[str, Callable[..., Task]], *, seed: int) -> Effects:
-    """A behaviour's causal part: tasks by their names in `definitions.toml`, each made of its name and question.
+Builders = Mapping[str, Callable[..., Task]]
+"""By names in `definitions.toml`: `build(model, count, seed, name, question)`, of so many pairs; None: as it likes."""
+Patched = tuple[dict[str, Any], list[pd.DataFrame], Flips | None]
+"""One task's row of `tables/tasks`, rows of `tables/effects`, one table a direction, and which answers flip."""
 
-    A task that cannot be built for this model is one without pairs, and the reason.
-    """
+
+def effects_of(model: Model, behaviour: str, builders: Builders, *, pairs: int | None = None, seed: int) -> Effects:
+    """A behaviour's causal part, a lot a task; `pairs` of each, by default as many as its builder makes."""
     whole_number("seed", seed)
     if model.config.output == "none":
         return no_effects(behaviour)
-    built = []
-    for name, build in tasks.items():
-        question, carried = (DECLARED["tasks"][name][key] for key in ("question", "carried"))
-        try:
-            built.append(replace(build(name, question), carried=carried))
-        except InputError as error:
-            built.append(Task(name, question, None, refused=str(error), carried=carried))
-    return patch_heads(model, behaviour, built, seed=seed)
+    return joined(behaviour, lots.do(partial(patch_task, model, pairs, seed), [*builders.items()]))
+
+
+def patch_task(model: Model, pairs: int | None, seed: int, name: str, build: Callable[..., Task]) -> Patched:
+    """Build and patch one task; one that cannot be built for this model has no pairs, and the reason."""
+    question, carried = (DECLARED["tasks"][name][key] for key in ("question", "carried"))
+    try:
+        task = replace(build(model, pairs, seed, name, question), carried=carried)
+    except InputError as error:
+        task = Task(name, question, None, refused=str(error), carried=carried)
+    return _measure(model, task, seed)
 
 
 def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> Effects:
+    """Ready tasks, patched as `joined` describes."""
+    return joined(behaviour, [_measure(model, task, seed) for task in tasks])
+
+
+def joined(behaviour: str, patched: Sequence[Patched]) -> Effects:
     """The share of the clean-corrupt logit difference that each head's `z` carries.
 
     Denoising puts a head's clean `z` into the corrupted prompt (is it sufficient?), noising the corrupted one into the
@@ -93,18 +106,16 @@ def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: in
     of its answers (`guessed`), as what is carried there is no answer, or if copies of the model whose heads look
     elsewhere do it as well: then any head that averages what it sees carries some of it.
     """
-    facts, rows, prompts = [], [], {name: [] for name in Flips._fields}
-    for task in tasks:
-        about, effects, flips = _measure(model, task, seed)
-        facts.append({"task": task.name, "behaviour": behaviour, "question": task.question, "carried": task.carried})
-        facts[-1] |= about
-        rows += [each.assign(behaviour=behaviour, task=task.name) for each in effects]
+    rows, prompts = [], {name: [] for name in Flips._fields}
+    for about, effects, flips in patched:
+        rows += [each.assign(behaviour=behaviour, task=about["task"]) for each in effects]
         for name, table in flips._asdict().items() if flips else ():
-            prompts[name].append(table.assign(behaviour=behaviour, task=task.name))
+            prompts[name].append(table.assign(behaviour=behaviour, task=about["task"]))
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=EFFECT_COLUMNS)
     table["q"] = table["q_within"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
-    joined = {name: pd.concat(group, ignore_index=True) for name, group in prompts.items() if group}
-    return Effects(table.reindex(columns=EFFECT_COLUMNS), facts, joined)
+    tables = {name: pd.concat(group, ignore_index=True) for name, group in prompts.items() if group}
+    facts = [{"task": about["task"], "behaviour": behaviour, **about} for about, *_ in patched]
+    return Effects(table.reindex(columns=EFFECT_COLUMNS), facts, tables)
 
 
 def no_effects(behaviour: str, why: str = NO_OUTPUT) -> Effects:
@@ -113,9 +124,9 @@ def no_effects(behaviour: str, why: str = NO_OUTPUT) -> Effects:
     return Effects(table, left_out=f"The causal test of {behaviour} was left out: {why}.")
 
 
-def _measure(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list[pd.DataFrame], Flips | None]:
-    """The row of `tables/tasks`, rows of `tables/effects`, one table a direction, and which answers flip."""
-    facts: dict[str, Any] = {"n": 0, **dict.fromkeys(("clean", "corrupt", "neutral", "difference", "accuracy"), np.nan)}
+def _measure(model: Model, task: Task, seed: int) -> Patched:
+    facts: dict[str, Any] = {"task": task.name, "question": task.question, "carried": task.carried, "n": 0}
+    facts |= {**dict.fromkeys(("clean", "corrupt", "neutral", "difference", "accuracy"), np.nan)}
     facts |= {"left_out": int(sum(task.left_out.values())), "refused": task.refused}
     if task.pairs is None:
         return facts, [], None

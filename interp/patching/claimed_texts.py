@@ -96,15 +96,16 @@ class ClaimedTexts:
 
 def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tensor]:
     """The value of a `Read`: log-probability of one target a position, summed over positions, in nats."""
-    targets = _tensor("targets", targets, "ids, one a position")
+    return partial(_log_probabilities, _tensor("targets", targets, "ids, one a position"))
 
-    def value(logits: Float[Tensor, "*cells read output"]) -> Float[Tensor, "*cells"]:
-        picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
-        top = logits.amax(-1, keepdim=True)
-        rest = (logits - top).exp_().sum(-1, keepdim=True).log_()  # one sum, where log_softmax writes every token's
-        return (picked - top - rest)[..., 0].sum(-1)
 
-    return value
+def _log_probabilities(
+    targets: Int[Tensor, " read"], logits: Float[Tensor, "*cells read output"]
+) -> Float[Tensor, "*cells"]:
+    picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
+    top = logits.amax(-1, keepdim=True)
+    rest = (logits - top).exp_().sum(-1, keepdim=True).log_()  # one sum, where log_softmax writes every token's
+    return (picked - top - rest)[..., 0].sum(-1)
 
 
 def edits_of(patch_site: PatchSite, changes: Sequence[tuple[int, Claim, Heads]]) -> dict[str, Edit]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ _COARSE = (10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 256)
 _COARSE_BOTH = (16, 32, 64, 128)  # in a bidirectional stack: all rows of a text see the same number
 _EDGE = 8  # rows this near to an end of their text are compared with equally near ones: heads look elsewhere there
 _NOTHING = 1e-6  # expected mass a word
+_SUMS = ("given", "rows", "mass", "keys")  # of `TagTotals`, by group
 _MOST_ODDS, _STEPS = 20.0, 40  # logarithms of odds are sought between these, halving so often
 
 
@@ -235,10 +237,21 @@ class TagTotals:
         for total, part in ((self.mass, by_row), (self.keys, even)):
             total.flatten(0, 2).index_add_(0, row, part.to("cpu", total.dtype))
 
+    def state(self) -> list[Any]:
+        """All sums, in plain values."""
+        return [*(getattr(self, name) for name in _SUMS), self.null]
+
+    def merge(self, state: list[Any]) -> None:
+        """Add the sums of other texts."""
+        *sums, null = state
+        for name, part in zip(_SUMS, sums, strict=True):
+            getattr(self, name).add_(part)
+        self.null += null
+
     def of(self, groups: Bool[Tensor, " group"]) -> "TagTotals":
         """The sums of some groups, with the shares of these groups."""
         subset = copy(self)
-        for name in ("given", "rows", "mass", "keys"):
+        for name in _SUMS:
             part = getattr(self, name)
             setattr(subset, name, part * groups.view(-1, *[1] * (part.dim() - 1)))
         subset.null = self.null.of(groups)

@@ -35,8 +35,10 @@ class GroupSums:
         """The sums of some groups; the others are empty."""
         return type(self)(*(part * groups[:, None, None] for part in vars(self).values()))
 
-    def __add__(self: AnySums, other: AnySums) -> AnySums:
-        return type(self)(*(one + two for one, two in zip(vars(self).values(), vars(other).values(), strict=True)))
+    def __iadd__(self: AnySums, other: AnySums) -> AnySums:
+        for total, part in zip(vars(self).values(), vars(other).values(), strict=True):
+            total.add_(part)
+        return self
 
 
 @dataclass

@@ -1,0 +1,130 @@
+"""How is what a lot returned kept in a file, without pickle? Tensors as safetensors, all else as JSON in the header."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+_OURS = ("interp.", "models.", "analyses.")  # whose plain classes are read again
+_SPARSE = 1 << 10  # elements from which a tensor that is mostly zeros is kept as the rows that are not
+
+
+def encoded(value: Any) -> bytes:
+    """Numbers, text, tensors, arrays, tables, and lists, sets, mappings and plain classes of ours that hold them.
+
+    Anything else is a `TypeError`.
+    """
+    tensors: dict[str, Tensor] = {}
+    skeleton = _plain(value, tensors)
+    return save(tensors, {"value": json.dumps(skeleton)})
+
+
+def decoded(content: bytes) -> Any:
+    """What was encoded; a `ValueError` where the content is damaged."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    return _restored(json.loads(header["__metadata__"]["value"]), load(content))
+
+
+def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:  # noqa: PLR0911 (one a kind of value)
+    match value:
+        case None | bool() | str():
+            return value
+        case np.generic():
+            return _plain(value.item(), tensors)
+        case int() | float():
+            return value
+        case Tensor():
+            return {"tensor": _put(value, tensors)}
+        case np.ndarray() if value.dtype.kind != "O":
+            return {"array": _put(torch.tensor(value), tensors)}
+        case pd.DataFrame():
+            index = None if isinstance(value.index, pd.RangeIndex) else value.index.tolist()
+            columns = [[name, str(value[name].dtype), _column(value[name], tensors)] for name in value]
+            return {"frame": columns, "index": index, "rows": len(value)}
+        case Counter() | Mapping():
+            kind = "counter" if isinstance(value, Counter) else "table"
+            return {kind: [[_plain(each, tensors) for each in item] for item in value.items()]}
+        case set() | frozenset():
+            return {"set": [_plain(each, tensors) for each in sorted(value)]}
+        case list() | tuple() if type(value) in (list, tuple):
+            entries = [_plain(each, tensors) for each in value]
+            return entries if isinstance(value, list) else {"tuple": entries}
+    names = getattr(value, "_fields", None) or ([each.name for each in fields(value)] if is_dataclass(value) else None)
+    if names is None or isinstance(value, type) or not type(value).__module__.startswith(_OURS):
+        raise TypeError(f"{type(value).__name__} is no plain value: expected numbers, text, tensors and tables")
+    kind = f"{type(value).__module__}:{type(value).__qualname__}"
+    return {"class": kind, "fields": {name: _plain(getattr(value, name), tensors) for name in names}}
+
+
+def _put(tensor: Tensor, tensors: dict[str, Tensor]) -> Any:
+    """The name of a tensor; of one that is mostly zeros its rows that are not, with their places."""
+    tensor, name = tensor.detach().cpu(), str(len(tensors))
+    if tensor.dim() > 1 and tensor.numel() > _SPARSE:
+        filled = tensor.flatten(1).ne(0).any(1).nonzero()[:, 0]
+        if 2 * len(filled) < len(tensor):
+            tensors[name] = tensor[filled].contiguous()
+            return {"name": name, "rows": filled.tolist(), "of": len(tensor)}
+    tensors[name] = tensor.clone(memory_format=torch.contiguous_format)
+    return name
+
+
+def _column(column: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind != "O":
+        return _plain(column.to_numpy(), tensors)
+    return [None if each is pd.NA else _plain(each, tensors) for each in column]
+
+
+def _restored(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:  # noqa: PLR0911 (one a kind of value)
+    def restored(each: Any) -> Any:
+        return _restored(each, tensors)
+
+    match skeleton:
+        case list():
+            return [*map(restored, skeleton)]
+        case {"tensor": place}:
+            return _tensor(place, tensors)
+        case {"array": place}:
+            return _tensor(place, tensors).numpy()
+        case {"frame": columns, "index": index, "rows": rows}:
+            series = {
+                name: pd.Series(restored(column), dtype=kind, index=range(rows)) for name, kind, column in columns
+            }
+            frame = pd.DataFrame(series, index=range(rows), columns=[name for name, *_ in columns])
+            return frame if index is None else frame.set_axis(index)
+        case {"counter": items}:
+            return Counter({restored(key): restored(value) for key, value in items})
+        case {"table": items}:
+            return {restored(key): restored(value) for key, value in items}
+        case {"set": entries}:
+            return {*map(restored, entries)}
+        case {"tuple": entries}:
+            return tuple(map(restored, entries))
+        case {"class": kind, "fields": parts}:
+            module, _, name = kind.partition(":")
+            if not module.startswith(_OURS):
+                raise ValueError(f"{kind} is no class of ours")
+            value: Any = import_module(module)
+            for part in name.split("."):
+                value = getattr(value, part)
+            if not isinstance(value, type) or not (is_dataclass(value) or hasattr(value, "_fields")):
+                raise ValueError(f"{kind} is no plain class")
+            return value(**{part: restored(each) for part, each in parts.items()})
+    return skeleton
+
+
+def _tensor(place: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+    if isinstance(place, str):
+        return tensors[place]
+    rows = tensors[place["name"]]
+    whole = rows.new_zeros(place["of"], *rows.shape[1:])
+    whole[place["rows"]] = rows
+    return whole

@@ -1,0 +1,187 @@
+"""How is long work cut, done anywhere, and gone on with after a stop? In lots.
+
+A lot is a call of a function of plain values (a model, texts, settings) that returns totals. What it returned, its
+shard, is kept in a file under a hash of all that it depends on: the model as it runs, the text, the settings, the
+versions, our own code. Lots share nothing, so they are done in any order, by processes of this machine or by the
+workers of a cluster; this process alone writes shards (`using` says where). Work that decides what comes next waits
+for its lots.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from analyses.execution.cluster import Workers
+from analyses.execution.encoding import decoded, encoded
+from analyses.execution.processes import Call, Forks, count_of
+from analyses.execution.provenance import digest, hash_of
+from interp.training.whole_files import check_owner, replacing, sweep
+
+Progress = Callable[[int], object] | None
+AHEAD = 64  # lots that are begun before the first is waited for: what they are given must fit in memory
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What lots returned, in files of a folder; None: nothing is kept.
+
+    `content` is the hash of what all of them depend on, `known` the hashes of models by their `id`, so that none is
+    hashed at every stage.
+    """
+
+    folder: Path | None = None
+    content: str = ""
+    known: Mapping[int, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: {"read": 0, "written": 0})  # by this run
+    files: set[Path] = field(default_factory=set)  # that this run read or wrote
+
+    @staticmethod
+    def for_output(out: Path, content: Any, known: Mapping[int, str]) -> "Shards":
+        """Those of a run that writes `out`: beside it, so that `out` is whole or not there.
+
+        An `InputError` where their folder is a link, or another user's.
+        """
+        folder = out.with_name(f".{out.name}.shards")
+        check_owner(folder)
+        return Shards(folder, hash_of([content, code()]), known)
+
+    def path(self, lot: Sequence[Any]) -> Path | None:
+        """Where the shard of a lot lies; None where nothing is kept, or a part of it has no hash, as code of a user."""
+        with suppress(TypeError):
+            return self.folder and self.folder / f"{hash_of([self.content, *lot], self.known)}.shard"
+        return None
+
+    def read(self, path: Path) -> bytes | None:
+        """A shard that is whole; None where there is none."""
+        with suppress(OSError):
+            content = path.read_bytes()
+            if hashlib.sha256(content[32:]).digest() == content[:32]:
+                self.counts["read"] += 1
+                self.files.add(path)
+                return content[32:]
+        return None
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Keep what a lot returned. A full disk keeps nothing, and stops nothing."""
+        with suppress(OSError), replacing(path) as part:
+            part.write_bytes(hashlib.sha256(content).digest() + content)
+        if path.exists():
+            self.counts["written"] += 1
+            self.files.add(path)
+
+    def clear(self) -> None:
+        """Remove those that this run read or wrote: what they were kept for stands. Those of others stay."""
+        if self.folder is not None:
+            with suppress(OSError):  # none was kept, or there are others'
+                for path in self.files:
+                    path.unlink(missing_ok=True)
+                sweep(self.folder, lambda name: True)
+                self.folder.rmdir()
+
+    def others(self) -> int:
+        """How many shards lie there that this run neither read nor wrote."""
+        return 0 if self.folder is None else len({*self.folder.glob("*.shard")} - self.files)
+
+
+_SHARDS: ContextVar[Shards | None] = ContextVar("shards", default=None)
+_EXECUTOR: ContextVar[Executor | None] = ContextVar("executor", default=None)
+
+
+@contextmanager
+def using(shards: Shards, executor: Executor | None = None) -> Iterator[None]:
+    """Within, what lots return is kept in `shards`, and lots are done by an executor; None: by this machine."""
+    tokens = _SHARDS.set(shards), _EXECUTOR.set(executor)
+    try:
+        yield
+    finally:
+        _SHARDS.reset(tokens[0])
+        _EXECUTOR.reset(tokens[1])
+
+
+def do(
+    function: Callable[..., Any],
+    lots: Iterable[Sequence[Any]],
+    progress: Progress = None,
+    *,
+    receive: Callable[[Any], object] | None = None,
+) -> list[Any]:
+    """What `function` returns of the arguments of each lot, in their order: found in a shard, or done now.
+
+    With `receive` results are handed on one by one and not listed, so that memory need not hold them all. `progress` is
+    called with the number of lots that are there.
+    """
+    results: list[Any] = []
+    with _workers(function) as begin:
+        for n, result in enumerate(_in_order(begin, lots), start=1):
+            (receive or results.append)(result)
+            if progress is not None:
+                progress(n)
+    return results
+
+
+@contextmanager
+def begun(function: Callable[..., Any], lots: Sequence[Sequence[Any]]) -> Iterator[Callable[[], list[Any]]]:
+    """Lots that are done while this process goes on; what is yielded waits for what they returned."""
+    with _workers(function) as begin:
+        waiting = [*map(begin, lots)]
+        yield lambda: [result() for result in waiting]
+
+
+Begin = Callable[[Sequence[Any]], Callable[[], Any]]
+
+
+@contextmanager
+def _workers(function: Callable[..., Any]) -> Iterator[Begin]:
+    """What begins a lot, and returns what waits for its result; workers are asked for once there is a lot to do."""
+    shards, executor, workers, key = _SHARDS.get() or Shards(), _EXECUTOR.get(), list[Forks | Workers](), ""
+    if shards.folder is not None:
+        with suppress(TypeError):  # as of code of the user's own
+            key = hash_of(function, shards.known)
+
+    def begin(lot: Sequence[Any]) -> Callable[[], Any]:
+        path = shards.path([key, *lot]) if key else None
+        if path is not None and (content := shards.read(path)) is not None:
+            return partial(decoded, content)
+        if not workers:
+            here = partial(_perform, function)
+            workers.append(
+                Forks(here, count_of()) if executor is None else Workers(executor, function, code(), shards.known)
+            )
+        call: Call[bytes] = workers[0].submit(lot, None if path is None else partial(shards.write, path))
+        return lambda: decoded(call.result())
+
+    try:
+        yield begin
+    finally:
+        for each in workers:
+            each.close()
+
+
+def _in_order(begin: Begin, lots: Iterable[Sequence[Any]]) -> Iterator[Any]:
+    waiting: deque[Callable[[], Any]] = deque()
+    for lot in lots:
+        waiting.append(begin(lot))
+        if len(waiting) > AHEAD:
+            yield waiting.popleft()()
+    while waiting:
+        yield waiting.popleft()()
+
+
+def _perform(function: Callable[..., Any], *lot: Any) -> bytes:
+    return encoded(function(*lot))
+
+
+@cache
+def code() -> str:
+    """A hash of our own code and of the data that it reads: numbers of another version are not gone on with."""
+    folders = [Path(__file__).parents[2] / package for package in ("interp", "models", "analyses")]
+    paths = chain.from_iterable(sorted(folder.rglob("*.[pt][yo]*")) for folder in folders)
+    return digest(path.read_bytes() for path in paths if path.suffix in {".py", ".toml"})
