@@ -70,7 +70,19 @@ def explain(
     refuses a corpus that is empty, of one half of the documents, or of words that the model does not know.
     """
     heads, name = heads or Heads.from_model(model), getattr(corpus, "name", "texts")
-    reading = Reading(model, sample(corpus, causal=heads.causal, seed=seed), progress, heads=heads)
+    return fit_sample(model, seed, name, heads, sample(corpus, causal=heads.causal, seed=seed), progress)
+
+
+def fit_sample(
+    model: Model,
+    seed: int,
+    name: str,
+    heads: Heads,
+    stretches: Sequence[AnnotatedText],
+    progress: Progress | None = None,
+) -> Explained:
+    """The same of stretches that were drawn already from a corpus of that name: one lot of work."""
+    reading = Reading(model, stretches, progress, heads=heads)
     pairs, names = _visible_keys(reading)
     refuse_unread(reading.counts, name)
     if len({*(pairs.group % 2).tolist()}) < 2:

@@ -128,11 +128,10 @@ def do(
 
 
 @contextmanager
-def begun(function: Callable[..., Any], lots: Sequence[Sequence[Any]]) -> Iterator[Callable[[], list[Any]]]:
-    """Lots that are done while this process goes on; what is yielded waits for what they returned."""
+def begun(function: Callable[..., Any], lots: Sequence[Sequence[Any]]) -> Iterator[list[Callable[[], Any]]]:
+    """Lots that are done while this process goes on; each of what is yielded waits for what one returned."""
     with _workers(function) as begin:
-        waiting = [*map(begin, lots)]
-        yield lambda: [result() for result in waiting]
+        yield [*map(begin, lots)]
 
 
 Begin = Callable[[Sequence[Any]], Callable[[], Any]]

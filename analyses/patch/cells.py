@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses import figures
-from interp import InputError, Model, patching
+from analyses.execution import lots
+from interp import InputError, Model, Transformer, patching
 from interp.patching import Metric, Pairs, Sweep, function, sweep
-from interp.patching.patch_sites import IN_ATTENTION, PatchSite
+from interp.patching.patch_sites import IN_ATTENTION, Attending, PatchSite, StackName
+from interp.patching.preparation import Plan
 from interp.patching.results import ANSWERS, ESTIMATED, POSITIONAL, Direction, long_table, refusal
 
 METRICS: dict[str, Callable[[], Metric]] = {
@@ -27,6 +31,7 @@ DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
 ANSWERED = "right", "wrong"  # what their probabilities are called
 _TOKENS = ("token", "corrupt_token")  # columns of a place that a text counts
+_AT_ONCE = 16  # pairs that are swept in one lot
 _WRONG_SIGN = "the sign is wrong"
 
 
@@ -87,14 +92,15 @@ def sweeps(
     by_position: bool = False,
     directions: Sequence[Direction] = DIRECTIONS,
     metrics: Sequence[str] = ("logit_difference",),
-    stack: str | None = None,
-    attention: str = "self",
-    extra: Sequence[Metric] = (),
+    stack: StackName | None = None,
+    attention: Attending = "self",
+    answered: bool = False,
+    progress: Callable[[int], object] | None = None,
 ) -> list[Sweep]:
     """One sweep a direction of all `metrics`, names of `METRICS`; `by_position` patches positions one by one.
 
-    `stack` says which is patched of a model with an encoder and a decoder, by default the decoder; `extra` metrics are
-    read as well.
+    `stack` says which is patched of a model with an encoder and a decoder, by default the decoder. `answered` reads the
+    probabilities of the pairs' own answers as well. `progress` is called with how many lots of pairs were swept.
     """
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
@@ -102,9 +108,39 @@ def sweeps(
         raise InputError(f"no metric {', '.join(dict.fromkeys(unknown))}: expected some of {', '.join(METRICS)}")
     axes = PatchSite.from_name(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
-    readers = [*(METRICS[name]() for name in dict.fromkeys(metrics)), *extra]
-    options = {"stack": stack, "attention": attention}
-    return [sweep(model, pairs, readers, site, by, direction, **options) for direction in directions]
+    swept = partial(_swept, model, site, by, tuple(dict.fromkeys(metrics)), answered, stack, attention)
+    if not isinstance(model, Transformer):
+        return [swept(direction, pairs) for direction in directions]
+    parts = [pairs.take(rows) for rows in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE)]
+    cells = iter(lots.do(swept, [(way, part) for way in directions for part in parts], progress))
+    return [_joined(model, pairs, [next(cells) for _ in parts]) for _ in directions]
+
+
+def _swept(
+    model: Model,
+    site: str,
+    by: Sequence[str],
+    metrics: Sequence[str],
+    answered: bool,
+    stack: StackName | None,
+    attention: Attending,
+    direction: Direction,
+    pairs: Pairs,
+) -> Sweep:
+    readers = [*(METRICS[name]() for name in metrics), *(answer_probabilities(pairs) if answered else ())]
+    return sweep(model, pairs, readers, site, by, direction, stack=stack, attention=attention)
+
+
+def _joined(model: Model, pairs: Pairs, parts: Sequence[Sweep]) -> Sweep:
+    """The sweep of all pairs from those of some each."""
+    first = parts[0]
+    values, clean, corrupt = (
+        {name: torch.cat([getattr(part, side)[name] for part in parts], -1) for name in getattr(first, side)}
+        for side in ("values", "clean", "corrupt")
+    )
+    ends = (corrupt, clean) if first.direction == "denoise" else (clean, corrupt)
+    arguments = first.site, first.axes, first.direction, first.stack, first.attention
+    return Plan.from_arguments(model, pairs, (), *arguments).cells(values, *ends)
 
 
 def answer_probabilities(pairs: Pairs) -> list[Metric]:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import interp
 from analyses.corpora.sentence_pairs import read_sentences
 from analyses.execution.provenance import digest
 from analyses.patch.cell_estimates import Estimates, Progress, check_metrics, estimates_of
-from analyses.patch.cells import ANSWERED, NO_OUTPUT, Cells, answer_probabilities, cells_of, sweeps
+from analyses.patch.cells import ANSWERED, NO_OUTPUT, Cells, cells_of, sweeps
 from analyses.viewer.passages import Passage, passage
 from interp import InputError, Model, Tokenizer
 from interp.patching import Pairs
@@ -83,7 +84,8 @@ def find(
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=file)
     by_position = bool(pairs.positions) if by_position is None else by_position
     say("patching", 0)
-    exact = sweeps(model, pairs, site, by_position=by_position, extra=answer_probabilities(pairs), **options)
+    said = partial(say, "patching")
+    exact = sweeps(model, pairs, site, by_position=by_position, answered=True, progress=said, **options)
     answered = [[{kind: part.pop(kind) for kind in ANSWERED} for part in (e.clean, e.corrupt, e.values)] for e in exact]
     first, cells = exact[0], cells_of(model, exact, seed=seed)
     unpatched = [*zip(("clean", "corrupt"), answered[0], strict=False)]

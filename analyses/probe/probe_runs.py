@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any
 
@@ -13,8 +13,20 @@ from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
 
+from analyses.execution import lots
 from analyses.probe.fitted import Scores, Splits, probe, read, right_alone
-from analyses.probe.probe_tasks import SPLITS, TASKS, Items, TaskItems, choose, probed_stack, split_of, with_control
+from analyses.probe.probe_tasks import (
+    SPLITS,
+    TASKS,
+    Items,
+    TaskItems,
+    WindowItems,
+    choose,
+    of_task,
+    probed_stack,
+    split_of,
+    with_control,
+)
 from analyses.scoring.collectors import refuse_unread
 from interp import AnnotatedText, InputError, Model, StackConfig
 from interp.errors import whole_number
@@ -208,16 +220,10 @@ def measure(
     if not tasks_items:
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
-    fresh = _split_vectors(untrained(model, seed), items, "probes: reading, untrained", say)
-    bare, scores = {}, {}
-    for task, task_items in tasks_items.items():
-        say(f"probes: fitting the untrained model, {task}", len(task_items.train.rows))
-        bare[task] = right_alone(task_items, fresh, penalty)
-    del fresh  # before as much again is read
-    vectors = _split_vectors(model, items, "probes: reading", say)
-    for task, task_items in tasks_items.items():
-        say(f"probes: fitting the model, {task}", len(task_items.train.rows))
-        scores[task] = probe(task_items, vectors, bare[task], penalty=penalty, seed=seed)
+    say("probes: fitting", 0)
+    of_tasks = [(task, {split: of_task(TASKS[task], items.windows[split]) for split in SPLITS}) for task in tasks_items]
+    results = lots.do(partial(_fit_task, model, seed, penalty), of_tasks, partial(say, "probes: fitting"))
+    scores = dict(zip(tasks_items, results, strict=True))
     documents = sum(map(len, items.documents.values()))
     return Probed(*probed_stack(model), seed, scores, left_out, dict(items.counts), documents)
 
@@ -236,6 +242,16 @@ def _task_items(items: Items, names: Sequence[str], seed: int) -> tuple[dict[str
     return complete, left_out
 
 
-def _split_vectors(model: Model, items: Items, stage: str, say: Say) -> Splits:
-    train, test = (read(model, items.windows[split], lambda texts: say(stage, texts)) for split in SPLITS)
+def _fit_task(
+    model: Model, seed: int, penalty: float, name: str, windows: Mapping[str, Sequence[WindowItems]]
+) -> Scores:
+    """Probes of one task, of the model and of the same with fresh weights."""
+    train, test = (split_of(TASKS[name], windows[split]) for split in SPLITS)
+    items = with_control(TASKS[name], train, test, seed)
+    fresh = right_alone(items, _split_vectors(untrained(model, seed), windows), penalty)
+    return probe(items, _split_vectors(model, windows), fresh, penalty=penalty, seed=seed)
+
+
+def _split_vectors(model: Model, windows: Mapping[str, Sequence[WindowItems]]) -> Splits:
+    train, test = (read(model, windows[split]) for split in SPLITS)
     return train, test

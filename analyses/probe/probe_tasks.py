@@ -199,6 +199,13 @@ class TaskItems:
     classes: dict[str, tuple[Int[Tensor, " train"], Int[Tensor, " test"]]]  # "label", "control": train, test
 
 
+def of_task(task: Task, windows: Sequence[WindowItems]) -> list[WindowItems]:
+    """The windows that have items of a task, with these alone."""
+    if task.label is None:
+        return [each._replace(words=()) for each in windows if each.edges]
+    return [each._replace(edges=()) for each in windows if each.words]
+
+
 def split_of(task: Task, windows: Sequence[WindowItems]) -> Split:
     """The items of a task among those of one split."""
     rules = None

@@ -110,7 +110,7 @@ def measure(
     with lots.begun(partial(patch_task, model, pairs, run.seed), [task for _, *task in tasks]) as patched:
         sums = [each for reading in readings if reading[-1] for each in _gather(run, model, *reading)]
         run.say("minimal pairs", 0)
-        of_tasks = [(name, part) for (name, *_), part in zip(tasks, patched(), strict=True)]
+        of_tasks = [(name, part) for (name, *_), part in zip(tasks, [part() for part in patched], strict=True)]
     effects = {
         name: _effects(model, behaviours[name], [p for n, p in of_tasks if n == name], pairs, run.seed)
         for name in names

@@ -1,11 +1,13 @@
 """What leaves a directory? A function a command: it says what is measured, and the scaffold writes it.
 
 All take `out`, the output directory, left as it was when anything fails; `seed`, of everything random; `command`, what
-the user typed, and `name`, the model's, for the record; and `progress`, called with what is being done and how often it
-was. All return where the directory lies, and raise an `InputError` for one that cannot be used.
+the user typed, and `name`, the model's, for the record; `progress`, called with what is being done and how often it
+was; and `cluster`, an executor that does the long work, such as Dask's. All return where the directory lies, and raise
+an `InputError` for one that cannot be used.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
@@ -125,6 +127,7 @@ def patch(
     seed: int = 0,
     command: str = "",
     progress: Say | None = None,
+    cluster: Executor | None = None,
     **options: Any,
 ) -> Written:
     """Patch one site. `options`, and what is raised, as of `analyses.patch.find`."""
@@ -135,7 +138,7 @@ def patch(
         answers.append(patched.cells.answers)
         return patching.page(patched, run.models[0])
 
-    page = write(out, measure, {name: model}, seed=seed, command=command, progress=progress)
+    page = write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
     return Written(Path(out), page.tables.get("correlations"), answers[-1])
 
 

@@ -1,6 +1,6 @@
 """What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from analyses import coreference, experiments, probe
 from analyses.behaviours import OURS, select
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import of_ids, random_ids
-from analyses.execution.processes import all_of, begun
+from analyses.execution.processes import all_of
 from analyses.headlines.fact_examples import fact_examples
 from analyses.headlines.facts import Fact, ranked
 from analyses.headlines.facts import facts as facts_of
@@ -29,7 +29,7 @@ from analyses.page.sections import Page, Part, Section
 from analyses.reading.inputs import TokenIds, by_ids
 from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
-from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
+from analyses.report.scaffold import UNNAMED, Record, Run, short_name, write
 from analyses.viewer import Passage
 from analyses.viewer.passages import choose_passages, read_texts
 from analyses.wording import plain_words
@@ -115,12 +115,7 @@ def build(
         to_come["experiments"] = with_experiments
         if unfinished := ", ".join(name for name, wanted in to_come.items() if wanted):
             run.show(replace(page(parts), unfinished=unfinished))
-        meant: dict[str, Callable[[Run], Part]] = {
-            **({"scores": partial(report_parts.scores, model, sources)} if coreference.BEHAVIOUR.name in group else {}),
-            "explanations": partial(report_parts.explanations, reader, results),
-            **({"probes": partial(_probes, model, sources)} if probes else {}),
-        }
-        with begun([partial(_timed, part, run) for part in meant.values()]) as ended:
+        with report_parts.explanations(reader, results, run) as explanations:
             labelled = _labelled(run, reader, group, results, exact=exact) if labels else None
             tables = behaviour_sections.tables(results)
             tables |= (
@@ -133,21 +128,18 @@ def build(
             texts_of = {each.behaviour.name: each.corpus for each in complete}
             examples = fact_examples(model, texts_of, facts, group, tables, seed=run.seed)
             parts["examples"] = Part(tables={"examples": examples})
-            run.say(f"the rest of {', '.join(meant)}", 0)
-            for part_name, (part, seconds) in zip(meant, ended(), strict=True):
-                parts[part_name] = part
-                run.say.add(seconds)
+            if coreference.BEHAVIOUR.name in group:
+                parts["scores"] = report_parts.scores(model, sources, run)
+            if probes:
+                parts["probes"] = _probes(model, sources, run)
+            run.say("what explains attention", 0)
+            parts["explanations"] = explanations()
         if with_experiments:
             parts["experiments"] = _experiments(run, model)
         return page(parts, facts)
 
     write(out, measure, {name: model}, **record)
     return Path(out)
-
-
-def _timed(part: Callable[[Run], Part], run: Run) -> tuple[Part, dict[str, float]]:
-    stages = Stages(lambda stage, count: None)
-    return part(replace(run, say=stages)), stages.seconds()
 
 
 def _labelled(

@@ -1,6 +1,7 @@
 """What does a report say beside its behaviours? Labels; what explains attention on each text; the scores of papers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
@@ -11,7 +12,8 @@ import pandas as pd
 from analyses import figures
 from analyses.behaviours import vocabulary
 from analyses.corpora import Corpus
-from analyses.explanations import ALL_GROUPS, UNIFORM, explain
+from analyses.execution import lots
+from analyses.explanations import ALL_GROUPS, UNIFORM, Explained, fit_sample, sample
 from analyses.figures import measure_name
 from analyses.headlines.sentences import set_clause
 from analyses.labels import Labelled
@@ -134,23 +136,34 @@ def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, cou
     return Part(sections, short, counted, tables={table: pd.concat(tables, ignore_index=True)})
 
 
-def explanations(model: Model, results: Sequence[Result], run: Run) -> Part:
-    """What explains attention: every text that words were measured on, once for each self-attention."""
+@contextmanager
+def explanations(model: Model, results: Sequence[Result], run: Run) -> Iterator[Callable[[], Part]]:
+    """What explains attention: every text that words were measured on, once for each self-attention.
+
+    It is fitted while other work goes on; what is yielded waits for it.
+    """
     by_kind = len(Heads.kinds_of(model)) > 1
     usable = [each for each in results if each.behaviour.needs and each.kind.attention == "self" and not each.left_out]
-    readings: list[_Reading] = []
-    for index, result in enumerate({(each.corpus.name, each.kind): each for each in usable}.values()):
-        scope = ", ".join([short_name(result.corpus.name), *([result.kind.title] if by_kind else [])])
-        figure = f"{result.kind.called}-explained-{index}" if by_kind else f"explained-{index}"
-        title = f"Which simple rules explain attention on {scope}?"
-        readings.append((title, scope, partial(_explained, model, result, run, figure)))
-    part = _by_text(readings, "explained", "explained", "Not fitted", "For what explains attention")
-    return replace(part, definitions=[*WORDS["explained_terms"].items()] if part.tables else ())
+    usable = [*{(each.corpus.name, each.kind): each for each in usable}.values()]
+    stretches = [sample(each.corpus, causal=each.kind.causal, seed=run.seed) for each in usable]
+    texts = [(each.corpus.name, each.kind, part) for each, part in zip(usable, stretches, strict=True)]
+    with lots.begun(partial(fit_sample, model, run.seed), texts) as fitted:
+        readings: list[_Reading] = []
+        for index, (result, explained) in enumerate(zip(usable, fitted, strict=True)):
+            scope = ", ".join([short_name(result.corpus.name), *([result.kind.title] if by_kind else [])])
+            figure = f"{result.kind.called}-explained-{index}" if by_kind else f"explained-{index}"
+            title = f"Which simple rules explain attention on {scope}?"
+            readings.append((title, scope, partial(_explained, explained, figure)))
+
+        def finish() -> Part:
+            part = _by_text(readings, "explained", "explained", "Not fitted", "For what explains attention")
+            return replace(part, definitions=[*WORDS["explained_terms"].items()] if part.tables else ())
+
+        yield finish
 
 
-def _explained(model: Model, result: Result, run: Run, figure: str) -> _Content:
-    say = partial(run.say, f"what explains attention on {result.corpus.name}: reading")
-    explained = explain(model, result.corpus, heads=result.kind, seed=run.seed, progress=say)
+def _explained(fitted: Callable[[], Explained], figure: str) -> _Content:
+    explained = fitted()
     table, groups = explained.table, by_group(explained.table)
     rows = [_explained_row(rows) for _, rows in table.groupby(_CELL)]
     columns = ["head", "not uniform", "explained", *GROUPS, "made of"]
