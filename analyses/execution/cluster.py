@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from analyses.execution.encoding import encoded
-from analyses.execution.processes import Call, Keep
+from analyses.execution.processes import Call, Keep, Packer, packed
 from analyses.execution.provenance import fingerprint
 from analyses.reading.inputs import TokenIds, by_ids
 from interp import Model
@@ -77,10 +77,10 @@ def _lost(error: BaseException) -> NoReturn:
     raise InputError(f"the cluster did not do its work ({reason}): see that its scheduler and workers run") from error
 
 
-class _Writer(pickle.Pickler):
-    """Writes models as the names that they were loaded by."""
+class _Writer(Packer):
+    """Packs models as the names that they were loaded by."""
 
-    def __init__(self, file: io.BytesIO, known: Mapping[int, str]):
+    def __init__(self, known: Mapping[int, str], file: io.BytesIO):
         super().__init__(file)
         self.known = known
 
@@ -114,12 +114,10 @@ class _Reader(pickle.Unpickler):
 
 
 def _packed(value: Any, known: Mapping[int, str]) -> bytes:
-    file = io.BytesIO()
     try:
-        _Writer(file, known).dump(value)
+        return packed(value, partial(_Writer, known))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(f"a cluster cannot be sent code of your own ({brief(str(error))}): run it here") from error
-    return file.getvalue()
 
 
 def perform(function: bytes, arguments: bytes, code: str) -> bytes:

@@ -5,6 +5,7 @@ this one: they know the function and all that it refers to, and only arguments a
 """
 
 import ctypes
+import io
 import multiprocessing
 import pickle
 import signal
@@ -27,6 +28,23 @@ Keep = Callable[[Any], object] | None
 _FUNCTIONS: dict[int, Callable[..., Any]] = {}  # what forks know, by number
 _NUMBERS = count()
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
+
+
+class Packer(pickle.Pickler):
+    """Packs tensors as arrays, for a fraction of the time."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How a tensor is made again; all else as it is by default."""
+        if type(obj) is torch.Tensor and obj.device.type == "cpu" and obj.dtype != torch.bfloat16:
+            return torch.from_numpy, (obj.detach().numpy(),)
+        return NotImplemented
+
+
+def packed(value: Any, packer: Callable[[io.BytesIO], Packer] = Packer) -> bytes:
+    """The value, pickled: for a pipe or a socket of our own, never for a file."""
+    file = io.BytesIO()
+    packer(file).dump(value)
+    return file.getvalue()
 
 
 class Call(Generic[T]):
@@ -75,7 +93,7 @@ class Forks:
         future = None
         if self._pool is not None:
             with suppress(BrokenProcessPool):
-                future = self._pool.submit(_call, self._number, pickle.dumps(arguments))
+                future = self._pool.submit(_call, self._number, packed(arguments))
         return Call(partial(self.function, *arguments), future, pickle.loads, keep)  # from our own fork
 
     def close(self) -> None:
@@ -98,7 +116,7 @@ def _begin() -> None:
 
 
 def _call(number: int, arguments: bytes) -> bytes:
-    return pickle.dumps(_FUNCTIONS[number](*pickle.loads(arguments)))  # over pipes of our own
+    return packed(_FUNCTIONS[number](*pickle.loads(arguments)))
 
 
 def count_of(calls: int = LIMIT) -> int:

@@ -163,7 +163,16 @@ def hash_of(value: Any, known: Mapping[int, str] | None = None) -> str:
 
 
 def _add(sha: Any, value: Any, known: Mapping[int, str]) -> None:  # noqa: PLR0912 (one a kind of value)
-    kind, add = type(value), partial(_add, sha, known=known)
+    kind = type(value)
+    if kind is Tensor:  # what lots hold most of
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        sha.update(f"tensor {tuple(value.shape)} {value.dtype} ".encode())
+        sha.update(flat.view(torch.uint8).numpy().data)
+        return
+    if kind in (list, tuple) and {*map(type, value)} <= {str, int, bool, float}:
+        sha.update(f"plain {len(value)} {[*value]!r}".encode())
+        return
+    add = partial(_add, sha, known=known)
     match value:
         case _ if id(value) in known:
             sha.update(f"known {known[id(value)]}".encode())
@@ -183,9 +192,8 @@ def _add(sha: Any, value: Any, known: Mapping[int, str]) -> None:  # noqa: PLR09
         case Tensor() if flatten := getattr(value, "__tensor_flatten__", None):  # several, such as a rounded weight
             names, settings = flatten()
             add([kind, repr(settings), *(getattr(value, name) for name in names)])
-        case Tensor():
-            sha.update(f"tensor {tuple(value.shape)} {value.dtype} ".encode())
-            sha.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        case Tensor():  # a parameter
+            add(value.data)
         case np.ndarray():
             add(torch.as_tensor(value))
         case partial():

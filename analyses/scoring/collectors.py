@@ -23,7 +23,7 @@ from interp.patterns.one_attention import NormWeighted
 from interp.patterns.rows import SINKS
 
 Sinks = Literal["kept", "removed"]
-LOT_WORDS = 2_000  # of texts that are read in one lot, at least
+LOT_WORDS = 3_000  # of texts that are read in one lot, at least
 UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
 
