@@ -62,7 +62,6 @@ from analyses import coreference, part_of_speech, position
 from analyses.behaviours import OURS, select
 from analyses.corpora import read
 from analyses.corpora.mentions import is_pronoun
-from analyses.execution.shards import Shards
 from analyses.headlines import sentences
 from analyses.headlines.facts import facts
 from analyses.labels import Labelled, knockouts, label
@@ -386,7 +385,7 @@ def shuffled_one(name: str, seed: int, corpus: str) -> tuple[int, list[str], lis
     trained, behaviours = load(name), select()
     assert isinstance(trained, Transformer)
     model = shuffled_copy(trained, seed)
-    run = Run((), seed, Stages(lambda stage, count: None), lambda page: None, Shards())
+    run = Run((), seed, Stages(lambda stage, count: None), lambda page: None)
     results = behaviour_sections.measure(run, model, behaviours, [read(corpus)], None)
     results = behaviour_sections.corrected([each for each in results if each.collected])
     effects = pd.concat([each.tested.table for each in results], ignore_index=True)

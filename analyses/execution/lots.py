@@ -23,6 +23,7 @@ from analyses.execution.cluster import Workers
 from analyses.execution.encoding import decoded, encoded
 from analyses.execution.processes import Call, Forks, count_of
 from analyses.execution.provenance import digest, hash_of
+from interp.errors import InputError
 from interp.training.whole_files import check_owner, replacing, sweep
 
 Progress = Callable[[int], object] | None
@@ -55,7 +56,7 @@ class Shards:
 
     def path(self, lot: Sequence[Any]) -> Path | None:
         """Where the shard of a lot lies; None where nothing is kept, or a part of it has no hash, as code of a user."""
-        with suppress(TypeError):
+        with suppress(TypeError, InputError):
             return self.folder and self.folder / f"{hash_of([self.content, *lot], self.known)}.shard"
         return None
 
@@ -142,7 +143,7 @@ def _workers(function: Callable[..., Any]) -> Iterator[Begin]:
     """What begins a lot, and returns what waits for its result; workers are asked for once there is a lot to do."""
     shards, executor, workers, key = _SHARDS.get() or Shards(), _EXECUTOR.get(), list[Forks | Workers](), ""
     if shards.folder is not None:
-        with suppress(TypeError):  # as of code of the user's own
+        with suppress(TypeError, InputError):  # code of the user's own has no hash
             key = hash_of(function, shards.known)
 
     def begin(lot: Sequence[Any]) -> Callable[[], Any]:
@@ -175,7 +176,8 @@ def _in_order(begin: Begin, lots: Iterable[Sequence[Any]]) -> Iterator[Any]:
 
 
 def _perform(function: Callable[..., Any], *lot: Any) -> bytes:
-    return encoded(function(*lot))
+    with using(Shards()):  # a lot is kept as a whole
+        return encoded(function(*lot))
 
 
 @cache

@@ -202,8 +202,8 @@ def _add(sha: Any, value: Any, known: Mapping[int, str]) -> None:  # noqa: PLR09
             add(f"{value.__module__}.{value.__qualname__}")
         case FunctionType() if "<" not in value.__qualname__:  # "<lambda>", "<locals>"
             add(f"{value.__module__}.{value.__qualname__}")
-        case nn.Module():
-            add([*_modules(value)])
+        case nn.Module() | Edited():
+            add(fingerprint(value) if isinstance(value, Model) else [*_modules(value)])
         case _ if is_dataclass(kind):
             add([kind, *((field.name, getattr(value, field.name)) for field in fields(kind))])
         case _:

@@ -10,7 +10,7 @@ import torch
 from analyses import part_of_speech
 from analyses.behaviours import OURS
 from analyses.corpora import read
-from analyses.execution.shards import Shards
+from analyses.execution.lots import Shards, using
 from analyses.labels import LABEL_COLUMNS, evidence, judgement, label
 from analyses.labels.evidence import CELL, HALVES, Study, documents_of
 from analyses.labels.knockouts import least
@@ -276,8 +276,9 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
     monkeypatch.setattr(evidence, "_reached", lambda *_: {})
 
     def found(limit: int | None) -> int:
-        corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [])
-        evidence.bars_of(Study(null.model(), corpora, OURS, 0, shards), [collected(1, 1)])
+        corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [], {})
+        with using(shards):
+            evidence.bars_of(Study(null.model(), corpora, OURS, 0), [collected(1, 1)])
         return shards.counts["read"]
 
     assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses.execution.shards import Shards
+from analyses.execution.lots import Shards, using
 from analyses.labels import knockouts
 from analyses.labels.readouts import AntecedentProbe, MaskedWord
 from analyses.reading.windows import Window, windows
@@ -138,14 +138,17 @@ def test_no_document_trains_the_probe_that_reads_it():
 
 
 def test_what_another_probe_read_is_measured_again(tmp_path):
-    model, shards = reader_of_tags(), Shards.for_output(tmp_path / "out", [])
+    model, shards = reader_of_tags(), Shards.for_output(tmp_path / "out", [], {})
 
-    def measured(start: int, shards: Shards | None) -> pd.DataFrame:
-        training = map(tagged, range(start, start + 20))
-        return effects(map(tagged, range(4)), of=model, training=training, shards=shards)
+    def measured(start: int) -> pd.DataFrame:
+        return effects(map(tagged, range(4)), of=model, training=map(tagged, range(start, start + 20)))
 
-    first, again = (measured(start, shards) for start in (100, 200))
-    pd.testing.assert_frame_equal(again, measured(200, None))
+    with using(shards):
+        first, again = (measured(start) for start in (100, 200))
+        assert shards.counts["read"] == 0
+        pd.testing.assert_frame_equal(again, measured(200))
+        assert shards.counts["read"] == shards.counts["written"] / 2 > 0
+    pd.testing.assert_frame_equal(again, measured(200))
     assert not again.equals(first)
 
 

@@ -1,0 +1,254 @@
+"""Lots: the same results wherever they are done, kept until all are there, and never mixed with another run's."""
+
+import multiprocessing
+from collections import Counter
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from analyses.corpora import read
+from analyses.execution import lots
+from analyses.execution.cluster import connected, perform
+from analyses.execution.encoding import decoded, encoded
+from analyses.execution.lots import Shards, using
+from analyses.labels import label
+from analyses.labels.judgement import Labelled
+from analyses.reading.inputs import Heads
+from analyses.reading.windows import Reading
+from analyses.scoring import collectors
+from interp import InputError, Model, run
+from models import load, planted
+from tests.analyses.labels.test_labels import copying, repeating_texts
+
+KEPT = {"a": torch.arange(6, dtype=torch.float64).reshape(2, 3), "b": torch.tensor([True, False])}
+
+
+class Stop(BaseException):
+    """A run that is killed."""
+
+
+def kept(times: int) -> dict[str, torch.Tensor]:
+    return {name: value.repeat(times, 1) for name, value in KEPT.items()}
+
+
+def refused(times: int) -> None:
+    raise InputError(f"expected fewer than {times}")
+
+
+def shards_in(tmp_path: Path, content: object = "a model") -> Shards:
+    return Shards.for_output(tmp_path / "out", content, {})
+
+
+def counts(shards: Shards, *arguments: object, function=kept) -> tuple[int, int]:
+    """How many shards are read and written for one lot."""
+    before = {**shards.counts}
+    with using(shards):
+        lots.do(function, [arguments])
+    return tuple(shards.counts[name] - before[name] for name in ("read", "written"))
+
+
+def test_what_was_done_is_found_again_whole(tmp_path):
+    shards = shards_in(tmp_path)
+    told: list[int] = []
+    with using(shards):
+        first, again = (lots.do(kept, [(1,), (2,)], told.append) for _ in range(2))
+    torch.testing.assert_close(again, first, rtol=0, atol=0)
+    torch.testing.assert_close(first, [kept(1), kept(2)], rtol=0, atol=0)  # and of the same types
+    assert told == [1, 2, 1, 2]
+    assert shards.counts == {"read": 2, "written": 2}
+    shards.clear()
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_arguments_functions_models_or_versions_of_our_code_find_nothing(tmp_path, monkeypatch):
+    assert [counts(shards_in(tmp_path, content), 1) for content in ("a", "b", "a")] == [(0, 1), (0, 1), (1, 0)]
+    assert counts(shards_in(tmp_path, "a"), 2) == (0, 1)
+    assert counts(shards_in(tmp_path, "a"), 1, function=partial(kept)) == (0, 1)
+    assert counts(shards_in(tmp_path, "a"), 1, function=lambda times: times) == (0, 0)  # which has no hash
+    monkeypatch.setattr(lots, "code", lambda: "changed")
+    assert counts(shards_in(tmp_path, "a"), 1) == (0, 1)
+
+
+@pytest.mark.parametrize("damage", [lambda old: old[:-3], lambda old: b"", lambda old: old[:-1] + bytes([old[-1] ^ 1])])
+def test_a_damaged_shard_is_made_anew(tmp_path, damage):
+    counts(shards_in(tmp_path), 1)
+    (path,) = shards_in(tmp_path).folder.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert [counts(shards_in(tmp_path), 1) for _ in range(2)] == [(0, 1), (1, 0)]
+
+
+def test_a_disk_that_is_full_keeps_nothing_and_stops_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(lots, "replacing", full)
+    assert [counts(shards_in(tmp_path), 1) for _ in range(2)] == [(0, 0), (0, 0)]
+
+
+def test_a_folder_that_is_a_link_is_refused_and_what_others_still_use_stays(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / ".out.shards").symlink_to("mine")
+    with pytest.raises(InputError, match=r"out\.shards is a link"):
+        shards_in(tmp_path)
+    (tmp_path / ".out.shards").unlink()
+    (tmp_path / "mine/thesis.tex").write_text("mine")
+    (tmp_path / "mine").rename(tmp_path / ".out.shards")
+    ours, theirs = shards_in(tmp_path), shards_in(tmp_path, "another")
+    counts(ours, 1)
+    counts(theirs, 1)
+    assert ours.others() == theirs.others() == 1
+    ours.clear()
+    assert counts(shards_in(tmp_path, "another"), 1) == (1, 0)
+    theirs.clear()
+    assert [path.name for path in theirs.folder.iterdir()] == ["thesis.tex"]
+
+
+def test_what_is_kept_is_what_was_there():
+    table = pd.DataFrame({"a": [1.5, np.nan], "b": ["x", None], "c": [True, False], "d": [1, 2]}, index=[3, 5])
+    table["e"] = pd.array([1, pd.NA], dtype="Int64")
+    table["f"] = pd.Series([1, "x"], dtype=object, index=table.index)
+    sparse = torch.zeros(128, 3, 7)
+    sparse[[5, 90]] = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0))
+    heads = Heads.from_model(load("textbook"))
+    value = {"t": [table, table.reset_index(drop=True)], 3: (sparse, np.arange(6).reshape(2, 3)), "n": None, "h": heads}
+    value |= {"c": Counter({"a b": 2}), "s": {"x", "y"}, "f": [float("nan"), -0.0, 1e-300, True, np.float32(0.1)]}
+    content = encoded(value)
+    again = decoded(content)
+    assert len(content) < sparse.nbytes
+    for one, other in zip(value["t"], again["t"], strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    torch.testing.assert_close(again[3], value[3], rtol=0, atol=0)
+    assert (again["n"], again["h"], again["c"], again["s"]) == (None, heads, value["c"], value["s"])
+    assert repr(again["f"]) == repr([float("nan"), -0.0, 1e-300, True, float(np.float32(0.1))])
+    with pytest.raises(TypeError, match="is no plain value"):
+        encoded(lambda: 1)
+    with pytest.raises(ValueError, match="no class of ours"):
+        decoded(content.replace(b"analyses.reading.inputs:Heads", b"subprocess.............:Popen"))
+
+
+class Sent(Executor):
+    """An executor of somebody else: lots go through it as bytes, and come back out of order."""
+
+    def __init__(self):
+        self.calls: list[tuple[int, ...]] = []
+
+    def submit(self, fn, /, *args, **options):
+        assert fn is perform
+        assert not options
+        self.calls.append(tuple(map(len, args)))
+        future: Future = Future()
+        try:
+            future.set_result(fn(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def read_by(executor: Executor | None, model: Model, tmp_path: Path) -> list[pd.DataFrame]:
+    from analyses.behaviours import OURS
+
+    makers = [partial(each.collector, seed=0) for each in OURS.values() if each.attention == "self"]
+    with using(shards_in(tmp_path, str(executor)), executor):
+        collected = collectors.collect_in_lots(Reading(model, read("sentences:30")), makers)
+    return [each.table() for each in collected]
+
+
+def test_any_executor_does_lots_and_tables_are_those_of_one_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(collectors, "LOT_WORDS", 800)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    model, stub = load("textbook"), Sent()
+    here = read_by(None, model, tmp_path)
+    assert len(stub.calls) == 0
+    for one, other in zip(here, read_by(stub, model, tmp_path), strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    assert len(stub.calls) > 5
+    assert max(map(max, stub.calls)) < 300_000  # a model goes by its name
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        for one, other in zip(here, read_by(pool, model, tmp_path), strict=True):
+            pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def next_ids(model: Model, text: str) -> list[int]:
+    return run(model, text).logits[0].argmax(-1).tolist()
+
+
+def test_what_a_cluster_cannot_do_is_refused_in_a_line():
+    model = load("textbook")
+    expected = next_ids(model, "The baker")
+    with using(Shards(), Sent()):
+        assert lots.do(partial(next_ids, model), [("The baker",)]) == [expected]
+        with pytest.raises(InputError, match="cannot be sent code of your own"):
+            lots.do(lambda: 1, [()])
+        with pytest.raises(InputError, match="expected fewer than 3"):
+            lots.do(refused, [(3,)])
+        with pytest.raises(InputError, match="save this one, and load it by its directory"):
+            lots.do(partial(next_ids, copying([planted.uniform], [planted.uniform])), [("a",)])
+        with torch.no_grad():
+            model.last.embed.token.weight[3, 3] += 1
+        with pytest.raises(InputError, match="the name textbook stands for another model than here"):
+            lots.do(partial(next_ids, model), [("The baker",)])
+    with using(Shards(), Older()):
+        with pytest.raises(InputError, match=r"the worker on \S+ runs another version of interp"):
+            lots.do(kept, [(3,)])
+
+
+class Older(Sent):
+    """Workers with another version of our code."""
+
+    def submit(self, fn, /, *args, **options):
+        return super().submit(fn, *args[:-1], "of another version")
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("nowhere", "expected the address of a Dask scheduler"),
+        ("tcp://host", "expected the address of a Dask scheduler"),
+        ("http://127.0.0.1:80", "expected the address of a Dask scheduler"),
+        ("tcp://10.0.0.1:8786", "use tls:// and --cluster-certificates FOLDER"),
+        ("tls://10.0.0.1:8786", "use tls:// and --cluster-certificates FOLDER"),
+        ("0.0.0.0:8786", "use tls:// and --cluster-certificates FOLDER"),
+    ],
+)
+def test_a_cluster_that_is_no_safe_one_is_refused(address, why):
+    with pytest.raises(InputError, match=why), connected(address):
+        pass
+
+
+def labelled(shards: Shards | None, exact: bool) -> Labelled:
+    model = copying([planted.uniform], [planted.uniform])
+    with using(shards or Shards()):
+        return label(model, {"position": [*repeating_texts(20)]}, documents=6, words=27, exact=exact)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.smoke)])
+def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkeypatch, exact):
+    whole, starts, write = labelled(None, exact), 0, Shards.write
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # lots are done here, one by one
+    while True:
+        shards = shards_in(tmp_path)
+
+        def stopping(self, path, content, most=1 + starts % 4):
+            write(self, path, content)
+            if self.counts["written"] == most:
+                raise Stop
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Shards, "write", stopping)
+            before = len([*shards.folder.glob("*.shard")]) if shards.folder.exists() else 0
+            try:
+                found = labelled(shards, exact)
+                break
+            except Stop:
+                assert shards.counts["read"] == before
+                starts += 1
+    assert starts > 2
+    assert shards.counts["read"] == before
+    for name in ("labels", "evidence"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(whole, name), check_exact=True)
