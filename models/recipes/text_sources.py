@@ -21,7 +21,7 @@ _HASHED = 100  # generated texts that a digest reads, so that it changes with th
 
 @dataclass(frozen=True)
 class Text:
-    """Text files: `*.txt` and `*.txt.gz` below a directory, or files named one by one.
+    """Text files: `*.txt` (also .gz, .zst) below a directory, or files named one by one.
 
     Documents are held out by name alone, so that one always is or never. Where that leaves one side empty, as of a
     single file, the last share of every document is held out.
