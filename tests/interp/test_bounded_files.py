@@ -12,7 +12,6 @@ from interp import InputError, bounded_files
 from interp.bounded_files import LONGEST_LINE, is_file, lines, whole
 from interp.errors import LONGEST_MESSAGE, LONGEST_VALUE, brief
 
-
 PACKED = {"gz": gzip.compress, "zst": lambda content: pyarrow.compress(content, "zstd", asbytes=True)}
 
 
