@@ -23,7 +23,6 @@ from interp.errors import InputError, InputWarning
 from models.huggingface.model_files import files_digest
 
 TEXT = "text"  # the column where none is named, and that of rows that are strings
-_ANNOTATION = ("words", "tags", "heads", "relations", "lemmas")
 MAGIC, _BATCH = "PAR1", 64  # how Parquet begins, and how many of its rows are in memory
 
 
@@ -44,7 +43,7 @@ def parse(rows: Lines, labels: Mapping[str, Sequence[str]] | None = None) -> Ite
 
 def columns_of(names: Sequence[Any]) -> dict[str, str]:
     """By use, the columns of these that are called as the arguments of `take`; annotation only beside `words`."""
-    uses = (TEXT, "document", *(_ANNOTATION if "words" in names else ()))
+    uses = (TEXT, "document", *(("words", "tags", "heads", "relations", "lemmas") if "words" in names else ()))
     if by_use := {use: use for use in uses if use in names and {TEXT, "words"} & {*names}}:
         return by_use
     got = ", ".join(map(str, names)) or "none"

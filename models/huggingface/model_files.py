@@ -107,13 +107,16 @@ def _state(file: Path) -> tuple[int, ...]:
 
 def files_digest(files: Iterable[Path]) -> str:
     """SHA-256 of files' bytes one after another; of `LARGE` ones it is kept in the user's cache until one changes."""
-    files = [*files]
+    files, kept = [*files], {}
     states = [_state(file) for file in files]
     key = hashlib.sha256(repr([*map(os.path.realpath, files), states]).encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "interp", "digests.json")
     is_large = sum(size for _, _, size, _, _ in states) >= LARGE and cache.is_absolute()
-    if is_large and re.fullmatch("[0-9a-f]{64}", kept := str(_digests(cache).get(key))):
-        return kept
+    with suppress(OSError, TypeError, ValueError, RecursionError):  # it is missing or damaged
+        if is_large and {cache.stat().st_uid, cache.parent.stat().st_uid} == {getattr(os, "geteuid", int)()}:
+            kept = dict(json.loads(whole(cache, 1 << 20)))
+    if re.fullmatch("[0-9a-f]{64}", str(kept.get(key))):
+        return str(kept[key])
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
@@ -121,13 +124,5 @@ def files_digest(files: Iterable[Path]) -> str:
     is_settled = all(max(state[-2:]) < time.time_ns() - SETTLED for state in states)
     if is_large and is_settled and states == [_state(file) for file in files]:
         with suppress(OSError, ValueError), replacing(cache) as part:  # a disk may be full, or the cache a link
-            part.write_text(json.dumps(dict([*_digests(cache).items(), (key, digest.hexdigest())][-1_000:])))
+            part.write_text(json.dumps(dict([*kept.items(), (key, digest.hexdigest())][-1_000:])))
     return digest.hexdigest()
-
-
-def _digests(cache: Path) -> dict[str, object]:
-    """Those that were kept, by their files' states: none where the cache is missing, damaged, or another user's."""
-    with suppress(OSError, TypeError, ValueError, RecursionError):
-        if not hasattr(os, "geteuid") or {cache.stat().st_uid, cache.parent.stat().st_uid} == {os.geteuid()}:
-            return dict(json.loads(whole(cache, 1 << 20)))
-    return {}

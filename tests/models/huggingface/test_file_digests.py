@@ -29,14 +29,12 @@ def test_large_files_are_read_once_until_one_changes(tmp_path: Path, n_read: Cal
     for _ in range(3):
         assert files_digest(files) == hashlib.sha256(b"0123456789" * 2).hexdigest()
     assert n_read() == 2
-    times = files[1].stat()
     files[1].write_bytes(b"0123456780")
-    os.utime(files[1], ns=(times.st_atime_ns, times.st_mtime_ns))  # as a copy that keeps its time
+    os.utime(files[1], ns=(0, files[0].stat().st_mtime_ns))  # as a copy that keeps its time
     assert files_digest(files) == hashlib.sha256(b"01234567890123456780").hexdigest()
-    assert files_digest(files[:1]) != files_digest(files)
     files[0].write_bytes(b"few")
     assert {files_digest(files[:1]) for _ in range(2)} == {hashlib.sha256(b"few").hexdigest()}
-    assert n_read() == 7
+    assert n_read() == 6
     assert len(list((tmp_path / "cache/interp").iterdir())) == 1  # and no draft
 
 
