@@ -20,7 +20,7 @@ MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": 
 QUESTIONS = {"position", "part_of_speech", "coreference", "probe"}
 HEAVY = {
     *("transformers", "transformer_lens", "matplotlib", "seaborn", "pandas", "jinja2", "huggingface_hub"),
-    *("scipy.stats", "torch.distributed.tensor"),
+    *("scipy.stats", "torch.distributed.tensor", "datasets", "pyarrow"),
 }
 
 
@@ -172,7 +172,7 @@ def plain(name: str) -> str:
 def test_the_package_depends_on_what_it_imports_and_on_nothing_else():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     core, extras = {*map(plain, project["dependencies"])}, project["optional-dependencies"]
-    optional = {plain(each) for name in ("lens", "minilm", "int8") for each in extras[name]}
+    optional = {plain(each) for name in ("lens", "minilm", "int8", "cluster", "datasets") for each in extras[name]}
     test = {*map(plain, extras["test"])}
     imports = set.union(*map(wanted, MAY_IMPORT))
     assert imports <= core | optional, "the package imports what it does not depend on"

@@ -15,9 +15,10 @@ from warnings import warn
 
 from analyses.corpora import chains, conllu, reader
 from analyses.corpora import pronoun_choices as choices
+from analyses.corpora import text_rows as rows
 from analyses.corpora.reader import Format, begins, has_columns
 from interp.annotation import AnnotatedText
-from interp.bounded_files import check_name, is_file, lines
+from interp.bounded_files import check_name, is_file, lines, opened
 from interp.errors import InputError, InputWarning
 from models.huggingface.model_files import files_digest
 from models.stories import GENERATORS
@@ -29,7 +30,17 @@ _FORMATS = (
     Format("gap", "GAP", "gap-*.tsv", has_columns(choices.GAP), choices.gap),
     Format("winogender", "Winogender", "all_sentences.tsv", has_columns(choices.WINOGENDER), choices.winogender),
     Format("winobias", "WinoBias", "*_stereotyped_type?.txt.*", choices.is_winobias, choices.winobias),
+    Format("jsonl", "JSON Lines", "*.jsonl", begins("{"), rows.parse),
     Format("paired", "two columns of source and target", "paired-*.tsv", reader.has_two_columns, reader.paired),
+    Format(
+        "parquet",
+        "Parquet",
+        "*.parquet",
+        begins(rows.MAGIC),
+        rows.parse,
+        records=rows.parquet,
+        unit="row",
+    ),
     Format("text", "plain text in paragraphs", "*.txt", None, reader.paragraphs, whole_files=True),
     Format("lines", "plain text in lines", "*.txt", None, reader.one_a_line, whole_files=True),
 )
@@ -51,9 +62,9 @@ class Corpus:
     """Texts from one source. Iterating streams them anew each time; a malformed line is then an `InputError`."""
 
     name: str  # what was asked for: a path, or "stories:300:1", and what was done to it: "stories:300:1, first 20"
-    kind: str  # a key of FORMATS or GENERATORS, "rows" of what `take` took, "joined" of several kinds
+    kind: str  # a key of FORMATS or GENERATORS, "datasets", "rows" of what `take` took, "joined" of several kinds
     annotates: frozenset[str]  # of "tags", "relations", "chains" and "targets", those that its first text has
-    digest: str  # SHA-256 of the files' bytes one after another; of a generator's parameters and first texts; of rows
+    digest: str  # SHA-256 of files' bytes one after another; of a data set's commit, a generator's first texts, rows
     source: Callable[[], Iterator[AnnotatedText]] = field(repr=False)
     files: tuple[Path, ...] = field(default=(), repr=False)  # what is read; none of a generator
 
@@ -112,6 +123,7 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     Args:
         spec: a file or a directory, its format told from its content, or forced as `gum:PATH` (any of `FORMATS`;
             plain text always is: `text:PATH` has a text a paragraph, `lines:PATH` a text a line);
+            or `datasets:NAME:CONFIG:SPLIT`, streamed from the hub or a folder (`text_rows.stream`);
             or `stories`, `stories:COUNT`, `stories:COUNT:SEED` for generated ones (300 and seed 1 if not said), and
             likewise `tales`, `portraits`, `sentences` and `new-sentences`. In a directory, files named as the format's
             are read, sorted by name.
@@ -123,13 +135,18 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     if spec != "" and is_file(path):  # Path("") is the directory that one is in
         return _from_files(str(spec), None, path, limit)
     kind, colon, rest = str(spec).partition(":")
+    if kind == "datasets":
+        name, digest, texts = rows.stream(rest)
+        if (first := next(texts(), None)) is None:
+            raise InputError(f"{name} is empty: expected at least one text in it")
+        return Corpus(name, kind, annotations(first), digest, lambda: islice(texts(), limit))
     if kind in GENERATORS:
         return _generated(kind, rest, limit)
     if not colon:
         raise InputError(f'no file or directory "{spec}": name an existing one, or "tales" for generated text')
     if kind not in FORMATS:
-        kinds = ", ".join([*(f"{name}:PATH" for name in FORMATS), *(f"{name}:COUNT:SEED" for name in GENERATORS)])
-        raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {kinds}')
+        forms = [*(f"{name}:PATH" for name in FORMATS), "datasets:NAME", *(f"{name}:COUNT:SEED" for name in GENERATORS)]
+        raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {", ".join(forms)}')
     if not rest or not is_file(Path(rest)):
         raise InputError(f'no file or directory "{rest}": name an existing one after {kind}:')
     return _from_files(str(spec), kind, Path(rest), limit)
@@ -143,7 +160,7 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
     one_document = form.whole_files and len(files) > 1
 
     def texts_of(file: Path) -> Iterator[AnnotatedText]:
-        texts = form.texts(lines(file), str(file))
+        texts = form.texts(form.records(file), str(file))
         return (replace(text, document=str(file)) for text in texts) if one_document else texts
 
     def source() -> Iterator[AnnotatedText]:
@@ -178,7 +195,7 @@ def _files_in(directory: Path, kind: str | None) -> list[Path]:
     files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.matches(f) for each in formats))
     if not files:
         patterns, advice = ", ".join(dict.fromkeys(each.names for each in formats)), "" if kind else f"; {_PLAIN}"
-        expected = f"expected {patterns} directly inside, plain or with .gz after it"
+        expected = f"expected {patterns} directly inside, plain or with .gz or .zst after it"
         raise InputError(f"{directory} holds no corpus: {expected}{advice}")
     return files
 
@@ -196,6 +213,9 @@ def _kind_of(files: Sequence[Path], path: Path) -> str:
 
 def _recognised(file: Path) -> str | None:
     """The format of a file, from its first lines; None where nothing is in it but comments."""
+    with opened(file) as start:
+        if start.read(len(rows.MAGIC)) == rows.MAGIC.encode():
+            return "parquet"
     is_conllu = FORMATS["conllu"].matches(file)
     for line in filter(str.strip, lines(file)):
         for form in _RECOGNISED:

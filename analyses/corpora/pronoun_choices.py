@@ -28,7 +28,7 @@ _FORMS = {"male": ("he", "his", "him"), "female": ("she", "her", "her"), "neutra
 _NUMBER = re.compile(r"^\d+\s+")
 _BRACKETED = re.compile(r"\[([^\[\]]*)\]")
 _ARTICLE = re.compile(r"(the|an?) ", re.IGNORECASE)
-_SIDE = re.compile(r"^(pro|anti)_stereotyped_|\.gz$")
+_SIDE = re.compile(r"^(pro|anti)_stereotyped_|\.(gz|zst)$")
 _CONDITIONS = re.compile(r"(pro|anti)_stereotyped_type([12])\.")
 _WORD = re.compile(
     r"""

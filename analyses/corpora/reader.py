@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from interp.annotation import AnnotatedText
+from interp.bounded_files import lines, unpacked_name
 from interp.errors import InputError
 from models.pair_tasks import columns
 from models.pair_tasks import pairs as pairs_of
@@ -55,18 +56,20 @@ class Format:
 
     kind: str  # which forces it: `gum:PATH`
     title: str
-    names: str  # which files of a directory are read, as a pattern; the same with .gz after it
+    names: str  # which files of a directory are read, as a pattern; the same with .gz or .zst after it
     recognises: Callable[[str], bool] | None  # of the first line that is no comment, or of a comment before it
     parse: Callable[[Lines], Iterator[AnnotatedText]]
     whole_files: bool = False  # whether of several files each is one document
+    records: Callable[[Path], Iterable[Any]] = lines  # what a file is parsed from
+    unit: str = "line"  # what a record is called
 
     def matches(self, file: Path) -> bool:
         """Whether a file has a name of this format."""
-        return fnmatch(file.name.removesuffix(".gz"), self.names)
+        return fnmatch(unpacked_name(file), self.names)
 
-    def texts(self, lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+    def texts(self, records: Iterable[Any], source: str) -> Iterator[AnnotatedText]:
         """The texts of a file called `source`; an `InputError` names the file and the line at fault."""
-        counted = Lines(lines, source)
+        counted = Lines(records, source)
         try:
             for text in self.parse(counted):
                 title, longest = f"the text {text.document!r}", max(map(len, text.words), default=0)
@@ -75,9 +78,9 @@ class Format:
                     raise InputError(f"{title} has a word of {longest:,} characters, at most {LONGEST_WORD:,}")
                 yield text
         except InputError as error:
-            if not counted.number or str(error).startswith(f"{source}, line "):  # it names the file already
+            if not counted.number or str(error).startswith(f"{source}, {self.unit} "):  # it names the file already
                 raise
-            raise InputError(f"{source}, line {counted.number}: {error}") from error
+            raise InputError(f"{source}, {self.unit} {counted.number}: {error}") from error
 
 
 def begins(start: str) -> Callable[[str], bool]:

@@ -1,9 +1,9 @@
 """Which of two sentences is grammatical? Minimal pairs as BLiMP has them (Warstadt et al. 2020), one a line of JSON."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
+from analyses.corpora.text_rows import json_object
 from interp.bounded_files import lines
 from interp.errors import InputError, inside
 
@@ -23,7 +23,7 @@ class Sentence(NamedTuple):
 
 
 def read_sentences(file: str | Path) -> list[tuple[Sentence, Sentence]]:
-    """The good and the bad sentence of each line, plain or gzipped, which are the same in seven lines of BLiMP."""
+    """The good and the bad sentence of each line, plain or compressed, which are the same in seven lines of BLiMP."""
     pairs = []
     for number, line in enumerate(lines(Path(file)), 1):
         with inside(f"{file}, line {number}"):
@@ -34,10 +34,7 @@ def read_sentences(file: str | Path) -> list[tuple[Sentence, Sentence]]:
 
 
 def _pair(line: str) -> tuple[Sentence, Sentence]:
-    try:
-        row = dict(json.loads(line))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{_EXPECTED}, got no such object ({error})") from None
+    row = json_object(line, _EXPECTED)
     keys = "sentence_good", "sentence_bad", *next((keys for method, keys in _KEYS.items() if row.get(method)), ())
     if wrong := [key for key in keys if not isinstance(row.get(key), str) or not row[key].strip()]:
         raise InputError(f'expected a text as "{wrong[0]}", got {row.get(wrong[0])!r:.80}')

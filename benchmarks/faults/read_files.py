@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
@@ -65,13 +66,22 @@ def _copies(name: str) -> Callable[[Path], object]:
     return lambda folder: shutil.copy(SAMPLES / name, folder)
 
 
-def _corpus(name: str, *kinds: str) -> Reader:
+def _rows(folder: Path) -> None:
+    words = [line.split() for line in (SAMPLES / "plain.txt").read_text("utf-8").splitlines()]
+    rows = pd.DataFrame({"words": words, "tags": [["X"] * len(each) for each in words], "document": "d"})
+    rows.to_parquet(folder / "rows.parquet")
+    rows.to_json(folder / "rows.jsonl", orient="records", lines=True)
+    packed = pa.compress((folder / "rows.jsonl").read_bytes(), "zstd", asbytes=True)
+    (folder / "rows.jsonl.zst").write_bytes(packed)
+
+
+def _corpus(name: str, *kinds: str, make: Callable[[Path], object] | None = None) -> Reader:
     def read(folder: Path) -> None:
         for spec in kinds:
             for text in corpora.read(spec.replace("PATH", str(folder / name))):
                 check(text)
 
-    return Reader(name, _copies(name), read)
+    return Reader(name, make or _copies(name), read)
 
 
 def tokenizer() -> Tokenizer:
@@ -217,6 +227,9 @@ READERS: Mapping[str, Reader] = {
     "WinoBias": _corpus("pro_stereotyped_type1.txt.dev", "PATH", "winobias:PATH"),
     "Winogender": _corpus("all_sentences.tsv", "PATH", "winogender:PATH"),
     "two columns": _corpus("paired-words.tsv", "PATH", "paired:PATH"),
+    "JSON Lines": _corpus("rows.jsonl", "PATH", "jsonl:PATH", make=_rows),
+    "JSON Lines, packed": _corpus("rows.jsonl.zst", "PATH", "jsonl:PATH", make=_rows),
+    "Parquet": _corpus("rows.parquet", "PATH", "parquet:PATH", make=_rows),
     "plain text": _corpus("plain.txt", "text:PATH", "lines:PATH"),
     "pairs to patch": Reader("pairs.csv", _copies("pairs.csv"), lambda folder: read_columns(folder / "pairs.csv")),
     "recipe": Reader(

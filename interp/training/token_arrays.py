@@ -18,14 +18,14 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from interp.bounded_files import whole
+from interp.bounded_files import unpacked_name, whole
 from interp.errors import InputError
 from interp.tokens import Tokenizer
 from interp.training.whole_files import replacing, sweep_beside
 
 START = "<s>"
 MASK = "[MASK]"
-_SUFFIXES = (".txt", ".txt.gz")
+_SUFFIXES = (".txt", ".txt.gz", ".txt.zst")
 _KINDS = {2: torch.uint16, 4: torch.int32}  # by bytes
 _LARGEST = 1 << 32  # bytes of a file, unpacked
 _GROUP = 4_000_000  # characters that are tokenized in one go
@@ -40,12 +40,12 @@ class Document:
 
 
 def find(path: Path) -> list[Path]:
-    """The text files that `path` names: itself, or all *.txt and *.txt.gz below it, in the order of their names."""
+    """The text files that `path` names: itself, or all *.txt below it, compressed or not, sorted by name."""
     if path.is_file():
         return [path]
     files = sorted(file for file in path.rglob("*") if file.name.endswith(_SUFFIXES) and file.is_file())
     if not files:
-        raise InputError(f"no text at {path}: expected a text file, or a directory with *.txt or *.txt.gz")
+        raise InputError(f"no text at {path}: expected a text file, or a directory with *.txt, maybe .gz or .zst")
     return files
 
 
@@ -61,7 +61,7 @@ def read(paths: Iterable[Path], *, unwrap: bool = False) -> Iterator[Document]:
 
 def name_of(path: Path) -> str:
     """The name of the document in a file."""
-    return path.name.removesuffix(".gz").removesuffix(".txt")
+    return unpacked_name(path).removesuffix(".txt")
 
 
 def held_out(name: str, share: float) -> bool:

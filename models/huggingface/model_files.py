@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
+import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Any
 
 from interp import InputError
 from interp.bounded_files import is_file, whole
+from interp.training.whole_files import replacing
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TARGET_TOKENIZER, GENERATION = "target_tokenizer.json", "generation_config.json"
+LARGE = 1 << 26  # bytes: fewer are hashed in a moment, so nothing is kept of them
+SETTLED = 2_000_000_000  # nanoseconds: a file may change twice in one tick of a clock
 FileState = tuple[Path, tuple[int, ...]]
 _OF_MODEL = {
     *(CONFIG, WEIGHTS, INDEX, TOKENIZER, TOKENIZER_CONFIG, TARGET_TOKENIZER, GENERATION),
@@ -101,9 +106,23 @@ def _state(file: Path) -> tuple[int, ...]:
 
 
 def files_digest(files: Iterable[Path]) -> str:
-    """SHA-256 of files' bytes one after another."""
+    """SHA-256 of files' bytes one after another; of `LARGE` ones it is kept in the user's cache until one changes."""
+    files, kept = [*files], {}
+    states = [_state(file) for file in files]
+    key = hashlib.sha256(repr([*map(os.path.realpath, files), states]).encode()).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "interp", "digests.json")
+    is_large = sum(size for _, _, size, _, _ in states) >= LARGE and cache.is_absolute()
+    with suppress(OSError, TypeError, ValueError, RecursionError):  # it is missing or damaged
+        if is_large and {cache.stat().st_uid, cache.parent.stat().st_uid} == {getattr(os, "geteuid", int)()}:
+            kept = dict(json.loads(whole(cache, 1 << 20)))
+    if re.fullmatch("[0-9a-f]{64}", str(kept.get(key))):
+        return str(kept[key])
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
             hashlib.file_digest(stream, lambda: digest)
+    is_settled = all(max(state[-2:]) < time.time_ns() - SETTLED for state in states)
+    if is_large and is_settled and states == [_state(file) for file in files]:
+        with suppress(OSError, ValueError), replacing(cache) as part:  # a disk may be full, or the cache a link
+            part.write_text(json.dumps(dict([*kept.items(), (key, digest.hexdigest())][-1_000:])))
     return digest.hexdigest()

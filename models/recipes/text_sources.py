@@ -12,6 +12,7 @@ from interp import InputError
 from interp.training import token_arrays as texts
 from interp.training.token_arrays import Document
 from interp.training.whole_files import replacing, sweep_beside
+from models.huggingface.model_files import files_digest
 from models.pair_tasks import TASKS, pairs
 from models.plain_tables import nearest
 from models.stories import GENERATORS
@@ -21,7 +22,7 @@ _HASHED = 100  # generated texts that a digest reads, so that it changes with th
 
 @dataclass(frozen=True)
 class Text:
-    """Text files: `*.txt` and `*.txt.gz` below a directory, or files named one by one.
+    """Text files: `*.txt` (also .gz, .zst) below a directory, or files named one by one.
 
     Documents are held out by name alone, so that one always is or never. Where that leaves one side empty, as of a
     single file, the last share of every document is held out.
@@ -47,7 +48,7 @@ class Text:
 
     def digest(self) -> str:
         """SHA-256 of names and bytes, and of how they are divided."""
-        digests = [(texts.name_of(file), hashlib.sha256(_bytes(file)).hexdigest()) for file in self.files()]
+        digests = [(texts.name_of(file), _digest(file)) for file in self.files()]
         return digest_of([digests, self.unwrap, self.held_out])
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
@@ -217,8 +218,8 @@ def digest_of(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _bytes(file: Path) -> bytes:
+def _digest(file: Path) -> str:
     try:
-        return file.read_bytes()
+        return files_digest([file])
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}): leave it out") from error

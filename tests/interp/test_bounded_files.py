@@ -2,37 +2,58 @@
 
 import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from interp import InputError, bounded_files
 from interp.bounded_files import LONGEST_LINE, is_file, lines, whole
 from interp.errors import LONGEST_MESSAGE, LONGEST_VALUE, brief
 
+PACKED = {"gz": gzip.compress, "zst": lambda content: pyarrow.compress(content, "zstd", asbytes=True)}
+
+
+@pytest.fixture(params=PACKED)
+def pack(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
+    return PACKED[request.param]
+
 
 def test_lines_are_those_of_a_text_file_packed_or_not(tmp_path: Path) -> None:
     text = "a\r\nb\n\nü"
     (tmp_path / "a.txt").write_bytes(text.encode())
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
-    for name in ("a.txt", "b.txt.gz"):
+    for ending, packed in PACKED.items():
+        for name in (f"b.txt.{ending}", f"{ending}.txt"):  # told by its name or by its content
+            (tmp_path / name).write_bytes(packed(text.encode()))
+    (tmp_path / "twice.zst").write_bytes(PACKED["zst"](text[:3].encode()) + PACKED["zst"](text[3:].encode()))
+    for name in sorted(path.name for path in tmp_path.iterdir()):
         assert [*lines(tmp_path / name)] == ["a\n", "b\n", "\n", "ü"]
         assert whole(tmp_path / name) == text
 
 
-def test_what_unpacks_without_end_is_refused_before_it_fills_memory(tmp_path: Path, monkeypatch) -> None:
+def test_what_unpacks_without_end_is_refused_before_it_fills_memory(tmp_path: Path, monkeypatch, pack) -> None:
     monkeypatch.setattr(bounded_files, "UNCHECKED", 1 << 20)
-    path = tmp_path / "bomb.gz"
-    path.write_bytes(gzip.compress(b"a\n" * (1 << 20)))
+    path = tmp_path / "bomb"
+    path.write_bytes(pack(b"a\n" * (1 << 20)))
     for read in (lambda: [None for _ in lines(path)], lambda: whole(path)):
         with pytest.raises(InputError, match="unpacks to more than 1,048,576 bytes, 100 times its size"):
             read()
-    path.write_bytes(gzip.compress(b"a" * (LONGEST_LINE + 1)))
+    path.write_bytes(pack(b"a" * (LONGEST_LINE + 1)))
     with pytest.raises(InputError, match=rf"a line of more than {LONGEST_LINE:,} characters"):
         next(lines(path))
     assert len(whole(path)) == LONGEST_LINE + 1
     with pytest.raises(InputError, match="longer than 10 bytes"):
         whole(path, 10)
+
+
+def test_a_damaged_packed_file_is_one_line(tmp_path: Path, pack) -> None:
+    good = pack(os.urandom(1_000).hex().encode())
+    for content in (good[:-9], good[:5], good + b"junk"):
+        (tmp_path / "a").write_bytes(content)
+        for read in (lambda: [*lines(tmp_path / "a")], lambda: whole(tmp_path / "a")):
+            with pytest.raises(InputError, match=r"a cannot be read \(.+\): expected UTF-8, plain, \.gz or \.zst"):
+                read()
 
 
 def test_a_pipe_and_a_device_are_no_files(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_what_comments_say_is_so(names):
 
 
 def test_every_corpus_of_the_page_is_read(names):
-    assert len([each for each in names.values() if isinstance(each, Corpus)]) == 7
+    assert len([each for each in names.values() if isinstance(each, Corpus)]) == 8
     assert [len(list(names[name])) for name in ("novel", "reviews", "both")] == [4, 2, 6]
     assert [text.text for text in names["treebank"]] == ["He saw Tim."]
     assert names["chained"].annotates == {"chains"}

@@ -40,7 +40,7 @@ def test_a_malformed_line_is_named_in_one_line(kind: str, lines: Iterable[str], 
         ("a.txt", "#begin document (a); part 0\n#end document\n", "is empty: expected LitBank"),
         ("a.txt", "A story.\n", 'begins "A story.": CoNLL-U, .* two columns .* are read, and conllu:PATH or gum:PATH'),
         ("bad.conllu", "1\tA\n", r"bad\.conllu, line 1: expected 10 columns between tabs, got 2"),
-        ("a.conllu", b"\x1f\x8b\x00\x00", "expected UTF-8, plain or gzipped"),
+        ("a.conllu", b"\x1f\x8b\x00\x00", r"expected UTF-8, plain, \.gz or \.zst"),
         ("a.conll", f"#begin document (x)\n{'a' * 2_000_000}\n", "^[^,]*a line of more than 1,000,000 characters"),
     ],
 )
