@@ -12,7 +12,6 @@ import tiny
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from page_code import blocks
 
 from analyses import figures
 from analyses.figures import style
@@ -198,6 +197,8 @@ def test_a_captured_pattern_is_drawn_head_by_head(model):
 
 @pytest.mark.slow
 def test_every_block_of_the_page_runs(tmp_path, monkeypatch):
+    from page_code import blocks
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(matplotlib.rcParams, "backend", "agg")
     names: dict = {}
