@@ -31,7 +31,7 @@ test-wheel: $(READY)  ## the installed wheel, with what it depends on alone: thr
 OLDEST := tests/interp tests/analyses
 test-oldest: $(READY)  ## quick tests with the oldest versions that pyproject.toml allows; that old, they warn of each other
 	$(AWAY); oldest=$$PWD/constraints-oldest.txt; $$pip $$oldest $$wheel; \
-	$$pip $$oldest pytest pytest-xdist beartype scikit-learn build cryptography; \
+	$$pip $$oldest pytest pytest-xdist beartype scikit-learn==1.5 build cryptography; \
 	cd $$away && venv/bin/python -m pytest --numprocesses auto -m "not slow" -W default $(OLDEST)
 
 lint: $(READY)
