@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: report test test-all lint types notebooks check-notebooks docs gallery setup clean
+.PHONY: report test test-all test-wheel test-oldest lint types notebooks check-notebooks docs gallery setup clean
 
 report: $(READY)  ## the textbook model's report, in report/, and the default model's, in report/default/
 	$(BIN)/interp report --model textbook --out report --see default/report.html
@@ -15,8 +15,24 @@ PYTEST := OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-PASSIVE} $(BIN)/python -m pytest -
 test: $(READY)  ## the tests that CI runs: all that are quick, and one slow test of each kind
 	$(PYTEST) -m "not slow or smoke"
 
-test-all: check-notebooks  ## all tests, and all notebooks
+test-all: check-notebooks test-wheel test-oldest  ## all tests, of the wheel and of the oldest dependencies too, and all notebooks
 	$(PYTEST)
+
+# a folder elsewhere with the tests, the wheel and an environment of its own: no sources, no pages
+AWAY = set -e; away=$$(mktemp -d); trap 'rm -rf $$away' EXIT; cp -r tests pyproject.toml $$away; rm -rf build; \
+  $(BIN)/python -m build --wheel --outdir $$away . > $$away/build.log || { cat $$away/build.log; exit 1; }; \
+  $(PYTHON) -m venv $$away/venv; pip="$$away/venv/bin/python -m pip install --quiet --constraint"; wheel=$$(ls $$away/*.whl)
+test-wheel: $(READY)  ## the installed wheel, with what it depends on alone: three commands; then, with the extra `test`, the quick tests
+	$(AWAY); $$pip constraints.txt torch; $$pip constraints.txt $$wheel; (cd $$away && venv/bin/interp models > models.txt \
+	  && venv/bin/interp view "The boy met the old lady." --out view.html \
+	  && venv/bin/interp report --model textbook --corpus tales:20 --pairs 10 --out report); \
+	$$pip constraints.txt "$$wheel[test]"; cd $$away && venv/bin/python -m pytest --numprocesses auto -m "not slow"
+
+OLDEST := tests/interp tests/analyses
+test-oldest: $(READY)  ## quick tests with the oldest versions that pyproject.toml allows; that old, they warn of each other
+	$(AWAY); oldest=$$PWD/constraints-oldest.txt; $$pip $$oldest $$wheel; \
+	$$pip $$oldest pytest pytest-xdist beartype scikit-learn==1.5 build cryptography; \
+	cd $$away && venv/bin/python -m pytest --numprocesses auto -m "not slow" -W default $(OLDEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -53,4 +69,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) report site *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build report site *.egg-info .pytest_cache .ruff_cache

@@ -7,8 +7,10 @@ sixteen; `SHAPES=all` gives it to all, and to slow tests.
 import os
 import re
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,12 +20,23 @@ import torch
 from filelock import FileLock
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(find_spec("interp").origin).parents[1]  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
 _SOURCES = [path for room in ("interp", "models", "analyses") for path in (_ROOT / room).rglob("*.py")]
 # where there are no tensors nothing has a shape, and a check of every call would be half of a test of texts
 _SHAPED = [path for path in _SOURCES if re.search("jaxtyping|Tensor", path.read_text(encoding="utf-8"))]
 _NAMES = [".".join(path.relative_to(_ROOT).with_suffix("").parts) for path in _SHAPED]
 jaxtyping.install_import_hook(_NAMES, "beartype.beartype")
+
+
+class _Benchmarks(MetaPathFinder):
+    """Asked last: what imports benchmarks that are not there is skipped beside an installed wheel."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname.startswith("benchmarks."):
+            import repository  # noqa: F401
+
+
+sys.meta_path.append(_Benchmarks())
 
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
 

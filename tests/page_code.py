@@ -6,6 +6,7 @@ from textwrap import dedent
 
 import pandas as pd
 import tiny
+from repository import ROOT
 from tokenizers import Regex
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
@@ -15,7 +16,6 @@ from analyses.corpora import read
 from interp import Tokenizer, Transformer, TransformerConfig
 from models import save
 
-ROOT = Path(__file__).resolve().parents[1]
 CARD = "models/checkpoints/default/README.md"
 PAGES = ["README.md", CARD, *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
 SENTENCE = [

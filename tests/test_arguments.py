@@ -34,6 +34,7 @@ from interp.display import Result
 from interp.edits import SelectiveEdit
 from interp.training import Windows
 from models import recipes
+from models.sources import CHECKPOINTS
 from models.stories import story
 
 pytestmark = pytest.mark.filterwarnings("ignore::interp.errors.InputWarning")  # a random model does no task
@@ -119,7 +120,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "Run": lambda: run(decoder(), ids()),
     # of models
     "models.load.name": lambda: "default",
-    "directory": lambda: ROOT / "models/checkpoints/default",
+    "directory": lambda: CHECKPOINTS / "default",
     "dtype": lambda: torch.float32,
     "device": lambda: torch.device("cpu"),
     "names": lambda: ("weight",),

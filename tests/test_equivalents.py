@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from page_code import blocks
+from page_code import ROOT, blocks
 from tiny import randomise
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 pytestmark = pytest.mark.skipif(find_spec("transformer_lens") is None, reason="needs the extra `lens`")
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "coming_from_transformer_lens.md"
+PAGE = ROOT / "docs" / "coming_from_transformer_lens.md"
 TEXT = PAGE.read_text()
 SHARED, THEIRS, OURS = blocks("docs/coming_from_transformer_lens.md", "python")
 START = "<|endoftext|>"

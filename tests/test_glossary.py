@@ -1,9 +1,9 @@
 """docs/glossary.md has the terms of art of the first pages, in order."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from repository import ROOT
+
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 ENTRIES = dict(re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=\n- |\Z)", GLOSSARY, re.MULTILINE | re.DOTALL))
 NAMES = {name.strip("() ").replace("\\", "") for entry in ENTRIES for name in re.split(r"[,(]", entry)}

@@ -12,10 +12,10 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from repository import ROOT
 
 from models.families import FAMILIES
 
-ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": {"interp", "models", "analyses"}}
 QUESTIONS = {"position", "part_of_speech", "coreference", "probe"}
 HEAVY = {

@@ -1,6 +1,7 @@
 """Tiny transformers with every weight random, and sizes prime where they can be, so that no axis passes for another."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import torch
 
@@ -63,13 +64,14 @@ def model(name: str, output: str = "untied", dtype: torch.dtype = torch.float64)
 class Whole:
     """A transformer of ours that shows nothing but the protocol."""
 
+    # properties, since from Python 3.12 on a protocol is not looked for with `__getattr__`
+    _NAMES = ("config", "tokenizer", "target_tokenizer", "sites", "device", "dtype")
+    config, tokenizer, target_tokenizer, sites, device, dtype = (
+        property(attrgetter(f"inner.{each}")) for each in _NAMES
+    )
+
     def __init__(self, inner):
         self.inner = inner
-
-    def __getattr__(self, name):
-        if name not in {"config", "tokenizer", "target_tokenizer", "sites", "device", "dtype"}:
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     def __call__(self, *inputs, **named):
         return self.inner(*inputs, **named)

@@ -13,7 +13,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from page_code import blocks
 from tiny import LLAMA
 
 from analyses import position, runs
@@ -183,6 +182,8 @@ def test_a_small_file_of_a_huge_table_is_refused_before_it_is_read(make, expecte
 
 def test_the_code_of_the_recipes_finds_what_was_planted(leave, tmp_path, monkeypatch):
     """docs/recipes.md: L0.H0 looks at the previous token, L0.H1 at all alike."""
+    from page_code import blocks
+
     draw, words = Random(0), [f"w{at}" for at in range(31)]
     model = Planted(words, [[offset(-1), uniform]], n_ctx=40, start="<s>").build()
     for name in ("stories", "tales"):

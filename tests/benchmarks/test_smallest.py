@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import ROOT
 
 from benchmarks.labels import KINDS
 
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = "corpus_memory --stories 5"
 COMMANDS = Path(__file__).with_name("smallest.txt").read_text().splitlines() + [
     f"labels --smallest --only {kind} --processes 1 --corpus tales:10:11" for kind in KINDS if " " not in kind

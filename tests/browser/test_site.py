@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import ROOT
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

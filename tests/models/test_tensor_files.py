@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from models import tensor_files as stored
 from models.tensor_files import DTYPES, folded, read_header, write
 
-ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [(), (1,), (7,), (0, 5), (5, 3), (1, 11), (11, 1), (3, 5, 7), (2, 3, 5, 7)]
 
 
@@ -92,6 +90,8 @@ def test_names_that_differ_in_a_number_are_told_as_one(names, expected):
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 @pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 1), ("float32", 2)])
 def test_loading_needs_little_more_memory_than_the_weights(dtype, times, tmp_path):
+    from repository import ROOT
+
     code = f"""from pathlib import Path
 from benchmarks import loading
 loading.build(Path({str(tmp_path)!r}), loading.QUICK | {{"num_hidden_layers": 6, "vocab_size": 4_000}})"""

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+from repository import ROOT
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONGEST = 12  # lines of a cell
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from page_code import blocks
 from tiny import LLAMA
 
 from analyses import view
@@ -155,6 +154,8 @@ def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
 
 
 def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monkeypatch, capsys):
+    from page_code import blocks
+
     monkeypatch.chdir(tmp_path)
     left(Path("report"), hand_made())
     block, flip = blocks("docs/headlines.md", "python")

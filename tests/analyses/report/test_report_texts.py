@@ -1,11 +1,9 @@
 """What a report says of a behaviour and of a figure, by rule from its tables; and every name leads to what it means."""
 
 import re
-from pathlib import Path
 
 import pandas as pd
 
-from analyses import report
 from analyses.behaviours import ACROSS, OURS
 from analyses.figures import measure_name
 from analyses.measures.head_tables import Measured
@@ -87,10 +85,11 @@ def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_resto
 
 
 def test_no_figure_of_a_report_or_the_documentation_has_its_title_or_caption_for_an_alternative(position_report):
+    from repository import ROOT
+
     assert len([tag for tag, _ in page_of(position_report).tags if tag == "figure"]) >= 1
     assert retold((position_report / "report.html").read_text("utf-8")) == []
-    root = Path(report.__file__).parents[2]
-    pages = [root / "README.md", root / "models/checkpoints/default/README.md", *sorted(root.glob("docs/**/*.md"))]
+    pages = [ROOT / "README.md", ROOT / "models/checkpoints/default/README.md", *sorted(ROOT.glob("docs/**/*.md"))]
     texts = [page.read_text("utf-8") for page in pages]
     pictures = [found for text in texts for found in re.findall(r"!\[(.*?)\]\(\S*?(\w+)\.png\)", text)]
     assert len(pictures) >= 15

@@ -51,6 +51,8 @@ def pair(request, tmp_path_factory) -> Pair:
 
 
 def test_every_family_is_checked_and_the_page_is_as_it_would_be_written():
+    import repository  # noqa: F401
+
     text = PAGE.read_text(encoding="utf-8")
     deviations = stated(text)
     assert deviations.keys() == by_family().keys() == FAMILIES.keys() - {"interp"}
