@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = {"interp": 13_050, "models": 8_700, "analyses": 21_500, "tests": 24_250}  # lines of Python
-DOCS = 33_000  # words
+BUDGETS = {"interp": 13_165, "models": 8_725, "analyses": 21_500, "tests": 24_475}  # lines of Python
+DOCS = 33_150  # words
 PAGE_CODE = (".js", ".css", ".jinja")
 DATA = (".toml", ".json", ".csv", ".tsv", ".conllu", ".txt")
 
