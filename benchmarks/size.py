@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = {"interp": 13_050, "models": 8_700, "analyses": 21_560, "tests": 24_380}  # lines of Python
-DOCS = 33_000  # words
+BUDGETS = {"interp": 13_200, "models": 8_740, "analyses": 21_600, "tests": 25_000}  # lines of Python
+DOCS = 34_000  # words
 PAGE_CODE = (".js", ".css", ".jinja")
 DATA = (".toml", ".json", ".csv", ".tsv", ".conllu", ".txt")
 

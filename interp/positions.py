@@ -4,6 +4,7 @@ import math
 from functools import cache
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -110,7 +111,8 @@ class BucketBias(nn.Module):
 
     def forward(self, visibility: Visibility) -> Float[Tensor, "rows head query key"]:
         """What is added to the scores of each head."""
-        return self.table(self.bucket(visibility.distance())).movedim(-1, 1)
+        bucket = self.bucket(visibility.distance())  # all layers share the table, on whichever device they are
+        return F.embedding(bucket, self.table.weight.to(bucket.device)).movedim(-1, 1)
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """The bucket of a distance (key - query): half of them for either side, or all for the causal one."""

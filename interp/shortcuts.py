@@ -9,6 +9,7 @@ from torch import Tensor
 
 from interp.attention import Attention
 from interp.config import Learned
+from interp.devices import move
 from interp.errors import InputError
 from interp.model import Model, Tokens, as_batch
 from interp.parts import Embedding, Output
@@ -45,9 +46,9 @@ class LayerWeights:
                 return getattr(self._layers[layer], self.name)[(*rest,)]
             # a copy that torch lets nobody write to: a leaf with gradients, or else for inference
             if torch.is_grad_enabled():
-                return torch.stack([weight.detach() for weight in self]).requires_grad_()[index]
+                return torch.stack(move([weight.detach() for weight in self], self[0].device)).requires_grad_()[index]
             with torch.inference_mode():
-                return torch.stack([*self])[index]
+                return torch.stack(move([*self], self[0].device))[index]
         except IndexError as error:
             typed = ", ".join(map(str, index)) if isinstance(index, tuple) else index
             raise InputError(f"no {self.name}[{typed}]; {self!r}, each counted from 0") from error

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from interp.attention import Attention, CrossAttention, Growing, Stream
 from interp.config import StackConfig, TransformerConfig, Wiring
+from interp.devices import move
 from interp.errors import InputError
-from interp.model import Model, Site, Tokens, as_batches, sites_of
+from interp.model import Model, Site, Tokens, as_batches, matching, sites_of, split_name
 from interp.parts import Around, Embedding, Output, build_mlp, build_norm
 from interp.positions import build_bias
 from interp.shortcuts import Shortcuts, Weights
@@ -120,6 +121,11 @@ class Block(nn.Module):
         return shape(self.config.norm, self.config.d_model)
 
     @property
+    def device(self) -> torch.device:
+        """Where its weights lie, and all that is computed in it."""
+        return next(self.attn.qkv.parameters()).device
+
+    @property
     def attention(self) -> Sublayer:
         """The first sublayer; in parallel blocks it adds the feed-forward too."""
         if self.config.parallel:
@@ -148,7 +154,9 @@ class Block(nn.Module):
         past: Growing | None = None,
         source: Source | None = None,
     ) -> Stream:
-        """The stream after this block."""
+        """The stream after this block, on its device."""
+        if residual.device != (device := self.device) or visibility.columns.device != device:
+            residual, visibility, source = move((residual, visibility, source), device)
         x = self.attention(tap("resid_pre", residual), tap, visibility, past)
         if source is not None:
             x = self.cross(x, tap, visibility, past, source)
@@ -167,6 +175,11 @@ class Stack(Weights, nn.Module):
         self.blocks = cast(list[Block], blocks)
         # where norms follow the sums, the last block has normalised already
         self.norm = nn.Identity() if config.wiring == "post" else build_norm(config.norm, config.d_model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the embedding and the final norm lie, and with them the stream at both ends."""
+        return self.embed.token.weight.device
 
     def weighted(self) -> tuple[Embedding, list[Attention]]:
         """What its weights are shortcuts to."""
@@ -187,11 +200,14 @@ class Stack(Weights, nn.Module):
         past: Sequence[Growing] | None = None,
         source: Source | None = None,
     ) -> Stream:
-        """Continue from the stream that enters block `start`, on earlier positions' keys and values where given."""
+        """Continue from the stream that enters block `start`, on earlier positions' keys and values where given.
+
+        It crosses to another device once where that of the blocks changes, and in the end to that of the embedding.
+        """
         for layer in range(start, len(self.blocks)):
             earlier = past[layer] if past else None
             residual = self.blocks[layer](residual, visibility, tap.at(str(layer)), earlier, source)
-        return tap("resid_final", self.norm(residual))
+        return tap("resid_final", self.norm(residual.to(self.device)))
 
 
 class Transformer(Shortcuts, nn.Module):
@@ -230,8 +246,15 @@ class Transformer(Shortcuts, nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
-        return self.last.embed.token.weight.device
+        """Where texts and logits lie; weights too, but for blocks that were placed on other devices."""
+        return self.last.device
+
+    def device_of(self, site: str) -> torch.device:
+        """Where the activations at a site lie: those inside a block on its device, all others on the model's."""
+        if len(names := matching(self, site)) > 1:
+            raise InputError(f"expected one site, got {site!r}, which matches {len(names)}")
+        stack, layer, _ = split_name(names[0])
+        return self.device if stack is None or layer is None else self.stack(stack).blocks[layer].device
 
     @property
     def dtype(self) -> torch.dtype:

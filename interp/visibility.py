@@ -6,11 +6,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.devices import Movable
 from interp.tokens import TokenBatch
 
 
 @dataclass(frozen=True)
-class Visibility:
+class Visibility(Movable):
     """What each query may see."""
 
     positions: Int[Tensor, "prompt query"]  # of the queries in their texts
@@ -75,7 +76,7 @@ def for_all(rows: Tensor, batch: torch.Size) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Movable):
     """What cross-attention reads: the encoder's last stream, and which of its positions are padding."""
 
     stream: Float[Tensor, "... position d_model"]

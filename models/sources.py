@@ -12,6 +12,7 @@ import torch
 from interp import InputError, Model
 from interp.bounded_files import is_file
 from interp.errors import InputWarning
+from models.block_devices import Placement, device_of
 from models.huggingface import CONFIG, read
 
 LENS = "lens:"  # before a directory or name: TransformerLens runs that model
@@ -26,6 +27,7 @@ def load(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
     quantize: Literal["int8"] | None = None,
+    placement: Placement | None = None,
 ) -> Model:
     """A model, ready to run, with its tokenizer: a `Transformer`, unless another library runs it.
 
@@ -37,43 +39,31 @@ def load(
         device: where the model runs.
         quantize: "int8" rounds the matrices of attention and feed-forwards to eight bits as they are read; weights and
             their views (`W_Q`, ...) can then be read, not written.
+        placement: instead of `device` the devices among which the blocks are divided, as `place` does; weights are read
+            straight to their own.
 
     Raises:
-        InputError: there is no such model or device, or the files are missing, damaged or not supported.
+        InputError: there is no such model, device or placement, or the files are missing, damaged or not supported.
     """
     if not isinstance(dtype, torch.dtype):
         raise InputError(f"expected a dtype of torch, as torch.float32; got {dtype!r}")
     if not dtype.is_floating_point:
         raise InputError(f"weights are floating-point numbers: expected such a dtype, got {dtype}")
+    if placement is not None and str(device) != "cpu":
+        raise InputError(f"a placement says where a model lies: expected no device beside it, got {str(device)!r}")
     place = device_of(device)
     if isinstance(name, str) and name.startswith(LENS):
         from models.lens import read as read_by_lens  # noqa: PLC0415 (only who asks for it waits for TransformerLens)
 
-        if quantize is not None:
-            raise InputError("TransformerLens runs weights as they are: expected no quantize")
+        if quantize is not None or placement is not None:
+            raise InputError("TransformerLens runs weights as they are: expected no quantize and no placement")
         model = read_by_lens(directory_of(name.removeprefix(LENS)), dtype, place)
     else:
-        model = read(directory_of(name), dtype, place, quantize)
+        model = read(directory_of(name), dtype, [place] if placement is None else placement, quantize)
     # by which a worker elsewhere loads it again
-    model.origin = {"name": str(name), "dtype": dtype, "device": place.type, "quantize": quantize}  # pyright: ignore
+    origin = {"name": str(name), "dtype": dtype, "device": place.type, "quantize": quantize}
+    model.origin = origin if placement is None else origin | {"device": "cpu", "placement": placement}  # pyright: ignore
     return model
-
-
-def device_of(device: str | torch.device) -> torch.device:
-    """The device of that name.
-
-    Raises:
-        InputError: there is no such device here.
-    """
-    try:
-        if str(device).split(":")[0] not in {"cpu", "cuda", "mps", "xpu"}:
-            raise AssertionError("models run on cpu, cuda, mps or xpu")
-        return torch.empty(0, device=device).device
-    except NotImplementedError as error:  # torch lists all that it was built with, over a page
-        raise InputError(f"no device {str(device)!r} here: use 'cpu' (torch was built without it)") from error
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"no device {str(device)!r} here: use 'cpu' ({reason})") from error
 
 
 def directory_of(name: str | Path) -> Path:

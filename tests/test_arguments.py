@@ -123,6 +123,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "directory": lambda: CHECKPOINTS / "default",
     "dtype": lambda: torch.float32,
     "device": lambda: torch.device("cpu"),
+    "placement": lambda: ["cpu"],
     "names": lambda: ("weight",),
     "strength": lambda: 1.0,
     "count": lambda: 1,

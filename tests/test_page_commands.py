@@ -84,7 +84,7 @@ def planted(furnished) -> Transformer:
 def page_folder(furnished, planted, tmp_path, monkeypatch) -> Path:
     """Where a page's commands run, with models in place of those that take minutes to read."""
 
-    def opened(name: str, device: str, dtype: frame.Dtype):
+    def opened(name: str, device: str, dtype: frame.Dtype, placement: str | None):
         return load(name) if Path(name).is_dir() else opened.instead or load(name)
 
     opened.instead = None

@@ -98,6 +98,7 @@ class Request:
     out: Path
     seed: int
     device: str
+    placement: str | None
     dtype: Dtype
     progress: Callable[[str, int], None]
 
@@ -114,7 +115,7 @@ class Request:
     def load(self, model: str | None = None) -> "interp.Model":
         """A model, by default that of --model."""
         self.progress("loading the model", 0)
-        return opened(model or self.model, self.device, self.dtype)
+        return opened(model or self.model, self.device, self.dtype, self.placement)
 
 
 def as_command(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
@@ -141,7 +142,7 @@ def as_command(name: str, body: Callable[..., Iterable[str] | None]) -> Callable
     return command
 
 
-def _leave(name: str, body: Any, *, model, out, seed, device, dtype, quiet, json, **options: Any) -> None:
+def _leave(name: str, body: Any, *, model, out, seed, device, placement, dtype, quiet, json, **options: Any) -> None:
     """Call `body`, and say what it returned, or a report's sentences, and what was written."""
     from analyses import runs
     from analyses.cli import inspection
@@ -149,7 +150,7 @@ def _leave(name: str, body: Any, *, model, out, seed, device, dtype, quiet, json
 
     with progressing(silent=quiet) as progress:
         folder = out or unused(name, typed())
-        first = body(Request(model, folder, seed, device, dtype, progress), **options)
+        first = body(Request(model, folder, seed, device, placement, dtype, progress), **options)
     sentences = () if quiet and not json else (*(first or ()), *inspection.summary(runs.read(folder)))
     note = "" if out or folder == Path(name) else f" ({name} was there already)"
     written = folded(f"wrote {folder / 'report.html'}{note}", "beside it run.json, tables/ and figures/")
@@ -204,15 +205,15 @@ def title(model: str) -> str:
     return named.get(model) or (Path(model).resolve().name if Path(model).exists() else model)
 
 
-def opened(model: str, device: str, dtype: Dtype) -> "interp.Model":
+def opened(model: str, device: str, dtype: Dtype, placement: Any = None) -> "interp.Model":
     """The model that `--model` names."""
     import torch
 
     from models import load
 
     if dtype is Dtype.INT8:
-        return load(model, device=device, quantize="int8")
-    return load(model, dtype=getattr(torch, str(dtype)), device=device)
+        return load(model, device=device, quantize="int8", placement=placement)
+    return load(model, dtype=getattr(torch, str(dtype)), device=device, placement=placement)
 
 
 @contextmanager

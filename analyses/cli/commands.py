@@ -189,7 +189,7 @@ def inspect(run, head, *, quiet, json) -> None:
     frame.tell(inspected.lines, inspected.data, quiet=quiet, json=json)
 
 
-def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet, json) -> None:
+def view(texts, *, model, target, head, labels, out, device, placement, dtype, force, quiet, json) -> None:
     """Writes a page on which one can point at the tokens of a text."""
     with frame.progressing(silent=quiet) as progress:
         from analyses import viewer
@@ -205,7 +205,7 @@ def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet
             expected = f"expected one --target for each of {len(texts)} texts, or one for all"
             raise InputError(f"{expected}; got {len(targets)}")
         progress("loading the model", 0)
-        loaded = frame.opened(model, device, dtype)
+        loaded = frame.opened(model, device, dtype, placement)
         first = None if head is None else viewer.head_named(loaded, head)
         called = {}
         if labels is not None:  # what reads reports draws figures: a page without labels need not wait for it
@@ -254,8 +254,9 @@ def train(recipe, *, out, resume, changes, device, cache, measures, parallel, qu
 
 
 def generate(
-    prompt, *, model, tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, device, dtype, quiet, json
-) -> None:
+    prompt, *, model, tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, device, placement, dtype,
+    quiet, json
+) -> None:  # fmt: skip
     """Continues a text, shown while it is written."""
     from interp import InputError, stream
     from interp import generate as continue_text
@@ -263,7 +264,7 @@ def generate(
     cut = {"--top-k": top_k, "--top-p": top_p}
     if temperature == 0 and (options := [name for name, value in cut.items() if value is not None]):
         raise InputError(f"{' and '.join(options)} cut what is drawn from, and --temperature 0 draws none: raise it")
-    loaded = frame.opened(model, device, dtype)
+    loaded = frame.opened(model, device, dtype, placement)
     if loaded.tokenizer is None:
         raise InputError(f"{model} has no tokenizer, so it cannot read a prompt: give its directory a tokenizer.json")
     sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}

@@ -239,7 +239,7 @@ def _attention(model: Model, scene: Words) -> np.ndarray:
     (stack,) = model.config.stacks
     tokens = _word_tokens(model, scene)
     out = run(model, batch_of(model, [" ".join(scene)]), capture=f"{stack}.*.attn.pattern")
-    pattern = torch.cat([value[0] for value in out.activations.values()]).double().cpu()  # cell query key
+    pattern = torch.cat([value[0].cpu() for value in out.activations.values()]).double()  # cell query key
     by_noun = []
     for noun, adjectives in _NOUNS.items():
         queries = torch.tensor(tokens[noun])
@@ -274,7 +274,7 @@ def _carried(model: Model, scene: Words, variant: Words) -> np.ndarray:
 
 
 def _change(site: Float[Tensor, "2 position ..."]) -> Float[Tensor, "position ..."]:
-    return site[0].double() - site[1].double()
+    return (site[0].double() - site[1].double()).cpu()
 
 
 _COSINES = "near_cosine near_low near_high", "far_cosine far_low far_high", "gap ci_low ci_high"
@@ -348,8 +348,8 @@ def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_m
     batch = batch_of(model, texts)
     sites = [f"{stack}.embed", *(f"{stack}.{layer}.resid_post" for layer in range(model.config.n_layers))]
     out = run(model, batch, capture=sites)
-    row = torch.arange(len(texts), device=model.device)
-    return torch.stack([out[site][row, batch.lengths - 1] for site in sites]).double().cpu()
+    row, last = torch.arange(len(texts)), batch.lengths.cpu() - 1
+    return torch.stack([out[site][row, last].cpu() for site in sites]).double()
 
 
 def measure_companions(model: Model, *, seed: int = 0) -> Outcome:

@@ -89,9 +89,9 @@ def _word_vectors(
     stream, heads = [], []
     for name, value in out.activations.items():
         if name.endswith(".attn.z"):
-            heads.append((share @ value.flatten(2).float()).unflatten(-1, value.shape[-2:]))
+            heads.append((share @ value.flatten(2).to(share)).unflatten(-1, value.shape[-2:]))
         else:
-            stream.append(share @ value.float())
+            stream.append(share @ value.to(share))
     return torch.stack(stream, 2), torch.cat(heads, 2)
 
 

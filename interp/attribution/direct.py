@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.attention import Attention
+from interp.devices import move, pick
 from interp.display import DataFrame, Figure, Result, draw_figure, signed, so_many
 from interp.errors import InputError, one_of
 from interp.indices import is_number
@@ -162,8 +163,10 @@ def direct_logit_attribution(
     embed, last, final = f"{name}.embed", f"{name}.{len(stack.blocks) - 1}.resid_post", f"{name}.resid_final"
     out = run(model, inputs[0], capture=[*sites, embed, last, final], target=inputs[1])
 
+    index = torch.arange(len(columns), device=columns.device), columns[:, 0]
+
     def values(site: str) -> Float[Tensor, "prompt ..."]:
-        return wide(out[site][torch.arange(len(columns), device=columns.device), columns[:, 0]])
+        return wide(pick(out[site], index))
 
     e = _direction_before(stack.norm, values(last), direction)
     terms = {"embed": (values(embed) * e).sum(-1)}
@@ -173,7 +176,7 @@ def direct_logit_attribution(
         for attention in attentions:
             kind = _PREFIX[attention]
             z = values(f"{prefix}{kind}attn.z")
-            toward, bias = _toward(block, attention, z, e)
+            toward, bias = move(_toward(block, attention, *move((z, e), block.device)), e.device)
             directions[attention].append(toward)
             heads = einsum(z, toward, "prompt head d_head, prompt head d_head -> head prompt")
             terms |= {f"{prefix}{kind}head.{head}": value for head, value in enumerate(heads)}
@@ -207,8 +210,9 @@ def attribution_by_source(
     site = f"{last_stack(model)}.{{}}.{_PREFIX[attention]}attn."
     out = run(model, batch, f"{site.format('*')}v", target=target, until=f"{site.format('*')}pattern")
     shared, of_layers = model.last.config.n_heads // model.last.config.kv_heads, []
+    index = torch.arange(len(columns), device=columns.device), columns
     for layer, toward in enumerate(attribution.directions[attention]):
-        pattern = out[f"{site.format(layer)}pattern"][torch.arange(len(columns), device=columns.device), :, columns]
+        pattern = pick(out[f"{site.format(layer)}pattern"].transpose(1, 2), index)
         v = out[f"{site.format(layer)}v"].repeat_interleave(shared, -2)
         worth = einsum(v.to(toward), toward, "prompt key head d_head, prompt head d_head -> head key prompt")
         of_layers.append(pattern.permute(1, 2, 0) * worth)
@@ -307,7 +311,7 @@ def composition_scores(model: Model) -> Float[Tensor, "kind layer head later_lay
     model = with_parts(model, "composition of heads")
     only_stack(model, "composition of heads")
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
-    factors = [_factors(model, layer) for layer in range(n_layers)]
+    factors = [move(_factors(model, layer), model.device) for layer in range(n_layers)]
     shape = (3, n_layers, n_heads, n_layers, n_heads)
     scores = torch.full(shape, torch.nan, dtype=factors[0][0].dtype, device=model.device)
     for layer, (writes, *_) in enumerate(factors):

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.devices import pick
 from interp.display import DataFrame, Figure, Result, draw_figure, signed, so_many
 from interp.errors import InputError
 from interp.model import Model
@@ -115,7 +116,7 @@ def logit_lens(model: Model, tokens: Tokens, position: Positions = None, *, targ
     rows = torch.arange(len(columns), device=columns.device)[:, None]
     sites = [f"{last_stack(model)}.{layer}.resid_pre" for layer in range(model.config.n_layers)]
     out = run(model, batch, capture=sites, target=decoded)
-    early = torch.stack([out[site][rows, columns] for site in sites])
+    early = torch.stack([pick(out[site], (rows, columns)) for site in sites])
     logits = model.read(model.last.norm(early))
     assert logits is not None
     return LogitLens(torch.cat([logits, out.logits[None, rows, columns]]), columns, model, decoded or batch)

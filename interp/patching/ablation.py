@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.devices import pick
 from interp.errors import InputError, InputWarning, one_of, whole_number
 from interp.indices import is_number
 from interp.model import Model
@@ -155,7 +156,7 @@ class _Ablation:
         site = self.plan.patch_site
         run = self.run.in_stack(site.stack)
         layers = zip(self.instead, run[site.local], strict=True)
-        theirs = [value.to(plain.dtype).expand_as(plain) for value, plain in layers]
+        theirs = [value.to(plain).expand_as(plain) for value, plain in layers]
         run = replace(run, activations=run.activations | {site.local: theirs})
         return run if run.stack == self.run.stack else replace(self.run, source=run)
 
@@ -239,7 +240,7 @@ def _mean(model: Model, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Te
         out = run(model, first, capture=patch_site.names, target=second)
         mask = text_read((out.tokens, out.target), patch_site.counted("position")).mask
         # in double precision: a long corpus must not lose its last batches to rounding
-        sums = torch.stack([out[name][mask].double().sum(0) for name in patch_site.names])
+        sums = torch.stack([pick(out[name], (mask,)).double().sum(0) for name in patch_site.names])
         total = sums + total.to(model.device)
         count += int(mask.sum())
     if not count:
@@ -291,5 +292,6 @@ def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors
     draw = torch.multinomial(fits.float(), 1, generator=generator)[:, 0].to(batch.lengths.device)
     width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
     activations = run(model, inputs[0], capture=patch_site.names, target=inputs[1])
-    values = [activations[name][draw] for name in patch_site.names]  # padded with less than nothing is cut off
+    layers = [activations[name] for name in patch_site.names]
+    values = [layer[draw.to(layer.device)] for layer in layers]  # padded with less than nothing is cut off
     return [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from interp.attention import Attention
 from interp.config import StackConfig
+from interp.devices import Movable
 from interp.patching.plain import Moment, PlainRun
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Transformer
@@ -39,7 +41,7 @@ def moment_after(config: StackConfig, layer: int, attention: str = "self") -> Mo
     return layer, AFTER_SELF if attention == "self" else AFTER_CROSS
 
 
-class Suffix:
+class Suffix(Movable):
     """The positions from `first` on of some prompts, all that some cells can change, and where these are read.
 
     There is one reader for all cells, or several, among which the cells that enter together are divided evenly, in
@@ -53,7 +55,7 @@ class Suffix:
         self.visibility = replace(visibility, padding=None) if visibility.causal else visibility
         self.shape = (len(base.batch.ids), base.batch.ids.shape[1] - first)  # prompts, positions
         self._reads = [*reads]
-        self._places: dict[tuple[int | None, ...], Place] = {}
+        self._places: dict[tuple[Any, ...], Place] = {}  # of all copies
 
     @staticmethod
     def in_stack(model: Transformer, base: PlainRun, stack: str, first: int, reads: Reads) -> "Suffix":
@@ -91,8 +93,9 @@ class Suffix:
         """Where cells change the same positions in all prompts, so many from `start` on; by default all."""
         if n_rows == self.shape[1]:
             start = n_rows = None
-        if (key := (n_cells, start, n_rows)) not in self._places:
-            rows, n_positions, positions = None, self.shape[1], self.visibility.positions
+        positions = self.visibility.positions
+        if (key := (n_cells, start, n_rows, positions.device)) not in self._places:
+            rows, n_positions = None, self.shape[1]
             if start is not None and n_rows is not None:
                 rows, n_positions = slice(start - self.first, start - self.first + n_rows), n_rows
                 positions = positions[:, rows]
@@ -135,11 +138,11 @@ class Suffix:
         assert source is not None
         anywhere = torch.zeros(self.shape[0], n_queries, dtype=torch.long, device=source.final.device)
         queries = Visibility(anywhere, anywhere[:1], n_queries, False, None, False)
-        return Source.from_stream(source.final, source.batch).seen_by(queries)
+        return Source.from_stream(source.final, source.batch).seen_by(queries).to(self.visibility.columns.device)
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Place(Movable):
     """Which rows some cells change, of cells x prompts x positions of the suffix."""
 
     suffix: Suffix
@@ -179,7 +182,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class ChangedRows:
+class ChangedRows(Movable):
     """Cells that enter together, with the rows of the stream that they change: into block `layer`, or further on."""
 
     layer: int

@@ -125,8 +125,8 @@ def _with_changed_keys(
     rows = rows.clone()
     for prompt, claim, heads in changes:
         inside = claim.queries < rows.shape[-2]
-        keys = claim.keys[inside, : rows.shape[-1]].to(rows.device)
-        index = prompt, torch.tensor([*heads])[:, None], claim.queries[inside], slice(keys.shape[1])
+        keys, queries = (each.to(rows.device) for each in (claim.keys[inside, : rows.shape[-1]], claim.queries[inside]))
+        index = prompt, torch.tensor([*heads])[:, None], queries, slice(keys.shape[1])
         if claim.how == "hide":
             rows[index] = rows[index].masked_fill(keys, -torch.inf)
         else:

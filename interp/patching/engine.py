@@ -7,6 +7,8 @@ share earlier keys. An encoder's cells go on in the decoder, whose cross-attenti
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -14,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attention import Attention
+from interp.devices import move
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, AtReads, ChangedRows, Rows, Shape, Suffix
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Block, Stack, Transformer
@@ -31,21 +34,35 @@ def resume(model: Transformer, entering: Sequence[ChangedRows], tap: Tap = UNTAP
     """
     stack = model.stack(entering[0].suffix.base.stack)
     if entering[0].suffix.onward is not None:
-        finals = Pass(stack, entering, tap).out_of_last_block()
+        finals = move(_last_pass(stack, entering, tap).out_of_last_block(), stack.device)
         entering = [entry.onward(stack.norm(final)) for entry, final in zip(entering, finals, strict=True)]
         stack, tap = model.last, UNTAPPED
-    return Pass(stack, entering, tap).at_reads()
+    arrived = move([*_last_pass(stack, entering, tap).at_reads().values()], stack.device)
+    return dict(zip(dict.fromkeys(entry.suffix for entry in entering), arrived, strict=True))
+
+
+def _last_pass(stack: Stack, entering: Sequence[ChangedRows], tap: Tap) -> "Pass":
+    """The pass through the last blocks that share a device; cells were taken to it through those of other devices."""
+    devices = [block.device for block in stack.blocks]
+    for layer, (before, device) in enumerate(pairwise(devices), start=1):
+        if before != device and entering[0].layer < layer:
+            count = sum(entry.layer < layer for entry in entering)
+            crossing, rest = [*entering[:count]], entering[count:]
+            entering = [*Pass(stack, move(crossing, before), tap, layer - 1).crossing(crossing, device), *rest]
+    return Pass(stack, move([*entering], devices[-1]), tap)
 
 
 class Pass:
     """Rows on their way, suffix after suffix; within one cell after cell, in the order in which they entered.
 
+    All blocks that it runs, to the end or to `last`, and the cells lie on one device.
+
     A `tap` gets each layer's `attn.q`, `attn.k` and `attn.v` as they meet, some cells at a time, and `mlp_out`, by row.
     """
 
-    def __init__(self, stack: Stack, entering: Sequence[ChangedRows], tap: Tap = UNTAPPED):
+    def __init__(self, stack: Stack, entering: Sequence[ChangedRows], tap: Tap = UNTAPPED, last: int | None = None):
         self.stack, self.entering, self.tap = stack, entering, tap
-        self.last = len(stack.blocks) - 1
+        self.last = len(stack.blocks) - 1 if last is None else last
         self.met: dict[Suffix, list[ChangedRows]] = {entry.suffix: [] for entry in entering}  # an attention already
         self.rows: Rows = entering[0].rows[:0]  # of those, at all positions
         self.waiting: Fresh = {}  # entered in the middle of the last block: their rows by now
@@ -54,9 +71,24 @@ class Pass:
         """The stream out of the last block, of all that entered, at all positions."""
         self._run_blocks(self.last + 1)
         self._meet(self.last + 1, self._fresh(self.last + 1))
-        members = [entry for entries in self.met.values() for entry in entries]
-        rows = dict(zip(members, self.rows.split(_counts([entry.place.shape for entry in members])), strict=True))
+        rows = self._by_entry()
         return [rows[entry].view(*entry.place.shape, -1) for entry in self.entering]
+
+    def crossing(self, cells: Sequence[ChangedRows], device: torch.device) -> list[ChangedRows]:
+        """The cells, which lie elsewhere as they entered, as they enter the block after the last, on `device`."""
+        self._run_blocks(self.last + 1)
+        sizes, crossed = [len(self.rows), *map(len, self.waiting.values())], []
+        self.rows, *waiting = self._with(self.waiting).to(device).split(sizes)
+        rows = self._by_entry() | dict(zip(self.waiting, waiting, strict=True))
+        for cell, entry in zip(cells, self.entering, strict=True):
+            place = cell.place if entry in self.waiting else cell.suffix.place(cell.place.n_cells)
+            crossed.append(replace(cell, layer=self.last + 1, stage=INTO, place=place, rows=rows[entry]))
+        return crossed
+
+    def _by_entry(self) -> dict[ChangedRows, Rows]:
+        """All rows of each that met an attention."""
+        members = [entry for entries in self.met.values() for entry in entries]
+        return dict(zip(members, self.rows.split(_counts([entry.place.shape for entry in members])), strict=True))
 
     def at_reads(self) -> dict[Suffix, AtReads]:
         """The stream out of the last block, of all that entered, where it is read."""

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.attention import Attention
+from interp.devices import Movable, move
 from interp.errors import InputError
 from interp.indices import is_number
 from interp.model import Model
@@ -233,7 +234,7 @@ def _parties(
             yield party, range(layer, layer + 1), measured
 
 
-class ChangedKeys:
+class ChangedKeys(Movable):
     """Claims on one text, and how they change the mix of values of every head at their rows, each head by itself.
 
     `base` is the run of all texts; of a causal stack that is read only `last` positions matter, None: all.
@@ -269,12 +270,13 @@ class ChangedKeys:
         """How much each head's mix changes at the claimed rows of a layer, with its own claimed keys changed."""
         name = "attn" if self.patch_site.attention == "self" else "cross_attn"
         plain = {part: self.base[f"{name}.{part}"][layer] for part in "qkvz"}
-        edits = {"scores": lambda rows: rows.masked_fill(self.masked, -torch.inf)}
-        if bool(self.moved.any()):
-            edits["pattern"] = lambda rows: moved(rows, self.moved, self.substitutes)
-        q, k, v = plain["q"][:, self.rows], plain["k"], plain["v"]
-        z = self.attn(layer).mix(q, k, v, self.visibility, Tap(edit=edits))
-        return (z - plain["z"][:, self.rows])[0].transpose(0, 1)
+        here = self.to(self.blocks[layer].device)
+        edits = {"scores": lambda rows: rows.masked_fill(here.masked, -torch.inf)}
+        if bool(here.moved.any()):
+            edits["pattern"] = lambda rows: moved(rows, here.moved, here.substitutes)
+        q, k, v = plain["q"][:, here.rows], plain["k"], plain["v"]
+        z = self.attn(layer).mix(q, k, v, here.visibility, Tap(edit=edits))
+        return (z - plain["z"][:, here.rows])[0].transpose(0, 1)
 
 
 def _hidden_values(
@@ -300,8 +302,8 @@ def _hidden_values(
     place, entering = Place(suffix, n_cells, index, lead, base.batch.positions[:, rows]), []
     for layer in layers:
         block, written = changed.blocks[layer], changed.dz(layer) @ changed.attn(layer).W_O  # head row d_model
-        written = written if picked is None else written.flatten(0, 1)[picked]
-        stream = after_attention(block, base, layer, (0, rows), written, attention)
+        written = written if picked is None else written.flatten(0, 1)[move(picked, block.device)]
+        stream = after_attention(block, base, layer, (0, move(rows, block.device)), written, attention)
         moment = moment_after(block.config, layer, attention)
         entering.append(ChangedRows(*moment, place, stream.view(-1, stream.shape[-1])))
     end = suffix.onward or suffix

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.attention import Attention, Growing
+from interp.devices import move
 from interp.model import Model
 from interp.parts import MLP
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Stream, Suffix, moment_after
@@ -67,7 +68,9 @@ class SitePatches:
 
     def stream(self, layer: int, region: Region, heads: list[int], rows: slice | Tensor) -> tuple[int, int, Stream]:
         """The stream that the cells leave at `rows`, all of which they patch, as `stream_with` gives it."""
-        site, block, index = self.patch_site.site, self.blocks[layer], (slice(None), rows)
+        site, block = self.patch_site.site, self.blocks[layer]
+        rows = move(rows, block.device)
+        index = (slice(None), rows)
         if site == "mlp.post":
             return stream_with(block, self.base, layer, index, "mlp_out", self._mlp_out(layer, region, heads, index))
         if site not in IN_ATTENTION:
@@ -128,7 +131,7 @@ class SitePatches:
         self, attn: Attention, parts: Parts, rows: slice | Tensor, tap: Tap = UNTAPPED
     ) -> Float[Tensor, "*cell prompt row head d_head"]:
         """z at `rows` from queries, keys and values as they meet, on any leading axis."""
-        visibility = visibility_of(self.model, self.base, self.patch_site.attention, rows)
+        visibility = visibility_of(self.model, self.base, self.patch_site.attention, rows).to(parts["q"].device)
         return attn.mix(parts["q"][..., rows, :, :], parts["k"], parts["v"], visibility, tap)
 
     def _mlp_out(self, layer: int, region: Region, neurons: list[int], rows: Rows) -> Stream:
@@ -158,7 +161,7 @@ def stream_with(
     if (stage := _OF_STREAM.get(site)) is not None:
         return layer + (site == "resid_post"), stage, theirs
     if block.config.parallel:
-        return layer + 1, INTO, base.resid[layer + 1][rows] + theirs - base[site][layer][rows]
+        return layer + 1, INTO, base.resid[layer + 1].to(theirs.device)[rows] + theirs - base[site][layer][rows]
     if site == "attn_out":
         return layer, AFTER_SELF, block.attention.add(base["resid_pre"][layer][rows], theirs)
     if site == "cross_attn_out":
@@ -238,7 +241,7 @@ def measure_sets(
                 chunk_sets, edits = [sets[index] for index in chunk.tolist()], {}
                 for layer in sorted({cell[0] for cells in chunk_sets for cell in cells}):
                     mask, theirs = _mask(site, by, chunk_sets, layer, lengths).to(prompts.device), instead(layer)
-                    theirs = theirs[prompts] if theirs.ndim > len(site.axes) else theirs
+                    theirs = theirs[prompts.to(theirs.device)] if theirs.ndim > len(site.axes) else theirs
                     edits[site.name(layer)] = partial(_put, theirs, mask)
                 end = resumed(model, base, site, edits, start)
                 for readout in readouts:
@@ -270,7 +273,7 @@ def patch_together(
 
 
 def _put(theirs: Tensor, mask: Bool[Tensor, "set 1 ..."], plain: Tensor) -> Tensor:
-    return torch.where(mask, theirs.to(plain.dtype), plain)
+    return torch.where(mask.to(plain.device), theirs.to(plain), plain)
 
 
 def _mask(

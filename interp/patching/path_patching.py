@@ -16,6 +16,7 @@ from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.devices import Movable, move
 from interp.model import Model
 from interp.patching.by_forward import Receiver, Sender, Through, check_paths, moment_written, path_patch_by_forward
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix, attend, moment_after
@@ -142,7 +143,7 @@ def _reads_from(group: PromptGroup, ends: Ends, start: int) -> "dict[Moment, lis
 
 
 @dataclass(frozen=True, eq=False)
-class _PartRead:
+class _PartRead(Movable):
     """Where receivers read one `part` of a layer; of feed-forwards and the last stream there is one head."""
 
     part: str
@@ -159,6 +160,7 @@ class _PartRead:
 
     def receive(self, patches: SitePatches, x: Stream, carried: Positions) -> Value:
         """What they get where cells have the stream `x` at positions `carried`; elsewhere what the base run has."""
+        carried = carried.to(x.device)
         changed = torch.isin(self.rows, carried)
         rows = self.rows[changed]
         value = self._value(patches, x[:, :, torch.searchsorted(carried, rows)], rows)
@@ -178,7 +180,8 @@ class _PartRead:
             return block.feed_forward.out(x)[..., None, :]
         projected = block.attn.project_heads(block.attention.read(x), self.part, self.heads)
         enter = {"q": block.attn.queries, "k": block.attn.keys}.get(self.part)
-        return projected if enter is None else enter(projected, patches.base.batch.positions[:, rows])
+        positions = patches.base.batch.positions.to(x.device)[:, rows]
+        return projected if enter is None else enter(projected, positions)
 
     def edit(self, value: Value, columns: Int[Tensor, "_ place"]) -> Edit:
         """Puts the value into what cells have at `columns`; they come some at a time."""
@@ -217,11 +220,12 @@ def _receive(
     last, received = max(reads), {}
     x = entering[0][2][:0]
     for layer, stage in product(range(entering[0][0], last[0] + 1), (INTO, AFTER_SELF, AFTER_CROSS)):
-        x = _carry(patches, rows, x, layer, stage, mlps) if len(x) else x
+        device = patches.base.resid[layer].device
+        x = (_carry(patches, rows.to(x.device), x, layer, stage, mlps) if len(x) else x).to(device)
         if streams := [stream for *moment, stream in entering if moment == [layer, stage]]:
-            x = torch.cat([x, *streams])
+            x = torch.cat([x, *move(streams, device)])
         if parts := reads.get((layer, stage), ()) if len(x) else ():
-            received[layer, stage] = [(read, read.receive(patches, x, rows)) for read in parts]
+            received[layer, stage] = [(read, read.receive(patches, x, rows)) for read in move(parts, device)]
         if (layer, stage) == last:
             break
     return received
@@ -256,24 +260,26 @@ def _give(patches: SitePatches, suffix: Suffix, received: dict[Moment, list[_Par
         for end, value in parts:
             if end.part != "logits":
                 at_reads = layer == _read_layer(patches.model, patches.base.stack) and end.part in {"q", "mlp"}
-                columns = suffix.reads if at_reads else suffix.visibility.columns
+                here = suffix.to(value.device)
+                columns = here.reads if at_reads else here.visibility.columns
                 edits[f"{layer}.{_SITE[end.part]}"] = end.edit(value, columns)
     final = resume(patches.model, entering, Tap(edit=edits))[suffix.onward or suffix]
     for end, value in [part for parts in received.values() for part in parts]:
         if end.part == "logits":
-            end.put(value, final[..., None, :], suffix.read_positions)
+            end.to(final.device).put(value.to(final.device), final[..., None, :], suffix.read_positions)
     return final
 
 
 def _enter(patches: SitePatches, suffix: Suffix, layer: int, parts: Sequence[_Part], start: int) -> ChangedRows:
     """The cells from `start` on, which only now are given something: with what it changes they enter a pass."""
     base, span = patches.base, slice(suffix.first, suffix.first + suffix.shape[1])
+    device = base.resid[layer].device
     if layer >= _read_layer(patches.model, base.stack):
         span = slice(int(suffix.reads.min()), int(suffix.reads.max()) + 1)
-    columns, rows = torch.arange(span.start, span.stop, device=base.final.device)[None], (slice(None), span)
+    columns, rows = torch.arange(span.start, span.stop, device=device)[None], (slice(None), span)
     changed = []
     if in_attention := [(end, value) for end, value in parts if end.part in _QKV]:
-        block, change = patches.blocks[layer], _written(patches, suffix, layer, in_attention, columns, start)
+        block, change = patches.blocks[layer], _written(patches, suffix.to(device), layer, in_attention, columns, start)
         changed.append((*moment_after(block.config, layer), after_attention(block, base, layer, rows, change)))
     for end, value in parts:
         if end.part not in _QKV:
@@ -284,7 +290,7 @@ def _enter(patches: SitePatches, suffix: Suffix, layer: int, parts: Sequence[_Pa
             changed.append(stream_with(patches.blocks[block_layer], base, block_layer, rows, site, theirs))
     (layer, stage, stream), *parallel = changed
     for *_, theirs in parallel:  # attention and feed-forward of a parallel block
-        stream = stream + (theirs - base.resid[layer][rows])
+        stream = stream + (theirs - base.resid[layer].to(device)[rows])
     return ChangedRows.from_span(suffix, layer, stage, stream, span.start)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.config import NoMLP
+from interp.devices import move
 from interp.model import matching
 from interp.patching.pairs import Inputs
 from interp.patching.patch_sites import Attending
@@ -68,7 +69,7 @@ class PlainRun:
 
         def cut(site: str, x: Tensor) -> Tensor:
             keys = site in {"cross_attn.k", "cross_attn.v"}
-            return x[rows, : lengths["encoder" if keys else self.stack]]
+            return x[move(rows, x.device), : lengths["encoder" if keys else self.stack]]
 
         batch = TokenBatch(*(cut("batch", x) for x in (self.batch.ids, self.batch.mask, self.batch.positions)))
         return self._changed(cut, batch, source)
@@ -117,7 +118,7 @@ def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
                 positions = torch.zeros_like(run.batch.positions)
             enter, site = Attention.queries if part == "q" else Attention.keys, f"{kind}.{part}"
             attns = zip([getattr(block, kind) for block in stack.blocks], activations[site], strict=True)
-            activations[site] = [enter(attn, x, positions) for attn, x in attns]
+            activations[site] = [enter(attn, x, positions.to(x.device)) for attn, x in attns]
         run = PlainRun(name, batch, resid, activations, final, run)
         source = Source.from_stream(final, batch)
     assert run is not None  # the metrics say which logits they need; the rest is never computed
@@ -142,7 +143,7 @@ def after_attention(
     In parallel blocks it has passed the feed-forward too.
     """
     if block.attn.config.parallel:
-        return plain.resid[layer + 1][rows] + change
+        return plain.resid[layer + 1].to(change.device)[rows] + change
     sublayer = block.attention if attention == "self" else block.cross
     plain_out = plain[f"{sublayer.name}_out"][layer][rows]
     if not isinstance(sublayer.norm_after, nn.Identity):  # how much more it adds behind its norm
@@ -158,7 +159,8 @@ def visibility_of(model: Transformer, base: PlainRun, attention: str, rows: slic
     visibility = Visibility.from_batch(base.batch, causal=model.config.stacks[base.stack].causal)
     # padding is on the right: no causal query sees it
     visibility = replace(visibility, padding=None) if visibility.causal else visibility
-    visibility = visibility.at(visibility.columns[:, rows].expand(len(base.batch.ids), -1))
+    columns = visibility.columns[:, move(rows, base.batch.ids.device)]
+    visibility = visibility.at(columns.expand(len(base.batch.ids), -1))
     if attention == "self":
         return visibility
     assert base.source is not None

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from interp.attention import Attention
 from interp.config import TransformerConfig
+from interp.devices import move, pick
 from interp.model import Model, Site, sites_of
 from interp.patterns.rows import Pattern
 from interp.running import Tokens, run
@@ -61,7 +62,8 @@ class NormWeighted(OneAttention):
     def with_plain(self, batch: TokenBatch, target: Tokens | None = None) -> tuple[Pattern, Pattern]:
         """The model's patterns and the weighted ones, from one pass: each as `read_patterns` gives it."""
         plain, weighted = zip(*self._patterns(batch, target), strict=True)
-        return torch.cat(plain, 1).float(), torch.cat(weighted, 1).float()
+        plain, weighted = (torch.cat(move([*layers], self.device), 1) for layers in (plain, weighted))
+        return plain.float(), weighted.float()
 
     def _patterns(self, batch: TokenBatch, target: Tokens | None) -> Iterator[tuple[Pattern, Pattern]]:
         """Pattern and weighted pattern, layer by layer."""
@@ -100,7 +102,8 @@ class FewRows:
         layers = []
         for number, (_, attn) in enumerate(sublayers(model, stack, "self")):
             q, k, v = (out[f"{stack}.{number}.attn.{part}"] for part in "qkv")
-            queries, keys = attn.queries(q, visibility.positions), attn.keys(k, visibility.positions)
+            positions = visibility.positions.to(q.device)
+            queries, keys = attn.queries(q, positions), attn.keys(k, positions)
             layers.append(_Layer(attn, queries, attn.shared(keys.transpose(1, 2)), _norms(attn, v) if norms else None))
         return FewRows(layers, visibility)
 
@@ -118,12 +121,13 @@ class FewRows:
         columns[prompt, place] = query
         visibility, patterns = self.visibility.at(columns), []
         for attn, queries, keys, norms in self.layers:
-            few = queries.gather(1, columns[..., None, None].expand(-1, -1, *queries.shape[2:]))
-            pattern = attn.pattern(attn.scores(few.transpose(1, 2), keys, visibility))
+            visible = visibility.to(queries.device)  # whose columns these are
+            few = queries.gather(1, visible.columns[..., None, None].expand(-1, -1, *queries.shape[2:]))
+            pattern = attn.pattern(attn.scores(few.transpose(1, 2), keys, visible))
             if by_norm:
                 assert norms is not None
                 pattern = _weighted(pattern, norms)
-            patterns.append(pattern[prompt, :, place])
+            patterns.append(pick(pattern.transpose(1, 2), (prompt, place)))
         return torch.cat(patterns, 1).float()
 
 
@@ -155,4 +159,4 @@ def sublayers(model: Transformer, stack: str, attention: str) -> Iterator[tuple[
 def read_patterns(model: Model, tokens: Tokens, sites: str, target: Tokens | None = None) -> Pattern:
     """The patterns at `sites` (`"decoder.*.attn.pattern"`), layer by layer, in float32; the pass ends with the last."""
     out = run(model, tokens, target=target, until=sites)
-    return torch.cat([*out.activations.values()], 1).float()  # sums over rows want more than 8 bits
+    return torch.cat(move([*out.activations.values()], model.device), 1).float()  # sums over rows want more than 8 bits

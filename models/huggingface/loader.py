@@ -14,6 +14,7 @@ from interp.bounded_files import whole
 from interp.errors import inside
 from interp.tokens import tokenizing
 from models import quantization as quantizing
+from models.block_devices import Placement, weight_devices
 from models.families import FAMILIES
 from models.families import target_ids as writing
 from models.families.family import Family, layout
@@ -34,9 +35,9 @@ from models.tensor_files import Stored, read_header
 
 
 def read(
-    directory: Path, dtype: torch.dtype, device: torch.device, quantize: Literal["int8"] | None = None
+    directory: Path, dtype: torch.dtype, placement: Placement, quantize: Literal["int8"] | None = None
 ) -> Transformer:
-    """The model in `directory`.
+    """The model in `directory`, its blocks placed as `models.place` does.
 
     Raises:
         InputError: a file is missing or damaged, the family is unknown, a setting is not supported, tensors do not fit.
@@ -50,9 +51,10 @@ def read(
     model.source, model.files, model.family = directory, states, raw["model_type"]
     pieces = list(layout(model, family))
     check_fit(model, stored, pieces, family, directory)
+    devices = weight_devices(model, placement, 1 if quantize is None else 1 / dtype.itemsize)
     for ours, parts in groupby(pieces, lambda piece: piece.ours):
         shape = model.get_parameter(ours)  # of `empty_like` without memory torch asks its compiler, which takes long
-        value = torch.empty_strided(shape.shape, shape.stride(), dtype=dtype, device=device)
+        value = torch.empty_strided(shape.shape, shape.stride(), dtype=dtype, device=devices[ours])
         for piece in parts:
             if piece.theirs in stored:
                 with inside(f"{directory}: {piece.theirs}"):

@@ -16,11 +16,11 @@ from interp.errors import one_of
 from interp.training import Plan, Progress, state, train
 from interp.training.parallel import Parallel
 from interp.training.whole_files import holding, is_draft, replacing
+from models.block_devices import device_of
 from models.huggingface import save
 from models.recipes import toml_tables as files
 from models.recipes.data import KINDS, Kind, Preparation, Ready, Say, digests
 from models.recipes.origins import Origin
-from models.sources import device_of
 
 RECIPE = "recipe.toml"  # as it was followed, in the directory of the run
 _FOLLOWED = "# The recipe as it was followed by a training in this directory, which may write here."  # its first line

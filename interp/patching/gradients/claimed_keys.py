@@ -15,6 +15,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.devices import move
 from interp.model import Model
 from interp.patching.claimed_texts import Claim, ClaimedTexts, checked
 from interp.patching.gradients.tape import bytes_a_prompt, final_stream
@@ -65,8 +66,8 @@ def estimated_knock_out(
     output = output or model.output
     assert output is not None
     config, base = model.config.stacks[texts.patch_site.stack], plain_run(model, texts.inputs)
-    drops = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
-    sizes, values = torch.zeros_like(drops), base.resid[0].new_zeros(len(claims))
+    drops = base.final.new_zeros(len(claims), config.n_layers, config.n_heads)
+    sizes, values = torch.zeros_like(drops), base.final.new_zeros(len(claims))
     limit = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows whose weights are made at a time
     for lot in _lots(texts, claims, budget):
         row_of, row_values, gradients = _differentiated(texts, claims, lot, output)
@@ -74,10 +75,11 @@ def estimated_knock_out(
             rows = torch.tensor([row_of[index] for index in party], device=model.device)
             with torch.no_grad():
                 changed = ChangedKeys(texts, base, [claims[index] for index in party])
-                slopes = [gradient[rows[changed.claim], changed.rows] for gradient in gradients]  # row head d_head
+                index = rows[changed.claim], changed.rows
+                slopes = [gradient[move(index, gradient.device)] for gradient in gradients]  # row head d_head
                 pattern = "head row d_head, row head d_head -> row head"
                 by_layer = [-einsum(changed.dz(layer), slope, pattern) for layer, slope in enumerate(slopes)]
-                by_row = torch.stack(by_layer, 1)
+                by_row = torch.stack(move(by_layer, model.device), 1)
             for total, part in ((drops, by_row), (sizes, by_row.abs())):
                 total[party] = torch.zeros_like(total[party]).index_add_(0, changed.claim, part)
             values[party] = row_values[rows]

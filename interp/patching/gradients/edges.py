@@ -13,6 +13,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.devices import move
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.gradients.tape import BUDGET, Tape, record, split, take
@@ -79,7 +80,8 @@ def edge_attribution(
             for n_senders, span, reads in _reads(model, tape, readout.name):
                 exists[:n_senders, span] = True
                 pattern = "sender prompt p d_model, receiver prompt p d_model -> sender receiver prompt"
-                scores[:n_senders, span, prompts] += einsum(change[:n_senders], reads, pattern) / steps
+                products = einsum(change[:n_senders], reads.to(change.device), pattern)
+                scores[:n_senders, span, prompts] += products / steps
     values = {readout.name: scores.masked_fill(~exists[..., None], torch.nan)}
     labels = {"sender": tuple(senders), "receiver": tuple(receivers)}
     return Cells("", plan.direction, ("sender", "receiver"), values, labels=labels, kind="edges")
@@ -120,7 +122,7 @@ def _change(model: Transformer, base: Tape, source: Tape) -> Writes:
         z = change(layer, "z")
         writes.append(einsum(z, block.attn.W_O, "prompt p head d_head, head d_head d_model -> head prompt p d_model"))
         writes += [] if block.mlp is None else [change(layer, "mlp_out")[None]]
-    return torch.cat(writes)
+    return torch.cat(move(writes, model.device))
 
 
 def _reads(model: Transformer, tape: Tape, metric: str) -> Iterator[tuple[int, slice, Reads]]:

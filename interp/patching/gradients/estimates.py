@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Attention
+from interp.devices import move
 from interp.display import DataFrame, Figure, Result, so_many
 from interp.errors import InputError
 from interp.model import Model
@@ -202,7 +203,7 @@ class _Estimates:
                 products = change(tape, source, site, layer, gradients[name])
                 entries = " ".join(axes[: products.ndim - 1])
                 layers.append(reduce(products, f"prompt {entries} -> {' '.join(by[1:])} prompt", "sum"))
-            effects[site] = torch.stack(layers)
+            effects[site] = torch.stack(move(layers, self.model.device))
         return effects
 
     def _change(self, tape: Tape, source: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
@@ -223,7 +224,7 @@ class _Estimates:
         if patch.attention == "cross":
             assert block.cross_attn is not None
             attn, visibility = block.cross_attn, Source.from_stream(ours["k"].flatten(-2), batch).seen_by(visibility)
-        return _qk_fixed(attn, visibility, site, ours, theirs, gradient, by)
+        return _qk_fixed(attn, visibility.to(block.device), site, ours, theirs, gradient, by)
 
 
 def _qk_fixed(
