@@ -1,4 +1,4 @@
-"""The four kinds of figure: maps, intervals, lines and points.
+"""The three kinds of figure: maps, intervals and lines.
 
 A description says which rows of a table are marks, which of their columns say what, and how panels look. Those of the
 public figures are data (`figures.toml`), those of experiments stand beside their prompts.
@@ -33,9 +33,6 @@ _TEXTS = "panel", "label", "name", "tick", "row", "note"
 _NUMBERS = "y", "x", "low", "high"
 _UPRIGHT = 20  # names across a map that stand upright at most
 _AXES, _GAP = 1.0, 0.25  # inches that axes and a colour bar take, and between two titles
-_HEIGHT = 0.15  # inches: of a name
-_AWAY, _ROOM = 0.05, 0.3  # of a panel: how far a name stands beside its point, and how wide it is
-_MANY = 2000  # points that make a drawing of lines too large a file
 
 
 def rounded(value: float) -> str:
@@ -340,48 +337,7 @@ class Lines(Plot):
         return f"from {text}{highest}"
 
 
-@dataclass(frozen=True)
-class Points(Plot):
-    """A dot a mark."""
-
-    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of both axes, by panel
-    diagonal: str = ""  # what the line on which both are equal is called, where they have limits
-
-    def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
-        for label, mark in self._styles(marks).items():
-            dots = rows.loc[rows["label"] == label]
-            options: Any = {"s": 20, "linewidths": 0, "rasterized": len(rows) > _MANY, **mark}
-            if len(dots):
-                ax.scatter(dots["x"], dots["value"], label=label, **options)
-        ax.margins(0.12)
-        if limits := self.limits.get(rows["panel"].iloc[0]):
-            ax.axline((0, 0), slope=1, color=style.GREY, lw=1, zorder=0, label=self.diagonal)
-            ax.set(xlim=limits, ylim=limits, aspect="equal")
-            for axis in (ax.xaxis, ax.yaxis):
-                axis.set_major_locator(MaxNLocator(4))
-        low, high = np.stack([ax.get_xlim(), ax.get_ylim()], 1)
-        points = (rows[["x", "value"]].to_numpy(dtype=float) - low) / (high - low)
-        _write_names(ax, points, {place: note for place, note in enumerate(rows["note"]) if note})
-
-
-def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str]) -> None:
-    """Write names beside some points, fractions of the panel: none on another, away from most points."""
-    figure = ax.get_figure(root=True)
-    height = _HEIGHT / (ax.get_position().height * (figure.get_figheight() if figure else 1))
-    x, y = points.T
-    is_right = (x < _ROOM) | ((x < 1 - _ROOM) & (x >= np.nanmedian(x)))
-    for side, step, is_side in (("left", _AWAY, is_right), ("right", -_AWAY, ~is_right)):
-        ranked = sorted((place for place in names if is_side[place]), key=lambda place: y[place])
-        heights = style.spread(y[ranked].tolist(), height)
-        above = max(heights[-1] - 1 + height / 2, 0) if heights else 0
-        for place, wished in zip(ranked, heights, strict=True):
-            up = max(wished - above, height / 2)
-            ax.plot((x[place], x[place] + step), (y[place], up), transform=ax.transAxes, color="0.5", lw=0.6, zorder=1)
-            options: Any = {"transform": ax.transAxes, "ha": side, "va": "center", "fontsize": style.sized(8)}
-            style.with_halo(ax.text(x[place] + step, up, names[place], **options))
-
-
-_KINDS: dict[str, type[Plot]] = {"map": Map, "intervals": Intervals, "lines": Lines, "points": Points}
+_KINDS: dict[str, type[Plot]] = {"map": Map, "intervals": Intervals, "lines": Lines}
 
 
 def plot_from(

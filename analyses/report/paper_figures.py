@@ -171,9 +171,6 @@ def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iter
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place"))
-        if {"estimates", "correlations"} <= tables.keys():
-            draw = partial(figures.estimate_panels, tables["estimates"], tables["correlations"], metric)
-            yield f"estimates-{metric}", draw
     if "forming" in tables and "formed" in run.tables:  # a report's curves are without losses
         formed = tables["formed"].groupby("run") if "formed" in tables else ()
         changes = {str(name): change_steps(rows) for name, rows in formed}

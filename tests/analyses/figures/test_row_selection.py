@@ -42,17 +42,11 @@ GAINS = rising(
 ).assign(gain=lambda rows: rows["value"] - 0.4, ci_low=lambda rows: rows["value"] - 0.5)  # half of them have a dot
 CELLS = cross(site="z", **HEADS, direction=["denoise", "noise"], metric=["loss", "rank"]).assign(**INTERVAL)
 CELLS = rising(CELLS, "effect").assign(share=np.nan, share_low=np.nan, share_high=np.nan)
-ENTRIES = cross(site="pattern", **WHERE, layer=1, head=0, query=[0, 1], key=[0, 1], direction="noise", metric="loss")
-ENTRIES = rising(ENTRIES.assign(**INTERVAL, share=np.nan), "effect")
 LENS = cross(layer=[0, 1], prompt=[0, 1], position=[3, 4], rank=[1, 2], token="a", id=5, read="b")
 LENS = rising(LENS, "probability")
 COMPARED = cross(measure=["induction", "tag:x"], model=["a", "b"], behaviour="position", reference="a", layer=1, head=2)
 COMPARED = COMPARED.assign(**INTERVAL, difference_low=0.0, difference_high=0.2)
 COMPARED = rising(COMPARED, "gain", "difference")
-METHODS = {"direction": "noise", "metric": ["loss", "rank"], "method": ["EAP", "AtP"]}
-ESTIMATES = cross(layer=[0, 1], head=[0, 1, 2], sender=None, **METHODS, idle=False, chosen="all")
-ESTIMATES = rising(ESTIMATES, "exact", "estimate")
-AGREEMENT = cross(**METHODS, spearman=0.5, pearson=0.5, n=6)
 PROBES = rising(cross(stack="decoder", task=["tag", "form"], depth=[0, 1, 2], head=pd.NA, n=9), "accuracy").assign(
     **dict.fromkeys(("control_accuracy", "untrained_accuracy", "baseline", "ci_low", "ci_high"), 0.1),
     **dict.fromkeys(("ambiguous_accuracy", "ambiguous_baseline"), np.nan),
@@ -85,10 +79,8 @@ CASES = {
     "effect_grid": Case(figures.effect_grid, EFFECTS, {"task": "gender"}, {"task": "gendr"}),
     "gain_intervals": Case(figures.gain_intervals, GAINS, {"measure": "induction"}, {"measure": "induktion"}),
     "cell_map": Case(figures.cell_map, CELLS, LOSS, LSOS),
-    "entry_maps": Case(figures.entry_maps, ENTRIES, LOSS, LSOS),
     "top_cells": Case(figures.top_cells, CELLS, LOSS, LSOS),
     "steps": Case(figures.steps, CELLS[:6].assign(step=range(6), metric="loss"), {**LOSS, "plain": 1}, LSOS),
-    "estimate_panels": Case(figures.estimate_panels, ESTIMATES, {"correlations": AGREEMENT, **LOSS}, LSOS),
     "lens_map": Case(figures.lens_map, LENS, {}, {"prompt": 7}),
     "lens_line": Case(figures.lens_line, LINES),
     "token_bars": Case(figures.token_bars, TOKENS),
