@@ -8,11 +8,10 @@ import pandas as pd
 from analyses import figures
 from analyses.behaviours import OURS, vocabulary
 from analyses.compare.comparison import HEADLINE, Comparison, Usage
-from analyses.figures import measure_name
 from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.page import sections as doc
 from analyses.page.grids import Cell, Grid, Grids
-from analyses.page.sections import SCHEMAS, Page, Section, Source, Text
+from analyses.page.sections import Page, Section, Source
 from analyses.viewer.passages import Called, HeadName
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
@@ -24,7 +23,6 @@ _WIDEST = 9  # heads of a layer that have room for a word each
 _SIGNS = {"position": "●", "part-of-speech": "■", "coreference": "▲"}  # where there is none
 _WORDS = vocabulary(OURS)
 Names = Mapping[HeadName, Called]
-_COLUMNS = "model head depth value baseline gain_estimate difference q value_difference n"
 _TEXTS: Mapping[str, Any] = plain_words.WORDS["compare"]
 _SENTENCES: Mapping[str, str] = _TEXTS["sentences"]
 
@@ -38,7 +36,6 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]], called: Ma
         read = {"documents": len(each.documents), "reporting_documents": each.reporting}
         read |= {"measured": list(each.questions), "stood_in": each.stands_in}
         sources.append(Source(each.corpus, f"for {', '.join(each.questions)}", read))
-    unused = [{"name": each.name, "kind": each.kind, "sha256": each.digest} for each in comparison.unused]
     alt = " ".join(f"{name}: {' '.join(summary(table, name))}" for name in names[1:])
     gains = doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], alt)
     return Page(
@@ -57,7 +54,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]], called: Ma
         models={each.name: {"left_out": each.counts, "not_measured": dict(each.left_out)} for each in comparison.reads},
         definitions=[*_TEXTS["definitions"].items()],
         tables={"compare": comparison.table, "heads": comparison.heads},
-        facts={"reference": names[0], "corpora_not_used": unused},
+        facts={"reference": names[0]},
     )
 
 
@@ -132,9 +129,7 @@ def summary(table: pd.DataFrame, name: str) -> list[str]:
     named = {kind: ", ".join(names) for kind, names in kinds.items() if names}
     texts = [_SENTENCES[kind].format(reference=reference, measures=measures) for kind, measures in named.items()]
     texts += [_sizes(either)] if either else []
-    if neither := len(records) - len(either):
-        texts.append(f"No head of either shows {neither} of the {len(records)} measures on this page.")
-    return texts
+    return texts or [_SENTENCES["none"]]
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -170,19 +165,10 @@ def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _behaviour(comparison: Comparison, usage: Usage, behaviour: str) -> Section:
     reads, total = comparison.reads, len(usage.documents)
-    names, schema = [each.name for each in reads], SCHEMAS["compare"]
-    rows = comparison.table.loc[comparison.table["behaviour"] == behaviour]
     counts = map(number, (total, total - usage.reporting, usage.reporting))
     blocks: list[doc.Block] = [_SENTENCES["text"].format(usage.corpus.title, *counts)]
     blocks += map(doc.caveat, _caveats(comparison, usage, behaviour))
-    cells: list[Sequence[Text] | str] = []
-    for measure in HEADLINE[behaviour]:
-        if group := rows.loc[rows["measure"] == measure].to_dict("records"):
-            cells += [measure_name(measure), *schema.page(group, _COLUMNS).rows]
-    if cells:
-        head = schema.page([], _COLUMNS)
-        blocks.append(doc.Table(head.columns, cells, head.align, _SENTENCES["table"].format(names[0])))
-    if tables := doc.counts_table([each.counts.get(behaviour, {}) for each in reads], names):
+    if tables := doc.counts_table([each.counts.get(behaviour, {}) for each in reads], [each.name for each in reads]):
         blocks.append(doc.Details("What was read and what was left out", tables))
     return Section(OURS[behaviour].title, blocks, behaviour)
 
