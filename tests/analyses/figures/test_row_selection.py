@@ -14,7 +14,6 @@ from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from analyses import figures
-from analyses.figures.curves import probe_depths
 from interp import InputError
 
 INTERVAL = {"ci_low": 0.05, "ci_high": 0.9, "q": 0.01, "n": 7}
@@ -51,7 +50,6 @@ PROBES = rising(cross(stack="decoder", task=["tag", "form"], depth=[0, 1, 2], he
     **dict.fromkeys(("control_accuracy", "untrained_accuracy", "baseline", "ci_low", "ci_high"), 0.1),
     **dict.fromkeys(("ambiguous_accuracy", "ambiguous_baseline"), np.nan),
 )
-DEPTHS = rising(cross(stack="decoder", task=["tag", "form"], measure=["expected layer", "centre of gravity"]), "value")
 CURVES = rising(cross(run=["a", "b"], step=[0, 1, 2], measure=["loss", "induction"], **WHERE, layer=1, head=2), "value")
 PATTERN = np.tril(np.full((3, 3), 0.5))
 BARS = pd.DataFrame([[0.1, 0.2], [0.3, 0.4]])
@@ -86,7 +84,6 @@ CASES = {
     "token_bars": Case(figures.token_bars, TOKENS),
     "compared_gains": Case(figures.compared_gains, COMPARED, sources="run"),
     "probes_by_layer": Case(figures.probes_by_layer, PROBES),
-    "probe_depths": Case(probe_depths, DEPTHS.assign(ci_low=0.1, ci_high=0.9), {"deepest": 2}),
     "forming": FORMING._replace(wrong={**FORMING.wrong, "boundaries": {"c": [1]}}),
 }
 THREE = dict.fromkeys("abc", PATTERN)
@@ -150,7 +147,7 @@ def test_every_figure_asks_a_question_in_text_of_8_points_and_changes_no_style()
 def test_every_public_figure_is_tried():
     annotations = {name: getattr(getattr(figures, name), "__annotations__", {}) for name in figures.__all__}
     public = {name for name, each in annotations.items() if each.get("return") is Figure and "page" in each}
-    assert {*CASES, *UNTABLED} == public | {"probe_depths"}
+    assert {*CASES, *UNTABLED} == public
 
 
 @pytest.mark.parametrize("name", CASES)
