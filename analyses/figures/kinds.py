@@ -221,12 +221,7 @@ class Map(Plot):
             longest = max(1, *map(len, texts.to_numpy().ravel()))
             points = max(min(style.sized(8), room / (0.62 * longest)), style.sized(4.5))
             options |= {"annot": texts, "fmt": "", "annot_kws": {"fontsize": points}}
-        n_texts = len(ax.texts)
         sns.heatmap(cells["value"].astype(float), ax=ax, **options)
-        for text in ax.texts[n_texts:]:  # white on dark cells, else black
-            column, row = map(int, text.get_position())
-            colour = ScalarMappable(scale, self.colours).to_rgba(cells["value"].iloc[row, column])
-            text.set_color("white" if np.dot(colour[:3], (0.299, 0.587, 0.114)) < 0.5 else "black")
         visible = range(0)
         for axis, labels, limit in ((ax.yaxis, down, self.most[0]), (ax.xaxis, across, self.most[1])):
             visible = range(0, len(labels), max(1, -(-len(labels) // limit)))
@@ -280,25 +275,16 @@ class Intervals(Plot):
             visible = group["value"].notna().to_numpy()
             if visible.any():
                 ax.plot(group["value"][visible], y[visible], label=label, **{"ms": 5, **mark, "ls": ""})
-            for height, row in zip(y, group.to_dict("records"), strict=True):
-                _write_note(ax, height, row)
+            ends = group[["value", "high"]].max(axis=1)
+            options: Any = {"textcoords": "offset points", "va": "center", "color": "0.35", "fontsize": style.sized(8)}
+            for height, note, end in zip(y, group["note"], ends, strict=True):
+                if note and not np.isnan(end):
+                    style.with_halo(ax.annotate(note, (end, height), (5, 0), **options))
         if rows.loc[rows["value"].notna(), "note"].any():  # room for what stands beside, which does not count as data
             start, end = ax.get_xlim()
             ax.set_xlim(start, end + 0.16 * (end - start))
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.4, -0.6)
-
-
-def _write_note(ax: Axes, y: float, row: Mapping[str, Any]) -> None:
-    """A note at the right of a value's interval, or where there is no value at the left."""
-    note, end = row["note"], np.nanmax([row["value"], row["high"], -np.inf])
-    if not isinstance(note, str) or not note:
-        return
-    options: Any = {"va": "center", "fontsize": style.sized(8), "linespacing": 1}
-    if np.isinf(end):
-        ax.text(0.02, y, note, transform=ax.get_yaxis_transform(), color="0.35", **options)
-        return
-    style.with_halo(ax.annotate(note, (end, y), (5, 0), textcoords="offset points", color="0.35", **options))
 
 
 @dataclass(frozen=True)

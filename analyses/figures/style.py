@@ -7,7 +7,7 @@ from inspect import signature
 from io import BytesIO
 from math import isnan
 from textwrap import fill, wrap
-from typing import Any, Literal, ParamSpec, TypedDict, get_origin, get_type_hints
+from typing import Any, ParamSpec, TypedDict
 
 import numpy as np
 from matplotlib import rc_context, rcParams
@@ -20,8 +20,6 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 from scipy.optimize import isotonic_regression
-
-from interp.errors import one_of
 
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
@@ -94,15 +92,12 @@ def page(width: int | float = 6.9, height: int | float = 2.5) -> Drawn:
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorates a function that draws: our style inside it, in the size of text that is asked for; the caller's after.
 
-    What the function is called with beside its own arguments is a `Page`; words for a `Literal` are checked.
+    What the function is called with beside its own arguments is a `Page`.
     """
     arguments = {each.name for each in signature(draw).parameters.values() if each.kind is not each.VAR_KEYWORD}
-    choices = {name: kind for name, kind in get_type_hints(draw).items() if get_origin(kind) is Literal}
 
     @wraps(draw)
     def draw_styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        for name in choices.keys() & kwargs.keys():
-            one_of(name, kwargs[name], choices[name])
         _check({name: value for name, value in kwargs.items() if name not in arguments})
         scale = float(kwargs.get("font_size", FONT)) / FONT  # pyright: ignore[reportArgumentType]
         with rc_context(_STYLE | {name: points * scale for name, points in _SIZES.items()}):

@@ -19,7 +19,7 @@ from analyses.wording.formats import counted, interval, number, percent
 from analyses.wording.head_names import Place
 from interp.patching.results import POSITIONAL
 
-_NAMES, _FIRST = 3, 3  # cells in a sentence; pairs not folded
+_NAMES = 3  # cells in a sentence
 FEW = 20  # pairs below which intervals are rough
 _FAINT = 0.1  # of the largest value: a smaller one is not written in its cell
 _WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
@@ -67,15 +67,12 @@ def _prompts(patched: Patched) -> list[doc.Block]:
         if tokens.shared:
             name = "source" if "source" in row else "target"
             terms.append((f"{name} of both", [doc.Tokens([(token, False) for token in tokens.shared])]))
-    each = len(terms) // max(1, len(patched.tokens))
-    folded = doc.Definitions(terms[_FIRST * each :], "facts")
-    more = [_TEXTS["all pairs"]] * (len(rows) > PAIRS)
     left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in patched.prompts["left_out"].items()]
     source = [*([" from ", doc.code(file)] if file else []), f". Left out: {'; '.join(left_out)}." if left_out else "."]
     return [
         [counted(len(rows), "pair"), " of prompts", *source],
-        doc.Definitions(terms[: _FIRST * each], "facts"),
-        *([doc.Details("More pairs", [folded, *more])] if folded.terms else []),
+        doc.Definitions(terms, "facts"),
+        *([doc.remark(_TEXTS["all pairs"])] if len(rows) > PAIRS else []),
     ]
 
 
