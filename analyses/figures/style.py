@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from inspect import signature
 from io import BytesIO
 from math import isnan
@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
-from matplotlib.textpath import TextPath
 from scipy.optimize import isotonic_regression
 
 WIDTH = 9.0  # inches: the column of the report
@@ -318,24 +317,10 @@ def colour_of(rows: Any) -> str:
     return BEHAVIOURS.get(str(names[0]), CUSTOM) if len(names) == 1 else INK
 
 
-def broken(text: str, width: int | float, size: int | float = FONT) -> str:
-    """A text in lines of so many inches, broken after blanks, colons, slashes, arrows and hyphens, or in long words."""
-
-    def fits(line: str) -> bool:
-        return not line.strip() or bool(_width(line.rstrip(), sized(size)) <= 72 * width)
-
-    lines = [""]
-    for word in re.findall(r"[^ :/→-]*[ :/→-]|[^ :/→-]+", text):
-        lines += [] if fits(lines[-1] + word) else [""]
-        for part in [word] if fits(word) else word:  # letter by letter what is longer than a line
-            lines += [] if fits(lines[-1] + part) else [""]
-            lines[-1] += part
-    return "\n".join(line.strip() for line in lines if line.strip())
-
-
-@lru_cache(1 << 14)
-def _width(line: str, points: float) -> float:
-    return float(TextPath((0, 0), line, size=points).get_extents().width)
+def broken(text: str, width: int | float) -> str:
+    """A text in lines of so many inches, broken after blanks and hyphens; a long one after colons, slashes, arrows."""
+    letters = max(1, int(72 * width / (_LETTER * sized(FONT))))
+    return text if len(text) <= letters else fill(re.sub(r"(?<=[:/→])(?=\S)", " ", text), letters)
 
 
 def measure_name(measure: str) -> str:

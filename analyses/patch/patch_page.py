@@ -1,6 +1,7 @@
 """What does a run of `interp patch` say and show? Prompts, answers, maps of cells that lead to attention, estimates."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -52,7 +53,7 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
         sections=[*sections, Section("How to read this", [doc.Definitions([*terms.items()], "terms")], "reading")],
         method=[("prompts", file), ("site", f"{patched.site}{', by position' * patched.how['by_position']}")],
         tables=tables,
-        facts={"answers": answers and answers.record, **facts},
+        facts={"answers": answers and asdict(answers), **facts},
     )
 
 
@@ -151,8 +152,7 @@ def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
     count, answers, cells, config = len(patched.pairs), patched.cells.answers, patched.cells.table, patched.how
     first: list[doc.Block] = [] if answers is None else [answers.sentence]
     if answers is not None and answers.refused:
-        why = f": {answers.unsaid}" if answers.unsaid else ""
-        first = [doc.caveat(answers.sentence), doc.caveat(f"{_TEXTS['no circuit']}{why}.")]
+        first = [doc.caveat(answers.sentence), doc.caveat(f"{_TEXTS['no circuit']}: {answers.refused}.")]
     site = _WORDS["sites"].get(patched.site, patched.site)
     if by_stack:
         site += f", in the {config['stack']}" + "’s cross-attention" * (config["attention"] == "cross")

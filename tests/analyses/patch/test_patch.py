@@ -284,13 +284,13 @@ def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(patched, mo
     answer, other = (right, wrong) if clean[good] < 0 else (wrong, right)
     cells, facts, shown = patched("--clean", a, "--corrupt", b, "--answer", answer, "--wrong", other)
     lines = facts["printed"].splitlines()
-    answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "So there are")))
-    assert "which is the wrong sign" in " ".join(lines[answered:refused])
-    assert lines[refused] == "So there are no shares."
+    answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "no shares")))
+    assert "The logit difference rises" in " ".join(lines[answered:refused])
+    assert lines[refused].startswith("no shares: the sign is wrong")
     assert " ".join(lines).count("sign") == 1
-    assert facts["answers"]["sign"] == "wrong"
+    assert facts["answers"]["difference"] < 0
     assert cells["share"].isna().all()
-    assert shown.index("the wrong sign") < shown.index("no shares are given.") < shown.index("We patched")
+    assert shown.index("difference rises") < shown.index("no shares are given") < shown.index("We patched")
 
 
 def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched, capsys):
