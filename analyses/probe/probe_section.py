@@ -79,7 +79,8 @@ def section(
     layers, depths, deepest = whole.layers, whole.depths, whole.config.n_layers
     rows = {task: layers.loc[layers["task"] == task] for task in order}
     best = {task: best_sentence(rows[task], TASKS[task], deepest) for task in order}
-    question, answer = question_of(depths), verdict(depths)
+    answer = verdict(depths)
+    question = _TEXTS["syntax and coreference" if answer else "how deep"]
     compared: list[doc.Block] = [*([(doc.bold(answer),)] if answer else [])]
     compared += [_TEXTS["not alone"]] * (len(order) == 1)
     compared.append(
@@ -187,14 +188,6 @@ def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
 def direction(low: float, high: float) -> str | None:
     """What an interval says of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
     return "more" if low > 0 else "less" if high < 0 else None
-
-
-def question_of(depths: pd.DataFrame) -> str:
-    """What the depths of the tasks that were probed can answer."""
-    tasks = set(depths["task"])
-    if any(str(task).startswith("coreference - ") for task in tasks):
-        return "Is syntax read low in the model, and coreference high?"
-    return "Which is read higher in the model?" if len(tasks) > 1 else "How deep in the model is it read?"
 
 
 def verdict(depths: pd.DataFrame) -> str | None:

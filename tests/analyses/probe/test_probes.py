@@ -393,17 +393,6 @@ UNSURE, LOWER = (-0.1, 0.4), (-2.0, -1.0)
 
 class TestSentences:
     @pytest.mark.parametrize(
-        ("tasks", "question"),
-        [
-            (None, "Is syntax read low in the model, and coreference high?"),
-            (["tag", "tag", "relation", "relation", *["relation - tag"] * 2], "Which is read higher in the model?"),
-            ("tag", "How deep in the model is it read?"),
-        ],
-    )
-    def test_the_question_is_one_that_the_tasks_can_answer(self, tasks, question):
-        assert probe_section.question_of(depths() if tasks is None else depths().assign(task=tasks)) == question
-
-    @pytest.mark.parametrize(
         ("bounds", "says"),
         [
             ({}, "Yes, by both measures."),
