@@ -60,9 +60,8 @@ def load(
         model = read_by_lens(directory_of(name.removeprefix(LENS)), dtype, place)
     else:
         model = read(directory_of(name), dtype, [place] if placement is None else placement, quantize)
-    # by which a worker elsewhere loads it again
-    origin = {"name": str(name), "dtype": dtype, "device": place.type, "quantize": quantize}
-    model.origin = origin if placement is None else origin | {"device": "cpu", "placement": placement}  # pyright: ignore
+    options = {"dtype": dtype, "device": place.type, "quantize": quantize, "placement": placement}
+    model.origin = {"name": str(name), **options}  # pyright: ignore (by which a worker elsewhere loads it again)
     return model
 
 

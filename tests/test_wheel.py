@@ -8,9 +8,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from repository import ROOT
-
 from build import ProjectBuilder
+from repository import ROOT
 
 PACKAGES = ["interp", "models", "analyses"]
 

@@ -158,7 +158,7 @@ def patch(
     answers = written.answers
     sentences = [] if answers is None else [answers.sentence]
     if answers is not None and answers.refused:
-        sentences.append(f"no shares: {answers.unsaid}" if answers.unsaid else "So there are no shares.")
+        sentences.append(f"no shares: {answers.refused}")
     return [*sentences, *patching.agreement_lines(written.correlations)]
 
 

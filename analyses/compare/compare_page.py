@@ -1,6 +1,7 @@
 """What does the comparison say? Two atlases whose matching heads mark each other, and its tables as sections."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -8,11 +9,10 @@ import pandas as pd
 from analyses import figures
 from analyses.behaviours import OURS, vocabulary
 from analyses.compare.comparison import HEADLINE, Comparison, Usage
-from analyses.figures import measure_name
 from analyses.measures.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.page import sections as doc
 from analyses.page.grids import Cell, Grid, Grids
-from analyses.page.sections import SCHEMAS, Page, Section, Source, Text
+from analyses.page.sections import Page, Section, Source
 from analyses.viewer.passages import Called, HeadName
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
@@ -24,7 +24,6 @@ _WIDEST = 9  # heads of a layer that have room for a word each
 _SIGNS = {"position": "●", "part-of-speech": "■", "coreference": "▲"}  # where there is none
 _WORDS = vocabulary(OURS)
 Names = Mapping[HeadName, Called]
-_COLUMNS = "model head depth value baseline gain_estimate difference q value_difference n"
 _TEXTS: Mapping[str, Any] = plain_words.WORDS["compare"]
 _SENTENCES: Mapping[str, str] = _TEXTS["sentences"]
 
@@ -38,9 +37,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]], called: Ma
         read = {"documents": len(each.documents), "reporting_documents": each.reporting}
         read |= {"measured": list(each.questions), "stood_in": each.stands_in}
         sources.append(Source(each.corpus, f"for {', '.join(each.questions)}", read))
-    unused = [{"name": each.name, "kind": each.kind, "sha256": each.digest} for each in comparison.unused]
-    alt = " ".join(f"{name}: {' '.join(summary(table, name))}" for name in names[1:])
-    gains = doc.Figure("compare-gains", figures.compared_gains(table), _TEXTS["gains"], alt)
+    gains = doc.drawing("compare-gains", figures.compared_gains(table))
     return Page(
         title=f"How do the heads of {listed(names)} compare?",
         overview=[_atlases(comparison, called)],
@@ -51,13 +48,13 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]], called: Ma
         ],
         sections=[
             Section("The best head of each model", [_SENTENCES["best"].format(names[0]), gains], "best"),
-            *(_behaviour(comparison, each, behaviour) for each in comparison.used for behaviour in each.questions),
+            _read(comparison),
         ],
         corpora=[*sources, *(Source(corpus, doc.UNUSED, {"measured": []}) for corpus in comparison.unused)],
         models={each.name: {"left_out": each.counts, "not_measured": dict(each.left_out)} for each in comparison.reads},
         definitions=[*_TEXTS["definitions"].items()],
         tables={"compare": comparison.table, "heads": comparison.heads},
-        facts={"reference": names[0], "corpora_not_used": unused},
+        facts={"reference": names[0]},
     )
 
 
@@ -132,9 +129,7 @@ def summary(table: pd.DataFrame, name: str) -> list[str]:
     named = {kind: ", ".join(names) for kind, names in kinds.items() if names}
     texts = [_SENTENCES[kind].format(reference=reference, measures=measures) for kind, measures in named.items()]
     texts += [_sizes(either)] if either else []
-    if neither := len(records) - len(either):
-        texts.append(f"No head of either shows {neither} of the {len(records)} measures on this page.")
-    return texts
+    return texts or [_SENTENCES["none"]]
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -168,31 +163,30 @@ def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{listed(names)}: {texts[kind].format(first['name'])}." for kind, names in kinds.items() if names]
 
 
-def _behaviour(comparison: Comparison, usage: Usage, behaviour: str) -> Section:
-    reads, total = comparison.reads, len(usage.documents)
-    names, schema = [each.name for each in reads], SCHEMAS["compare"]
-    rows = comparison.table.loc[comparison.table["behaviour"] == behaviour]
-    counts = map(number, (total, total - usage.reporting, usage.reporting))
-    blocks: list[doc.Block] = [_SENTENCES["text"].format(usage.corpus.title, *counts)]
-    blocks += map(doc.caveat, _caveats(comparison, usage, behaviour))
-    cells: list[Sequence[Text] | str] = []
-    for measure in HEADLINE[behaviour]:
-        if group := rows.loc[rows["measure"] == measure].to_dict("records"):
-            cells += [measure_name(measure), *schema.page(group, _COLUMNS).rows]
-    if cells:
-        head = schema.page([], _COLUMNS)
-        blocks.append(doc.Table(head.columns, cells, head.align, _SENTENCES["table"].format(names[0])))
-    if tables := doc.counts_table([each.counts.get(behaviour, {}) for each in reads], names):
-        blocks.append(doc.Details("What was read and what was left out", tables))
-    return Section(OURS[behaviour].title, blocks, behaviour)
+def _read(comparison: Comparison) -> Section:
+    """Of each text what it was read for, what makes its numbers less than they look, and what was left out."""
+    reads, blocks = comparison.reads, list[doc.Block]()
+    for usage in comparison.used:
+        total = len(usage.documents)
+        counts = map(number, (total, total - usage.reporting, usage.reporting))
+        titles = ", ".join(OURS[behaviour].title for behaviour in usage.questions)
+        blocks.append([doc.bold(titles), ": ", _SENTENCES["text"].format(usage.corpus.title, *counts)])
+        blocks += map(doc.caveat, dict.fromkeys(_caveats(comparison, usage)))
+        for behaviour in usage.questions:
+            if tables := doc.counts_table(
+                [each.counts.get(behaviour, {}) for each in reads], [each.name for each in reads]
+            ):
+                blocks.append(doc.Details(f"{OURS[behaviour].title}: what was read and left out", tables))
+    return Section("What was read", blocks, "read")
 
 
-def _caveats(comparison: Comparison, usage: Usage, behaviour: str) -> list[str]:
+def _caveats(comparison: Comparison, usage: Usage) -> list[str]:
     texts = [_SENTENCES["stands in"]] * usage.stands_in + [_SENTENCES["few"]] * (usage.reporting < FEW_DOCUMENTS)
-    for result in comparison.reads:
+    for behaviour, result in product(usage.questions, comparison.reads):
         counts = result.counts.get(behaviour, {})
         tokens, unknown = counts.get("tokens", 0), counts.get("unknown tokens", 0)
         if unknown > UNKNOWN * tokens:
             texts.append(f"{unknown / tokens:.0%} of the tokens of this text are unknown to {result.name}.")
-    lacking = [each for each in comparison.reads if behaviour in each.left_out]
-    return texts + [f"Not measured in {each.name}: {each.left_out[behaviour]}." for each in lacking]
+        if why := result.left_out.get(behaviour):
+            texts.append(f"Not measured in {result.name}: {why}.")
+    return texts

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from analyses.experiments import model_parts, swaps
-from analyses.experiments.experiment import Experiment, Outcome, briefly, experiment_data, sentence_from
+from analyses.experiments.experiment import Experiment, Outcome, experiment_data, sentence_from
 from analyses.figures.kinds import plot_from
 from analyses.page.sections import Part, Section, caveat, drawing, link, soft
 from interp import InputError, Model
@@ -69,7 +69,7 @@ def section(
         text = [sentence, " ", soft(outcome.remark)] if outcome.remark else sentence
         figure = replace(drawing(name, study.plot.draw(table, study.question)), caption=study.caption)
         sections.append(Section(study.title, [text, figure], anchor))
-        short.append((link(study.title, anchor), briefly(sentence)))
+        short.append((link(study.title, anchor), sentence))
     caveats = [f"Not asked of this model: {'; '.join(titles)}: {reason}." for reason, titles in refused.items()]
     none = f"None of the articles’ experiments can be asked of this model: {'; '.join(refused)}."
     return Part(

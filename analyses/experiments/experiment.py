@@ -1,6 +1,5 @@
 """What is an experiment? A question to a model, prompts that the model can use, how it is measured, said and drawn."""
 
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -122,12 +121,6 @@ def with_interval(row: Row, value: str = "share", low: str = "ci_low", high: str
     if isnan(row[low]):
         return rounded(row[value])
     return f"{rounded(row[value])} (95% {rounded(row[low])} to {rounded(row[high])})"
-
-
-def briefly(sentence: str) -> str:
-    """A sentence without its intervals and examples; what else stands in brackets with them stays."""
-    bare = re.sub(r" \(95% [^;()]*\)| such as “[^”]*”", "", sentence)
-    return re.sub(r"\(95% [^;()]*; ", "(", bare)
 
 
 # Tokens a word on average beyond which a text reaches the model as letters. Stories' words may have more: a small

@@ -18,8 +18,6 @@ from analyses.figures.style import Drawn, Page, literal, measure_name, page
 from analyses.figures.sweep_maps import (
     cell_map,
     cell_name,
-    entry_maps,
-    estimate_panels,
     map_cells,
     metric_unit,
     steps,
@@ -29,6 +27,6 @@ from analyses.figures.sweep_maps import (
 from analyses.wording.head_names import head_name
 
 __all__ = ["Drawn", "Page", "Quantity", "best_heads", "cell_map", "cell_name", "compared_gains", "effect_grid"]
-__all__ += ["entry_maps", "estimate_panels", "explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
+__all__ += ["explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
 __all__ += ["lens_line", "lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "probes_by_layer"]
 __all__ += ["steps", "sweep_drawings", "three_attentions", "token_bars", "top_cells"]

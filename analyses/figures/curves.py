@@ -23,8 +23,6 @@ from interp.errors import InputError, one_of
 
 _COLUMNS = 14  # columns of a lens at most: more have no room for a word
 _WORD = 9  # characters of a token
-_ABSENT = {"expected layer": "nothing surely gained after the embedding", "centre of gravity": "not measured"}
-_WIDEST = 7.4  # inches: a wider figure has two panels side by side
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _BEST = _STYLES[:3]  # of the heads with most of a measure in the end
 _CLEAR = 0.05  # the least gain over the baseline that a head is named for
@@ -121,29 +119,6 @@ def probes_by_layer(layers: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
     figure = draw("probes_by_layer", rows, page, width=style.WIDTH if tasks > 1 else 6.5, height=height)
     for ax in style.drawn_axes(figure, page.get("ax")):
         ax.set_ylim(np.floor(10 * np.nanmin(shares) - 0.2) / 10, 1.01)
-    return figure
-
-
-@style.styled
-def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[style.Page]) -> Figure:
-    """How deep each task is read, by both measures with intervals; beside it, by how much one task lies above another.
-
-    From `tables/depths`; the model has `deepest` blocks.
-    """
-    rows = select_rows(depths, ["task", "measure"], single=(*SOURCES, "stack"), task=None, measure=None)
-    columns = 2 if page.get("width", style.WIDTH) > _WIDEST else 1
-    absent = {measure: text if columns > 1 else text.replace(" after", "\nafter") for measure, text in _ABSENT.items()}
-    is_difference = rows["task"].str.contains(" - ")
-    panel = np.where(is_difference, "how much higher the first is read", "where it is read")
-    notes = rows["measure"].map(absent).where(rows["value"].isna(), "")
-    rows = rows.assign(note=notes, title=rows["task"].str.replace(" - ", " – "), panel=panel)
-    rows = rows.sort_values("panel", ascending=False, kind="stable")  # where first
-    width, row = style.WIDTH if is_difference.any() else 6.5, 0.42 if columns > 1 else 0.6
-    figure = draw("probe_depths", rows, page, width=width, columns=columns, row=row)
-    first = style.drawn_axes(figure, page.get("ax"))[0]
-    low, high = first.get_xlim()
-    first.set_xlim(min(low, -0.1), max(high, deepest + 0.1))
-    first.set_xlabel("blocks passed")
     return figure
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -13,13 +13,12 @@ from analyses.figures import style
 from analyses.figures.kinds import MARKS, draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import GREY, SIGNED, Page, literal, measure_name, sized, styled
+from analyses.measures.definitions import Quantity
 from analyses.measures.findings import DISCOVERY, NOTABLE, carriers, shows
 from analyses.wording.formats import number
 from analyses.wording.head_names import HEAD, head_name, kinds
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 
-Quantity = Literal["gain", "value", "lift"]
-Sink = Literal["kept", "removed"]
 _ONE_KIND = (*SOURCES, "stack", "attention")  # heads of several have the same names
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
 _LIFTS = [2.0**power for power in range(-4, 5)]  # where the colours of lifts are named
@@ -40,7 +39,6 @@ def head_grid(
     measures: str | Sequence[str] | None = None,
     *,
     quantity: Quantity = "gain",
-    sink: Sink = "kept",
     by: str | None = None,
     **page: Unpack[Page],
 ) -> Figure:
@@ -51,12 +49,12 @@ def head_grid(
         measures: which to draw, in order; all of the table by default. They should share a unit.
         quantity: what gives the colour: the gain, the value as it is, or the value as a ratio (half as much is as far
             from 1 as twice as much).
-        sink: whether the first position counts.
         by: a column of a joined table (`model`, `run`), each value of which has panels of its own.
     """
+    one_of("quantity", quantity, Quantity)
     groups = [] if by is None else [by]
     names = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]
-    columns = {"measure": names or None, "sink": sink, **dict.fromkeys(groups)}
+    columns = {"measure": names or None, "sink": "kept", **dict.fromkeys(groups)}
     rows = select_rows(heads, ["measure", *groups, *HEAD], single=() if groups else SOURCES, **columns)
     names = names or [*rows["measure"].unique()]
     rows = rows.assign(dot=shows(heads, rows, groups) if quantity != "value" else False)  # a value alone is no finding
@@ -113,14 +111,12 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
 
 
 @styled
-def gain_intervals(
-    heads: pd.DataFrame, measure: str, *, sink: Sink = "kept", top: int = 12, **page: Unpack[Page]
-) -> Figure:
+def gain_intervals(heads: pd.DataFrame, measure: str, *, top: int = 12, **page: Unpack[Page]) -> Figure:
     """The `top` heads with the largest gains in one measure, with their 95% intervals; the baseline is the line at 0.
 
-    `heads` are rows of `tables/heads`, and `sink` says whether the first position counts.
+    `heads` are rows of `tables/heads`, of which those count that keep the first position.
     """
-    rows = select_rows(heads, HEAD, single=_ONE_KIND, measure=measure, sink=sink).dropna(subset=["gain"])
+    rows = select_rows(heads, HEAD, single=_ONE_KIND, measure=measure, sink="kept").dropna(subset=["gain"])
     rows = rows.nlargest(top, "gain")
     rows = rows.assign(sure=np.where(rows["ci_low"] > 0, "above", "not above"))
     colours = {"above": style.colour_of(rows), "not above": GREY}

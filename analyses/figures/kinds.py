@@ -1,4 +1,4 @@
-"""The four kinds of figure: maps, intervals, lines and points.
+"""The three kinds of figure: maps, intervals and lines.
 
 A description says which rows of a table are marks, which of their columns say what, and how panels look. Those of the
 public figures are data (`figures.toml`), those of experiments stand beside their prompts.
@@ -33,9 +33,6 @@ _TEXTS = "panel", "label", "name", "tick", "row", "note"
 _NUMBERS = "y", "x", "low", "high"
 _UPRIGHT = 20  # names across a map that stand upright at most
 _AXES, _GAP = 1.0, 0.25  # inches that axes and a colour bar take, and between two titles
-_HEIGHT = 0.15  # inches: of a name
-_AWAY, _ROOM = 0.05, 0.3  # of a panel: how far a name stands beside its point, and how wide it is
-_MANY = 2000  # points that make a drawing of lines too large a file
 
 
 def rounded(value: float) -> str:
@@ -224,12 +221,7 @@ class Map(Plot):
             longest = max(1, *map(len, texts.to_numpy().ravel()))
             points = max(min(style.sized(8), room / (0.62 * longest)), style.sized(4.5))
             options |= {"annot": texts, "fmt": "", "annot_kws": {"fontsize": points}}
-        n_texts = len(ax.texts)
         sns.heatmap(cells["value"].astype(float), ax=ax, **options)
-        for text in ax.texts[n_texts:]:  # white on dark cells, else black
-            column, row = map(int, text.get_position())
-            colour = ScalarMappable(scale, self.colours).to_rgba(cells["value"].iloc[row, column])
-            text.set_color("white" if np.dot(colour[:3], (0.299, 0.587, 0.114)) < 0.5 else "black")
         visible = range(0)
         for axis, labels, limit in ((ax.yaxis, down, self.most[0]), (ax.xaxis, across, self.most[1])):
             visible = range(0, len(labels), max(1, -(-len(labels) // limit)))
@@ -283,25 +275,16 @@ class Intervals(Plot):
             visible = group["value"].notna().to_numpy()
             if visible.any():
                 ax.plot(group["value"][visible], y[visible], label=label, **{"ms": 5, **mark, "ls": ""})
-            for height, row in zip(y, group.to_dict("records"), strict=True):
-                _write_note(ax, height, row)
+            ends = group[["value", "high"]].max(axis=1)
+            options: Any = {"textcoords": "offset points", "va": "center", "color": "0.35", "fontsize": style.sized(8)}
+            for height, note, end in zip(y, group["note"], ends, strict=True):
+                if note and not np.isnan(end):
+                    style.with_halo(ax.annotate(note, (end, height), (5, 0), **options))
         if rows.loc[rows["value"].notna(), "note"].any():  # room for what stands beside, which does not count as data
             start, end = ax.get_xlim()
             ax.set_xlim(start, end + 0.16 * (end - start))
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.4, -0.6)
-
-
-def _write_note(ax: Axes, y: float, row: Mapping[str, Any]) -> None:
-    """A note at the right of a value's interval, or where there is no value at the left."""
-    note, end = row["note"], np.nanmax([row["value"], row["high"], -np.inf])
-    if not isinstance(note, str) or not note:
-        return
-    options: Any = {"va": "center", "fontsize": style.sized(8), "linespacing": 1}
-    if np.isinf(end):
-        ax.text(0.02, y, note, transform=ax.get_yaxis_transform(), color="0.35", **options)
-        return
-    style.with_halo(ax.annotate(note, (end, y), (5, 0), textcoords="offset points", color="0.35", **options))
 
 
 @dataclass(frozen=True)
@@ -340,48 +323,7 @@ class Lines(Plot):
         return f"from {text}{highest}"
 
 
-@dataclass(frozen=True)
-class Points(Plot):
-    """A dot a mark."""
-
-    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of both axes, by panel
-    diagonal: str = ""  # what the line on which both are equal is called, where they have limits
-
-    def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
-        for label, mark in self._styles(marks).items():
-            dots = rows.loc[rows["label"] == label]
-            options: Any = {"s": 20, "linewidths": 0, "rasterized": len(rows) > _MANY, **mark}
-            if len(dots):
-                ax.scatter(dots["x"], dots["value"], label=label, **options)
-        ax.margins(0.12)
-        if limits := self.limits.get(rows["panel"].iloc[0]):
-            ax.axline((0, 0), slope=1, color=style.GREY, lw=1, zorder=0, label=self.diagonal)
-            ax.set(xlim=limits, ylim=limits, aspect="equal")
-            for axis in (ax.xaxis, ax.yaxis):
-                axis.set_major_locator(MaxNLocator(4))
-        low, high = np.stack([ax.get_xlim(), ax.get_ylim()], 1)
-        points = (rows[["x", "value"]].to_numpy(dtype=float) - low) / (high - low)
-        _write_names(ax, points, {place: note for place, note in enumerate(rows["note"]) if note})
-
-
-def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str]) -> None:
-    """Write names beside some points, fractions of the panel: none on another, away from most points."""
-    figure = ax.get_figure(root=True)
-    height = _HEIGHT / (ax.get_position().height * (figure.get_figheight() if figure else 1))
-    x, y = points.T
-    is_right = (x < _ROOM) | ((x < 1 - _ROOM) & (x >= np.nanmedian(x)))
-    for side, step, is_side in (("left", _AWAY, is_right), ("right", -_AWAY, ~is_right)):
-        ranked = sorted((place for place in names if is_side[place]), key=lambda place: y[place])
-        heights = style.spread(y[ranked].tolist(), height)
-        above = max(heights[-1] - 1 + height / 2, 0) if heights else 0
-        for place, wished in zip(ranked, heights, strict=True):
-            up = max(wished - above, height / 2)
-            ax.plot((x[place], x[place] + step), (y[place], up), transform=ax.transAxes, color="0.5", lw=0.6, zorder=1)
-            options: Any = {"transform": ax.transAxes, "ha": side, "va": "center", "fontsize": style.sized(8)}
-            style.with_halo(ax.text(x[place] + step, up, names[place], **options))
-
-
-_KINDS: dict[str, type[Plot]] = {"map": Map, "intervals": Intervals, "lines": Lines, "points": Points}
+_KINDS: dict[str, type[Plot]] = {"map": Map, "intervals": Intervals, "lines": Lines}
 
 
 def plot_from(

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from inspect import signature
 from io import BytesIO
 from math import isnan
 from textwrap import fill, wrap
-from typing import Any, Literal, ParamSpec, TypedDict, get_origin, get_type_hints
+from typing import Any, ParamSpec, TypedDict
 
 import numpy as np
 from matplotlib import rc_context, rcParams
@@ -18,10 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
-from matplotlib.textpath import TextPath
 from scipy.optimize import isotonic_regression
-
-from interp.errors import one_of
 
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
@@ -94,15 +91,12 @@ def page(width: int | float = 6.9, height: int | float = 2.5) -> Drawn:
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorates a function that draws: our style inside it, in the size of text that is asked for; the caller's after.
 
-    What the function is called with beside its own arguments is a `Page`; words for a `Literal` are checked.
+    What the function is called with beside its own arguments is a `Page`.
     """
     arguments = {each.name for each in signature(draw).parameters.values() if each.kind is not each.VAR_KEYWORD}
-    choices = {name: kind for name, kind in get_type_hints(draw).items() if get_origin(kind) is Literal}
 
     @wraps(draw)
     def draw_styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        for name in choices.keys() & kwargs.keys():
-            one_of(name, kwargs[name], choices[name])
         _check({name: value for name, value in kwargs.items() if name not in arguments})
         scale = float(kwargs.get("font_size", FONT)) / FONT  # pyright: ignore[reportArgumentType]
         with rc_context(_STYLE | {name: points * scale for name, points in _SIZES.items()}):
@@ -323,24 +317,10 @@ def colour_of(rows: Any) -> str:
     return BEHAVIOURS.get(str(names[0]), CUSTOM) if len(names) == 1 else INK
 
 
-def broken(text: str, width: int | float, size: int | float = FONT) -> str:
-    """A text in lines of so many inches, broken after blanks, colons, slashes, arrows and hyphens, or in long words."""
-
-    def fits(line: str) -> bool:
-        return not line.strip() or bool(_width(line.rstrip(), sized(size)) <= 72 * width)
-
-    lines = [""]
-    for word in re.findall(r"[^ :/→-]*[ :/→-]|[^ :/→-]+", text):
-        lines += [] if fits(lines[-1] + word) else [""]
-        for part in [word] if fits(word) else word:  # letter by letter what is longer than a line
-            lines += [] if fits(lines[-1] + part) else [""]
-            lines[-1] += part
-    return "\n".join(line.strip() for line in lines if line.strip())
-
-
-@lru_cache(1 << 14)
-def _width(line: str, points: float) -> float:
-    return float(TextPath((0, 0), line, size=points).get_extents().width)
+def broken(text: str, width: int | float) -> str:
+    """A text in lines of so many inches, broken after blanks and hyphens; a long one after colons, slashes, arrows."""
+    letters = max(1, int(72 * width / (_LETTER * sized(FONT))))
+    return text if len(text) <= letters else fill(re.sub(r"(?<=[:/→])(?=\S)", " ", text), letters)
 
 
 def measure_name(measure: str) -> str:

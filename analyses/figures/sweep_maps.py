@@ -1,7 +1,4 @@
-"""Where does the difference between two prompts live, and do gradients foretell it?
-
-Heat maps of a sweep's cells, its largest with intervals, and estimates against exact effects.
-"""
+"""Where does the difference between two prompts live? Heat maps of a sweep's cells, and its largest with intervals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,29 +13,22 @@ from analyses.figures.kinds import described, draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import WIDTH, Page, caption, drawn_axes, is_ours, literal, signed_scale, styled, visible
 from analyses.measures.findings import DISCOVERY, NOTABLE
-from analyses.wording.formats import number
 from analyses.wording.head_names import head_name
 
 QUESTIONS = {"denoise": "put back (denoise): is it enough?", "noise": "taken out (noise): is it needed?"}
 _TICKS = 30  # labels along an axis at most
 _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
-_HEADS = 3  # patterns drawn
 _PARTS = ("head", "neuron", "expert", "position", "query", "key", "sender", "term")  # of a layer
 PLACE = ("layer", *_PARTS, "receiver", "direction")  # what tells the cells of a site apart
 _ONE_SITE = (*SOURCES, "site", "stack", "attention")
 _NARROW = 4.0  # inches: up to here what is along an axis has two lines
-_MAGNITUDES = "AtP*"  # the method that estimates them
-_MISSED = 3  # cells named in a panel
-_CLEAR = 0.03  # of a panel: a point nearer than this to the line is not missed
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
 def sweep_drawings(cells: pd.DataFrame) -> dict[str, Callable[..., Figure]]:
     """What draws a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects."""
-    if _has(cells, "query"):
-        return {"cells": entry_maps, "top": top_cells}
-    return {"cells": cell_map, "top": top_cells} if _axes(cells) & {"head", "position"} else {"top": top_cells}
+    return {"cells": cell_map, "top": top_cells} if _axes(cells) & {"head", "position", "query"} else {"top": top_cells}
 
 
 class MapCells(NamedTuple):
@@ -72,13 +62,14 @@ def map_cells(cells: pd.DataFrame, metric: str) -> MapCells:
 def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **page: Unpack[Page]) -> Figure:
     """Layer x head, or layer x position, both directions side by side on one scale; layer 0 at the bottom.
 
-    Where cells have a head and a position, each layer and position shows the head with the largest effect, by number.
+    Where cells have a head and a position (of `pattern` or `scores` a query and a key), each layer and position shows
+    the head with the largest effect, by number.
     A dot marks what is clear of 0 with q below 0.05 and at least 0.05 of the whole, where prompts are many. `cells` are
     rows of `tables/cells`, of one site; `place` is what the title calls it.
     """
     rows, names, scale, axis, bar, is_share = map_cells(cells, metric)
-    site, parts, note = str(rows["site"].iloc[0]), "tokens" if axis == "position" else "heads", ""
-    if axis == "position" and _has(rows, "head"):  # the largest of many heads would be marked too often
+    site, by_token, note = str(rows["site"].iloc[0]), axis in {"position", "query"}, ""
+    if by_token and _has(rows, "head"):  # the largest of many heads would be marked too often
         if len(names) <= _FEW:
             is_visible = rows["value"].abs() >= 0.1 * float(scale.vmax or 1)
             rows = rows.assign(text=rows["head"].astype(str).where(is_visible, ""))
@@ -90,30 +81,14 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
     titles = {way: QUESTIONS.get(way, str(way) * (len(ways) > 1)) for way in ways}
     rows = rows.assign(panel=[titles[way] for way in rows["direction"]], bar=bar)
     token = "token" if _has(rows, "token") or _has(rows, "name") else "position"
+    text = _caption(rows, metric, f"{'tokens' if by_token else 'heads'} of {place or site}")
     words = {
-        "place": f"{'which layer and at which token' if axis == 'position' else 'which heads'} does {place or site}",
-        "across": token if axis == "position" else f"{'key/value ' * (site in {'k', 'v'})}head",
-        "said": _caption(rows, metric, f"{parts} of {place or site}") + f" {note[:1].upper()}{note[1:]}." * bool(note),
+        "place": f"{'which layer and at which token' if by_token else 'which heads'} does {place or site}",
+        "across": token if by_token else f"{'key/value ' * (site in {'k', 'v'})}head",
+        "said": text + f" {note[:1].upper()}{note[1:]}." * bool(note),
     }
     layers = [str(layer) for layer in range(_size(rows, "layer"))]
     return draw("cell_map", rows, page, words, note=note or None, scale=scale, names=(layers, [*_literal(names)]))
-
-
-@styled
-def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **page: Unpack[Page]) -> Figure:
-    """Query x key of the heads with the largest single entries, a row of panels a direction, all on one scale.
-
-    As for `cell_map`, of `pattern` or `scores`, by query and key.
-    """
-    rows, _, bar = _rows_and_value(cells, metric)
-    site = place or str(rows["site"].iloc[0])
-    best = _by_size(rows)[["layer", "head"]].drop_duplicates().head(_HEADS)
-    names, scale = [[*_literal(_token_names(rows, axis))] for axis in ("query", "key")], _scale(rows)
-    words = {"site": site, "said": _caption(rows, metric, f"single entries of {site}, in the heads with the largest")}
-    rows = rows.merge(best.assign(rank=range(len(best)))).sort_values(["direction", "rank"], kind="stable")
-    titles = [f"{head_name(row['layer'], row['head'])}, {row['direction']}" for row in rows.to_dict("records")]
-    rows = rows.assign(panel=titles, bar=bar)
-    return draw("entry_maps", rows, page, words, scale=scale, names=names, columns=len(best))
 
 
 @styled
@@ -170,49 +145,6 @@ def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page
     ax = drawn_axes(figure, page.get("ax"))[0]
     ax.set_xticks(ticks, [names[step] for step in ticks], rotation=90)
     return figure
-
-
-@styled
-def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric: str, **page: Unpack[Page]) -> Figure:
-    """Estimate (across) against exact effect (up): a column a method, a row a direction; the line is perfect agreement.
-
-    Panels of one kind (cells, edges, magnitudes) have one scale, the same on both axes. The worst missed are named.
-    Tables are `tables/estimates` and `tables/correlations`; each panel's title gives its own correlations.
-    """
-    rows = select_rows(estimates, ["method", *PLACE], metric=metric)
-    rows = rows.loc[rows["exact"].notna() & ~rows["idle"]]
-    by_estimate, by_chance = rows["chosen"] == "strongest", "chosen by chance (in ρ and r)"
-    dots = np.where(by_estimate, "chosen by estimate (not in ρ and r)", by_chance if by_estimate.any() else "")
-    has_edges = rows["sender"].map(lambda sender: isinstance(sender, str)).groupby(rows["method"]).transform("any")
-    kinds = rows["method"].where(rows["method"] == _MAGNITUDES, np.where(has_edges, "edges", "cells"))
-    rows = rows.assign(dots=dots, kind=kinds)
-    spans = {}
-    for kind, group in rows.groupby("kind"):
-        values = np.append(group[["exact", "estimate"]].to_numpy(dtype=float), 0.0)
-        spans[kind] = values.min() - (margin := 0.08 * np.ptp(values) or 1.0), values.max() + margin
-    agreement = select_rows(correlations, ["method", "direction"], metric=metric)
-    kind_of = dict(zip(rows["method"], kinds, strict=True))
-    tables, limits = [], {}
-    for _, panels in agreement.groupby("direction", sort=False):
-        for panel in panels.to_dict("records"):
-            method, way = panel["method"], panel["direction"]
-            rank, line = (f"{panel[name]:.2f}".replace("nan", "–") for name in ("spearman", "pearson"))
-            agrees = f"ρ {rank}, r {line}, n {number(panel['n'])}".replace("-", "−")
-            title = f"{method}, {way}{', means of magnitudes' * (method == _MAGNITUDES)}\n{agrees}"
-            group = rows.loc[(rows["method"] == method) & (rows["direction"] == way)]
-            group = group if len(group) else group.reindex([0]).assign(dots="")  # an empty panel
-            limits[title] = spans.get(kind_of.get(method), (-1, 1))
-            tables.append(group.assign(panel=title, note=_missed(group, limits[title])))
-    quantity, unit = metric_unit(metric)
-    words = {"quantity": quantity, "unit": unit}
-    return draw("estimate_panels", pd.concat(tables), page, words, limits=limits, columns=agreement["method"].nunique())
-
-
-def _missed(rows: pd.DataFrame, limits: tuple[float, float]) -> list[str]:
-    """The names of the points farthest from the line, nothing for the others."""
-    away = (rows["exact"] - rows["estimate"]).abs().to_numpy(dtype=float) / (limits[1] - limits[0])
-    worst = {*np.argsort(-away, kind="stable")[:_MISSED]} & {*np.flatnonzero(away > _CLEAR)}
-    return [cell_name(row) if place in worst else "" for place, row in enumerate(rows.to_dict("records"))]
 
 
 def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:

@@ -91,10 +91,9 @@ def fact_examples(
 
     `asks` and `seen` are places among the words of `sentence`; `weight` is the attention from one to the other, the
     largest to any word that may be chosen. `right` says whether the fact speaks of that word; it is missing where any
-    word may ask, as for a head without facts (`fact` is missing there). The best are right, with the largest weights,
-    each of another passage (of twenty such, those where the next token loses most). The random words are drawn among
-    all `asked` words of the `read` passages, the same for all heads of a label; `hits` of all are right. Attention to
-    special tokens is left out, but for the first position.
+    word may ask. The best are right, with the largest weights, each of another passage (of twenty such, those where the
+    next token loses most). The random words are drawn among all `asked` words of the `read` passages, the same for all
+    heads of a label; `hits` of all are right. Attention to special tokens is left out, but for the first position.
 
     Where an effect of the fact's keys was measured, and the model has an output layer, `before` and `after` are the
     probabilities of the text's own `next` token (of a model that fills masks: of the word itself) as the text stands
@@ -107,7 +106,7 @@ def fact_examples(
     tables = []
     for kind in Heads.kinds_of(model):
         of_kind = {place: facts[place] for place in facts if place[:2] == (kind.stack, kind.attention)}
-        if not corpora or model.tokenizer is None:
+        if not (corpora and any(of_kind.values())) or model.tokenizer is None:
             continue
         reader = _Reader(model, kind, corpora, behaviours, pairs, seed)
         rows = reader.table(of_kind) if kind.attention == "self" else []
@@ -119,7 +118,7 @@ def fact_examples(
     return table.sort_values(["stack", "layer", "head"], kind="stable", ignore_index=True)
 
 
-Asked = tuple[Place, Fact | None]
+Asked = tuple[Place, Fact]
 
 
 @dataclass
@@ -142,8 +141,8 @@ class _Reader:
         """The rows of all heads of one kind of attention."""
         heads: dict[_Topic, list[Asked]] = {}
         for place, head_facts in facts.items():
-            for fact in head_facts or [None]:
-                topic = self.topic(fact) if fact else _Topic()
+            for fact in head_facts:
+                topic = self.topic(fact)
                 heads.setdefault(topic if self.passages(topic) else _Topic(), []).append((place, fact))
         try:
             return [row for topic, asked in heads.items() for row in self.rows(topic, asked)]
@@ -221,7 +220,7 @@ class _Reader:
         for place, fact in heads:
             head = place.layer * self.kind.n_heads + place.head
             clear = self._clearest(topic.task, place.named(prefix=False))
-            has_effect = fact is not None and any(size.unit == "nats" for size in fact.sizes)
+            has_effect = any(size.unit == "nats" for size in fact.sizes)
             count = _POOL if has_effect else _EXAMPLES
             chosen = [(choice, *choice.of_head(head)) for choice in choices]
             hits = [(clear.get(choice.document, (weight,))[-1], choice) for choice, _, weight, right in chosen if right]
@@ -237,7 +236,7 @@ class _Reader:
                     **place._asdict(),
                     **columns,
                     "hits": len(hits),
-                    "fact": fact.name if fact else None,
+                    "fact": fact.name,
                     "choice": name,
                     "pair": int(choice.document) if topic.task else None,
                     "sentence": " ".join(each.replace(" ", "\u00a0") for each in choice.words),
@@ -282,14 +281,14 @@ class _Reader:
             yield _Choice(count + prompt, window, [start, *window.text.words], question, shares, start)
 
     def _outlooks(
-        self, place: Place, fact: Fact | None, measure: Measure | None, choices: Sequence[_Choice]
+        self, place: Place, fact: Fact, measure: Measure | None, choices: Sequence[_Choice]
     ) -> list[dict[str, Any]]:
         """By choice what the model expects there, with the keys that the measure claims and without them."""
         model, nothing = self.model, [dict[str, Any]() for _ in choices]
-        has_effect = fact is not None and any(size.unit == "nats" for size in fact.sizes)
+        has_effect = any(size.unit == "nats" for size in fact.sizes)
         if not (has_effect and measure and isinstance(model, Transformer) and model.output is not None):
             return nothing
-        row = fact.row("sets") if fact else None
+        row = fact.row("sets")
         heads = heads_named(row["heads"]) if row else [(place.layer, place.head)]
         mask_id = None if self.kind.causal or model.tokenizer is None else model.tokenizer.mask_id
         asked, claims, texts, targets = [], [], [], []
@@ -346,8 +345,8 @@ def _by_token(
                 n_keys = len(source) if crosses else len(ids)
                 weights = batch.pattern[prompt, :, : len(ids), :n_keys].float().cpu().numpy()
                 choices.append((window, len(words), [*words, *tokenizer_of(model, kind).labels(ids)], weights))
-    for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in head_facts or [None]):
-        measure = next((measures[name] for name in fact.measures if name in measures), None) if fact else None
+    for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in head_facts):
+        measure = next((measures[name] for name in fact.measures if name in measures), None)
         rows = []
         for window, first, words, weights in choices:
             of_head = weights[place.layer * kind.n_heads + place.head]
@@ -358,7 +357,7 @@ def _by_token(
             rows.append({"sentence": " ".join(each.strip() or "␣" for each in words), "asks": first + best})
             rows[-1] |= {"seen": keys[best], "weight": shares[best], "right": right, "asked": len(choices)}
         rows.sort(key=lambda row: (row["right"] is False, -row["weight"]))
-        about = {**place._asdict(), "fact": fact.name if fact else None, "corpus": getattr(corpus, "name", "")}
+        about = {**place._asdict(), "fact": fact.name, "corpus": getattr(corpus, "name", "")}
         about |= {"measure": measure.name if measure else None, "read": len(choices)}
         for row in rows[:_EXAMPLES]:
             yield about | row | {"choice": "random" if row["right"] is False else "best"}

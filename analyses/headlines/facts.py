@@ -95,9 +95,7 @@ class Fact:
     strength: float  # the lower end of the interval, of what the baseline leaves over: at most 1, but for nats
     rows: tuple[Row, ...]  # the row it comes from, then rows that add to it
     q_effect: float = _NAN  # of an effect that was tested and is not established
-    value: float = _NAN  # of the measure, and what its baseline or rule gets, where it has one
-    baseline: float = _NAN
-    baseline_name: str = ""
+    value: float = _NAN  # of the measure
     measures: tuple[str, ...] = ()  # the measures that say which words it is about
 
     @property
@@ -179,7 +177,6 @@ def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: M
     rows = [row, *[Row("heads", cell)] * bool(cell and labelled)]
     rows += [Row("rules", rule)] if rule is not None and label.has_rules else []
     words, by_effect = worded(str(label), vocabulary), kind == "needed"
-    value, baseline, baseline_name = _value_and_baseline(label, cell, rule)
     return Fact(
         words=plain_words.needed_alone(words) if by_effect and label.kind != "set" else words,
         behaviour="position" if label.rung == 0 else str(row["behaviour"]),
@@ -190,9 +187,7 @@ def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: M
         strength=float(row["effect_low"]) if by_effect else _share_of_rest(gain, cell),
         rows=tuple(rows),
         q_effect=float(row["q_effect"]) if kind == "looks there" and loss else _NAN,
-        value=value,
-        baseline=baseline,
-        baseline_name=baseline_name,
+        value=_value(label, cell, rule),
         measures=(str(row["measure"]),),
     )
 
@@ -205,13 +200,13 @@ def _share_of_rest(gain: Size, cell: Cells) -> float:
     return gain.low / (1 - baseline) if baseline < 1 else gain.low
 
 
-def _value_and_baseline(label: Label, cell: Cells, rule: Cells | None) -> tuple[float, float, str]:
-    """The value, and what the strictest simple rule gets, by name; of a label that is a rule, how often it predicts."""
+def _value(label: Label, cell: Cells, rule: Cells | None) -> float:
+    """The value; of a label that is a rule, how often it predicts."""
     if rule is not None and label.kind == "rule":
-        return float(rule["predicts"]), _NAN, ""
+        return float(rule["predicts"])
     if rule is not None and label.has_rules and label.kind != "any":
-        return float(rule["value"]), float(rule["rival_value"]), str(rule["rival"])
-    return (float(cell["value"]), float(cell["baseline"]), str(cell["baseline_name"])) if cell else (_NAN, _NAN, "")
+        return float(rule["value"])
+    return float(cell.get("value", _NAN))
 
 
 def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:

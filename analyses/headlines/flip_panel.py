@@ -26,7 +26,6 @@ class FlipPanel:
     title: str  # what the answer is
     source: str  # what the other prompt has
     heads: Sequence[str]  # the one with the largest effect first
-    counts: Sequence[tuple[str, str]]  # of each head alone, how many answers flip
     data: Mapping[str, Any]
 
 
@@ -71,14 +70,9 @@ def _panel(tables: Mapping[str, pd.DataFrame], task: str) -> FlipPanel | None:
             for row in flips.to_dict("records")
         },
     }
-    counts = [
-        (row["heads"], f"{row['flips']:.0f} of {row['n']:.0f}")
-        for row in flips.to_dict("records")
-        if "+" not in row["heads"]
-    ]
     declared = DECLARED["tasks"].get(task, {})
     title, source = declared.get("carried", task), declared.get("source", "for the other prompt")
-    return FlipPanel(task, title, source, heads, counts, data)
+    return FlipPanel(task, title, source, heads, data)
 
 
 def _rounded(values: Any) -> list[float]:

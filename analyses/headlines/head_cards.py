@@ -155,7 +155,6 @@ class Card:
     facts: Sequence[FactCard]
     distance: Sequence[Values]  # attention by distance, that to the first position first
     tags: Sequence[Values]  # attention between tags, beside what distance explains
-    examples: Sequence[Example]  # of a head without facts, where it is surest
     alike: Sequence[str]  # the ids of heads with the same first fact
     tasks: Table | None  # its share in each causal task
     rest: Table  # what else was measured, the surest gains
@@ -262,14 +261,12 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
         cited += [f"{formed[0]['text']}\n    tables/{formed[1]}"] if formed else []
         tasks = tested[place].to_dict("records") if place in tested else []
         tasks = [row | {"carried": answers.get(row["task"])} for row in tasks]
-        quiet = shown.loc[shown["fact"].isna() & (shown["choice"] == "best")].to_dict("records") if not facts else []
         yield Card(
             id=id,
             name=id.replace(".", " ", 1) if by_kind else id,
             facts=fact_cards,
             distance=_by_distance(values),
             tags=_between_tags(values),
-            examples=[_example(row, tables, "") for row in quiet],
             alike=[each.named(prefix=by_kind) for each in similar[:_ALIKE]],
             tasks=SCHEMAS["both ways"].page(tasks, f"task {WAYS}") if tasks else None,
             rest=SCHEMAS["heads"].page(_largest(measured[place]), _MEASURED, TEXTS["card rest"]),

@@ -7,13 +7,12 @@ import pandas as pd
 
 from analyses import figures
 from analyses.over_training.observe import PAGE_MEASURES
-from analyses.over_training.training_runs import CHANGING, COLUMNS, FEWEST, HELD_OUT, LEAST, Run, best_curve, formed
-from analyses.page.sections import SCHEMAS, Block, Definitions, Figure, Page, Section, Table, caveat, code
+from analyses.over_training.training_runs import CHANGING, COLUMNS, FEWEST, LEAST, Run, best_curve, formed
+from analyses.page.sections import SCHEMAS, Block, Definitions, Figure, Page, Section, caveat, code
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number
 from analyses.wording.head_names import Place, head_name
 
-_FOLLOWED = ("copying", "in-context")  # of the whole model, beside held-out losses
 _COLUMNS = 3  # runs side by side in one figure
 _WORDS: Mapping[str, Any] = plain_words.WORDS["over_training"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
@@ -91,11 +90,6 @@ def _run(run: Run, best: pd.DataFrame) -> Section:
         ]
         columns = "called head value baseline gain half_way_step change"
         blocks.append(SCHEMAS["formed"].page(rows, columns, _TEXTS["best"]))
-    whole, cells = run.table.loc[run.table["layer"].isna()].astype({"step": object}), []
-    for measure, rows in whole.groupby("measure", sort=False):
-        ends = rows[["step", "value"]].iloc[[0, -1]].to_numpy().ravel()
-        cells.append([_name(str(measure)), *map(number, ends)])
-    blocks += [Table(["", "step", "first", "step", "last"], cells, "wrrrr", _TEXTS["whole"])] if cells else []
     return Section(run.name, blocks)
 
 
@@ -104,7 +98,7 @@ def sentences(run: Run, formed: pd.DataFrame) -> list[str]:
     rows = formed.loc[formed["measure"] == CHANGING].to_dict("records")
     if not rows:
         return [f"Heads: {run.source}." if run.heads.empty else _TEXTS["no induction"]]
-    texts = [sentence for row in rows for sentence in _change(run, row, by_stack=len(rows) > 1)]
+    texts = [_change(run, row, by_stack=len(rows) > 1) for row in rows]
     rises = formed.loc[(formed["measure"] != CHANGING) & formed["rise_from"].notna()].to_dict("records")
     return texts + [_TEXTS["rose"].format(_measure_name(row).capitalize(), **_numbers(row)) for row in rises]
 
@@ -114,33 +108,20 @@ def _numbers(row: Mapping[Any, Any]) -> dict[str, str]:
     return steps | {name: number(row[name]) for name in ("value_from", "value_to")}
 
 
-def _change(run: Run, row: Mapping[Any, Any], *, by_stack: bool) -> list[str]:
+def _change(run: Run, row: Mapping[Any, Any], *, by_stack: bool) -> str:
     of_stack = f" of {row['stack']}" if by_stack else ""
     heads = run.heads.loc[run.heads["measure"] == row["measure"]]
     kind = ["" if pd.isna(row[name]) else row[name] for name in ("stack", "attention")]
     best = best_curve(heads.loc[heads[["stack", "attention"]].astype(object).fillna("").eq(kind).all(axis=1)])
     if len(best) < FEWEST:
-        return [_TEXTS["few"].format(counted(len(best), "look"), where=of_stack, fewest=FEWEST)]
+        return _TEXTS["few"].format(counted(len(best), "look"), where=of_stack, fewest=FEWEST)
     if pd.isna(row["rise_from"]):
         ends = [best.iloc[0], best.loc[best["value"].idxmax()]]
         values = [text for end in ends for text in (number(end["value"]), number(int(end["step"])))]
-        return [_TEXTS["none"].format(*values, where=of_stack, least=LEAST)]
+        return _TEXTS["none"].format(*values, where=of_stack, least=LEAST)
     leading = best.loc[best["step"] == row["rise_to"]].to_dict("records")[0]
     head = head_name(leading["layer"], leading["head"])
-    change = _TEXTS["change"].format(where=of_stack, head=head, times=row["times"], **_numbers(row))
-    meanwhile = []
-    for measure, rows in run.table.loc[run.table["layer"].isna()].groupby("measure"):
-        start = rows.loc[rows["step"] <= row["rise_from"], "value"]
-        end = rows.loc[rows["step"] >= row["rise_to"], "value"]
-        if (str(measure).startswith(HELD_OUT) or measure in _FOLLOWED) and len(start) and len(end):
-            meanwhile.append(f"{_name(str(measure))} went from {number(start.iloc[-1])} to {number(end.iloc[0])}")
-    return [change, *([f"Over these steps {', '.join(meanwhile)}."] if meanwhile else [])]
-
-
-def _name(measure: str) -> str:
-    if measure.startswith(HELD_OUT):
-        return f"the loss on held-out {measure.removeprefix(HELD_OUT)}"
-    return _WORDS["model"].get(measure, measure)
+    return _TEXTS["change"].format(where=of_stack, head=head, times=row["times"], **_numbers(row))
 
 
 def _measure_name(row: Mapping[Any, Any]) -> str:

@@ -122,16 +122,11 @@ def _rows(line: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def phases(folder: Path) -> tuple[int, ...]:
-    """The steps after which a phase of the run ended and another began, where its recipe or state says so."""
+    """The steps after which a phase of the run ended and another began, where its recipe says so."""
     try:
-        if (recipe := folder / "recipe.toml").is_file():
-            plan = tomllib.loads(recipe.read_text("utf-8"))["phases"]
-        elif (saved := folder / state.FILE).is_file():
-            plan = state.read(saved).facts["made_of"]["plan"]["phases"]
-        else:
-            return ()
+        plan = tomllib.loads((folder / "recipe.toml").read_text("utf-8"))["phases"]
         return tuple(accumulate(int(phase["steps"]) for phase in plan))[:-1]
-    except (InputError, OSError, ValueError, KeyError, TypeError):  # a light line in a figure, which can do without
+    except (OSError, ValueError, KeyError, TypeError):  # a light line in a figure, which can do without
         return ()
 
 

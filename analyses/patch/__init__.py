@@ -9,7 +9,5 @@ from analyses.patch.cells import DIRECTIONS, METRICS, NO_OUTPUT, Answers, measur
 from analyses.patch.patch_page import page
 from analyses.patch.patch_run import COLUMNS, Patched, find, make_pairs, read_pairs, read_places, read_prompts
 
-Found = Patched  # its name until now
-
-__all__ = ["COLUMNS", "DIRECTIONS", "METRICS", "NO_OUTPUT", "Answers", "Found", "Patched", "agreement_lines"]
+__all__ = ["COLUMNS", "DIRECTIONS", "METRICS", "NO_OUTPUT", "Answers", "Patched", "agreement_lines"]
 __all__ += ["correlations", "find", "make_pairs", "measure", "page", "read_pairs", "read_places", "read_prompts"]

@@ -1,7 +1,7 @@
 """Which cells of one site carry the difference between two prompts? Exact sweeps, as a table with intervals."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,6 @@ NO_OUTPUT = "this model has no output layer, so there are no logits whose change
 ANSWERED = "right", "wrong"  # what their probabilities are called
 _TOKENS = ("token", "corrupt_token")  # columns of a place that a text counts
 _AT_ONCE = 16  # pairs that are swept in one lot
-_WRONG_SIGN = "the sign is wrong"
 
 
 @dataclass(frozen=True)
@@ -59,23 +58,13 @@ class Answers:
         return Answers(len(clean), int(right.sum()), int(wrong.sum()), float((clean - corrupt).mean()), refused)
 
     @property
-    def record(self) -> dict[str, Any]:
-        """What run.json has of it."""
-        return {**asdict(self), "share_right": self.right / self.n, "sign": ("wrong", "right")[self.difference > 0]}
-
-    @property
-    def unsaid(self) -> str | None:
-        """Why nothing is a share, but for a wrong sign, of which `sentence` tells."""
-        return None if self.refused is None or self.refused.startswith(_WRONG_SIGN) else self.refused
-
-    @property
     def sentence(self) -> str:
         """Both shares, and the difference."""
-        change, verdict = ("falls", "as expected") if self.difference > 0 else ("rises", "which is the wrong sign")
+        change, verdict = ("falls", ", as expected") if self.difference > 0 else ("rises", "")
         return (
             f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.right / self.n:.0%}) "
             f"and the wrong one on {self.wrong} of the corrupted. The logit difference {change} by "
-            f"{abs(self.difference):.3g} from clean to corrupted, {verdict}."
+            f"{abs(self.difference):.3g} from clean to corrupted{verdict}."
         )
 
 

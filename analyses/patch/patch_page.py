@@ -1,7 +1,7 @@
 """What does a run of `interp patch` say and show? Prompts, answers, maps of cells that lead to attention, estimates."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -20,7 +20,7 @@ from analyses.wording.formats import counted, interval, number, percent
 from analyses.wording.head_names import Place
 from interp.patching.results import POSITIONAL
 
-_TOP, _NAMES, _EDGES, _FIRST = 10, 3, 6, 3  # cells in a table, in a sentence; edges in a table; pairs not folded
+_NAMES = 3  # cells in a sentence
 FEW = 20  # pairs below which intervals are rough
 _FAINT = 0.1  # of the largest value: a smaller one is not written in its cell
 _WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
@@ -30,7 +30,11 @@ _TEXTS: Mapping[str, str] = _WORDS["texts"]
 def page(patched: Patched, model: Mapping[str, Any]) -> Page:
     """What a run of patching says and shows; `model` is as run.json has it."""
     metrics, estimates, prompts = patched.how["metrics"], patched.estimates, patched.prompts
-    answers, sections = patched.cells.answers, [_metric(patched, metric) for metric in metrics]
+    answers = patched.cells.answers
+    sections = [  # the first metric has its map on top
+        Section(f"Where the {figures.metric_unit(metric)[0]} comes from", [_map(patched, metric)], metric)
+        for metric in metrics[1:]
+    ]
     terms, tables = dict(_WORDS["definitions"]), {"cells": patched.cells.table, "pairs": patched.pairs}
     if estimates is not None:
         tables |= {"estimates": estimates.table, "correlations": correlations(estimates.table)}
@@ -49,7 +53,7 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
         sections=[*sections, Section("How to read this", [doc.Definitions([*terms.items()], "terms")], "reading")],
         method=[("prompts", file), ("site", f"{patched.site}{', by position' * patched.how['by_position']}")],
         tables=tables,
-        facts={"answers": answers and answers.record, **facts},
+        facts={"answers": answers and asdict(answers), **facts},
     )
 
 
@@ -64,15 +68,12 @@ def _prompts(patched: Patched) -> list[doc.Block]:
         if tokens.shared:
             name = "source" if "source" in row else "target"
             terms.append((f"{name} of both", [doc.Tokens([(token, False) for token in tokens.shared])]))
-    each = len(terms) // max(1, len(patched.tokens))
-    folded = doc.Definitions(terms[_FIRST * each :], "facts")
-    more = [_TEXTS["all pairs"]] * (len(rows) > PAIRS)
     left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in patched.prompts["left_out"].items()]
     source = [*([" from ", doc.code(file)] if file else []), f". Left out: {'; '.join(left_out)}." if left_out else "."]
     return [
         [counted(len(rows), "pair"), " of prompts", *source],
-        doc.Definitions(terms[: _FIRST * each], "facts"),
-        *([doc.Details("More pairs", [folded, *more])] if folded.terms else []),
+        doc.Definitions(terms, "facts"),
+        *([doc.remark(_TEXTS["all pairs"])] if len(rows) > PAIRS else []),
     ]
 
 
@@ -151,8 +152,7 @@ def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
     count, answers, cells, config = len(patched.pairs), patched.cells.answers, patched.cells.table, patched.how
     first: list[doc.Block] = [] if answers is None else [answers.sentence]
     if answers is not None and answers.refused:
-        why = f": {answers.unsaid}" if answers.unsaid else ""
-        first = [doc.caveat(answers.sentence), doc.caveat(f"{_TEXTS['no circuit']}{why}.")]
+        first = [doc.caveat(answers.sentence), doc.caveat(f"{_TEXTS['no circuit']}: {answers.refused}.")]
     site = _WORDS["sites"].get(patched.site, patched.site)
     if by_stack:
         site += f", in the {config['stack']}" + "’s cross-attention" * (config["attention"] == "cross")
@@ -183,40 +183,21 @@ def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
     why, answers = patched.cells.share_refused.get(metric), patched.cells.answers
     said = "" if answers is not None and answers.refused == why else f"Shares are refused: {why}. "
     refused = [doc.caveat(f"{said}Effects are given {unit} instead.")] if why else []
-    title = doc.link(f"{name[:1].upper()}{name[1:]}", metric)
+    title = f"{name[:1].upper()}{name[1:]}"
     average = ", on average" * (len(patched.pairs) > 1)
     means = f"{clean} on clean prompts and {corrupt} on corrupted ones, {unit}{average}."
     return title, means, doc.Bullets(lines), *refused
-
-
-def _metric(patched: Patched, metric: str) -> Section:
-    """The strongest cells; of all metrics but the first, which has it on top, the map too."""
-    (name, unit), rows = figures.metric_unit(metric), []
-    columns = "cell size size_interval share share_interval q n" if len(patched.pairs) > 1 else "cell size share"
-    head = SCHEMAS["cells"].page([], columns, _TEXTS["strongest"].format(_TOP, unit))
-    for way, best in strongest(patched.cells.table, metric, _TOP).items():
-        rows += [_WORDS["ways"][way], *SCHEMAS["cells"].page(best, columns).rows]
-    maps = [_map(patched, metric)] if metric != patched.how["metrics"][0] else []
-    return Section(f"Where the {name} comes from", [*maps, replace(head, rows=rows)], metric)
 
 
 def _estimates(
     metrics: Sequence[str], estimates: Estimates, agreement: pd.DataFrame, stacks: Mapping[str, Any]
 ) -> Section:
     blocks: list[doc.Block] = [_TEXTS["why estimates"]]
-    columns, table = "method direction of spearman pearson n idle unmeasured", estimates.table
+    columns = "method direction of spearman pearson n idle unmeasured"
     for metric in metrics:
         rows = agreement.loc[agreement["metric"] == metric].to_dict("records")
-        ranks = [f"{row['method']}, {row['direction']}: rank correlation {number(row['spearman'])}" for row in rows]
-        name, edges = figures.metric_unit(metric)[0], _edges(table, metric)
-        figure, alt = figures.estimate_panels(table, agreement, metric), _TEXTS["agreement alt"]
-        blocks += [
-            SCHEMAS["correlations"].page(rows, columns, _TEXTS["agreement"].format(name)),
-            doc.Figure(f"estimates-{metric}", figure, _TEXTS["estimates"], alt.format("; ".join(ranks))),
-        ]
-        if edges:
-            caption = _TEXTS["edges"].format(name)
-            blocks.append(SCHEMAS["correlations"].page(edges, "edge direction exact EAP EAP-IG", caption))
+        caption = _TEXTS["agreement"].format(figures.metric_unit(metric)[0])
+        blocks.append(SCHEMAS["correlations"].page(rows, columns, caption))
     if counts := estimates.edges:
         extent = _TEXTS["edges sampled" if counts["sampled"] else "edges all"].format_map(counts)
         numbers = {name: number(count) for name, count in counts.items() if isinstance(count, int)}
@@ -225,14 +206,3 @@ def _estimates(
         blocks.append(doc.caveat(_TEXTS["two layers"]))
     blocks += [doc.caveat(f"{method} left out: {why}.") for method, why in estimates.left_out.items()]
     return Section("Estimates beside the truth", blocks, "estimates")
-
-
-def _edges(estimates: pd.DataFrame, metric: str) -> list[dict[str, Any]]:
-    rows = estimates.loc[(estimates["metric"] == metric) & estimates["sender"].notna() & estimates["exact"].notna()]
-    if rows.empty:
-        return []
-    keys = ["direction", "sender", "receiver", "exact"]
-    table = rows.pivot_table(index=keys, columns="method", values="estimate", sort=False).reset_index()
-    table = table.sort_values("exact", key=abs, ascending=False, kind="stable").groupby("direction").head(_EDGES)
-    table = table.sort_values("direction", kind="stable")  # denoise first
-    return [{**row, "edge": figures.cell_name(row)} for row in table.to_dict("records")]

@@ -24,7 +24,7 @@ from interp.patching.pairs import answers_in
 
 _AGREEING = ("is", "are"), ("was", "were"), ("has", "have"), ("does", "do")
 _OTHER_NUMBER = {one + n: other + n for verb in _AGREEING for one, other in (verb, verb[::-1]) for n in ("", "n't")}
-PAIRS = 12  # on the page; the rest is in the table
+PAIRS = 3  # on the page; the rest is in the table
 
 
 class PromptTokens(NamedTuple):

@@ -10,21 +10,19 @@ from typing import Any
 import pandas as pd
 
 from analyses.corpora import Corpus
-from analyses.figures.curves import probe_depths, probes_by_layer
+from analyses.figures.curves import probes_by_layer
 from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, Part, Section, Text
 from analyses.probe.fitted import Scores
 from analyses.probe.probe_runs import EXPECTED, GRAVITY, RULE, UNTRAINED, Probed, Say, measure
 from analyses.probe.probe_tasks import TASKS, WORDS, Task
-from analyses.wording.formats import counted, interval, number, percent
-from analyses.wording.head_names import head_name
+from analyses.wording.formats import counted, number, percent
 from interp import InputError, Model
 
 _TEXTS: Mapping[str, str] = WORDS["texts"]
 UNSURE = "it cannot be told"
 _COLUMNS = "depth accuracy gain learnt selectivity {}cumulative_accuracy"
-Row = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -81,25 +79,26 @@ def section(
     layers, depths, deepest = whole.layers, whole.depths, whole.config.n_layers
     rows = {task: layers.loc[layers["task"] == task] for task in order}
     best = {task: best_sentence(rows[task], TASKS[task], deepest) for task in order}
-    question, answer, lines = question_of(depths), verdict(depths), differences(depths)
+    answer = verdict(depths)
+    question = _TEXTS["syntax and coreference" if answer else "how deep"]
     compared: list[doc.Block] = [*([(doc.bold(answer),)] if answer else [])]
-    compared += [doc.Bullets(lines) if lines else _TEXTS["not alone"]]
+    compared += [_TEXTS["not alone"]] * (len(order) == 1)
+    compared.append(
+        SCHEMAS["depths"].page(depths.to_dict("records"), "task measure value interval n", _TEXTS["depths"])
+    )
     compared += [doc.caveat(_TEXTS["apart"])] * (len(probed) > 1)
     blocks: list[doc.Block] = [
         _TEXTS["introduction"],
         doc.drawing("probes_by_layer", probes_by_layer(layers)),
-        doc.drawing("probe_depths", probe_depths(depths, deepest, title=question)),
         Section(question, [*compared, doc.remark(_TEXTS["intervals"])], "probes-depths"),
     ]
     for task, source in order.items():
         ambiguous = "ambiguous ambiguous_gain " * bool((rows[task]["ambiguous_n"] > 0).any())
         streams = rows[task].loc[rows[task]["head"].isna()].to_dict("records")
-        deep = depth_text(depths.loc[depths["task"] == task])
         task_blocks: list[doc.Block] = [
             (f"{TASKS[task].question} ", doc.soft(_trained_on(source, whole.scores[task]))),
             *map(doc.caveat, _caveats(TASKS[task], source, probed[source], held_out)),
-            f"{best[task]} Of {deepest} blocks, {deep}",
-            best_head_sentence(rows[task]),
+            best[task],
             SCHEMAS["layers"].page(streams, _COLUMNS.format(ambiguous), _TEXTS["streams"]),
         ]
         blocks.append(Section(TASKS[task].title, task_blocks, f"probes-{task}"))
@@ -108,7 +107,7 @@ def section(
     short: list[tuple[Text, Text]] = [
         (doc.link(TASKS[task].title, f"probes-{task}"), text) for task, text in best.items()
     ]
-    short += [(doc.link(question, "probes-depths"), answer or lines[0])] if lines else []
+    short += [(doc.link(question, "probes-depths"), answer)] if answer else []
     counts = pd.DataFrame([run.counts for run in probed.values()]).fillna(0).astype(int).to_dict("records")
     return Part(
         sections=[Section("Probes of every layer", [*blocks, doc.remark(_TEXTS["chosen"])], "probes")],
@@ -186,57 +185,9 @@ def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
     return f"Read best {depth}: {right}; {' and '.join(rivals)}."
 
 
-def best_head_sentence(rows: pd.DataFrame) -> str:
-    """Which head's output alone is read best."""
-    heads = rows.loc[rows["head"].notna()]
-    best = heads.loc[heads["accuracy"].idxmax()].to_dict()
-    name, selectivity = head_name(best["layer"], best["head"]), _signed({**best, "value": best["selectivity"]})
-    right = number(best["accuracy"])
-    return f"Of single heads’ outputs, that of {name} is read best: {right}, selectivity {selectivity}."
-
-
-def depth_text(rows: pd.DataFrame) -> str:
-    """Both measures of how deep one task is read."""
-    texts = [
-        WORDS["no layer"]
-        if pd.isna(row["value"])
-        else f"{row['measure']} {number(row['value'])} (95% {interval(row['ci_low'], row['ci_high'])})"
-        for row in rows.to_dict("records")
-    ]
-    return f"{'; '.join(texts)}."
-
-
 def direction(low: float, high: float) -> str | None:
     """What an interval says of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
     return "more" if low > 0 else "less" if high < 0 else None
-
-
-def _signed(row: Row) -> str:
-    return f"{number(row['value'], sign=True)} (95% {interval(row['ci_low'], row['ci_high'], sign=True)})"
-
-
-def differences(depths: pd.DataFrame) -> list[str]:
-    """For each two tasks, whether one is read higher than the other, by both measures."""
-    lines = []
-    for pair, rows in depths.loc[depths["task"].str.contains(" - ")].groupby("task", sort=False):
-        task, base = str(pair).split(" - ")
-        texts = []
-        for row in rows.to_dict("records"):
-            answer = {"more": "yes", "less": "no, lower", None: UNSURE}[direction(row["ci_low"], row["ci_high"])]
-            answer = f"{answer}: {_signed(row)} blocks"
-            answer = f"{UNSURE}: one of them has none" if pd.isna(row["value"]) else answer
-            texts.append(f"By the {row['measure']}, {answer}.")
-        subject, rival = (TASKS[each].title.lower() for each in (task, base))
-        lines.append(f"{'Are' if task == 'relation' else 'Is'} {subject} read higher than {rival}? {' '.join(texts)}")
-    return lines
-
-
-def question_of(depths: pd.DataFrame) -> str:
-    """What the depths of the tasks that were probed can answer."""
-    tasks = set(depths["task"])
-    if any(str(task).startswith("coreference - ") for task in tasks):
-        return "Is syntax read low in the model, and coreference high?"
-    return "Which is read higher in the model?" if len(tasks) > 1 else "How deep in the model is it read?"
 
 
 def verdict(depths: pd.DataFrame) -> str | None:

@@ -17,7 +17,6 @@ from analyses import figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.execution.provenance import PICTURES, TEXT_MARK, check_free
-from analyses.figures.curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
 from analyses.measures.findings import best, notable
 from analyses.over_training.training_page import change_steps
@@ -161,19 +160,14 @@ def _of_heads(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Dr
 
 
 def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Drawing]:
-    if {"layers", "depths"} <= tables.keys():
-        layers = tables["layers"]
-        yield "probes_by_layer", partial(figures.probes_by_layer, layers)
-        yield "probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist()))
+    if "layers" in tables:
+        yield "probes_by_layer", partial(figures.probes_by_layer, tables["layers"])
     if "compare" in tables:
         yield "compare-gains", partial(figures.compared_gains, headline(tables["compare"]))
     cells = tables.get("cells", pd.DataFrame({"metric": []}))
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place"))
-        if {"estimates", "correlations"} <= tables.keys():
-            draw = partial(figures.estimate_panels, tables["estimates"], tables["correlations"], metric)
-            yield f"estimates-{metric}", draw
     if "forming" in tables and "formed" in run.tables:  # a report's curves are without losses
         formed = tables["formed"].groupby("run") if "formed" in tables else ()
         changes = {str(name): change_steps(rows) for name, rows in formed}

@@ -14,7 +14,6 @@ from analyses.behaviours import vocabulary
 from analyses.corpora import Corpus
 from analyses.execution import lots
 from analyses.explanations import ALL_GROUPS, UNIFORM, Explained, fit_sample, sample
-from analyses.figures import measure_name
 from analyses.headlines.sentences import set_clause
 from analyses.labels import Labelled
 from analyses.labels.evidence import N_COPIES
@@ -33,7 +32,6 @@ from analyses.wording.head_names import HEAD, Place, head_name, kinds
 from analyses.wording.plain_words import TEXTS, WORDS, worded
 from interp import InputError, Model, Transformer
 
-_NAMES = 4  # heads of one behaviour that a summary names
 _EVIDENCE = WORDS["label_evidence"]  # titles by what labels rest on
 SINKS = "first position, end token"
 _CELL = ["layer", "head"]
@@ -72,7 +70,7 @@ def labels(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]
         method.append(TEXTS[scope].format(behaviour=behaviour, **numbers))
     blocks += [doc.caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
     blocks.append(doc.Details("How labels are made, and heads that are needed together", method))
-    line = label_counts(single, {name: each.title for name, each in behaviours.items()})
+    line = label_counts(single)
     return Part(
         sections=[doc.Section("Labels", blocks, "labels")],
         short=[(doc.link("Labels", "labels"), line)],
@@ -101,18 +99,13 @@ def _with_names(rows: pd.DataFrame, by_kind: bool) -> pd.DataFrame:
     return rows.assign(name=[Place.from_row(row).named(prefix=by_kind) for row in rows.to_dict("records")])
 
 
-def label_counts(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
-    """How many labels there are, by evidence and by behaviour; few heads are named, since they are lost among many."""
+def label_counts(labels: pd.DataFrame) -> str:
+    """How many labels there are, by evidence."""
     counts = {evidence: labels["evidence"].tolist().count(evidence) for evidence in _EVIDENCE}
-    heads, parts = len(labels[HEAD].drop_duplicates()), []
-    for behaviour, rows in _with_names(labels, kinds(labels) > 1).groupby("behaviour", sort=False):
-        names = rows["name"].unique()
-        suffix = f" ({', '.join(names)})" if len(names) <= _NAMES else ""
-        parts.append(f"{titles[str(behaviour)].lower()} {number(len(rows))}{suffix}")
+    heads = len(labels[HEAD].drop_duplicates())
     carry = f"{counted(heads, 'head')} {'carries' if heads == 1 else 'carry'}"
     numbers = {**{name: number(count) for name, count in counts.items()}, "both": counted(counts["both"], "label")}
-    by_behaviour = f" By behaviour: {', '.join(parts)}." if parts else ""
-    return TEXTS["labels short"].format(carry=carry, **numbers) + by_behaviour
+    return TEXTS["labels short"].format(carry=carry, **numbers)
 
 
 _Content = tuple[list[doc.Block], Text, Mapping[str, int], pd.DataFrame]  # blocks, the line in short, counts, rows
@@ -165,14 +158,11 @@ def explanations(model: Model, results: Sequence[Result], run: Run) -> Iterator[
 def _explained(fitted: Callable[[], Explained], figure: str) -> _Content:
     explained = fitted()
     table, groups = explained.table, by_group(explained.table)
-    rows = [_explained_row(rows) for _, rows in table.groupby(_CELL)]
-    columns = ["head", "not uniform", "explained", *GROUPS, "made of"]
     documents, n = table[["documents", "n"]].iloc[0]
     note = f"Reported on {counted(int(n), 'word')} of {counted(int(documents), 'group')} of documents."
     blocks: list[doc.Block] = [
         f"{TEXTS['explained method']} {note}",
         doc.drawing(figure, figures.explained_bars(groups)),
-        doc.Details("Head by head", [doc.Table(columns, rows, "lrrrrrrw", TEXTS["explained caption"])]),
     ]
     return blocks, _explained_line(table), explained.counts, table
 
@@ -183,17 +173,6 @@ def by_group(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     group = rows["group"].where(~rows["part"].isin([FIRST, END]), SINKS)
     sums = rows.assign(group=group).groupby(["group", *_CELL])["share"].sum(min_count=1).unstack("head")
     return {name: sums.loc[name] for name in (SINKS, *GROUPS, UNIFORM) if name in sums.index.get_level_values(0)}
-
-
-def _explained_row(rows: pd.DataFrame) -> list[Text]:
-    mixed = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL_GROUPS)].nlargest(_RULES, "share")
-    parts = [f"{measure_name(part)} {number(share)}" for part, share in zip(mixed["part"], mixed["share"], strict=True)]
-    shapley = rows.loc[rows["kind"] == "shapley"].set_index("part")["share"]
-    whole = rows.loc[(rows["kind"] == "nested") & (rows["part"] == ALL_GROUPS), "share"].item()
-    first = rows.iloc[0]
-    values = [float(first["kl"]), whole, *(shapley[group] for group in GROUPS)]
-    name = doc.bold(head_name(int(first["layer"]), int(first["head"])))
-    return [name, *map(number, values), "; ".join(parts) or "near uniform"]
 
 
 def _explained_line(table: pd.DataFrame) -> Text:

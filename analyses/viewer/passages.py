@@ -21,7 +21,7 @@ from jaxtyping import Float, Real, UInt8
 from numpy.typing import NDArray
 
 import interp
-from analyses.corpora.mentions import ALL_PRONOUNS, PRONOUNS
+from analyses.corpora.mentions import PRONOUNS
 from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Heads
 from analyses.reading.inputs import TokenIds
@@ -122,13 +122,11 @@ def _deflated(shares: Real[NDArray[Any], "..."]) -> str:
 class Passage:
     """A text, or a text and what a decoder read beside it, with every kind of attention that was looked at.
 
-    `meant` tells of tokens of the text, by their place, whom they stand for, where somebody has annotated it; `asking`
-    which tokens a measure of words asks (`tag:VERB->NOUN`: the verbs). `following` has, for each token of a causal last
-    stack, the most probable next tokens with percent; it is empty where there are no logits.
+    `asking` tells which tokens a measure of words asks (`tag:VERB->NOUN`: the verbs). `following` has, for each token
+    of a causal last stack, the most probable next tokens with percent; it is empty where there are no logits.
     """
 
     attentions: tuple[Attention, ...]
-    meant: Mapping[int, str] = field(default_factory=dict)
     asking: Mapping[str, Sequence[int]] = field(default_factory=dict)
     following: Sequence[Sequence[tuple[str, int]]] = ()
 
@@ -205,7 +203,6 @@ class Viewer:
                 {
                     "title": passage.title,
                     "attentions": [each.data | self._packed[0][id(each)] for each in passage.attentions],
-                    "meant": passage.meant,
                     "following": passage.following,
                     "asking": {name: tokens for name, tokens in passage.asking.items() if name in measures},
                 }
@@ -323,7 +320,7 @@ def choose_passages(model: Model, corpus: Iterable[AnnotatedText], measures: Seq
             passage = read(model, text.text, (text.target or text.text) if paired else None)
             whole = [*windows(text, model.tokenizer, model.config.n_ctx, Counter())]
             if len(whole) == 1:  # the context shows all of it
-                passage = replace(passage, meant=_meant(whole[0]), asking=_asking(model, whole[0], measures))
+                passage = replace(passage, asking=_asking(model, whole[0], measures))
             passages.append(passage)
     return passages
 
@@ -332,20 +329,6 @@ def _asking(model: Model, window: Window, measures: Sequence[Measure]) -> dict[s
     causal = Heads.kinds_of(model)[0].causal
     tokens_of = {each.name: askers(each, window, causal=causal) for each in measures if each.points and each.of_words}
     return {name: tokens for name, tokens in tokens_of.items() if tokens}
-
-
-def _meant(window: Window) -> dict[int, str]:
-    """By the token of each pronoun of the third person, the head of the nearest mention before it that names it."""
-    text, heads = window.text, {}
-    mentions = [(mention, text.words[mention.head]) for mention in text.mentions or ()]
-    names = [(mention, word) for mention, word in mentions if word.lower() not in ALL_PRONOUNS]
-    for mention, word in mentions:
-        if mention.end - mention.start > 1 or word.lower() not in PRONOUNS or mention.head not in window.columns:
-            continue
-        spans = [(each.end, name) for each, name in names if each.chain == mention.chain and each.end <= mention.start]
-        if spans:
-            heads[window.columns[mention.head][0]] = max(spans, key=lambda each: each[0])[1]
-    return heads
 
 
 def _beginning(text: AnnotatedText) -> AnnotatedText | None:

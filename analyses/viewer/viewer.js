@@ -162,14 +162,12 @@
         return;
       }
       const text = tokens(side);
-      const meant = text === kindsNow()[0].queries ? data.passages[passage].meant : {}; // whom a pronoun of the text stands for
-      const picked = pick => quoted(text[pick]) + (meant[pick] ? ` (meaning ${quoted(meant[pick])})` : "");
-      const chosen = listed(picks().map(picked));
+      const chosen = listed(picks().map(pick => quoted(text[pick])));
       const best = [...found.keys()].filter(each => found[each] >= SAID).sort((a, b) => found[b] - found[a]).slice(0, MOST);
       const several = picks().length > 1, itself = each => !crossing() && !several && each === picks()[0];
       const told = listed(best.map(each => `${itself(each) ? "itself" : quoted(tokens(other())[each])} (${percent(found[each])})`));
       const [pick] = picks(), chooses = fact?.behaviour === "coreference" && !several && pronoun(pick + 1);
-      const look = several ? "together look" : chooses ? `before ${picked(pick + 1)} looks` : "looks";
+      const look = several ? "together look" : chooses ? `before ${quoted(text[pick + 1])} looks` : "looks";
       const verb = side === "queries" ? `${look} at` : `${several ? "together are" : "is"} looked at by`;
       says.textContent = `${name}: ${chosen} ${verb} ${told || `no token with ${percent(SAID)} or more`}.`;
     }

@@ -142,7 +142,7 @@ class Cells(Result):
     def figure(self, metric: str | None = None, kind: Drawing = "map", **options: Any) -> Figure:
         """A map of cells that have a head or a position, or the largest effects; of an order the metric step by step.
 
-        `options` are those of `analyses.figures.cell_map` (`entry_maps`, `top_cells`, `steps`): `title`, `ax`, ...
+        `options` are those of `analyses.figures.cell_map` (`top_cells`, `steps`): `title`, `ax`, ...
         """
         name = self._name(metric)
         one_of("kind", kind, Drawing)
@@ -157,7 +157,7 @@ class Cells(Result):
         axes = {*self.axes}
         if kind == "top" or not {"head", "position", "query"} & axes or {"neuron", "expert"} & axes:
             return draw_figure("top_cells", table, name, **options)
-        return draw_figure("entry_maps" if "query" in axes else "cell_map", table, name, **options)
+        return draw_figure("cell_map", table, name, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was changed, each metric of the plain prompts, and the largest effects."""

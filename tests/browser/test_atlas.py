@@ -40,7 +40,7 @@ def page_of(tmp_path):
             cells = zip(names, of_layer, strict=True)
             layers.append([Cell(name, name, state, behaviour, word, small) for name, (behaviour, state, word) in cells])
         atlas = Atlas("Heads", layers, max(n_layers, n_heads) > 12)
-        card = Card("L0.H0", "L0.H0", [], [], [], [], [], None, EVERYTHING, "")
+        card = Card("L0.H0", "L0.H0", [], [], [], [], None, EVERYTHING, "")
         return written(tmp_path / f"{n_layers}x{n_heads}.html", "?", Overview("Says.", [], [atlas], [card]))
 
     return make

@@ -269,10 +269,7 @@ def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(
     assert 0 < text["reporting_documents"] < 40
     page = page_of(written)
     text = " ".join(page.text.split())
-    gain = pd.read_parquet(written / "tables" / "compare.parquet").set_index(["measure", "model"])["gain"]
-    copies = gain["induction", f"{HOSTILE} & one"]
     assert f"None of its heads shows what some of {HOSTILE} & one’s do: same token, induction." in text
-    assert f"+{copies:.3f} +" in text  # with its interval
     assert (unlisted(page), outside_addresses(page)) == ([], [])
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 1

@@ -10,7 +10,7 @@ import pytest
 from pages import outside_addresses, page_of
 
 from analyses.experiments import EXPERIMENTS, model_parts, swaps
-from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly, experiment_data
+from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, experiment_data
 from analyses.figures.kinds import rounded
 from analyses.report import builders
 from interp import InputError, Transformer
@@ -280,9 +280,3 @@ def test_a_page_of_the_command_has_its_experiments_and_one_that_cannot_be_asked_
     with pytest.raises(InputError, match="tokenizer"):
         builders.experiments(model, tmp_path / "none", ["word-sense"])
     assert not (tmp_path / "none").exists()
-
-
-def test_a_sentence_in_short_keeps_what_weakens_it_and_loses_its_intervals():
-    long = "On prompts (8 pairs such as “a (b) / c”, 50% right), L3.H1 has 0.47 (95% 0.37 to 0.78; may be nothing)."
-    assert briefly(long) == "On prompts (8 pairs, 50% right), L3.H1 has 0.47 (may be nothing)."
-    assert briefly("It is 0.1 (95% −0.2 to 0.3), no more.") == "It is 0.1, no more."

@@ -145,9 +145,9 @@ def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_to
     assert above(figures.head_grid(table, ["induction", "distance"], title=None)) == ["induction", "distance"]
     how = model, tiny.ragged_pairs(), patching.logit_difference()
     entry = sweep(*how, "pattern", by=("layer", "head", "query", "key")).table()
-    alone = figures.entry_maps(entry.loc[(entry["layer"] == 1) & (entry["head"] == 0)], "logit_difference", title=None)
+    alone = figures.cell_map(entry, "logit_difference", title=None)
     assert above(alone) == []
-    assert alone.caption.endswith("Shown: L1.H0, denoise.")  # pyright: ignore[reportAttributeAccessIssue]
+    assert alone.caption.endswith("Shown: put back (denoise): is it enough?.")  # pyright: ignore[reportAttributeAccessIssue]
     for title, expected in ((None, ""), ("?", "induction")):
         ax = Figure().subplots()
         figures.head_grid(table, "induction", ax=ax, title=title)

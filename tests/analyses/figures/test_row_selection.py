@@ -14,7 +14,6 @@ from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from analyses import figures
-from analyses.figures.curves import probe_depths
 from interp import InputError
 
 INTERVAL = {"ci_low": 0.05, "ci_high": 0.9, "q": 0.01, "n": 7}
@@ -42,22 +41,15 @@ GAINS = rising(
 ).assign(gain=lambda rows: rows["value"] - 0.4, ci_low=lambda rows: rows["value"] - 0.5)  # half of them have a dot
 CELLS = cross(site="z", **HEADS, direction=["denoise", "noise"], metric=["loss", "rank"]).assign(**INTERVAL)
 CELLS = rising(CELLS, "effect").assign(share=np.nan, share_low=np.nan, share_high=np.nan)
-ENTRIES = cross(site="pattern", **WHERE, layer=1, head=0, query=[0, 1], key=[0, 1], direction="noise", metric="loss")
-ENTRIES = rising(ENTRIES.assign(**INTERVAL, share=np.nan), "effect")
 LENS = cross(layer=[0, 1], prompt=[0, 1], position=[3, 4], rank=[1, 2], token="a", id=5, read="b")
 LENS = rising(LENS, "probability")
 COMPARED = cross(measure=["induction", "tag:x"], model=["a", "b"], behaviour="position", reference="a", layer=1, head=2)
 COMPARED = COMPARED.assign(**INTERVAL, difference_low=0.0, difference_high=0.2)
 COMPARED = rising(COMPARED, "gain", "difference")
-METHODS = {"direction": "noise", "metric": ["loss", "rank"], "method": ["EAP", "AtP"]}
-ESTIMATES = cross(layer=[0, 1], head=[0, 1, 2], sender=None, **METHODS, idle=False, chosen="all")
-ESTIMATES = rising(ESTIMATES, "exact", "estimate")
-AGREEMENT = cross(**METHODS, spearman=0.5, pearson=0.5, n=6)
 PROBES = rising(cross(stack="decoder", task=["tag", "form"], depth=[0, 1, 2], head=pd.NA, n=9), "accuracy").assign(
     **dict.fromkeys(("control_accuracy", "untrained_accuracy", "baseline", "ci_low", "ci_high"), 0.1),
     **dict.fromkeys(("ambiguous_accuracy", "ambiguous_baseline"), np.nan),
 )
-DEPTHS = rising(cross(stack="decoder", task=["tag", "form"], measure=["expected layer", "centre of gravity"]), "value")
 CURVES = rising(cross(run=["a", "b"], step=[0, 1, 2], measure=["loss", "induction"], **WHERE, layer=1, head=2), "value")
 PATTERN = np.tril(np.full((3, 3), 0.5))
 BARS = pd.DataFrame([[0.1, 0.2], [0.3, 0.4]])
@@ -85,16 +77,13 @@ CASES = {
     "effect_grid": Case(figures.effect_grid, EFFECTS, {"task": "gender"}, {"task": "gendr"}),
     "gain_intervals": Case(figures.gain_intervals, GAINS, {"measure": "induction"}, {"measure": "induktion"}),
     "cell_map": Case(figures.cell_map, CELLS, LOSS, LSOS),
-    "entry_maps": Case(figures.entry_maps, ENTRIES, LOSS, LSOS),
     "top_cells": Case(figures.top_cells, CELLS, LOSS, LSOS),
     "steps": Case(figures.steps, CELLS[:6].assign(step=range(6), metric="loss"), {**LOSS, "plain": 1}, LSOS),
-    "estimate_panels": Case(figures.estimate_panels, ESTIMATES, {"correlations": AGREEMENT, **LOSS}, LSOS),
     "lens_map": Case(figures.lens_map, LENS, {}, {"prompt": 7}),
     "lens_line": Case(figures.lens_line, LINES),
     "token_bars": Case(figures.token_bars, TOKENS),
     "compared_gains": Case(figures.compared_gains, COMPARED, sources="run"),
     "probes_by_layer": Case(figures.probes_by_layer, PROBES),
-    "probe_depths": Case(probe_depths, DEPTHS.assign(ci_low=0.1, ci_high=0.9), {"deepest": 2}),
     "forming": FORMING._replace(wrong={**FORMING.wrong, "boundaries": {"c": [1]}}),
 }
 THREE = dict.fromkeys("abc", PATTERN)
@@ -158,7 +147,7 @@ def test_every_figure_asks_a_question_in_text_of_8_points_and_changes_no_style()
 def test_every_public_figure_is_tried():
     annotations = {name: getattr(getattr(figures, name), "__annotations__", {}) for name in figures.__all__}
     public = {name for name, each in annotations.items() if each.get("return") is Figure and "page" in each}
-    assert {*CASES, *UNTABLED} == public | {"probe_depths"}
+    assert {*CASES, *UNTABLED} == public
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -76,7 +76,6 @@ EXAMPLES = [
     example_row(1, 0, "induction", "random"),
     example_row(1, 1, "relation:obj:dependent->head", "random", before=None, after=None),
     example_row(0, 1, "agreement", measure=None, pair=7, hits=30, asked=40),
-    example_row(0, 0, None, measure=None, right=None, before=None, after=None),
 ]
 
 

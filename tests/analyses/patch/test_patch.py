@@ -180,19 +180,14 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     assert sum("rank correlation" in line for line in printed) == 4
     page = page_of(here / "patch")
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "h2" and "id" in attrs]
-    assert ids[:1] + ids[2:] == ["attention", "logit_difference", "estimates", "reading", "made", "cite"]
+    assert ids[:1] + ids[2:] == ["attention", "estimates", "reading", "made", "cite"]
     assert (outside_addresses(page), unlisted(page)) == ([], [])
     assert not any(tag in {"link", "iframe", "object"} for tag, _ in page.tags)
-    images = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(images) == 1
-    assert all(len(attrs["alt"] or "") > 40 for attrs in images)
     said = "4 pairs of prompts from pairs.csv.", "Fewer than 20 pairs", "In short", "This model has two layers"
     assert [each for each in said if each not in shown] == []
     assert "nan" not in shown.lower().split()
     assert f"Put back alone: {figures.cell_name(cells.loc[cells['effect'].abs().idxmax()].to_dict())}" in shown
-    figure = "figures/estimates-logit_difference.svg"
-    assert "figures/estimates-logit_difference.png" in facts["files"]
-    assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html", figure} <= set(facts["files"])
+    assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html"} <= set(facts["files"])
     assert facts["estimates"]["edges"]["steps"] == 5
 
 
@@ -289,13 +284,13 @@ def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(patched, mo
     answer, other = (right, wrong) if clean[good] < 0 else (wrong, right)
     cells, facts, shown = patched("--clean", a, "--corrupt", b, "--answer", answer, "--wrong", other)
     lines = facts["printed"].splitlines()
-    answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "So there are")))
-    assert "which is the wrong sign" in " ".join(lines[answered:refused])
-    assert lines[refused] == "So there are no shares."
+    answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "no shares")))
+    assert "The logit difference rises" in " ".join(lines[answered:refused])
+    assert lines[refused].startswith("no shares: the sign is wrong")
     assert " ".join(lines).count("sign") == 1
-    assert facts["answers"]["sign"] == "wrong"
+    assert facts["answers"]["difference"] < 0
     assert cells["share"].isna().all()
-    assert shown.index("the wrong sign") < shown.index("no shares are given.") < shown.index("We patched")
+    assert shown.index("difference rises") < shown.index("no shares are given") < shown.index("We patched")
 
 
 def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched, capsys):
@@ -429,7 +424,6 @@ def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, p
     counted = patching.correlations(whole).set_index("method")
     assert counted.loc["EAP", "n"] == len(drawn)
     assert counted.loc["EAP", "unmeasured"] == (rows_of(rows, "EAP", "denoise")["exact"].isna()).sum()
-    figures.estimate_panels(whole, counted.reset_index(), "logit_difference").draw_without_rendering()
 
 
 # Correlations.
@@ -461,21 +455,3 @@ def test_a_gradient_of_nothing_has_no_correlation(model, pairs):
     assert by_method[["attribution patching", "AtP*", "EAP"]].isna().all()
     assert np.isfinite(by_method["EAP-IG"])
     assert any("rank correlation –" in line for line in patching.agreement_lines(found))
-
-
-# The figure.
-
-
-def test_panels_are_titled_with_their_correlations_have_one_scale_and_name_the_worst_missed(found, agreement):
-    row = rows_of(found, "attribution patching", "denoise").index[-1]
-    missed = found.assign(estimate=found["estimate"] + (found.index == row), idle=found["idle"] & (found.index != row))
-    figure = figures.estimate_panels(missed, agreement, "logit_difference")
-    assert len(figure.axes) == len(agreement)
-    assert {ax.get_xlim() == ax.get_ylim() for ax in figure.axes} == {True}
-    first = agreement.to_dict("records")[0]
-    title = " ".join(figure.axes[0].get_title().split())
-    assert title.startswith(f"{first['method']}, {first['direction']}")
-    assert f"ρ {first['spearman']:.2f}".replace("-", "−") in title
-    assert f"n {first['n']}" in title
-    assert [text.get_text() for text in figure.axes[0].texts] == [figures.cell_name(missed.loc[row].to_dict())]
-    assert figures.cell_name({"sender": "mlp.0", "receiver": "1.2.q"}) == "L0.MLP → L1.H2.q"

@@ -14,7 +14,6 @@ from pages import outside_addresses, page_of, unlisted
 
 from analyses import probe as probes
 from analyses.corpora import Corpus, read
-from analyses.figures.curves import probe_depths
 from analyses.page.sections import Paragraph, Part, Section
 from analyses.probe import Probed, probe_runs, probe_section, section
 from analyses.probe.fitted import Scores, halves_of
@@ -213,19 +212,6 @@ def test_what_cannot_be_probed_is_refused(texts, tasks, says):
         probes.measure(model(), texts, tasks=tasks)
 
 
-def test_in_the_figure_one_task_has_no_differences_and_two_have(probed):
-    depths = probed.depths
-    (alone,) = probe_depths(depths, 2).axes
-    assert [label.get_text() for label in alone.get_yticklabels()] == ["tag"]
-    both = pd.concat([depths.assign(task=task) for task in ("tag", "relation", "relation - tag")])
-    left, right = probe_depths(both, 2).axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["tag", "relation"]
-    assert [label.get_text() for label in right.get_yticklabels()] == ["relation – tag"]
-    unknown = {name: depths[name].where(depths["measure"] != "expected layer") for name in BOUNDS}
-    (missing,) = probe_depths(depths.assign(**unknown), 2).axes
-    assert [text.get_text() for text in missing.texts] == ["nothing surely gained after the embedding"]
-
-
 def found(halves: torch.Tensor, cumulative: torch.Tensor | None = None, groups: torch.Tensor | None = None) -> Scores:
     """What a model of two blocks might give, whose whole mix has settled on the first."""
     cumulative = torch.ones(3, 1) if cumulative is None else cumulative
@@ -311,7 +297,7 @@ class TestWhatIsWritten:
         written, said = built
         facts = json.loads((written / "run.json").read_text())
         names = {f"tables/{name}.{kind}" for name in ("layers", "depths") for kind in ("csv", "parquet")}
-        names |= {f"figures/{name}.{kind}" for name in ("probes_by_layer", "probe_depths") for kind in ("svg", "png")}
+        names |= {f"figures/probes_by_layer.{kind}" for kind in ("svg", "png")}
         assert {*facts["files"]} == {*names, "report.html", "run.json"}
         assert {*pd.read_csv(written / "tables/layers.csv").task} == {"tag", "coreference"}
         trained = {name: task["trained_on"] for name, task in facts["tasks"].items()}
@@ -331,7 +317,7 @@ class TestWhatIsWritten:
             "Dependency relations: not probed: no dependency relations in",
             "The tasks were not asked on the same text",
             "Is syntax read low in the model, and coreference high?",
-            "Is coreference read higher than parts of speech?",
+            "coreference - tag",
             HOSTILE,
         ]
         assert [each for each in said if each not in page.text] == []
@@ -407,17 +393,6 @@ UNSURE, LOWER = (-0.1, 0.4), (-2.0, -1.0)
 
 class TestSentences:
     @pytest.mark.parametrize(
-        ("tasks", "question"),
-        [
-            (None, "Is syntax read low in the model, and coreference high?"),
-            (["tag", "tag", "relation", "relation", *["relation - tag"] * 2], "Which is read higher in the model?"),
-            ("tag", "How deep in the model is it read?"),
-        ],
-    )
-    def test_the_question_is_one_that_the_tasks_can_answer(self, tasks, question):
-        assert probe_section.question_of(depths() if tasks is None else depths().assign(task=tasks)) == question
-
-    @pytest.mark.parametrize(
         ("bounds", "says"),
         [
             ({}, "Yes, by both measures."),
@@ -430,16 +405,6 @@ class TestSentences:
     def test_verdicts(self, bounds, says):
         assert str(probe_section.verdict(depths(**bounds))).startswith(says)
         assert probe_section.verdict(depths()[:2]) is None  # nothing of coreference
-
-    def test_differences_say_which_way_and_what_cannot_be_told(self):
-        given = depths(relation_tag_expected=(-2, -1), coreference_tag_centre=(-0.25, 0.75))
-        one, other, _ = probe_section.differences(given)
-        assert one.startswith("Are dependency relations read higher than parts of speech? By the expected layer, no,")
-        assert "yes: +1.000 (95% +0.500 to +1.500) blocks" in one
-        assert "By the centre of gravity, it cannot be told: +0.250 (95% −0.250 to +0.750) blocks" in other
-        missing = given.assign(value=np.nan, ci_low=np.nan, ci_high=np.nan)
-        assert probe_section.verdict(missing) == "It cannot be told."
-        assert "it cannot be told: one of them has none" in probe_section.differences(missing)[0]
 
 
 def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, capsys):

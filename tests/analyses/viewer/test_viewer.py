@@ -25,7 +25,7 @@ from analyses.viewer import Attention, Called, Passage, Viewer
 from analyses.viewer.passages import choose_passages, read_texts
 from analyses.viewer.pictures import averaged
 from analyses.viewer.viewer_page import frame
-from interp import AnnotatedText, InputError, Mention, logit_difference, run, sweep
+from interp import AnnotatedText, InputError, logit_difference, run, sweep
 from tests.analyses.headlines.hand_made_tables import hand_made
 
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "\"'&", "שלום", "👩‍👩‍👧", "x" * 10_000]
@@ -300,20 +300,6 @@ def test_texts_with_more_pronouns_come_first():
     bare, some, more = (sentences(1, f"Tim saw {rest}") for rest in rests)
     shown = choose_passages(worded("his"), [bare, some, more])
     assert [each.attentions[0].queries for each in shown] == [more.words, some.words]
-
-
-def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
-    """He is the dog, which is named twice before; "his" is said of him again; Sue is nobody's pronoun."""
-    words = ["The", "dog", "saw", "Sue", "because", "the", "dog", "saw", "He", "saw", "his", "dog"]
-    chain = [Mention(*span, "dog") for span in ((0, 2, 1), (5, 7, 6), (8, 9, 8), (10, 11, 10))]
-    mentions = (*chain, Mention(3, 4, 3, "Sue"), Mention(11, 12, 11, "another"))
-    told = replace(sentences(1, " ".join(words)), mentions=mentions)
-    (shown,) = choose_passages(worded(), [told])
-    assert shown.meant == {8: "dog", 10: "dog"}
-    (bare,) = choose_passages(worded(), [replace(told, mentions=None)])
-    assert bare.meant == {}
-    (unnamed,) = choose_passages(worded(), [replace(told, mentions=tuple(chain[2:]))])
-    assert unnamed.meant == {}  # nobody is named before
 
 
 def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated():
