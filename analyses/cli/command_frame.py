@@ -28,6 +28,8 @@ import typer
 from analyses.cli import COLUMNS
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import interp
     from analyses.corpora import Corpus
 
@@ -101,11 +103,12 @@ class Request:
     placement: str | None
     dtype: Dtype
     progress: Callable[[str, int], None]
+    cluster: "Executor | None"
 
     @property
     def record(self) -> dict[str, Any]:
         """What every builder of `analyses.report` takes."""
-        return {"seed": self.seed, "command": typed(), "progress": self.progress}
+        return {"seed": self.seed, "command": typed(), "progress": self.progress, "cluster": self.cluster}
 
     @property
     def named(self) -> dict[str, Any]:
@@ -142,15 +145,31 @@ def as_command(name: str, body: Callable[..., Iterable[str] | None]) -> Callable
     return command
 
 
-def _leave(name: str, body: Any, *, model, out, seed, device, placement, dtype, quiet, json, **options: Any) -> None:
+def _leave(
+    name: str,
+    body: Any,
+    *,
+    model,
+    out,
+    seed,
+    device,
+    placement,
+    dtype,
+    cluster,
+    cluster_certificates,
+    quiet,
+    json,
+    **options: Any,
+) -> None:
     """Call `body`, and say what it returned, or a report's sentences, and what was written."""
     from analyses import runs
     from analyses.cli import inspection
+    from analyses.execution.cluster import connected
     from analyses.execution.output import unused
 
-    with progressing(silent=quiet) as progress:
+    with progressing(silent=quiet) as progress, connected(cluster, cluster_certificates) as executor:
         folder = out or unused(name, typed())
-        first = body(Request(model, folder, seed, device, placement, dtype, progress), **options)
+        first = body(Request(model, folder, seed, device, placement, dtype, progress, executor), **options)
     sentences = () if quiet and not json else (*(first or ()), *inspection.summary(runs.read(folder)))
     note = "" if out or folder == Path(name) else f" ({name} was there already)"
     written = folded(f"wrote {folder / 'report.html'}{note}", "beside it run.json, tables/ and figures/")

@@ -136,12 +136,17 @@ def _read(content: bytes) -> Any:
 
 
 @contextmanager
-def connected(address: str, certificates: Path | None = None) -> Iterator[Executor]:
+def connected(address: str | None, certificates: Path | None = None) -> Iterator[Executor | None]:
     """The workers of a Dask scheduler at `address`, as tcp://127.0.0.1:8786, for as long as the block lasts.
+
+    None are those of no address.
 
     Dask's sockets run what they are sent, so any address but this machine's own needs tls:// and `certificates`, a
     folder with ca.pem, cert.pem and key.pem. An `InputError` where Dask is not installed, or nobody answers.
     """
+    if address is None:
+        yield None
+        return
     try:
         from distributed import Client  # noqa: PLC0415 (only who asks for a cluster waits for Dask)
         from distributed.security import Security  # noqa: PLC0415

@@ -138,6 +138,11 @@ def write(
 
         page = measure(Run(described, seed, say, show))
         put(page)
+    if left := shards.others():
+        say(
+            f"{shards.folder} holds {left} shards that this run had no use for: of other settings, texts or versions\n",
+            0,
+        )
     shards.clear()
     return page
 
