@@ -4,7 +4,6 @@ A worker loads each model once, by the name that it was loaded by here, and chec
 another version of our code. Retries and lost workers are the executor's.
 """
 
-import io
 import ipaddress
 import pickle
 import socket
@@ -20,9 +19,8 @@ from urllib.parse import urlsplit
 import torch
 from torch import nn
 
-from analyses.execution.encoding import encoded
-from analyses.execution.processes import Call, Keep, Packer, packed
-from analyses.execution.provenance import fingerprint
+from analyses.execution.processes import Call, Keep, packed
+from analyses.execution.provenance import code, fingerprint
 from analyses.reading.inputs import TokenIds, by_ids
 from interp import Model
 from interp.errors import InputError, brief
@@ -30,22 +28,22 @@ from models import load
 
 _CERTIFICATES = {"tls_ca_file": "ca.pem", "tls_client_cert": "cert.pem", "tls_client_key": "key.pem"}
 _PATIENCE = 30  # seconds that a scheduler may take to answer
-_MODELS: dict[str, Any] = {}  # of this worker, by fingerprint
+_MODELS: dict[str, Model] = {}  # of this worker, by fingerprint
 _LOADING = threading.Lock()
 
 
 class Workers:
-    """What does lots of one function on an executor; `known` has the fingerprints of models by their `id`."""
+    """An executor that makes calls; `known` has the fingerprints of models by their `id`."""
 
-    def __init__(self, executor: Executor, function: Callable[..., Any], code: str, known: Mapping[int, str]):
-        self.executor, self.code, self.known = executor, code, known
-        self.function = _packed(function, known)
+    def __init__(self, executor: Executor, known: Mapping[int, str]):
+        self.executor, self.known = executor, known
         self._futures: list[Future[bytes]] = []
 
-    def submit(self, arguments: Sequence[Any], keep: Keep = None) -> Call[bytes]:
-        """Begin a lot; its result is what the function returned, `encoded`."""
+    def submit(self, function: Callable[..., bytes], arguments: Sequence[Any], keep: Keep = None) -> Call[bytes]:
+        """Begin a call."""
+        content = _packed((function, arguments), self.known)
         try:
-            future = self.executor.submit(perform, self.function, _packed(arguments, self.known), self.code)
+            future = self.executor.submit(perform, content, code())
         except Exception as error:  # of the executor
             _lost(error)
         self._futures.append(future)
@@ -58,7 +56,7 @@ class Workers:
 
 
 class _Sent(Call[bytes]):
-    """A lot that an executor does."""
+    """A call that an executor makes."""
 
     def result(self) -> bytes:
         """What a worker returned; where the cluster lost it, an `InputError`."""
@@ -77,62 +75,45 @@ def _lost(error: BaseException) -> NoReturn:
     raise InputError(f"the cluster did not do its work ({reason}): see that its scheduler and workers run") from error
 
 
-class _Writer(Packer):
-    """Packs models as the names that they were loaded by."""
+def _packed(value: Any, known: Mapping[int, str]) -> bytes:
+    """The value, with models as the names that they were loaded by."""
 
-    def __init__(self, known: Mapping[int, str], file: io.BytesIO):
-        super().__init__(file)
-        self.known = known
-
-    def persistent_id(self, obj: Any) -> Any:
-        """The name of a model; None of anything else."""
+    def reduce(obj: Any) -> Any:
         if not isinstance(obj, nn.Module) or not isinstance(obj, Model):
-            return None
+            return NotImplemented
         if not (origin := getattr(obj, "origin", None)):
             raise InputError(
                 "a cluster's workers load models by name: save this one, and load it by its directory (models.save)"
             )
-        read_by_ids = isinstance(getattr(obj, "tokenizer", None), TokenIds)
-        return origin, read_by_ids, self.known.get(id(obj)) or fingerprint(obj)
+        return _loaded, (origin, isinstance(obj.tokenizer, TokenIds), known.get(id(obj)) or fingerprint(obj))
 
-
-class _Reader(pickle.Unpickler):
-    """Reads models from where they lie for this worker, each once."""
-
-    def persistent_load(self, pid: Any) -> Any:
-        """The model of that name, which must be the one that was sent."""
-        origin, read_by_ids, expected = pid
-        with _LOADING:
-            if expected not in _MODELS:
-                model = load(**origin)
-                model = by_ids(model) if read_by_ids else model
-                if fingerprint(model) != expected:
-                    name = origin["name"]
-                    raise InputError(f"on {socket.gethostname()} the name {name} stands for another model than here")
-                _MODELS[expected] = model
-            return _MODELS[expected]
-
-
-def _packed(value: Any, known: Mapping[int, str]) -> bytes:
     try:
-        return packed(value, partial(_Writer, known))
+        return packed(value, reduce)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(f"a cluster cannot be sent code of your own ({brief(str(error))}): run it here") from error
 
 
-def perform(function: bytes, arguments: bytes, code: str) -> bytes:
-    """One lot, on a worker: what the function returned, `encoded`; in one thread, so that all workers agree."""
-    from analyses.execution.lots import code as ours  # noqa: PLC0415 (which submits lots)
+def _loaded(origin: Mapping[str, Any], read_by_ids: bool, expected: str) -> Model:
+    """A worker's own copy of a model, which must be the one that was sent."""
+    with _LOADING:
+        if expected not in _MODELS:
+            model = load(**origin)
+            model = by_ids(model) if read_by_ids else model
+            if fingerprint(model) != expected:
+                name = origin["name"]
+                raise InputError(f"on {socket.gethostname()} the name {name} stands for another model than here")
+            _MODELS[expected] = model
+        return _MODELS[expected]
 
-    if code != ours():
+
+def perform(content: bytes, version: str) -> bytes:
+    """One call, on a worker; in one thread, so that all workers agree. `version` is the `code` that packed it."""
+    if version != code():
         raise InputError(f"the worker on {socket.gethostname()} runs another version of interp: install the same there")
     if not torch.cuda.is_initialized():
         torch.set_num_threads(1)
-    return encoded(_read(function)(*_read(arguments)))
-
-
-def _read(content: bytes) -> Any:
-    return _Reader(io.BytesIO(content)).load()
+    function, arguments = pickle.loads(content)  # over a socket to which only its owners have keys
+    return function(*arguments)
 
 
 @contextmanager

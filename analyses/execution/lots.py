@@ -8,21 +8,22 @@ for its lots.
 """
 
 import hashlib
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache, partial
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from analyses.execution.cluster import Workers
 from analyses.execution.encoding import decoded, encoded
 from analyses.execution.processes import Call, Forks, count_of
-from analyses.execution.provenance import digest, hash_of
+from analyses.execution.provenance import code, hash_of
+from interp import Model
 from interp.errors import InputError
 from interp.training.whole_files import check_owner, replacing, sweep
 
@@ -92,19 +93,47 @@ class Shards:
         return 0 if self.folder is None else len({*self.folder.glob("*.shard")} - self.files)
 
 
-_SHARDS: ContextVar[Shards | None] = ContextVar("shards", default=None)
-_EXECUTOR: ContextVar[Executor | None] = ContextVar("executor", default=None)
+class Setting:
+    """Where lots are done, and where what they return is kept.
+
+    An `executor` does them, or else processes of this machine, which know `models` and go on until the end.
+    """
+
+    def __init__(self, shards: Shards, executor: Executor | None = None, models: Sequence[Model] = ()):
+        self.shards, self.executor, self.models = shards, executor, models
+        self._forks: Forks | None = None
+
+    def forks(self, function: Callable[..., Any]) -> Forks | None:
+        """The processes that go on, if they can be sent such a function."""
+        if not self.models:
+            return None
+        if self._forks is None or not self._forks.alive:
+            self.close()
+            self._forks = Forks(self.models, count_of())
+        try:
+            self._forks.pack(function)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return None
+        return self._forks
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._forks is not None:
+            self._forks.close()
+
+
+_SETTING: ContextVar[Setting | None] = ContextVar("setting", default=None)
 
 
 @contextmanager
-def using(shards: Shards, executor: Executor | None = None) -> Iterator[None]:
-    """Within, what lots return is kept in `shards`, and lots are done by an executor; None: by this machine."""
-    tokens = _SHARDS.set(shards), _EXECUTOR.set(executor)
+def using(setting: Setting) -> Iterator[None]:
+    """Within, lots are done and kept as this says; else by processes that each call begins, and not kept."""
+    token = _SETTING.set(setting)
     try:
         yield
     finally:
-        _SHARDS.reset(tokens[0])
-        _EXECUTOR.reset(tokens[1])
+        _SETTING.reset(token)
+        setting.close()
 
 
 def do(
@@ -141,27 +170,33 @@ Begin = Callable[[Sequence[Any]], Callable[[], Any]]
 @contextmanager
 def _workers(function: Callable[..., Any]) -> Iterator[Begin]:
     """What begins a lot, and returns what waits for its result; workers are asked for once there is a lot to do."""
-    shards, executor, workers, key = _SHARDS.get() or Shards(), _EXECUTOR.get(), list[Forks | Workers](), ""
+    setting = _SETTING.get() or Setting(Shards())
+    shards, executor, own, key = setting.shards, setting.executor, list[Forks | Workers](), ""
     if shards.folder is not None:
         with suppress(TypeError, InputError):  # code of the user's own has no hash
             key = hash_of(function, shards.known)
+    shared: list[Forks] = []
+
+    def workers() -> Forks | Workers:
+        if not shared and not own:
+            if executor is None and (forks := setting.forks(function)):
+                shared.append(forks)
+            else:
+                own.append(Workers(executor, shards.known) if executor else Forks([function], count_of()))
+        return (shared or own)[0]
 
     def begin(lot: Sequence[Any]) -> Callable[[], Any]:
         path = shards.path([key, *lot]) if key else None
         if path is not None and (content := shards.read(path)) is not None:
             return partial(decoded, content)
-        if not workers:
-            here = partial(_perform, function)
-            workers.append(
-                Forks(here, count_of()) if executor is None else Workers(executor, function, code(), shards.known)
-            )
-        call: Call[bytes] = workers[0].submit(lot, None if path is None else partial(shards.write, path))
+        keep = None if path is None else partial(shards.write, path)
+        call: Call[bytes] = workers().submit(_perform, (function, *lot), keep)
         return lambda: decoded(call.result())
 
     try:
         yield begin
     finally:
-        for each in workers:
+        for each in own:
             each.close()
 
 
@@ -176,13 +211,5 @@ def _in_order(begin: Begin, lots: Iterable[Sequence[Any]]) -> Iterator[Any]:
 
 
 def _perform(function: Callable[..., Any], *lot: Any) -> bytes:
-    with using(Shards()):  # a lot is kept as a whole
+    with using(Setting(Shards())):  # a lot is kept as a whole
         return encoded(function(*lot))
-
-
-@cache
-def code() -> str:
-    """A hash of our own code and of the data that it reads: numbers of another version are not gone on with."""
-    folders = [Path(__file__).parents[2] / package for package in ("interp", "models", "analyses")]
-    paths = chain.from_iterable(sorted(folder.rglob("*.[pt][yo]*")) for folder in folders)
-    return digest(path.read_bytes() for path in paths if path.suffix in {".py", ".toml"})

@@ -1,7 +1,7 @@
 """How are several processor cores kept busy? By processes of one thread each, which take calls in turn.
 
 Small products gain little from a second thread; calls that share nothing gain all of it. The processes are forks of
-this one: they know the function and all that it refers to, and only arguments and results are copied.
+this one: they know what it knows by then, and only what they are sent and what they return is copied.
 """
 
 import ctypes
@@ -25,25 +25,29 @@ from threadpoolctl import threadpool_limits
 LIMIT = 16  # processes: each has memory of its own for what it measures
 T = TypeVar("T")
 Keep = Callable[[Any], object] | None
-_FUNCTIONS: dict[int, Callable[..., Any]] = {}  # what forks know, by number
+_KNOWN: dict[int, Sequence[Any]] = {}  # what forks know, by number
 _NUMBERS = count()
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
 
 
 class Packer(pickle.Pickler):
-    """Packs tensors as arrays, for a fraction of the time."""
+    """Packs tensors as arrays, for a fraction of the time, and what `reduce` knows in its own way."""
+
+    def __init__(self, file: io.BytesIO, reduce: Callable[[Any], Any]):
+        super().__init__(file)
+        self.reduce = reduce
 
     def reducer_override(self, obj: Any) -> Any:
-        """How a tensor is made again; all else as it is by default."""
+        """How a value is made again; NotImplemented: as it is by default."""
         if type(obj) is torch.Tensor and obj.device.type == "cpu" and obj.dtype != torch.bfloat16:
             return torch.from_numpy, (obj.detach().numpy(),)
-        return NotImplemented
+        return self.reduce(obj)
 
 
-def packed(value: Any, packer: Callable[[io.BytesIO], Packer] = Packer) -> bytes:
+def packed(value: Any, reduce: Callable[[Any], Any] = lambda obj: NotImplemented) -> bytes:
     """The value, pickled: for a pipe or a socket of our own, never for a file."""
     file = io.BytesIO()
-    packer(file).dump(value)
+    Packer(file, reduce).dump(value)
     return file.getvalue()
 
 
@@ -74,31 +78,50 @@ class Call(Generic[T]):
 
 
 class Forks:
-    """Processes that call one function; with none (`n` is 0) calls are made here, one by one."""
+    """Processes that know some values, as they are when these begin; with none (`n` is 0) calls are made here.
 
-    def __init__(self, function: Callable[..., Any], n: int):
-        self.function, self.n, self._number = function, n, next(_NUMBERS)
+    Whatever else a call holds is copied.
+    """
+
+    def __init__(self, known: Sequence[Any], n: int):
+        self.known, self.n, self._number = known, n, next(_NUMBERS)
+        self._places = {id(value): (_known, (self._number, place)) for place, value in enumerate(known)}
         self._pool, self._children = None, list[Any]()
         if n:
-            _FUNCTIONS[self._number] = function
-            earlier = {*multiprocessing.active_children()}
+            _KNOWN[self._number] = known
             self._pool = ProcessPoolExecutor(n, multiprocessing.get_context("fork"), _begin)
             with warnings.catch_warnings():  # threads that are asleep: a fork has one of its own
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pool.submit(int)  # starts them all
-            self._children = [each for each in multiprocessing.active_children() if each not in earlier]
+            self._children = [*(self._pool._processes or {}).values()]  # which has no public name before Python 3.14
 
-    def submit(self, arguments: Sequence[Any], keep: Keep = None) -> Call[Any]:
+    @property
+    def alive(self) -> bool:
+        """Whether none was killed: then the others do nothing more either."""
+        return all(child.is_alive() for child in self._children)
+
+    def pack(self, value: Any) -> bytes:
+        """The value as processes are sent it; what cannot be copied is a `PicklingError`, as are models not known."""
+
+        def reduce(obj: Any) -> Any:
+            if isinstance(obj, torch.nn.Module) and hasattr(obj, "config") and id(obj) not in self._places:
+                raise pickle.PicklingError("a model")
+            return self._places.get(id(obj), NotImplemented)
+
+        return packed(value, reduce)
+
+    def submit(self, function: Callable[..., Any], arguments: Sequence[Any], keep: Keep = None) -> Call[Any]:
         """Begin a call."""
-        future = None
+        here, future = partial(function, *arguments), None
         if self._pool is not None:
+            here = partial(_in_one_thread, here)
             with suppress(BrokenProcessPool):
-                future = self._pool.submit(_call, self._number, packed(arguments))
-        return Call(partial(self.function, *arguments), future, pickle.loads, keep)  # from our own fork
+                future = self._pool.submit(_call, self.pack((function, arguments)))
+        return Call(here, future, pickle.loads, keep)  # from our own fork
 
     def close(self) -> None:
         """End the processes, whatever they are at."""
-        _FUNCTIONS.pop(self._number, None)
+        _KNOWN.pop(self._number, None)
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             for child in self._children:
@@ -115,8 +138,22 @@ def _begin() -> None:
     threadpool_limits(1)  # and numpy's would be more than there are cores for
 
 
-def _call(number: int, arguments: bytes) -> bytes:
-    return packed(_FUNCTIONS[number](*pickle.loads(arguments)))
+def _known(number: int, place: int) -> Any:
+    return _KNOWN[number][place]
+
+
+def _call(content: bytes) -> bytes:
+    function, arguments = pickle.loads(content)  # over pipes of our own
+    return packed(function(*arguments))
+
+
+def _in_one_thread(call: Callable[[], T]) -> T:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as everywhere, so that all agree
+    try:
+        return call()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def count_of(calls: int = LIMIT) -> int:
@@ -136,9 +173,13 @@ def begun(tasks: Sequence[Callable[[], T]]) -> Iterator[Callable[[], list[T]]]:
 
     What tasks change is lost, and what one raises is raised where it is waited for.
     """
-    forks = Forks(lambda number: tasks[number](), count_of(len(tasks) + 1) if tasks else 0)
+
+    def done(number: int) -> T:
+        return tasks[number]()
+
+    forks = Forks([done], count_of(len(tasks) + 1) if tasks else 0)
     try:
-        calls = [forks.submit([number]) for number in range(len(tasks))]
+        calls = [forks.submit(done, [number]) for number in range(len(tasks))]
         yield lambda: [call.result() for call in calls]
     finally:
         forks.close()

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -124,6 +125,14 @@ def digest(chunks: Iterable[bytes]) -> str:
     for chunk in chunks:
         sha.update(chunk)
     return sha.hexdigest()
+
+
+@cache
+def code() -> str:
+    """A hash of our own code and of the data that it reads: numbers of another version are not gone on with."""
+    folders = [Path(__file__).parents[2] / package for package in ("interp", "models", "analyses")]
+    paths = chain.from_iterable(sorted(folder.rglob("*.[pt][yo]*")) for folder in folders)
+    return digest(path.read_bytes() for path in paths if path.suffix in {".py", ".toml"})
 
 
 def fingerprint(model: Model) -> str:

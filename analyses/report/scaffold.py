@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from analyses.execution import output
-from analyses.execution.lots import Shards, using
+from analyses.execution.lots import Setting, Shards, using
 from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
 from analyses.page import sections as doc
 from analyses.page.sections import Block, Definitions, Details, Figure, Page, Piece, Section, is_text
@@ -111,7 +111,7 @@ def write(
         devices = {each["device"].partition(":")[0] for each in described}
         content = [devices, versions([*PACKAGES, *RUNNERS])]
         shards = Shards.for_output(Path(out).resolve(), content, known)
-    with _resumable(shards), output.writing(out) as new, using(shards, cluster):
+    with _resumable(shards), output.writing(out) as new, using(Setting(shards, cluster, [*models.values()])):
 
         def put(page: Page) -> None:
             for name, table in page.tables.items():

@@ -50,7 +50,7 @@ def shards_made(given: Model, out: Path) -> int:
 
     def measure(about: Run) -> Page:
         lots.do(partial(of_model, given), [(1,)])
-        read.append((lots._SHARDS.get() or lots.Shards()).counts["read"])
+        read.append((lots._SETTING.get() or lots.Setting(lots.Shards())).shards.counts["read"])
         raise Stop
 
     with pytest.raises(Stop):

@@ -15,7 +15,7 @@ from analyses.corpora import read
 from analyses.execution import lots
 from analyses.execution.cluster import connected, perform
 from analyses.execution.encoding import decoded, encoded
-from analyses.execution.lots import Shards, using
+from analyses.execution.lots import Setting, Shards, using
 from analyses.labels import label
 from analyses.labels.judgement import Labelled
 from analyses.reading.inputs import Heads
@@ -47,7 +47,7 @@ def shards_in(tmp_path: Path, content: object = "a model") -> Shards:
 def counts(shards: Shards, *arguments: object, function=kept) -> tuple[int, int]:
     """How many shards are read and written for one lot."""
     before = {**shards.counts}
-    with using(shards):
+    with using(Setting(shards)):
         lots.do(function, [arguments])
     return tuple(shards.counts[name] - before[name] for name in ("read", "written"))
 
@@ -55,7 +55,7 @@ def counts(shards: Shards, *arguments: object, function=kept) -> tuple[int, int]
 def test_what_was_done_is_found_again_whole(tmp_path):
     shards = shards_in(tmp_path)
     told: list[int] = []
-    with using(shards):
+    with using(Setting(shards)):
         first, again = (lots.do(kept, [(1,), (2,)], told.append) for _ in range(2))
     torch.testing.assert_close(again, first, rtol=0, atol=0)
     torch.testing.assert_close(first, [kept(1), kept(2)], rtol=0, atol=0)  # and of the same types
@@ -153,7 +153,7 @@ def read_by(executor: Executor | None, model: Model, tmp_path: Path) -> list[pd.
     from analyses.behaviours import OURS
 
     makers = [partial(each.collector, seed=0) for each in OURS.values() if each.attention == "self"]
-    with using(shards_in(tmp_path, str(executor)), executor):
+    with using(Setting(shards_in(tmp_path, str(executor)), executor)):
         collected = collectors.collect_in_lots(Reading(model, read("sentences:30")), makers)
     return [each.table() for each in collected]
 
@@ -180,7 +180,7 @@ def next_ids(model: Model, text: str) -> list[int]:
 def test_what_a_cluster_cannot_do_is_refused_in_a_line():
     model = load("textbook")
     expected = next_ids(model, "The baker")
-    with using(Shards(), Sent()):
+    with using(Setting(Shards(), Sent())):
         assert lots.do(partial(next_ids, model), [("The baker",)]) == [expected]
         with pytest.raises(InputError, match="cannot be sent code of your own"):
             lots.do(lambda: 1, [()])
@@ -192,7 +192,10 @@ def test_what_a_cluster_cannot_do_is_refused_in_a_line():
             model.last.embed.token.weight[3, 3] += 1
         with pytest.raises(InputError, match="the name textbook stands for another model than here"):
             lots.do(partial(next_ids, model), [("The baker",)])
-    with using(Shards(), Older()), pytest.raises(InputError, match=r"worker on \S+ runs another version of interp"):
+    with (
+        using(Setting(Shards(), Older())),
+        pytest.raises(InputError, match=r"worker on \S+ runs another version of interp"),
+    ):
         lots.do(kept, [(3,)])
 
 
@@ -221,7 +224,7 @@ def test_a_cluster_that_is_no_safe_one_is_refused(address, why):
 
 def labelled(shards: Shards | None, exact: bool) -> Labelled:
     model = copying([planted.uniform], [planted.uniform])
-    with using(shards or Shards()):
+    with using(Setting(shards or Shards())):
         return label(model, {"position": [*repeating_texts(20)]}, documents=6, words=27, exact=exact)
 
 

@@ -96,12 +96,16 @@ def test_what_a_process_that_is_killed_did_not_do_is_done_here():
     assert found[0] == found[2] == here
 
 
+def total(tensor: torch.Tensor) -> float:
+    return float(tensor.sum())
+
+
 @pytest.mark.parametrize("n", [0, 2])
 def test_a_result_is_kept_as_soon_as_it_is_there(n):
     kept: list[float] = []
-    forks = Forks(lambda tensor: float(tensor.sum()), n)
+    forks = Forks([total], n)
     try:
-        calls = [forks.submit([torch.full((2,), float(each), dtype=kind)], kept.append)
+        calls = [forks.submit(total, [torch.full((2,), float(each), dtype=kind)], kept.append)
                  for each, kind in enumerate([torch.float32, torch.bfloat16, torch.float64])]  # fmt: skip
         assert [call.result() for call in calls] == [0.0, 2.0, 4.0]
     finally:

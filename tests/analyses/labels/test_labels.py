@@ -10,7 +10,7 @@ import torch
 from analyses import part_of_speech
 from analyses.behaviours import OURS
 from analyses.corpora import read
-from analyses.execution.lots import Shards, using
+from analyses.execution.lots import Setting, Shards, using
 from analyses.labels import LABEL_COLUMNS, evidence, judgement, label
 from analyses.labels.evidence import CELL, HALVES, Study, documents_of
 from analyses.labels.knockouts import least
@@ -277,7 +277,7 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
 
     def found(limit: int | None) -> int:
         corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [], {})
-        with using(shards):
+        with using(Setting(shards)):
             evidence.bars_of(Study(null.model(), corpora, OURS, 0), [collected(1, 1)])
         return shards.counts["read"]
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses.execution.lots import Shards, using
+from analyses.execution.lots import Setting, Shards, using
 from analyses.labels import knockouts
 from analyses.labels.readouts import AntecedentProbe, MaskedWord
 from analyses.reading.windows import Window, windows
@@ -143,7 +143,7 @@ def test_what_another_probe_read_is_measured_again(tmp_path):
     def measured(start: int) -> pd.DataFrame:
         return effects(map(tagged, range(4)), of=model, training=map(tagged, range(start, start + 20)))
 
-    with using(shards):
+    with using(Setting(shards)):
         first, again = (measured(start) for start in (100, 200))
         assert shards.counts["read"] == 0
         pd.testing.assert_frame_equal(again, measured(200))
