@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
+from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -126,7 +127,8 @@ class Forks:
             self._pool.shutdown(wait=False, cancel_futures=True)
             for child in self._children:
                 child.terminate()
-                child.join()
+            for child in self._children:
+                wait([child.sentinel])  # another thread may be told first by `join`
 
 
 def _begin() -> None:
