@@ -139,7 +139,7 @@ class Collector(Scoring):
 
     def state(self) -> Any:
         """What was added up, in plain values."""
-        return [self.counts, self.sums.state(), self.modes, self.sample]
+        return [self.counts, self.sums.state(), self.modes.filled(), self.sample]
 
     def merge(self, state: Any) -> None:
         """Add what another collector added up of other texts."""

@@ -14,7 +14,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 _OURS = ("interp.", "models.", "analyses.")  # whose plain classes are read again
-_SPARSE = 1 << 10  # elements from which a tensor that is mostly zeros is kept as the rows that are not
 
 
 def encoded(value: Any) -> bytes:
@@ -66,14 +65,12 @@ def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:  # noqa: PLR0911 (one
 
 
 def _put(tensor: Tensor, tensors: dict[str, Tensor]) -> Any:
-    """The name of a tensor; of one that is mostly zeros its rows that are not, with their places."""
-    tensor, name = tensor.detach().cpu(), str(len(tensors))
-    if tensor.dim() > 1 and tensor.numel() > _SPARSE:
-        filled = tensor.flatten(1).ne(0).any(1).nonzero()[:, 0]
-        if 2 * len(filled) < len(tensor):
-            tensors[name] = tensor[filled].contiguous()
-            return {"name": name, "rows": filled.tolist(), "of": len(tensor)}
-    tensors[name] = tensor.clone(memory_format=torch.contiguous_format)
+    """The name of a tensor; of one with few rows their places, their values and its shape."""
+    if tensor.is_sparse:
+        rows = tensor.coalesce()
+        return {"rows": [_put(part, tensors) for part in (rows.indices(), rows.values())], "shape": [*tensor.shape]}
+    name = str(len(tensors))
+    tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     return name
 
 
@@ -124,7 +121,5 @@ def _restored(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:  # noqa: PLR
 def _tensor(place: Any, tensors: Mapping[str, Tensor]) -> Tensor:
     if isinstance(place, str):
         return tensors[place]
-    rows = tensors[place["name"]]
-    whole = rows.new_zeros(place["of"], *rows.shape[1:])
-    whole[place["rows"]] = rows
-    return whole
+    rows, values = (tensors[part] for part in place["rows"])
+    return torch.sparse_coo_tensor(rows, values, place["shape"], check_invariants=True)

@@ -59,7 +59,7 @@ class Readings:
 
     def state(self) -> Any:
         """What was added up, in plain values."""
-        return [self.totals, self.nulls]
+        return [{sink: each.filled() for sink, each in sums.items()} for sums in (self.totals, self.nulls)]
 
     def merge(self, state: Any) -> None:
         """Add what another added up of other texts."""

@@ -239,7 +239,7 @@ class TagTotals:
 
     def state(self) -> list[Any]:
         """All sums, in plain values."""
-        return [*(getattr(self, name) for name in _SUMS), self.null]
+        return [*(getattr(self, name).to_sparse(1) for name in _SUMS), self.null.filled()]
 
     def merge(self, state: list[Any]) -> None:
         """Add the sums of other texts."""

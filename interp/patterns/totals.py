@@ -35,6 +35,10 @@ class GroupSums:
         """The sums of some groups; the others are empty."""
         return type(self)(*(part * groups[:, None, None] for part in vars(self).values()))
 
+    def filled(self: AnySums) -> AnySums:
+        """The same, as sparse tensors of the groups that have something."""
+        return type(self)(*(part.to_sparse(1) for part in vars(self).values()))
+
     def __iadd__(self: AnySums, other: AnySums) -> AnySums:
         for total, part in zip(vars(self).values(), vars(other).values(), strict=True):
             total.add_(part)

@@ -1,0 +1,228 @@
+"""Are lots the same wherever they are done, what is lost when workers die, and what does a lot cost beside its work?
+
+    python -m benchmarks.clusters [--only same kills speed merge] [--model textbook] [--runs 20]
+
+same    tables of report, patch, compare and probes, byte for byte: 1, 2 and 4 workers of Dask beside one process
+kills   the same report while workers are killed at random moments: how many lots were done more than once
+speed   seconds of reading a text with 1 and 2 workers, and what packing, encoding and keeping add to a lot
+merge   10,000 shards read back and added up: seconds, and by how much memory grew
+
+Every process has one thread. Run it with nothing else at work.
+"""
+
+import os
+import random
+import resource
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.console import arguments, show
+
+_TEXTS, _LONG, _SHARDS = "sentences:24", "tales:100", 10_000
+
+
+@contextmanager
+def workers(n: int) -> Iterator[tuple[Executor, Any]]:
+    """Processes of Dask, which are started again when they die."""
+    from distributed import Client, LocalCluster
+
+    options = {"dashboard_address": None, "silence_logs": 50}
+    with LocalCluster(n_workers=n, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
+        yield client.get_executor(), cluster
+
+
+def commands(model: str) -> dict[str, Callable[..., object]]:
+    """What writes each directory, by name."""
+    import pandas as pd
+
+    from analyses import corpora, report
+    from models import load
+
+    loaded, texts = load(model), [corpora.read(_TEXTS)]
+    prompts = pd.DataFrame([("The baker near the tailors", "The bakers near the tailors", " was", " were")] * 2)
+    prompts.columns = ["clean", "corrupt", "answer", "wrong"]
+    return {
+        "report": partial(report.build, loaded, texts, experiments=False, pairs=12),
+        "patch": partial(report.patch, loaded, prompts),
+        "compare": partial(report.compare, {"one": loaded, "other": load("textbook")}, texts),
+        "probes": partial(report.probe, loaded, texts),
+    }
+
+
+def tables(write: Callable[..., object], executor: Executor | None) -> dict[str, bytes]:
+    """The bytes of the tables that a command leaves."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(out=Path(folder) / "out", cluster=executor)
+        return {path.name: path.read_bytes() for path in (Path(folder) / "out" / "tables").iterdir()}
+
+
+def same(model: str, runs: int) -> None:
+    """Each command by one process, and by 1, 2 and 4 workers."""
+    alone = {name: tables(write, None) for name, write in commands(model).items()}
+    for n in (1, 2, 4):
+        with workers(n) as (executor, _):
+            for name, write in commands(model).items():
+                one, other = alone[name], tables(write, executor)
+                differ = [table for table in one if one[table] != other.get(table)]
+                show(name="same", command=name, workers=n, tables=len(one), differ=differ)
+
+
+class Counted(Executor):
+    """Notes each time that a worker makes a call, in a file of its own."""
+
+    def __init__(self, executor: Executor, folder: Path):
+        self.executor, self.folder, self.sent = executor, folder, 0
+
+    def submit(self, fn, /, *args, **options):
+        self.sent += 1
+        return self.executor.submit(noted, str(self.folder), fn, *args, **options)
+
+
+def noted(folder: str, function: Callable[..., Any], *args: Any) -> Any:
+    """The call, and a file that says that it was made."""
+    os.close(tempfile.mkstemp(dir=folder)[0])
+    return function(*args)
+
+
+def kills(model: str, runs: int) -> None:
+    """Reports while one worker after another is killed, every few seconds."""
+    write, rng = commands(model)["report"], random.Random(0)
+    whole = tables(write, None)
+    for run in range(runs):
+        folder, ended, killed = Path(tempfile.mkdtemp()), threading.Event(), 0
+        with workers(2) as (executor, cluster):
+            counted = Counted(executor, folder)
+
+            def kill(cluster=cluster, ended=ended) -> None:
+                nonlocal killed
+                while not ended.wait(rng.uniform(4, 12)):
+                    nanny = rng.choice([*cluster.workers.values()])
+                    if nanny.process is not None and nanny.process.pid:
+                        os.kill(nanny.process.pid, 9)
+                        killed += 1
+
+            threading.Thread(target=kill, daemon=True).start()
+            found = tables(write, counted)
+            ended.set()
+        repeated = len([*folder.iterdir()]) - counted.sent
+        shutil.rmtree(folder)
+        show(name="kills", run=run, killed=killed, lots=counted.sent, repeated=repeated, same=found == whole)
+
+
+def makers() -> tuple[Callable[..., Any], ...]:
+    """Of the collectors of every behaviour of self-attention."""
+    from analyses.behaviours import OURS
+
+    return tuple(partial(OURS[name].collector, seed=0) for name in OURS if OURS[name].attention == "self")
+
+
+def _reading(model: Any, texts: Any, setting: Any) -> float:
+    from analyses.execution.lots import using
+    from analyses.reading.windows import Reading
+    from analyses.scoring.collectors import collect_in_lots
+
+    began = time.perf_counter()
+    with using(setting):
+        collect_in_lots(Reading(model, texts), makers())
+    return time.perf_counter() - began
+
+
+def speed(model: str, runs: int) -> None:
+    """Reading in turn with one worker and with two, then a lot's costs in this process."""
+    from analyses.corpora import read
+    from analyses.execution import processes
+    from analyses.execution.encoding import decoded, encoded
+    from analyses.execution.lots import Setting, Shards
+    from analyses.execution.provenance import fingerprint
+    from analyses.scoring import collectors
+    from models import load
+
+    loaded, texts = load(model), [*read(_LONG)]
+    known = {id(loaded): fingerprint(loaded)}
+    for n in (1, 2, 1, 2):
+        with workers(n) as (executor, _):
+            _reading(loaded, texts[:20], Setting(Shards(known=known), executor))  # workers load the model
+            show(
+                name="speed",
+                workers=n,
+                seconds=round(_reading(loaded, texts, Setting(Shards(known=known), executor)), 2),
+            )
+    from analyses.behaviours import OURS
+    from analyses.reading.inputs import Heads
+
+    makers = tuple(partial(OURS[name].collector, seed=0) for name in OURS if name != "crossing")
+    lot = next(collectors.lots_of(texts))
+    shards = Shards(Path(tempfile.mkdtemp()), "", known)
+    steps: dict[str, Callable[[], Any]] = {
+        "work": lambda: collectors._read_lot(loaded, Heads.from_model(loaded), makers(), (), lot),
+        "hash": lambda: shards.path([lot]),
+        "pack": lambda: processes.packed(lot),
+    }
+    times = {name: _seconds(step) for name, step in steps.items()}
+    result = steps["work"]()
+    content = encoded(result)
+    times |= {"encode": _seconds(lambda: encoded(result)), "decode": _seconds(lambda: decoded(content))}
+    times["keep"] = _seconds(lambda: shards.write(shards.folder / "a.shard", content))
+    shutil.rmtree(shards.folder)
+    overhead = sum(times.values()) - times["work"]
+    sizes = {"words": sum(len(text.words) for text in lot), "bytes": len(content)}
+    show(name="lot", **sizes, **{step: round(each, 4) for step, each in times.items()}, share=overhead / times["work"])
+
+
+def _seconds(step: Callable[[], Any], times: int = 5) -> float:
+    step()
+    began = time.perf_counter()
+    for _ in range(times):
+        step()
+    return (time.perf_counter() - began) / times
+
+
+def merge(model: str, runs: int) -> None:
+    """The state of one lot, kept under 10,000 names."""
+    from analyses.behaviours import OURS
+    from analyses.corpora import read
+    from analyses.execution.encoding import decoded, encoded
+    from analyses.reading.inputs import Heads
+    from analyses.scoring import collectors
+    from models import load
+
+    loaded = load(model)
+    makers = tuple(partial(OURS[name].collector, seed=0) for name in OURS if name != "crossing")
+    content = encoded(
+        collectors._read_lot(loaded, Heads.from_model(loaded), makers, (), next(collectors.lots_of(read(_TEXTS))))
+    )
+    merged = [make(loaded) for make in makers]
+    grown, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    for _ in range(_SHARDS):
+        for collector, state in zip(merged, decoded(content)[2], strict=True):
+            collector.merge(state)
+    seconds = time.perf_counter() - began
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - grown) >> 10
+    show(name="merge", shards=_SHARDS, bytes=len(content), seconds=round(seconds, 1), grown_mb=grown)
+
+
+def main() -> None:
+    """All, or what is asked for."""
+    import torch
+
+    parts = {each.__name__: each for each in (same, kills, speed, merge)}
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=parts, default=[*parts])
+    parser.add_argument("--model", default="textbook")
+    parser.add_argument("--runs", type=int, default=20)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.only:
+        parts[name](options.model, options.runs)
+
+
+if __name__ == "__main__":
+    main()

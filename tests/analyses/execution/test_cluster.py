@@ -1,0 +1,135 @@
+"""Lots on a real cluster of Dask: workers of their own processes, killed ones among them, and sockets with TLS."""
+
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from page_code import ROOT, blocks
+
+from analyses import corpora, report
+from analyses.execution import lots
+from analyses.execution.cluster import connected
+from analyses.execution.lots import Setting, Shards, using
+from interp import InputError
+from models import load
+
+pytest.importorskip("distributed")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+_STARTING = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def dask(folder: Path, n: int, *options: str) -> Iterator[tuple[str, list[subprocess.Popen]]]:
+    """The address of a scheduler, and the processes: its own, then its workers'."""
+
+    def started(program: str, *arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", f"distributed.cli.{program}", "--no-dashboard", *arguments, *options]
+        return subprocess.Popen(command, env=_STARTING, stderr=subprocess.DEVNULL, cwd=folder)
+
+    file = folder / "scheduler.json"
+    processes = [started("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))]
+    try:
+        while not file.exists():
+            time.sleep(0.1)
+        address = json.loads(file.read_text())["address"]
+        processes += [started("dask_worker", address, "--nthreads", "1") for _ in range(n)]
+        yield address, processes
+    finally:
+        for process in processes[::-1]:
+            process.terminate()
+            process.wait()
+
+
+def tables(out: Path, executor=None) -> dict[str, bytes]:
+    """The bytes of all tables of a small report."""
+    texts, options = [corpora.read("sentences:24")], {"experiments": False, "pairs": 12, "cluster": executor}
+    report.build(load("textbook"), texts, out, **options)
+    return {path.name: path.read_bytes() for path in sorted((out / "tables").iterdir())}
+
+
+@pytest.mark.smoke
+def test_tables_are_those_of_one_process_whatever_workers_die(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    whole = tables(tmp_path / "alone")
+    with dask(tmp_path, 2) as (address, (_, worker, *_)), connected(address) as executor:
+        killed = threading.Timer(12, worker.send_signal, [signal.SIGKILL])
+        killed.start()
+        assert tables(tmp_path / "cluster", executor) == whole
+        killed.cancel()
+    assert len(whole) > 20
+
+
+def slow(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def test_a_lost_scheduler_is_a_line_and_what_was_done_is_kept(tmp_path):
+    shards = partial(Shards.for_output, tmp_path / "out", "x", {})
+    asked = [(0.01 * number,) for number in range(40)]
+    lost = pytest.raises(InputError, match="the cluster did not do its work")
+    with (
+        dask(tmp_path, 1) as (address, (scheduler, _)),
+        connected(address) as executor,
+        using(Setting(shards(), executor)),
+        lost,
+    ):
+        lots.do(slow, asked, lambda n, *_: n == 20 and scheduler.kill())
+    with using(Setting(again := shards())):
+        assert lots.do(slow, asked) == [seconds for (seconds,) in asked]
+    assert 19 <= again.counts["read"] <= 40 - again.counts["written"]
+
+
+def certificates(folder: Path) -> list[str]:
+    """Files of an authority of our own, and the options that name them."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now = datetime.datetime.now(datetime.UTC)
+    hosts = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    built = built.serial_number(x509.random_serial_number()).add_extension(hosts, critical=False)
+    built = built.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+    made = built.sign(key, hashes.SHA256())
+    folder.mkdir()
+    for file in ("ca.pem", "cert.pem"):
+        (folder / file).write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *plain))
+    files = zip(("--tls-ca-file", "--tls-cert", "--tls-key"), ("ca.pem", "cert.pem", "key.pem"), strict=True)
+    return [part for option, file in files for part in (option, str(folder / file))]
+
+
+def test_a_stranger_without_certificates_is_refused(tmp_path):
+    with dask(tmp_path, 1, *certificates(tmp_path / "pem")) as (address, _):
+        with connected(address, tmp_path / "pem") as executor, using(Setting(Shards(), executor)):
+            assert lots.do(slow, [(0.0,)]) == [0.0]
+        certificates(tmp_path / "others")
+        certificates(tmp_path / "part")
+        (tmp_path / "part/key.pem").unlink()
+        for stranger, folder in ((address, tmp_path / "others"), (address.replace("tls", "tcp"), None)):
+            with pytest.raises(InputError, match="no scheduler answers"), connected(stranger, folder):
+                pass
+        with pytest.raises(InputError, match=r"no file \S+key.pem"), connected(address, tmp_path / "part"):
+            pass
+
+
+def test_the_script_of_the_page_runs(tmp_path):
+    (script,) = blocks("docs/cluster.md", "python")
+    (tmp_path / "page.py").write_text(script)
+    subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=_STARTING, check=True, timeout=300)
+    assert len(pd.read_parquet(tmp_path / "report/tables/heads.parquet")) > 0
