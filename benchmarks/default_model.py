@@ -228,7 +228,7 @@ def by_length(model: Transformer, lengths: Sequence[int] = LENGTHS, rows: int = 
 def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Line:
     """Each relation's head and offset."""
     chosen, reported = (
-        measured(part_of_speech.Collector(model), model, corpora.read(path, limit))
+        measured(part_of_speech.Collector, model, corpora.read(path, limit))
         for path, limit in ((train, sentences), (dev, None))
     )
     read, chosen, reported = chosen.counts["texts"], chosen.heads, reported.heads

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from analyses.corpora import Corpus
 from interp import InputError, Model, Tokenizer
 from interp.edits import SelectiveEdit
 from interp.errors import inside
@@ -112,11 +111,6 @@ def model_facts(model: Model) -> dict[str, Any]:
         "special_tokens": None if model.tokenizer is None else model.tokenizer.policy,
         "tokenizer": tokenizer_hash(model.tokenizer),
     }
-
-
-def corpus_facts(corpus: Corpus) -> dict[str, Any]:
-    """What a run says of a text that it read."""
-    return {"name": corpus.name, "kind": corpus.kind, "sha256": corpus.digest, "annotates": sorted(corpus.annotates)}
 
 
 def digest(chunks: Iterable[bytes]) -> str:

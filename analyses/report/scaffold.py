@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 
 from analyses.execution import output
 from analyses.execution.lots import Setting, Shards, using
-from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
+from analyses.execution.provenance import PACKAGES, RUNNERS, model_facts, recorded, versions
 from analyses.page import sections as doc
 from analyses.page.sections import Block, Definitions, Details, Figure, Page, Piece, Section, is_text
 from analyses.viewer.viewer_page import FILTERS, environment, policy
@@ -165,7 +165,11 @@ def _facts(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
     if len(described) == 1:
         (model,) = described
         facts = {"name": model["name"], "model": {key: value for key, value in model.items() if key != "name"}}
-    facts["corpora"] = [{**corpus_facts(each.corpus), **each.facts} for each in page.corpora]
+    facts["corpora"] = [
+        {"name": text.name, "kind": text.kind, "sha256": text.digest, "annotates": sorted(text.annotates), **each.facts}
+        for each in page.corpora
+        for text in [each.corpus]
+    ]
     facts["sentences"] = {}  # what a page says in short: a terminal says it after the command
     for name, *blocks in (term for each in page.summary if isinstance(each, doc.Definitions) for term in each.terms):
         items = [item for each in blocks for item in (each.items if isinstance(each, doc.Bullets) else [each])]

@@ -136,7 +136,7 @@ def test_what_one_half_of_the_pairs_chooses_is_reported_on_the_other():
 
 
 def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model):
-    two = coreference._task(model, 40, 0, coreference._two_people, coreference._names, "gender", "")
+    two = coreference.TASKS["gender"](model, 40, 0, "gender", "")
     tokenizer = model.tokenizer
     right = Counter()
     for ids, answer in zip(two.pairs.clean.ids.tolist(), two.pairs.right.tolist(), strict=True):

@@ -21,7 +21,7 @@ def model() -> Transformer:
 @pytest.fixture(scope="module")
 def pairs(model) -> Pairs:
     """Forty of one person each: "Tom was sad because"."""
-    return coreference._task(model, 40, 0, coreference._one_person, coreference._names, "name-gender", "").pairs
+    return coreference.TASKS["name-gender"](model, 40, 0, "name-gender", "").pairs
 
 
 @pytest.fixture(scope="module")

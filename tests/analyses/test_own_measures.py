@@ -74,7 +74,7 @@ def test_a_measure_of_places_finds_the_head_that_looks_there():
     assert isinstance(commas, Measure)
     texts = [AnnotatedText.plain("a , " * 6, f"d{at}") for at in range(12)]
     model = Planted(["a", ","], [[offset(-2), offset(-1)]], n_ctx=24, start="<s>").build()
-    table = measured(own_behaviour([commas]).collector(model), model, texts).heads.query("sink == 'kept'")
+    table = measured(own_behaviour([commas]).collector, model, texts).heads.query("sink == 'kept'")
     assert table.set_index("head")["value"].round(6).to_dict() == {0: 1.0, 1: 0.0}
 
 
@@ -89,7 +89,7 @@ def test_rivals_intervals_and_chance():
     assert (table["null"].notna() & (table["n"] == 30)).all()
     first = Rival("the first word", lambda items: 0 * items.query)
     mine = own_behaviour([Measure("mine", pairs=before_the_verb, rivals=(OF_WORDS[0], first))])
-    found = measured(mine.collector(model), model, texts)
+    found = measured(mine.collector, model, texts)
     values = found.baselines.query("sink == 'kept'").set_index("baseline_name")["value"].round(6)
     assert values.to_dict() == {"uniform": round(1 / 3, 6), "the first word": 0.0}
 
@@ -108,7 +108,7 @@ def test_a_users_head_is_labelled(tmp_path):
         mine = own_behaviour([Measure("mine", pairs=before, rivals=OF_WORDS[:1], **more)])
         found = label(model, {mine.name: texts}, behaviours=[mine], documents=6, words=12)
         assert found.evidence["effect"].notna().any()
-        heads = measured(mine.collector(model), model, texts)
+        heads = measured(mine.collector, model, texts)
         tables = {"heads": heads.heads, "labels": found.labels, "evidence": found.evidence}
         (first,) = sentences(tables, facts(tables, {mine.name: mine}), {mine.name: mine})
         bars = dict(zip(found.evidence["measure"], found.evidence["bar"], strict=True))

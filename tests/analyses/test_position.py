@@ -50,7 +50,7 @@ def test_previous_token_scores_equal_those_from_eager_attentions(name, request, 
 def test_windows_score_every_word_of_a_long_text_once():
     words = [f"w{number % 50}" for number in range(300)]
     model = Planted(sorted(set(words)), [[offset(-1)]], n_ctx=40, start="<s>").build()
-    found = measured(position.Collector(model), model, [AnnotatedText.plain(" ".join(words), "long")])
+    found = measured(position.Collector, model, [AnnotatedText.plain(" ".join(words), "long")])
     table = found.heads
     row = table[(table.measure == "previous-token") & (table.sink == "kept")].iloc[0]
     assert (row.n, row.value) == (299, pytest.approx(1.0, abs=1e-6))

@@ -1,6 +1,7 @@
 """Labels on planted heads: chosen on one half of the documents, reported on the other."""
 
 import random
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -269,11 +270,15 @@ def collected(items: float, others: float, behaviour: str = "position", document
     return Collected(NULL_HEADS, behaviour, "a text", [scored], {"tokens": tokens}, documents)
 
 
+def reach_nothing(*_) -> dict[str, torch.Tensor]:
+    return {}
+
+
 def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path, monkeypatch):
     """A corpus of which fewer texts are read has the hash of the whole."""
     null = evidence._Null(evidence.WORDS, lambda: load("default"), NULL_HEADS)
-    monkeypatch.setattr(evidence, "_nulls", lambda *_: [null])
-    monkeypatch.setattr(evidence, "_reached", lambda *_: {})
+    monkeypatch.setattr(evidence, "_nulls", lru_cache(lambda *_: [null]))
+    monkeypatch.setattr(evidence, "_reached", reach_nothing)
 
     def found(limit: int | None) -> int:
         corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [], {})
@@ -299,7 +304,7 @@ def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
     """Over all measures one model in twenty has a head above any bar."""
     best = torch.stack([torch.linspace(0.1, 0.3, 40), torch.full((40,), 0.05)])
     null = evidence._Null(evidence.COPIES, lambda: load("default"), NULL_HEADS, 40)
-    monkeypatch.setattr(evidence, "_nulls", lambda *_: [null])
+    monkeypatch.setattr(evidence, "_nulls", lru_cache(lambda *_: [null]))
 
     def bars(measures: int) -> evidence.Bars:
         names = [measure.name for measure in OURS["position"].measures if measure.unit == "share"][:measures]

@@ -305,7 +305,7 @@ class TestWhatIsWritten:
         assert facts["not_probed"] == {"relation": f"no dependency relations in tags {HOSTILE}, tales"}
         assert facts["left_out"]["tales"]["texts"] == sum(facts["tasks"]["coreference"]["documents"].values()) == 120
         stages = [*dict.fromkeys(stage for stage, _ in said)]
-        assert stages[:2] == ["probes: choosing words", "probes: reading, untrained"]
+        assert stages[:2] == ["probes: choosing words", "probes: fitting"]
         assert max(texts for stage, texts in said if stage == "probes: choosing words") == 120
 
     def test_the_page_says_its_numbers_and_what_is_not_there_and_opens_offline(self, built):

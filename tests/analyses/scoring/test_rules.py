@@ -214,7 +214,7 @@ def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
 def test_a_decoder_says_of_how_many_items_it_was_asked():
     corpus = list(stories(12, 5))
     model = reader(corpus, causal=True)
-    rules = measured(part_of_speech.Collector(model), model, corpus).rules.set_index("measure")
+    rules = measured(part_of_speech.Collector, model, corpus).rules.set_index("measure")
     after = defaultdict(list)
     for text in corpus:
         for dependent, (head, name) in enumerate(zip(text.heads or (), text.relations or (), strict=True)):

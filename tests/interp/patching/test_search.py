@@ -21,9 +21,7 @@ TIE = 0.02
 
 def task_pairs(task: str, model: Transformer) -> Pairs:
     return {
-        "name-gender": lambda: coreference._task(
-            model, 24, 0, coreference._one_person, coreference._names, "name-gender", ""
-        ),
+        "name-gender": lambda: coreference.TASKS["name-gender"](model, 24, 0, "name-gender", ""),
         "agreement-adjacent": lambda: part_of_speech._agreement(model, 24, 0, task, ""),
         "repeat": lambda: position._broken_repeat(model, 12, 0, "repeat", ""),
     }[task]().pairs

@@ -47,8 +47,8 @@ def planted(request) -> SimpleNamespace:
         lifts=part_of_speech.measure(model, shuffled, tag_pairs=pairs),
         adjacent=part_of_speech.measure(model, texts.sentences(lexicon, 25, apart=False)),
         apart=part_of_speech.measure(model, texts.sentences(lexicon, 25, apart=True)),
-        meetings=measured(coreference.Collector(model), model, texts.meetings(lexicon, 120)),
-        episodes=measured(coreference.Collector(model), model, texts.meetings(lexicon, 60, episodes=4)),
+        meetings=measured(coreference.Collector, model, texts.meetings(lexicon, 120)),
+        episodes=measured(coreference.Collector, model, texts.meetings(lexicon, 60, episodes=4)),
     )
 
 
