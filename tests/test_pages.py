@@ -25,6 +25,7 @@ LESS = {  # what is put in the place of what takes long: the only changes that a
     "docs/measures/position.md": {"stories:20": "stories:4"},
 }
 ELSEWHERE = {  # pages whose code runs in a test of their own
+    "docs/cluster.md": "analyses/execution/test_cluster.py",
     "docs/coming_from_transformer_lens.md": "test_equivalents.py",
     "docs/headlines.md": "analyses/headlines/test_facts.py",
     "docs/own_corpora.md": "analyses/corpora/test_own_corpora.py",
