@@ -30,6 +30,7 @@ from analyses.cli import COLUMNS
 if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
+    from analyses.execution.progress import Announcer
 
 
 # What can be typed for an option: each value is its name in small letters.
@@ -99,7 +100,7 @@ class Request:
     seed: int
     device: str
     dtype: Dtype
-    progress: Callable[[str, int], None]
+    progress: "Announcer"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -141,13 +142,13 @@ def as_command(name: str, body: Callable[..., Iterable[str] | None]) -> Callable
     return command
 
 
-def _leave(name: str, body: Any, *, model, out, seed, device, dtype, quiet, json, **options: Any) -> None:
+def _leave(name: str, body: Any, *, model, out, seed, device, dtype, quiet, json, log_json, **options: Any) -> None:
     """Call `body`, and say what it returned, or a report's sentences, and what was written."""
     from analyses import runs
     from analyses.cli import inspection
     from analyses.execution.output import unused
 
-    with progressing(silent=quiet) as progress:
+    with progressing(silent=quiet, as_json=log_json) as progress:
         folder = out or unused(name, typed())
         first = body(Request(model, folder, seed, device, dtype, progress), **options)
     sentences = () if quiet and not json else (*(first or ()), *inspection.summary(runs.read(folder)))
@@ -276,25 +277,8 @@ def end(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-@contextmanager
-def progressing(*, silent: bool = False) -> Iterator[Callable[[str, int], None]]:
-    """A line on stderr that says what is being done and how many texts were read, and goes away at the end.
+def progressing(*, silent: bool = False, as_json: bool = False) -> "Announcer":
+    """Says on standard error how far the work is (`analyses.execution.progress`)."""
+    from analyses.execution.progress import announcer
 
-    What ends in a line break stays.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[texts]}")
-    console = Console(stderr=True)
-    disable = silent or not console.is_terminal  # a log gets what was wrong, and nothing else
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=disable) as bar:
-        task = bar.add_task("starting", total=None, texts="")
-
-        def say(stage: str, texts: int) -> None:
-            if not stage.endswith("\n"):
-                bar.update(task, description=stage, texts=f"{texts:,}" if texts else "")
-            elif not silent:
-                bar.console.print(stage.strip(), highlight=False, soft_wrap=True)
-
-        yield say
+    return announcer(silent=silent, as_json=as_json)

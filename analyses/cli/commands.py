@@ -223,7 +223,7 @@ def view(texts, *, model, target, head, labels, out, device, dtype, force, quiet
         frame.tell(lambda: [written], lambda: {"out": str(out), "begins_at": begins}, quiet=quiet, json=json)
 
 
-def train(recipe, *, out, resume, changes, device, cache, measures, parallel, quiet, json) -> None:
+def train(recipe, *, out, resume, changes, device, cache, measures, parallel, quiet, json, log_json) -> None:
     """Trains a model by a recipe."""
     command = frame.typed()
     from analyses.over_training import train as training
@@ -239,6 +239,7 @@ def train(recipe, *, out, resume, changes, device, cache, measures, parallel, qu
             measured=measures,
             parallel=None if parallel is None else parallel.value,
             command=command,
+            log_json=log_json,
             mode=training.JSON if json else training.NOTHING if quiet else training.LINES,
         )
     except KeyboardInterrupt:

@@ -4,8 +4,9 @@ A head is chosen on the documents of one half and reported on those of the other
 not look better than it is. Differences are paired: both models' totals are of the same groups of documents.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, combinations, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from analyses.behaviours import OURS
 from analyses.corpora import Corpus
 from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.corpora.in_memory import of_ids, random_ids
+from analyses.execution.progress import Say, Stages
 from analyses.measures.definitions import RANKED, UNITS
 from analyses.measures.findings import notable
 from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, strictest, values, with_q
@@ -40,7 +42,6 @@ HEADLINE: dict[str, list[str]] = {
     name: [measure for measure in each.headline if each[measure].unit in RANKED] for name, each in OURS.items()
 }
 _WITHOUT_WORDS = "position"
-Say = Callable[[str, int], object]
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def compare(
     """
     _refuse(models, behaviours)
     whole_number("seed", seed)
-    say = progress or (lambda stage, texts: None)
+    say = Stages.to(progress)
     mute = [name for name, model in models.items() if model.tokenizer is None]
     if mute:  # then all read the same ids
         behaviours, fewest = {_WITHOUT_WORDS}, min(models.values(), key=lambda model: model.config.d_vocab)
@@ -133,6 +134,8 @@ def compare(
     if mute:
         why = f"{listed(mute)} {'has' if len(mute) == 1 else 'have'} no tokenizer, so all models read token ids"
         left_out |= {name: why for name in OURS if name != _WITHOUT_WORDS}
+    readings = [_reading(name, each.corpus) for name in models for each in usages]
+    say.plan([*readings, "comparing"])
     reads = [_score(name, model, usages, left_out, seed, say) for name, model in models.items()]
     if not any(one.collected.keys() & other.collected.keys() for one, other in combinations(reads, 2)):
         why = dict.fromkeys(f"{read.name}: {reason}" for read in reads for reason in read.left_out.values())
@@ -165,12 +168,18 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
             )
 
 
-def _score(name: str, model: Model, usage: Sequence[Usage], unserved: Mapping[str, str], seed: int, say: Say) -> Result:
+def _reading(name: str, corpus: Corpus) -> str:
+    return f"{name}: reading {corpus.name}"
+
+
+def _score(
+    name: str, model: Model, usage: Sequence[Usage], unserved: Mapping[str, str], seed: int, say: Stages
+) -> Result:
     collected: dict[str, Collected] = {}
     left_out = dict(unserved)
     for source in usage:
         corpus = source.corpus
-        reading = Reading(model, corpus, lambda texts, corpus=corpus: say(f"{name}: reading {corpus.name}", texts))
+        reading = Reading(model, corpus, partial(say, _reading(name, corpus)))
         collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in source.questions]
         try:
             totals = collect(reading, collectors)

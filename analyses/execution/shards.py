@@ -17,8 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from analyses.execution.progress import LotProgress
 from analyses.execution.provenance import digest, hash_of
-from analyses.execution.side_by_side import Progress, side_by_side
+from analyses.execution.side_by_side import side_by_side
 from interp.training.whole_files import check_owner, replacing, sweep
 
 Tensors = Mapping[str, Tensor]
@@ -47,10 +48,11 @@ class Shards:
         """The same of work that depends on more: text, numbers, tensors, and lists of them."""
         return replace(self, content=hash_of([self.content, *content]))
 
-    def measure(self, lots: Sequence[Lot], progress: Progress = None) -> list[Tensors]:
+    def measure(self, lots: Sequence[Lot], progress: LotProgress | None = None) -> list[Tensors]:
         """What was measured of each lot before, or else is measured now, several side by side.
 
-        A full disk keeps nothing, and stops nothing. `progress` is called with the number of lots that are there.
+        A full disk keeps nothing, and stops nothing. `progress` is called with the number of lots that are there,
+        and of all.
         """
         paths = [
             self.folder and self.folder / f"{hash_of([self.content, *depends])}.safetensors" for depends, _ in lots
@@ -63,8 +65,9 @@ class Shards:
         def report(count: int) -> None:
             self.counts["written"] = n_written + sum(path.exists() for lot in missing if (path := paths[lot]))
             if progress is not None:
-                progress(n_read + count)
+                progress(n_read + count, len(lots))
 
+        report(0)  # those found tell nothing of how fast it goes
         shards |= dict(zip(missing, side_by_side([*missing.values()], report), strict=True))
         return [shards[lot] for lot in range(len(lots))]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from analyses.execution.progress import Say, Stages
 from analyses.experiments import model_parts, swaps
 from analyses.experiments.experiment import Experiment, Outcome, briefly, experiment_data, sentence_from
 from analyses.figures.kinds import plot_from
@@ -44,7 +45,7 @@ def section(
     names: Iterable[str] | None = None,
     *,
     seed: int = 0,
-    progress: Callable[[str, int], object] | None = None,
+    progress: Say | None = None,
 ) -> Part:
     """Run experiments, and return what a page shows: a table, a figure and a line of each.
 
@@ -53,10 +54,11 @@ def section(
     seed = whole_number("seed", seed)
     sections, short, tables, records, not_asked = [], [], {}, {}, {}
     refused: dict[str, list[str]] = {}  # by reason, the titles of those that could not be asked of this model
-    for name in EXPERIMENTS if names is None else names:
+    say, names = Stages.to(progress), [*(EXPERIMENTS if names is None else names)]
+    say.plan(f"experiments: {name}" for name in names)
+    for name in names:
         study = EXPERIMENTS[name]
-        if progress is not None:
-            progress(f"experiments: {name}", 0)
+        say(f"experiments: {name}", 0)
         try:
             outcome = study.measure(model, seed=seed)
         except InputError as error:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from analyses.behaviours import OURS, asked_of
 from analyses.corpora.corpus import sharing
+from analyses.execution.progress import Stages
 from analyses.execution.provenance import hash_of
 from analyses.execution.shards import Shards, Tensors
 from analyses.labels import knockouts
@@ -60,7 +61,6 @@ _SEPARATOR = ": "  # between a behaviour and its measure, in the name of what is
 _BAR_DOCUMENTS, _BAR_WORDS = 16, 120  # what each of them reads, of more documents where these hold few items
 _FEWEST_ITEMS = 20  # of a measure in shuffled words: some head is right in nearly all of fewer
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
-Say = Callable[[str, int], object]  # what is being done, and how often it was
 Bars = dict[str, float]
 """By measure, the gain that heads which have learnt nothing do not reach; at least 0."""
 
@@ -74,7 +74,7 @@ class Study:
     behaviours: Mapping[str, Behaviour]
     seed: int = 0
     shards: Shards = field(default_factory=Shards)
-    say: Say = lambda stage, count: None
+    say: Stages = field(default_factory=lambda: Stages.to(None))
     documents: int | None = None
     words: int | None = None
     exact: bool = False
@@ -156,7 +156,7 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
             shards=study.shards_of(behaviour.name).narrow(number, evidence.size, study.seed),
-            progress=lambda texts: study.say(stage, texts),
+            progress=partial(study.say, stage),
         )
 
     first = half(0, candidates(behaviour, evidence.bars, heads), ())

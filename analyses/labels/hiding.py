@@ -25,11 +25,12 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
 from torch import Tensor
 
+from analyses.execution.progress import LotProgress
 from analyses.execution.shards import Lot, Shards, Tensors
 from analyses.labels.readouts import Readout
 from analyses.measures.definitions import Claims, Measure
 from analyses.measures.findings import DISCOVERY
-from analyses.reading.windows import Progress, Window
+from analyses.reading.windows import Window
 from interp import TokenBatch, Transformer
 from interp.patching.claimed_texts import Claim, Intervention, Read
 from interp.patching.gradients.claimed_keys import estimated_knock_out
@@ -254,7 +255,7 @@ def hide(
     part: int | None = None,
     head_sets: Sequence[Sequence[HeadSet]] | None = None,
     estimate: bool = False,
-    progress: Progress | None = None,
+    progress: LotProgress | None = None,
 ) -> dict[str, Tensor]:
     """What hiding each job's keys costs, `drop` (job x head), NaN where that is not asked.
 

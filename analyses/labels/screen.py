@@ -20,9 +20,9 @@ from jaxtyping import Bool, Float
 from scipy.stats import beta
 from torch import Tensor
 
+from analyses.execution.progress import LotProgress
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, KINDS, N_PARTS, Cells, Costs, PerCell, PerJob, Work
-from analyses.reading.windows import Progress
 
 SHARE = 0.05  # of what is screened out, drawn at random and measured
 _SURE = 3  # parts of the measures, by how sure the model is of what they read
@@ -77,7 +77,7 @@ class Measured(NamedTuple):
     screened: Screened | None = None
 
 
-def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = None) -> Measured:
+def verify(work: Work, screen: Screen, seed: int, progress: LotProgress | None = None) -> Measured:
     """Measure what the screen says; while candidates are chosen, estimate all before."""
     n_heads = work.model.config.last.n_heads
     if not screen.choosing:
@@ -136,7 +136,7 @@ def _candidates(work: Work, screen: Screen) -> Cells:
     return cells
 
 
-def _of_candidates(work: Work, screen: Screen, progress: Progress | None) -> Measured:
+def _of_candidates(work: Work, screen: Screen, progress: LotProgress | None) -> Measured:
     """The candidates measured in all documents, nothing estimated."""
     cells = _candidates(work, screen)
     hidden = hiding.hide(work, KINDS, cells=cells, progress=progress)

@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 
 from analyses import over_training as forming
 from analyses.execution.output import RUN, jsonable
+from analyses.execution.progress import announcer
 from analyses.execution.provenance import recorded
 from interp import AnnotatedText, InputError, Model
 from interp.training import Plan, Progress, state
@@ -45,13 +46,14 @@ def train(
     parallel: Parallel | None = None,
     command: str = "",
     mode: Output = LINES,
+    log_json: bool = False,
 ) -> None:
-    """Follow the recipe `name` into the directory `out`, and tell how it goes."""
+    """Follow the recipe `name` into the directory `out`, and tell how it goes; with `log_json` on stderr as JSON."""
     recipe = read(name, dict(map(assignment, changes)))
-    if recipe.fitted and leads() and mode != NOTHING:
+    if recipe.fitted and leads() and mode != NOTHING and not (mode == JSON and log_json):  # recipe.toml says it too
         fitted = f"to fit {recipe.plan.steps:,} steps: {'; '.join(recipe.fitted)}"
         print(fitted, file=sys.stderr if mode == JSON else sys.stdout)
-    with _telling(recipe.plan, mode) as (say, tell):
+    with _telling(recipe.plan, mode, log_json=log_json) as (say, tell):
         trained = recipe.train(
             out,
             device=device,
@@ -123,24 +125,31 @@ def _facts(recipe: Recipe, trained: Trained, out: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _telling(plan: Plan, mode: Output) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
+def _telling(
+    plan: Plan, mode: Output, *, log_json: bool
+) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
     """Two ways to tell how it goes: while data is made ready, and while the model learns.
 
-    A terminal has a bar, and a line a look above it; else there is the line alone. JSON goes to standard output always.
+    A terminal has a bar, and a line a look above it; else there are the line and a log. JSON of looks goes to standard
+    output always.
     """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")
-    has_bar = console.is_terminal and leads() and mode != NOTHING
+    speaks = leads() and mode != NOTHING
+    has_bar = console.is_terminal and speaks and not log_json
     lines = console if has_bar and mode == LINES else Console(file=sys.stdout, soft_wrap=True)
-    with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not has_bar) as bar:
+    log = announcer(silent=has_bar or not speaks, as_json=log_json)
+    with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not has_bar) as bar, log:
         task = bar.add_task("reading", total=None, now="")
 
         def say(stage: str, count: int) -> None:
             bar.update(task, description=stage, now=f"{count:,} texts" if count else "")
+            log(stage, count)
 
         def tell(progress: Progress) -> None:
             now = f"loss {progress.loss:.3f}  {progress.tokens_per_second:,.0f} tokens/s"
             bar.update(task, description="training", completed=progress.step, total=plan.steps, now=now)
+            log("training", progress.step, plan.steps)
             if mode == NOTHING:
                 return
             if progress.step == plan.steps or (plan.evaluate_every and progress.step % plan.evaluate_every == 0):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pandas as pd
 
+from analyses.execution.progress import Say, Stages
 from analyses.execution.provenance import digest
 from analyses.measures.findings import NOTABLE
 from analyses.measures.head_tables import Heads
@@ -29,7 +30,6 @@ from models.sources import LENS, directory_of
 COLUMNS = ["run", "step", "measure", "stack", "attention", "layer", "head", "value", "baseline"]
 LOSS, HELD_OUT = "loss", "held_out/"
 Load = Callable[[str], Model]
-Say = Callable[[str, int], object]  # what is being done, and how many snapshots were measured
 _HEAD = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d+)\.H(\d+)")
 _KINDS = {None: (None, "self"), "encoder": ("encoder", "self"), "decoder": ("decoder", "self")}
 _KINDS["cross"] = ("decoder", "cross")
@@ -73,14 +73,13 @@ def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progr
         raise InputError(
             f"{folder} is no training run: expected metrics.jsonl or steps/, as interp train writes them into its --out"
         )
-    left_out: dict[str, str] = {}
+    left_out, say = dict[str, str](), Stages.to(progress)
     if any(by_kind(line, "heads") for line in lines):
         source = "recorded while it was trained"
     elif snapshots and load is not None:
         measured = []
         for count, snapshot in enumerate(snapshots):
-            if progress is not None:
-                progress(f"measuring step {int(snapshot.name):,} of {name}", count)
+            say(measuring(name), count, len(snapshots))
             try:
                 measured.append({"step": int(snapshot.name), **measures(load(str(snapshot)), seed)})
             except InputError as error:  # one that is being written, or is damaged
@@ -133,6 +132,11 @@ def phases(folder: Path) -> tuple[int, ...]:
         return tuple(accumulate(int(phase["steps"]) for phase in plan))[:-1]
     except (InputError, OSError, ValueError, KeyError, TypeError):  # a light line in a figure, which can do without
         return ()
+
+
+def measuring(name: str) -> str:
+    """The stage in which snapshots of a run are measured."""
+    return f"measuring snapshots of {name}"
 
 
 def run_of_folder(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = None) -> Run:

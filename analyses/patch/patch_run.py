@@ -12,8 +12,9 @@ import torch
 
 import interp
 from analyses.corpora.sentence_pairs import read_sentences
+from analyses.execution.progress import Say, Stages
 from analyses.execution.provenance import digest
-from analyses.patch.cell_estimates import Estimates, Progress, check_metrics, estimates_of
+from analyses.patch.cell_estimates import EDGES, Estimates, check_metrics, estimates_of
 from analyses.patch.cells import ANSWERED, NO_OUTPUT, Cells, answer_probabilities, cells_of, sweeps
 from analyses.viewer.passages import Passage, passage
 from interp import InputError, Model, Tokenizer
@@ -64,7 +65,7 @@ def find(
     by_position: bool | None = None,
     source: Path | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Say | None = None,
     **options: Any,
 ) -> Patched:
     """Sweep one site over all pairs; `estimates` sets gradient estimates beside the exact effects.
@@ -74,7 +75,7 @@ def find(
     patched one by one with `by_position`, by default where some have names. `options` are `directions`, `metrics`,
     `stack` and `attention` of `analyses.patch.cells.sweeps`.
     """
-    say = progress or (lambda stage, count: None)
+    say = Stages.to(progress)
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if estimates:
@@ -82,6 +83,7 @@ def find(
     file, prompts = None if source is None else source.name, with_corrupt(model, prompts)
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=file)
     by_position = bool(pairs.positions) if by_position is None else by_position
+    say.plan(["patching", *["estimating", EDGES] * estimates])  # edges at z alone
     say("patching", 0)
     exact = sweeps(model, pairs, site, by_position=by_position, extra=answer_probabilities(pairs), **options)
     answered = [[{kind: part.pop(kind) for kind in ANSWERED} for part in (e.clean, e.corrupt, e.values)] for e in exact]

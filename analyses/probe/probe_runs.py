@@ -1,8 +1,8 @@
 """What do probes find in one corpus? A row a layer and head, and how deep each task is read."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any
 
@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
 
+from analyses.execution.progress import Say, Stages
 from analyses.probe.fitted import Scores, Splits, probe, read, right_alone
 from analyses.probe.probe_tasks import SPLITS, TASKS, Items, TaskItems, choose, probed_stack, split_of, with_control
 from analyses.scoring.collectors import refuse_unread
@@ -163,9 +164,6 @@ def centre_with_interval(scores: Scores, base: Scores | None) -> Interval:
     return float(value), max(float(value) - reach, lowest), min(float(value) + reach, highest)
 
 
-Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
-
-
 def measure(
     model: Model,
     corpus: Iterable[AnnotatedText],
@@ -193,8 +191,11 @@ def measure(
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")
     whole_number("seed", seed)
-    say: Say = progress or (lambda stage, texts: None)
+    say = Stages.to(progress)
     names = [task for task in TASKS if task in (tasks or TASKS)]
+    fitting = [[f"probes: fitting the {which}, {task}" for task in names] for which in ("untrained model", "model")]
+    reading = "probes: reading, untrained", "probes: reading"
+    say.plan(["probes: choosing words", reading[0], *fitting[0], reading[1], *fitting[1]])  # but for tasks left out
     items = choose(
         model,
         corpus,
@@ -202,19 +203,19 @@ def measure(
         words=words if any(TASKS[task].label for task in names) else 0,
         edges=edges if "coreference" in names else 0,
         test=test,
-        progress=lambda texts: say("probes: choosing words", texts),
+        progress=partial(say, "probes: choosing words"),
     )
     tasks_items, left_out = _task_items(items, names, seed)
     if not tasks_items:
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
-    fresh = _split_vectors(untrained(model, seed), items, "probes: reading, untrained", say)
+    fresh = _split_vectors(untrained(model, seed), items, reading[0], say)
     bare, scores = {}, {}
     for task, task_items in tasks_items.items():
         say(f"probes: fitting the untrained model, {task}", len(task_items.train.rows))
         bare[task] = right_alone(task_items, fresh, penalty)
     del fresh  # before as much again is read
-    vectors = _split_vectors(model, items, "probes: reading", say)
+    vectors = _split_vectors(model, items, reading[1], say)
     for task, task_items in tasks_items.items():
         say(f"probes: fitting the model, {task}", len(task_items.train.rows))
         scores[task] = probe(task_items, vectors, bare[task], penalty=penalty, seed=seed)
@@ -236,6 +237,14 @@ def _task_items(items: Items, names: Sequence[str], seed: int) -> tuple[dict[str
     return complete, left_out
 
 
-def _split_vectors(model: Model, items: Items, stage: str, say: Say) -> Splits:
-    train, test = (read(model, items.windows[split], lambda texts: say(stage, texts)) for split in SPLITS)
+def _split_vectors(model: Model, items: Items, stage: str, say: Stages) -> Splits:
+    sizes = [len(items.windows[split]) for split in SPLITS]
+
+    def tell(before: int, count: int) -> None:
+        say(stage, before + count, sum(sizes))
+
+    train, test = (
+        read(model, items.windows[split], partial(tell, before))
+        for split, before in zip(SPLITS, (0, sizes[0]), strict=True)
+    )
     return train, test

@@ -108,10 +108,10 @@ def measure(
     names = list(dict.fromkeys(each.name for *_, group in readings for each in group))
     with meanwhile([partial(_effects, model, behaviours[name], pairs, run.seed) for name in names]) as tested:
         sums = [each for reading in readings if reading[-1] for each in _gather(run, model, *reading, tested.take_back)]
-        run.say(f"{', '.join(names)}: waiting for minimal pairs", 0)
+        run.say("minimal pairs", 0)
         effects = dict(zip(names, tested(), strict=True))
     run.say.add({f"{name}: minimal pairs": seconds for name, (_, seconds) in effects.items()})
-    run.say(f"{', '.join(names)}: intervals", 0)
+    run.say("intervals", 0)
     tables = side_by_side([partial(table, each, run.seed) for each in sums for table in (_table, _table_by_norm)])
     for item, table, by_norm in zip(sums, tables[::2], tables[1::2], strict=True):
         name, source = item.behaviour.name, (item.behaviour, item.kind, item.serving.corpus, item.serving.stands_in)

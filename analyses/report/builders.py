@@ -2,7 +2,7 @@
 
 All take `out`, the output directory, left as it was when anything fails; `seed`, of everything random; `command`, what
 the user typed, and `name`, the model's, for the record; and `progress`, called with what is being done and how often it
-was. All return where the directory lies, and raise an `InputError` for one that cannot be used.
+was, `(stage, count)`. All return where the directory lies, and raise an `InputError` for one that cannot be used.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from analyses.behaviours import OURS
 from analyses.corpora import Corpus
 from analyses.headlines import facts
 from analyses.over_training import training_page
-from analyses.over_training.training_runs import Load, read_run
+from analyses.over_training.training_runs import Load, measuring, read_run
 from analyses.page.sections import Definitions, Page, Section, Source, remark
 from analyses.report.scaffold import UNNAMED, Record, Run, Say, short_name, write
 from analyses.wording.plain_words import TEXTS, WORDS
@@ -147,6 +147,7 @@ def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record
     names = comparing.names([*map(str, folders)]) if len(folders) > 1 else [folders[0].resolve().name]
 
     def measure(run: Run) -> Page:
+        run.say.plan(map(measuring, names))
         pairs = zip(folders, names, strict=True)
         runs = [read_run(folder, name, load, seed=run.seed, progress=run.say) for folder, name in pairs]
         return training_page.page(runs)

@@ -29,6 +29,7 @@ from analyses.page.sections import Page, Part, Section
 from analyses.reading.inputs import TokenIds, by_ids
 from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
+from analyses.report.report_stages import report_stages
 from analyses.report.scaffold import UNNAMED, Record, Run, Stages, short_name, write
 from analyses.viewer import Passage
 from analyses.viewer.passages import choose_passages, read_texts
@@ -99,6 +100,9 @@ def build(
             group, reader = rest, by_ids(model)
         passages = read_texts(model, texts)  # before the long work: a text may be too long
         parts = {} if training is None else {"training": _training(training, model)}
+        with_experiments = behaviours is None if experiments is None else experiments
+        rest = [*["scores"] * (coreference.BEHAVIOUR.name in group), "explanations", *["probes"] * probes]
+        run.say.plan(report_stages(reader, group, sources, rest, labels=labels, experiments=with_experiments))
         measured = behaviour_sections.measure(run, reader, group, sources, pairs)
         if all(result.left_out for result in measured):
             reasons = dict.fromkeys(str(result.left_out) for result in measured)
@@ -110,7 +114,6 @@ def build(
             measures = [measure for behaviour in group.values() for measure in behaviour.measures]
             passages = choose_passages(model, complete[0].corpus, measures)
         page = partial(_page, run, reader, sources, group, pairs, results, passages, others)
-        with_experiments = behaviours is None if experiments is None else experiments
         to_come = {"labels and the effects behind them": labels, "what probes read": probes}
         to_come["experiments"] = with_experiments
         if unfinished := ", ".join(name for name, wanted in to_come.items() if wanted):

@@ -6,14 +6,14 @@ A page of values becomes one HTML file: all is escaped, nothing is from outside,
 import base64
 import re
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 from analyses.execution import output
+from analyses.execution.progress import FIRST_PAGE, WRITING, Say, Stages
 from analyses.execution.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
 from analyses.execution.shards import Shards
 from analyses.page import sections as doc
@@ -25,7 +25,6 @@ from interp import InputError, Model
 from interp.errors import inside, whole_number
 from interp.running import check_finite
 
-Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
 UNNAMED = "a model"
 
 
@@ -35,38 +34,6 @@ class Record(TypedDict, total=False):
     seed: int
     command: str
     progress: Say | None
-
-
-@dataclass
-class Stages:
-    """Tells what is being done, and times each stage. What ends a line is told, and is no stage."""
-
-    tell: Say
-    _seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    _now: str = "starting"
-    _since: float = field(default_factory=time.perf_counter)
-
-    def __call__(self, stage: str, count: int) -> None:
-        """Tell it, and count the time since the last call for what was being done."""
-        if not stage.endswith("\n"):
-            self._count()
-            self._now = stage
-        self.tell(stage, count)
-
-    def add(self, seconds: Mapping[str, float]) -> None:
-        """Count what stages took elsewhere, at the same time as others."""
-        for stage, duration in seconds.items():
-            self._seconds[stage] += duration
-
-    def seconds(self) -> dict[str, float]:
-        """Of each stage until now, in the order in which they were first told."""
-        self._count()
-        return dict(self._seconds)
-
-    def _count(self) -> None:
-        now = time.perf_counter()
-        self._seconds[self._now] += now - self._since
-        self._since = now
 
 
 @dataclass(frozen=True)
@@ -106,10 +73,10 @@ def write(
         shards = Shards.for_output(Path(out).resolve(), [identity, seed, versions([*PACKAGES, *RUNNERS])])
     with _resumable(shards), output.writing(out) as new:
 
-        def put(page: Page) -> None:
+        def put(page: Page, stage: str) -> None:
             for name, table in page.tables.items():
                 new.table(name, table)
-            say("writing figures", 0)
+            say(stage, 0)
             blocks = _nested([*page.overview, *page.lead, *page.summary, *page.sections])
             svgs = new.figures({each.name: each.figure for each in blocks if isinstance(each, Figure)})
             times = {"seconds": time.perf_counter() - began, "stages": say.seconds()}
@@ -125,12 +92,12 @@ def write(
 
         def show(page: Page) -> None:
             if new.may_show:
-                put(page)
+                put(page, FIRST_PAGE)
                 new.show()
                 say(f"{Path(out) / 'report.html'} shows what is known already\n", 0)
 
         page = measure(Run(described, seed, say, show, shards))
-        put(page)
+        put(page, WRITING)
     shards.clear()
     return page
 
