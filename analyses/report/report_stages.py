@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from analyses import experiments as experimenting
 from analyses.behaviours import asked_of
 from analyses.corpora import Corpus
 from analyses.corpora.corpus import serving
 from analyses.execution.progress import FIRST_PAGE
-from analyses.experiments import EXPERIMENTS
 from analyses.measures.definitions import Behaviour
 from analyses.reading.inputs import Heads
 from interp import Model, Transformer
@@ -37,5 +37,5 @@ def report_stages(
         *([FIRST_PAGE] if labels or experiments or "probes" in rest else []),
         *(labelling if labels else []),
         *("reading sentences", f"the rest of {', '.join(rest)}"),
-        *(f"experiments: {name}" for name in EXPERIMENTS if experiments),
+        *(f"experiments: {name}" for name in experimenting.EXPERIMENTS if experiments),
     ]

@@ -23,6 +23,7 @@ from worded import worded
 from analyses import behaviours, experiments, report
 from analyses.behaviours import OURS
 from analyses.corpora import Corpus
+from analyses.execution import progress as progress_lines
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.kinds import plot_from
 from analyses.headlines import head_cards
@@ -439,6 +440,29 @@ def test_what_cannot_be_read_or_written_is_one_line_and_leaves_nothing(here, sto
     before = sorted(os.listdir(here))
     assert said in refusal(capsys, *arguments.replace("REAL", str(stories)).split())
     assert sorted(os.listdir(here)) == before
+
+
+def test_a_log_of_json_is_json_alone_and_a_quiet_or_short_command_has_none(tmp_path, capsys, monkeypatch):
+    def build(model, corpora, out, *, seed, command, progress, **how):
+        def measure(run):
+            run.say.plan(["reading"])
+            run.say("reading", 3, 4)
+            run.say("a part is left out\n", 0)
+            return sections.Page("What?", ["short"], [])
+
+        write(out, measure, {}, seed=seed, command=command, progress=progress)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "build", build)
+    monkeypatch.setattr(progress_lines, "_AFTER", 0)
+    lines = [json.loads(line) for line in command(capsys, "position", "--log-json").err.splitlines()]
+    facts = [(line.get("stage"), line.get("stage_number"), line.get("stages"), line.get("done")) for line in lines]
+    reading, writing = ("reading", 2, 3, 3), ("writing figures", 3, 3, 0)
+    assert facts == [("loading the model", 1, None, 0), reading, (None,) * 4, writing, ("done", None, None, None)]
+    assert lines[2]["message"] == "a part is left out"
+    assert command(capsys, "position", "--log-json", "--quiet") == (0, "", "")
+    monkeypatch.setattr(progress_lines, "_AFTER", 10)
+    assert command(capsys, "position").err == "a part is left out\n"
 
 
 def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeypatch):

@@ -13,6 +13,7 @@ import torch
 from commands import command, refusal
 
 from analyses import over_training as forming
+from analyses.execution import progress
 from analyses.over_training import train as training
 from interp import InputError
 from interp.training import state
@@ -87,6 +88,11 @@ def test_heads_are_left_unmeasured_and_looks_are_lines_of_json_or_nothing_as_ask
     assert looks[-1]["step"] == looks[-1]["steps"]
     assert {"loss", "tokens_per_second", "numbers", "sample"} <= looks[-1].keys()
     assert run(recipe, "--out", "quiet", "--no-measures", "--quiet") == (0, "", "")
+    monkeypatch.setattr(progress, "_AFTER", 0)
+    ended = run(recipe, "--out", "logged", "--no-measures", "--json", "--log-json")
+    stages = [json.loads(line)["stage"] for line in ended.err.splitlines()]
+    assert (stages[0], stages[-2:]) == ("making the tokenizer", ["training", "done"])
+    assert [*map(json.loads, ended.out.splitlines())][-1] == {"out": "logged"}
 
 
 def test_what_was_interrupted_goes_on_to_the_same_weights(recipe, run, monkeypatch):
