@@ -62,6 +62,7 @@ from analyses import coreference, part_of_speech, position
 from analyses.behaviours import OURS, select
 from analyses.corpora import read
 from analyses.corpora.mentions import is_pronoun
+from analyses.execution.progress import Stages
 from analyses.headlines import sentences
 from analyses.headlines.facts import facts
 from analyses.labels import Labelled, knockouts, label
@@ -71,7 +72,7 @@ from analyses.labels.hiding import FEWEST
 from analyses.measures.head_tables import Collected, Scored
 from analyses.reading.windows import Reading
 from analyses.report import behaviour_sections
-from analyses.report.scaffold import Run, Stages
+from analyses.report.scaffold import Run
 from analyses.scoring.collectors import collect
 from analyses.tasks.causal_tests import no_effects
 from benchmarks.console import arguments, machine, show

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = {"interp": 13_200, "models": 8_740, "analyses": 21_600, "tests": 25_000}  # lines of Python
+BUDGETS = {"interp": 13_210, "models": 8_750, "analyses": 22_120, "tests": 25_200}  # lines of Python
 DOCS = 34_000  # words
 PAGE_CODE = (".js", ".css", ".jinja")
 DATA = (".toml", ".json", ".csv", ".tsv", ".conllu", ".txt")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import interp
     from analyses.corpora import Corpus
+    from analyses.execution.progress import Announcer
 
 
 # What can be typed for an option: each value is its name in small letters.
@@ -102,7 +103,7 @@ class Request:
     device: str
     placement: str | None
     dtype: Dtype
-    progress: Callable[[str, int], None]
+    progress: "Announcer"
     cluster: "Executor | None"
 
     @property
@@ -159,6 +160,7 @@ def _leave(
     cluster_certificates,
     quiet,
     json,
+    log_json,
     **options: Any,
 ) -> None:
     """Call `body`, and say what it returned, or a report's sentences, and what was written."""
@@ -167,7 +169,7 @@ def _leave(
     from analyses.execution.cluster import connected
     from analyses.execution.output import unused
 
-    with progressing(silent=quiet) as progress, connected(cluster, cluster_certificates) as executor:
+    with progressing(silent=quiet, as_json=log_json) as progress, connected(cluster, cluster_certificates) as executor:
         folder = out or unused(name, typed())
         first = body(Request(model, folder, seed, device, placement, dtype, progress, executor), **options)
     sentences = () if quiet and not json else (*(first or ()), *inspection.summary(runs.read(folder)))
@@ -296,25 +298,8 @@ def end(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-@contextmanager
-def progressing(*, silent: bool = False) -> Iterator[Callable[[str, int], None]]:
-    """A line on stderr that says what is being done and how many texts were read, and goes away at the end.
+def progressing(*, silent: bool = False, as_json: bool = False) -> "Announcer":
+    """Says on standard error how far the work is, within `with`."""
+    from analyses.execution.progress import Announcer
 
-    What ends in a line break stays.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[texts]}")
-    console = Console(stderr=True)
-    disable = silent or not console.is_terminal  # a log gets what was wrong, and nothing else
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=disable) as bar:
-        task = bar.add_task("starting", total=None, texts="")
-
-        def say(stage: str, texts: int) -> None:
-            if not stage.endswith("\n"):
-                bar.update(task, description=stage, texts=f"{texts:,}" if texts else "")
-            elif not silent:
-                bar.console.print(stage.strip(), highlight=False, soft_wrap=True)
-
-        yield say
+    return Announcer(silent=silent, as_json=as_json)

@@ -4,7 +4,7 @@ A head is chosen on the documents of one half and reported on those of the other
 not look better than it is. Differences are paired: both models' totals are of the same groups of documents.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, combinations, count
@@ -18,6 +18,7 @@ from analyses.behaviours import OURS
 from analyses.corpora import Corpus
 from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.corpora.in_memory import of_ids, random_ids
+from analyses.execution.progress import WRITING, Say, Stages
 from analyses.measures.definitions import RANKED, UNITS
 from analyses.measures.findings import notable
 from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, strictest, values, with_q
@@ -41,7 +42,6 @@ HEADLINE: dict[str, list[str]] = {
     name: [measure for measure in each.headline if each[measure].unit in RANKED] for name, each in OURS.items()
 }
 _WITHOUT_WORDS = "position"
-Say = Callable[[str, int], object]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def compare(
     """
     _refuse(models, behaviours)
     whole_number("seed", seed)
-    say = progress or (lambda stage, texts: None)
+    say = Stages.to(progress)
     mute = [name for name, model in models.items() if model.tokenizer is None]
     if mute:  # then all read the same ids
         behaviours, fewest = {_WITHOUT_WORDS}, min(models.values(), key=lambda model: model.config.d_vocab)
@@ -134,6 +134,8 @@ def compare(
     if mute:
         why = f"{listed(mute)} {'has' if len(mute) == 1 else 'have'} no tokenizer, so all models read token ids"
         left_out |= {name: why for name in OURS if name != _WITHOUT_WORDS}
+    readings = [f"{name}: reading {each.corpus.name}" for name in models for each in usages]
+    say.plan([*readings, "comparing", WRITING])
     reads = [_score(name, model, usages, left_out, seed, say) for name, model in models.items()]
     if not any(one.collected.keys() & other.collected.keys() for one, other in combinations(reads, 2)):
         why = dict.fromkeys(f"{read.name}: {reason}" for read in reads for reason in read.left_out.values())
@@ -171,7 +173,7 @@ def _score(name: str, model: Model, usage: Sequence[Usage], unserved: Mapping[st
     left_out = dict(unserved)
     for source in usage:
         corpus = source.corpus
-        reading = Reading(model, corpus, lambda texts, corpus=corpus: say(f"{name}: reading {corpus.name}", texts))
+        reading = Reading(model, corpus, partial(say, f"{name}: reading {corpus.name}"))
         makers = [partial(OURS[behaviour].collector, seed=seed) for behaviour in source.questions]
         try:
             totals = collect_in_lots(reading, makers)

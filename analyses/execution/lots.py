@@ -27,7 +27,7 @@ from interp import Model
 from interp.errors import InputError
 from interp.training.whole_files import check_owner, replacing, sweep
 
-Progress = Callable[[int], object] | None
+Progress = Callable[[int, int | None], object]  # how many lots are there, and of how many
 AHEAD = 64  # lots that are begun before the first is waited for: what they are given must fit in memory
 
 
@@ -139,21 +139,25 @@ def using(setting: Setting) -> Iterator[None]:
 def do(
     function: Callable[..., Any],
     lots: Iterable[Sequence[Any]],
-    progress: Progress = None,
+    progress: Progress | None = None,
     *,
     receive: Callable[[Any], object] | None = None,
 ) -> list[Any]:
     """What `function` returns of the arguments of each lot, in their order: found in a shard, or done now.
 
     With `receive` results are handed on one by one and not listed, so that memory need not hold them all. `progress` is
-    called with the number of lots that are there.
+    called with the number of lots that are there, and that of all where it is known.
     """
-    results: list[Any] = []
+    results, has_new = list[Any](), False
+    total = len(lots) if isinstance(lots, Sequence) else None
     with _workers(function) as begin:
-        for n, result in enumerate(_in_order(begin, lots), start=1):
-            (receive or results.append)(result)
-            if progress is not None:
-                progress(n)
+        for n, (is_found, result) in enumerate(_in_order(begin, lots)):
+            if progress is not None and not (is_found or has_new):
+                progress(n, total)  # those that were found tell nothing of how fast it goes
+            has_new |= not is_found
+            (receive or results.append)(result())
+            if progress is not None and (has_new or n + 1 == total):
+                progress(n + 1, total)
     return results
 
 
@@ -161,10 +165,11 @@ def do(
 def begun(function: Callable[..., Any], lots: Sequence[Sequence[Any]]) -> Iterator[list[Callable[[], Any]]]:
     """Lots that are done while this process goes on; each of what is yielded waits for what one returned."""
     with _workers(function) as begin:
-        yield [*map(begin, lots)]
+        yield [begin(lot)[1] for lot in lots]
 
 
-Begin = Callable[[Sequence[Any]], Callable[[], Any]]
+Wait = tuple[bool, Callable[[], Any]]  # whether a shard was found, and what waits for the result
+Begin = Callable[[Sequence[Any]], Wait]
 
 
 @contextmanager
@@ -185,13 +190,13 @@ def _workers(function: Callable[..., Any]) -> Iterator[Begin]:
                 own.append(Workers(executor, shards.known) if executor else Forks([function], count_of()))
         return (shared or own)[0]
 
-    def begin(lot: Sequence[Any]) -> Callable[[], Any]:
+    def begin(lot: Sequence[Any]) -> Wait:
         path = shards.path([key, *lot]) if key else None
         if path is not None and (content := shards.read(path)) is not None:
-            return partial(decoded, content)
+            return True, partial(decoded, content)
         keep = None if path is None else partial(shards.write, path)
         call: Call[bytes] = workers().submit(_perform, (function, *lot), keep)
-        return lambda: decoded(call.result())
+        return False, lambda: decoded(call.result())
 
     try:
         yield begin
@@ -200,14 +205,14 @@ def _workers(function: Callable[..., Any]) -> Iterator[Begin]:
             each.close()
 
 
-def _in_order(begin: Begin, lots: Iterable[Sequence[Any]]) -> Iterator[Any]:
-    waiting: deque[Callable[[], Any]] = deque()
+def _in_order(begin: Begin, lots: Iterable[Sequence[Any]]) -> Iterator[Wait]:
+    waiting: deque[Wait] = deque()
     for lot in lots:
         waiting.append(begin(lot))
         if len(waiting) > AHEAD:
-            yield waiting.popleft()()
+            yield waiting.popleft()
     while waiting:
-        yield waiting.popleft()()
+        yield waiting.popleft()
 
 
 def _perform(function: Callable[..., Any], *lot: Any) -> bytes:

@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from analyses.behaviours import asked_of
 from analyses.corpora.corpus import sharing
 from analyses.execution import lots
+from analyses.execution.progress import Stages
 from analyses.labels import knockouts
 from analyses.labels.hiding import FEWEST, HeadSet, Work
 from analyses.labels.screen import Screen, Screened
@@ -59,7 +60,6 @@ _SEPARATOR = ": "  # between a behaviour and its measure, in the name of what is
 _BAR_DOCUMENTS, _BAR_WORDS = 16, 120  # what each of them reads, of more documents where these hold few items
 _FEWEST_ITEMS = 20  # of a measure in shuffled words: some head is right in nearly all of fewer
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
-Say = Callable[[str, int], object]  # what is being done, and how often it was
 Bars = dict[str, float]
 """By measure, the gain that heads which have learnt nothing do not reach; at least 0."""
 
@@ -72,7 +72,7 @@ class Study:
     corpora: Mapping[str, Iterable[AnnotatedText]]
     behaviours: Mapping[str, Behaviour]
     seed: int = 0
-    say: Say = lambda stage, count: None
+    say: Stages = field(default_factory=Stages)
     documents: int | None = None
     words: int | None = None
     exact: bool = False
@@ -147,7 +147,7 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
             **_texts(study, asked, number, math.ceil(_CHOOSING * evidence.size[0]) if number == 0 else None),
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
-            progress=lambda texts: study.say(stage, texts),
+            progress=partial(study.say, stage),
         )
 
     first = half(0, candidates(behaviour, evidence.bars, heads), ())

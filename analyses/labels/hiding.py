@@ -29,7 +29,7 @@ from analyses.execution import lots
 from analyses.labels.readouts import Readout
 from analyses.measures.definitions import Claims, Measure
 from analyses.measures.findings import DISCOVERY
-from analyses.reading.windows import Progress, Window
+from analyses.reading.windows import Window
 from interp import TokenBatch, Transformer
 from interp.patching.claimed_texts import Claim, Intervention, Read
 from interp.patching.gradients.claimed_keys import estimated_knock_out
@@ -253,7 +253,7 @@ def hide(
     part: int | None = None,
     head_sets: Sequence[Sequence[HeadSet]] | None = None,
     estimate: bool = False,
-    progress: Progress | None = None,
+    progress: lots.Progress | None = None,
 ) -> dict[str, Tensor]:
     """What hiding each job's keys costs, `drop` (job x head), NaN where that is not asked.
 

@@ -16,7 +16,8 @@ import pandas as pd
 
 from analyses.behaviours import asked_of, select
 from analyses.corpora.corpus import sharing
-from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Say, Study, candidates, gather, joint_effects
+from analyses.execution.progress import Say, Stages
+from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Study, candidates, gather, joint_effects
 from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
 from analyses.labels.readouts import MaskedWord
@@ -116,7 +117,7 @@ def label(
     by_name, seed = select(behaviours), whole_number("seed", seed)
     if unknown := corpora.keys() - by_name.keys():
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(by_name)}")
-    say = progress or (lambda stage, count: None)
+    say = Stages.to(progress)
     study = Study(model, corpora, by_name, seed, say, documents, words, exact)
     totals, left_out = (list(collected), {}) if collected else _collected(study)
     few = {each.behaviour: each.documents for each in totals if each.documents < _FEWEST}

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.behaviours import select
+from analyses.execution.lots import Progress
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, KINDS, Costs, Draws, HeadSet, Sums, Work, distances
 from analyses.labels.readouts import Readout, readouts, windows_of
@@ -22,7 +23,7 @@ from analyses.labels.screen import Measured, Screen, Screened, verify
 from analyses.measures.definitions import Behaviour, Claims, Measure
 from analyses.measures.head_tables import Heads
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeats
-from analyses.reading.windows import Progress, Window
+from analyses.reading.windows import Window
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, group_of
 from interp.statistics import benjamini_hochberg, estimate
@@ -98,7 +99,7 @@ def measure(
         corpus: texts.
         armed: names of the measures whose keys are exchanged and removed too; all by default.
         screen: which heads and measures to measure; all others are estimated. By default all are measured.
-        progress: called with the number of lots of claims that are hidden, or estimated.
+        progress: called with the number of lots of claims that are hidden, or estimated, and that of all.
         options: what is read, the fields of `Texts`.
 
     Raises:

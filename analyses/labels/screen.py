@@ -20,9 +20,9 @@ from jaxtyping import Bool, Float
 from scipy.stats import beta
 from torch import Tensor
 
+from analyses.execution.lots import Progress
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, KINDS, N_PARTS, Cells, Costs, PerCell, PerJob, Work
-from analyses.reading.windows import Progress
 
 SHARE = 0.05  # of what is screened out, drawn at random and measured
 _SURE = 3  # parts of the measures, by how sure the model is of what they read

@@ -6,7 +6,7 @@ the same site. Edges: EAP (Syed et al. 2023) and EAP-IG (Hanna et al. 2024) scor
 model has many edges it is receivers that are chosen: those of the strongest estimates, and as many by chance.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, cast
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
+from analyses.execution.progress import Say, Stages
 from analyses.patch.cells import METRICS
 from analyses.wording.formats import number
 from interp import InputError, Model
@@ -26,6 +27,7 @@ from interp.patching.by_forward import Part, Sender
 from interp.patching.patch_sites import IN_ATTENTION
 from interp.patching.results import POSITIONAL, Direction, named_places
 
+EDGES = "measuring edges into receivers"  # a stage
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
 MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effects
 WITHOUT_GRADIENT = ("rank",)
@@ -44,7 +46,6 @@ UNMEASURED = "no"
 _FEW = 5000  # edges that are all measured
 _RECEIVERS = 8  # chosen by estimate where there are more, and as many by chance
 _SENDERS: dict[Sender, tuple[str, ...]] = {"z": ("layer", "head"), "mlp_out": ("layer",)}
-Progress = Callable[[str, int], object]  # what is being done, and how often it was
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def check_metrics(metrics: Sequence[str]) -> None:
 
 
 def estimates_of(
-    model: Model, pairs: Pairs, sweeps: Sequence[Sweep], *, seed: int = 0, progress: Progress | None = None
+    model: Model, pairs: Pairs, sweeps: Sequence[Sweep], *, seed: int = 0, progress: Say | None = None
 ) -> Estimates:
     """Estimates beside the exact effects of some sweeps of one site."""
     tables, left_out, first = [], {}, sweeps[0]
@@ -140,7 +141,7 @@ def edge_rows(
     *,
     seed: int = 0,
     few: int = _FEW,
-    progress: Progress | None = None,
+    progress: Say | None = None,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Rows of `tables/estimates` for all edges, in the metrics and directions of some sweeps; and how they were chosen.
 
@@ -148,7 +149,7 @@ def edge_rows(
     """
     if sweeps[0].site != EDGE_SITE:
         raise InputError(f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}")
-    say = progress or (lambda stage, count: None)
+    say = Stages.to(progress)
     tables, reasons = [], {}
     for sweep in sweeps:
         for name in sweep.values:
@@ -159,7 +160,7 @@ def edge_rows(
             reasons = _receivers(scored, seed, few)
             exact = torch.full_like(scored[EAP].effect(), torch.nan)
             for count, receiver in enumerate(reasons):
-                say("measuring edges into receiver", count)
+                say(EDGES, count, len(reasons))
                 for index, effect in _measured(model, pairs, name, sweep.direction, scored[EAP], receiver):
                     exact[index, scored[EAP].labels["receiver"].index(receiver)] = effect
             least = sweep.rounding(name)

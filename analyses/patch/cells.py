@@ -84,12 +84,12 @@ def sweeps(
     stack: StackName | None = None,
     attention: Attending = "self",
     answered: bool = False,
-    progress: Callable[[int], object] | None = None,
+    progress: lots.Progress | None = None,
 ) -> list[Sweep]:
     """One sweep a direction of all `metrics`, names of `METRICS`; `by_position` patches positions one by one.
 
     `stack` says which is patched of a model with an encoder and a decoder, by default the decoder. `answered` reads the
-    probabilities of the pairs' own answers as well. `progress` is called with how many lots of pairs were swept.
+    probabilities of the pairs' own answers as well. `progress` is as of `lots.do`, of pairs.
     """
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)

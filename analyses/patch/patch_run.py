@@ -13,8 +13,9 @@ import torch
 
 import interp
 from analyses.corpora.sentence_pairs import read_sentences
+from analyses.execution.progress import WRITING, Say, Stages
 from analyses.execution.provenance import digest
-from analyses.patch.cell_estimates import Estimates, Progress, check_metrics, estimates_of
+from analyses.patch.cell_estimates import EDGES, Estimates, check_metrics, estimates_of
 from analyses.patch.cells import ANSWERED, NO_OUTPUT, Cells, cells_of, sweeps
 from analyses.viewer.passages import Passage, passage
 from interp import InputError, Model, Tokenizer
@@ -65,7 +66,7 @@ def find(
     by_position: bool | None = None,
     source: Path | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Say | None = None,
     **options: Any,
 ) -> Patched:
     """Sweep one site over all pairs; `estimates` sets gradient estimates beside the exact effects.
@@ -75,7 +76,7 @@ def find(
     patched one by one with `by_position`, by default where some have names. `options` are `directions`, `metrics`,
     `stack` and `attention` of `analyses.patch.cells.sweeps`.
     """
-    say = progress or (lambda stage, count: None)
+    say = Stages.to(progress)
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if estimates:
@@ -83,6 +84,7 @@ def find(
     file, prompts = None if source is None else source.name, with_corrupt(model, prompts)
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=file)
     by_position = bool(pairs.positions) if by_position is None else by_position
+    say.plan(["patching", *["estimating", EDGES] * estimates, WRITING])
     say("patching", 0)
     said = partial(say, "patching")
     exact = sweeps(model, pairs, site, by_position=by_position, answered=True, progress=said, **options)

@@ -1,6 +1,6 @@
 """What do probes find in one corpus? A row a layer and head, and how deep each task is read."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import combinations
@@ -14,6 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from analyses.execution import lots
+from analyses.execution.progress import Say, Stages
 from analyses.probe.fitted import Scores, Splits, probe, read, right_alone
 from analyses.probe.probe_tasks import (
     SPLITS,
@@ -46,6 +47,7 @@ LAYER_COLUMNS = [
 ]
 DEPTH_COLUMNS = ["stack", "task", "measure", "value", "ci_low", "ci_high", "n"]
 EXPECTED, GRAVITY = "expected layer", "centre of gravity"
+CHOOSING, FITTING = "probes: choosing words", "probes: fitting"  # stages
 Interval = tuple[float, float, float]  # the value and its two bounds
 _NOTHING: Interval = (np.nan, np.nan, np.nan)
 
@@ -175,9 +177,6 @@ def centre_with_interval(scores: Scores, base: Scores | None) -> Interval:
     return float(value), max(float(value) - reach, lowest), min(float(value) + reach, highest)
 
 
-Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
-
-
 def measure(
     model: Model,
     corpus: Iterable[AnnotatedText],
@@ -205,7 +204,7 @@ def measure(
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")
     whole_number("seed", seed)
-    say: Say = progress or (lambda stage, texts: None)
+    say = Stages.to(progress)
     names = [task for task in TASKS if task in (tasks or TASKS)]
     items = choose(
         model,
@@ -214,15 +213,15 @@ def measure(
         words=words if any(TASKS[task].label for task in names) else 0,
         edges=edges if "coreference" in names else 0,
         test=test,
-        progress=lambda texts: say("probes: choosing words", texts),
+        progress=partial(say, CHOOSING),
     )
     tasks_items, left_out = _task_items(items, names, seed)
     if not tasks_items:
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
-    say("probes: fitting", 0)
+    say(FITTING, 0)
     of_tasks = [(task, {split: of_task(TASKS[task], items.windows[split]) for split in SPLITS}) for task in tasks_items]
-    results = lots.do(partial(_fit_task, model, seed, penalty), of_tasks, partial(say, "probes: fitting"))
+    results = lots.do(partial(_fit_task, model, seed, penalty), of_tasks, partial(say, FITTING))
     scores = dict(zip(tasks_items, results, strict=True))
     documents = sum(map(len, items.documents.values()))
     return Probed(*probed_stack(model), seed, scores, left_out, dict(items.counts), documents)

@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 
 from analyses.corpora import Corpus
+from analyses.execution.progress import Say
 from analyses.figures.curves import probes_by_layer
 from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, Part, Section, Text
 from analyses.probe.fitted import Scores
-from analyses.probe.probe_runs import EXPECTED, GRAVITY, RULE, UNTRAINED, Probed, Say, measure
+from analyses.probe.probe_runs import EXPECTED, GRAVITY, RULE, UNTRAINED, Probed, measure
 from analyses.probe.probe_tasks import TASKS, WORDS, Task
 from analyses.wording.formats import counted, number, percent
 from interp import InputError, Model

@@ -106,6 +106,8 @@ def measure(
         for kind in kinds
     ]
     names = list(dict.fromkeys(each.name for *_, group in readings for each in group))
+    groups = [", ".join(each.name for each in group) for *_, group in readings if group]
+    run.say.plan([*(f"{group}: reading" for group in groups), "minimal pairs", "intervals"])
     tasks = [(name, *task) for name in names for task in behaviours[name].tasks.items() if _can_be_patched(model)]
     with lots.begun(partial(patch_task, model, pairs, run.seed), [task for _, *task in tasks]) as patched:
         sums = [each for reading in readings if reading[-1] for each in _gather(run, model, *reading)]

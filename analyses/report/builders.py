@@ -19,11 +19,13 @@ from analyses import patch as patching
 from analyses import probe as probing
 from analyses.behaviours import OURS
 from analyses.corpora import Corpus
+from analyses.execution.progress import WRITING, Say
 from analyses.headlines import facts
 from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
 from analyses.page.sections import Definitions, Page, Section, Source, remark
-from analyses.report.scaffold import UNNAMED, Record, Run, Say, short_name, write
+from analyses.probe.probe_runs import CHOOSING, FITTING
+from analyses.report.scaffold import UNNAMED, Record, Run, short_name, write
 from analyses.wording.plain_words import TEXTS, WORDS
 from interp import InputError, Model
 from interp.errors import one_of
@@ -51,6 +53,7 @@ def probe(
     """Probe every layer and head. Arguments, and what is raised, as of `analyses.probe.section`."""
 
     def measure(run: Run) -> Page:
+        run.say.plan([CHOOSING, FITTING, WRITING])
         part = probing.section(model, corpora, held_out=held_out, seed=run.seed, progress=run.say)
         sources = []
         for use, key, texts in (("train", "trained_on", corpora), ("test", "tested_on", held_out)):

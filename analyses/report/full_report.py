@@ -14,6 +14,7 @@ from analyses.behaviours import OURS, select
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.execution.processes import all_of
+from analyses.execution.progress import FIRST_PAGE, WRITING
 from analyses.headlines.fact_examples import fact_examples
 from analyses.headlines.facts import Fact, ranked
 from analyses.headlines.facts import facts as facts_of
@@ -26,6 +27,7 @@ from analyses.over_training.training_runs import forming, when_formed
 from analyses.own_measures import as_behaviours
 from analyses.page import sections as doc
 from analyses.page.sections import Page, Part, Section
+from analyses.probe.probe_runs import CHOOSING, FITTING
 from analyses.reading.inputs import TokenIds, by_ids
 from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
@@ -99,6 +101,8 @@ def build(
             group, reader = rest, by_ids(model)
         passages = read_texts(model, texts)  # before the long work: a text may be too long
         parts = {} if training is None else {"training": _training(training, model)}
+        with_experiments = behaviours is None if experiments is None else experiments
+        run.say.plan(_stages(group, labels=labels, probes=probes, experimenting=with_experiments))
         measured = behaviour_sections.measure(run, reader, group, sources, pairs)
         if all(result.left_out for result in measured):
             reasons = dict.fromkeys(str(result.left_out) for result in measured)
@@ -110,7 +114,6 @@ def build(
             measures = [measure for behaviour in group.values() for measure in behaviour.measures]
             passages = choose_passages(model, complete[0].corpus, measures)
         page = partial(_page, run, reader, sources, group, pairs, results, passages, others)
-        with_experiments = behaviours is None if experiments is None else experiments
         to_come = {"labels and the effects behind them": labels, "what probes read": probes}
         to_come["experiments"] = with_experiments
         if unfinished := ", ".join(name for name, wanted in to_come.items() if wanted):
@@ -140,6 +143,15 @@ def build(
 
     write(out, measure, {name: model}, **record)
     return Path(out)
+
+
+def _stages(names: Collection[str], *, labels: bool, probes: bool, experimenting: bool) -> list[str]:
+    """What is done once all was measured, in order; some may turn out to be needless."""
+    labelling = ["reading with heads that have learnt nothing", *(f"{name}: knocking out" for name in names)]
+    labelling += ["hiding keys from all heads of a label", *(f"{name}: looking for sets" for name in names)]
+    stages = ["comparing with rules", FIRST_PAGE, *labelling * labels, "reading sentences", "scores of papers"]
+    stages += [*[CHOOSING, FITTING] * probes, "what explains attention"]
+    return [*stages, *(f"experiments: {name}" for name in experiments.EXPERIMENTS if experimenting), WRITING]
 
 
 def _labelled(

@@ -198,7 +198,7 @@ def scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
 
 
 def _scored(model: Model, corpus: Corpus, kind: Heads, run: Run) -> _Content:
-    say = partial(run.say, f"{PAPERS[corpus.kind]['title']}: reading")
+    say = partial(run.say, "scores of papers")
     scores = coreference_scores(model, corpus, heads=kind, seed=run.seed, progress=say)
     reported = scores.table.loc[(scores.table["half"] == REPORTING) & scores.table["chosen"]]
     rows: list[dict[str, Any]] = []

@@ -6,16 +6,16 @@ A page of values becomes one HTML file: all is escaped, nothing is from outside,
 import base64
 import re
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 from analyses.execution import output
 from analyses.execution.lots import Setting, Shards, using
+from analyses.execution.progress import FIRST_PAGE, WRITING, Say, Stages
 from analyses.execution.provenance import PACKAGES, RUNNERS, model_facts, recorded, versions
 from analyses.page import sections as doc
 from analyses.page.sections import Block, Definitions, Details, Figure, Page, Piece, Section, is_text
@@ -26,7 +26,6 @@ from interp import InputError, Model
 from interp.errors import inside, whole_number
 from interp.running import check_finite
 
-Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
 UNNAMED = "a model"
 
 
@@ -37,38 +36,6 @@ class Record(TypedDict, total=False):
     command: str
     progress: Say | None
     cluster: Executor | None
-
-
-@dataclass
-class Stages:
-    """Tells what is being done, and times each stage. What ends a line is told, and is no stage."""
-
-    tell: Say
-    _seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    _now: str = "starting"
-    _since: float = field(default_factory=time.perf_counter)
-
-    def __call__(self, stage: str, count: int) -> None:
-        """Tell it, and count the time since the last call for what was being done."""
-        if not stage.endswith("\n"):
-            self._count()
-            self._now = stage
-        self.tell(stage, count)
-
-    def add(self, seconds: Mapping[str, float]) -> None:
-        """Count what stages took elsewhere, at the same time as others."""
-        for stage, duration in seconds.items():
-            self._seconds[stage] += duration
-
-    def seconds(self) -> dict[str, float]:
-        """Of each stage until now, in the order in which they were first told."""
-        self._count()
-        return dict(self._seconds)
-
-    def _count(self) -> None:
-        now = time.perf_counter()
-        self._seconds[self._now] += now - self._since
-        self._since = now
 
 
 @dataclass(frozen=True)
@@ -100,7 +67,7 @@ def write(
     they return is kept until all is there, for the same command to go on with.
     """
     began, seed = time.perf_counter(), whole_number("seed", seed)
-    say = Stages(progress or (lambda stage, count: None))
+    say = Stages.to(progress)
     for name, model in models.items():
         with inside(name):
             check_finite(model)
@@ -113,10 +80,10 @@ def write(
         shards = Shards.for_output(Path(out).resolve(), content, known)
     with _resumable(shards), output.writing(out) as new, using(Setting(shards, cluster, [*models.values()])):
 
-        def put(page: Page) -> None:
+        def put(page: Page, stage: str = WRITING) -> None:
             for name, table in page.tables.items():
                 new.table(name, table)
-            say("writing figures", 0)
+            say(stage, 0)
             blocks = _nested([*page.overview, *page.lead, *page.summary, *page.sections])
             svgs = new.figures({each.name: each.figure for each in blocks if isinstance(each, Figure)})
             times = {"seconds": time.perf_counter() - began, "stages": say.seconds()}
@@ -132,7 +99,7 @@ def write(
 
         def show(page: Page) -> None:
             if new.may_show:
-                put(page)
+                put(page, FIRST_PAGE)
                 new.show()
                 say(f"{Path(out) / 'report.html'} shows what is known already\n", 0)
 

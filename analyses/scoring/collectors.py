@@ -165,11 +165,13 @@ def collect_in_lots(
         reading.documents |= documents
         for collector, state in zip(collectors, states, strict=True):
             collector.merge(state)
+
+    def report(n: int, total: int | None) -> None:
         if reading.progress is not None:
             reading.progress(reading.counts["texts"])
 
     function = partial(_read_lot, model, heads, tuple(makers), tuple(by_norm))
-    lots.do(function, ([texts] for texts in lots_of(reading.corpus)), receive=receive)
+    lots.do(function, ([texts] for texts in lots_of(reading.corpus)), report, receive=receive)
     if not reading.counts["texts"]:
         raise InputError("the corpus holds no text: expected at least one")
     return collected(reading, collectors)

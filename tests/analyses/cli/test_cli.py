@@ -439,6 +439,19 @@ def test_what_cannot_be_read_or_written_is_one_line_and_leaves_nothing(here, sto
     assert sorted(os.listdir(here)) == before
 
 
+def test_a_log_of_json_is_json_alone_and_a_quiet_or_short_command_has_none(tmp_path, capsys, monkeypatch):
+    def build(model, corpora, out, *, seed, command, progress, **how):
+        progress("a part is left out\n", 0)
+        write(out, lambda run: sections.Page("What?", ["short"], []), {}, seed=seed, command=command, progress=progress)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "build", build)
+    lines = [json.loads(line) for line in command(capsys, "position", "--log-json").err.splitlines()]
+    assert [line.get("message", line.get("stage")) for line in lines] == ["a part is left out", "done"]
+    assert command(capsys, "position", "--log-json", "--quiet") == (0, "", "")
+    assert command(capsys, "position").err == "a part is left out\n"
+
+
 def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeypatch):
     def build(model, corpora, out, *, seed, command, **how):
         write(out, lambda run: sections.Page("What?", ["short"], []), {}, seed=seed, command=command)

@@ -54,13 +54,14 @@ def counts(shards: Shards, *arguments: object, function=kept) -> tuple[int, int]
 
 def test_what_was_done_is_found_again_whole(tmp_path):
     shards = shards_in(tmp_path)
-    told: list[int] = []
+    told: list[tuple[int, int | None]] = []
     with using(Setting(shards)):
-        first, again = (lots.do(kept, [(1,), (2,)], told.append) for _ in range(2))
+        first, again = (lots.do(kept, [(1,), (2,)], lambda *counts: told.append(counts)) for _ in range(2))
+        lots.do(kept, [(1,), (3,), (2,)], lambda *counts: told.append(counts))
     torch.testing.assert_close(again, first, rtol=0, atol=0)
     torch.testing.assert_close(first, [kept(1), kept(2)], rtol=0, atol=0)  # and of the same types
-    assert told == [1, 2, 1, 2]
-    assert shards.counts == {"read": 2, "written": 2}
+    assert told == [(0, 2), (1, 2), (2, 2), (2, 2), (1, 3), (2, 3), (3, 3)]  # those found come at once
+    assert shards.counts == {"read": 4, "written": 3}
     shards.clear()
     assert not list(tmp_path.iterdir())
 

@@ -1,0 +1,23 @@
+"""What is planned before the first stage holds: no stage is beyond it, and the writing is the last."""
+
+import pytest
+
+from analyses import experiments, report
+from analyses.corpora import Corpus
+from analyses.execution.progress import WRITING, Announcer
+from tests.analyses.labels.test_labels import copying, repeating_texts
+
+
+@pytest.mark.filterwarnings("ignore::interp.errors.InputWarning")
+def test_no_stage_of_a_report_is_beyond_those_planned_and_the_last_is_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"cost": experiments.EXPERIMENTS["cost"]})
+    states, call = [], Announcer.__call__
+    monkeypatch.setattr(Announcer, "__call__", lambda say, *told: (call(say, *told), states.append(say.state())))
+    texts = Corpus("repeats", "fake", frozenset(), "0" * 64, lambda: iter(repeating_texts(60)))
+    options = {"behaviours": ["position"], "pairs": 10, "experiments": True, "probes": False}
+    report.build(copying([], []), [texts], tmp_path / "out", progress=Announcer(silent=True), **options)
+    assert all(state["stage_number"] <= state["stages"] for state in states)
+    stages = [state["stages"] for state in states]
+    assert stages == sorted(stages, reverse=True)  # nothing came that was not planned
+    assert (states[-1]["stage_number"], states[-1]["stage"]) == (stages[-1], WRITING)
+    assert any(state["total"] for state in states)
