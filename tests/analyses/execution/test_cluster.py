@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
@@ -18,10 +19,13 @@ import pandas as pd
 import pytest
 from page_code import ROOT, blocks
 
-from analyses import corpora, report
+from analyses import corpora, part_of_speech
 from analyses.execution import lots
 from analyses.execution.cluster import connected
 from analyses.execution.lots import Setting, Shards, using
+from analyses.measures.head_tables import Collected
+from analyses.reading.windows import Reading
+from analyses.scoring.collectors import collect_in_lots
 from interp import InputError
 from models import load
 
@@ -52,23 +56,24 @@ def dask(folder: Path, n: int, *options: str) -> Iterator[tuple[str, list[subpro
             process.wait()
 
 
-def tables(out: Path, executor=None) -> dict[str, bytes]:
-    """The bytes of all tables of a small report."""
-    texts, options = [corpora.read("sentences:24")], {"experiments": False, "pairs": 12, "cluster": executor}
-    report.build(load("textbook"), texts, out, **options)
-    return {path.name: path.read_bytes() for path in sorted((out / "tables").iterdir())}
+def table(executor: Executor | None) -> pd.DataFrame:
+    """What heads say of a text that is read in many lots; whole reports are compared by `benchmarks/clusters.py`."""
+    reading = Reading(load("textbook"), corpora.read("sentences:80"))
+    with using(Setting(Shards(), executor)):
+        (collected,) = collect_in_lots(reading, [partial(part_of_speech.Collector, seed=0)])
+    assert isinstance(collected, Collected)
+    return collected.table()
 
 
 @pytest.mark.smoke
-def test_tables_are_those_of_one_process_whatever_workers_die(tmp_path, monkeypatch):
-    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
-    whole = tables(tmp_path / "alone")
+def test_a_table_is_that_of_one_process_whatever_worker_dies(tmp_path, monkeypatch):
+    monkeypatch.setattr("analyses.scoring.collectors.LOT_WORDS", 200)
+    whole = table(None)
     with dask(tmp_path, 2) as (address, (_, worker, *_)), connected(address) as executor:
-        killed = threading.Timer(12, worker.send_signal, [signal.SIGKILL])
+        killed = threading.Timer(6, worker.send_signal, [signal.SIGKILL])
         killed.start()
-        assert tables(tmp_path / "cluster", executor) == whole
+        pd.testing.assert_frame_equal(table(executor), whole, check_exact=True)
         killed.cancel()
-    assert len(whole) > 20
 
 
 def slow(seconds: float) -> float:
