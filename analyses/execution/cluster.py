@@ -37,7 +37,7 @@ class Workers:
 
     def __init__(self, executor: Executor, known: Mapping[int, str]):
         self.executor, self.known = executor, known
-        self._futures: list[Future[bytes]] = []
+        self._futures: set[Future[bytes]] = set()  # not done yet: their results are not held
 
     def submit(self, function: Callable[..., bytes], arguments: Sequence[Any], keep: Keep = None) -> Call[bytes]:
         """Begin a call."""
@@ -46,12 +46,13 @@ class Workers:
             future = self.executor.submit(perform, content, code())
         except Exception as error:  # of the executor
             _lost(error)
-        self._futures.append(future)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
         return _Sent(partial(_lost, BrokenExecutor("its workers ended")), future, bytes, keep)
 
     def close(self) -> None:
         """Cancel what was not begun."""
-        for future in self._futures:
+        for future in [*self._futures]:
             future.cancel()
 
 

@@ -111,7 +111,8 @@ class Setting:
             self.close()
             self._forks = Forks(self.models, count_of())
         try:
-            self._forks.pack(function)
+            if self._forks.n:
+                self._forks.pack(function)
         except (pickle.PicklingError, AttributeError, TypeError):
             return None
         return self._forks

@@ -180,11 +180,13 @@ def collect_in_lots(
 def lots_of(corpus: Iterable[AnnotatedText]) -> Iterator[list[AnnotatedText]]:
     """The texts, as many at a time as have `LOT_WORDS` words together."""
     lot: list[AnnotatedText] = []
+    words = 0
     for text in corpus:
         lot.append(text)
-        if sum(len(each.words) for each in lot) >= LOT_WORDS:
+        words += len(text.words)
+        if words >= LOT_WORDS:
             yield lot
-            lot = []
+            lot, words = [], 0
     if lot:
         yield lot
 

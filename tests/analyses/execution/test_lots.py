@@ -13,7 +13,7 @@ import torch
 
 from analyses.corpora import read
 from analyses.execution import lots
-from analyses.execution.cluster import connected, perform
+from analyses.execution.cluster import Workers, connected, perform
 from analyses.execution.encoding import decoded, encoded
 from analyses.execution.lots import Setting, Shards, using
 from analyses.labels import label
@@ -204,6 +204,13 @@ def test_what_a_cluster_cannot_do_is_refused_in_a_line():
         pytest.raises(InputError, match=r"worker on \S+ runs another version of interp"),
     ):
         lots.do(kept, [(3,)])
+
+
+def test_results_that_came_back_are_not_held_until_the_last():
+    workers = Workers(Sent(), {})
+    calls = [workers.submit(lots._perform, (kept, times)) for times in (1, 2)]
+    assert not workers._futures
+    assert [decoded(call.result())["a"].shape for call in calls] == [(2, 3), (4, 3)]
 
 
 class Older(Sent):
