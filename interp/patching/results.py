@@ -37,8 +37,8 @@ class Cells(Result):
     """Values of each metric, one a cell and prompt: of a sweep, paths, an ablation, estimates, edges or a search.
 
     Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` of
-    edges; `circuit`. Or they are a list (`cell`), or an order (`step`, which has all cells up to it). Positions beyond a prompt's
-    text and edges that do not exist are NaN.
+    edges; `circuit`. Or they are a list (`cell`), or an order (`step`, which has all cells up to it). Positions beyond
+    a prompt's text and edges that do not exist are NaN.
     """
 
     site: str  # what was changed; edges have none
