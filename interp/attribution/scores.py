@@ -24,7 +24,9 @@ from interp.running import Run
 from interp.tokens import Positions, TokenBatch
 from interp.visibility import Source, Visibility
 
-Place = Positions | Mapping[str, Positions]  # one position a prompt, or several by name, as `Pairs.positions` has them
+NamedPositions = (
+    Positions | Mapping[str, Positions]
+)  # one position a prompt, or several by name, as `Pairs.positions` has them
 By = Literal["pair", "query", "key"]
 
 
@@ -88,16 +90,10 @@ class ScoreAttribution(Result):
         `options` are those of `analyses.figures.top_cells`: `top`, `title`, `width`, `font_size`, `ax`, ...
         """
         table = self.table(by)
-        words = [" → ".join(each) for each in table.filter(like="_writer").itertuples(index=False)]
+        term = table.filter(like="_writer").agg(" → ".join, axis=1)
         for axis, word in (("query", "from"), ("key", "to")):
-            words = (
-                [f"{each} {word} {at}" for each, at in zip(words, table[axis], strict=True)]
-                if axis in self.names
-                else words
-            )
-        table = table.drop(columns=["head", *self.names]).assign(
-            layer=None, term=words, metric="score", direction="by writer"
-        )
+            term = term + f" {word} " + table[axis] if axis in self.names else term
+        table = table.drop(columns=["head", *self.names]).assign(layer=None, term=term, metric="score", direction="")
         heading = f"Who wrote what L{self.head['layer']}.H{self.head['head']} reads?"
         return draw_figure("top_cells", table, "score", heading=heading, **options)
 
@@ -118,8 +114,8 @@ def score_attribution(
     out: Run,
     layer: int,
     head: int,
-    query: Place,
-    key: Place,
+    query: NamedPositions,
+    key: NamedPositions,
     *,
     stack: StackName | None = None,
     attention: Attending = "self",
@@ -160,7 +156,7 @@ def value_attribution(
     out: Run,
     layer: int,
     head: int,
-    key: Place,
+    key: NamedPositions,
     *,
     direction: Float[Tensor, "*prompt d_model"] | None = None,
     stack: StackName | None = None,
@@ -185,7 +181,8 @@ def value_attribution(
             raise InputError(f"a direction has shape {expected}, got {tuple(direction.shape)}")
         toward = direction.to(whole).expand(n_prompts, -1)[:, None].expand_as(whole)
     writers, vectors = all_parts(v, out, keys)
-    values = einsum(vectors @ weight, toward, "writer prompt key d_model, prompt key d_model -> writer prompt key")
+    read = toward @ weight.mT
+    values = einsum(vectors, read, "writer prompt key d_head, prompt key d_head -> writer prompt key")
     parts = [values[None, ..., None, :], (whole * toward).sum(-1)[:, None]]
     return _result(v, (("direction",), writers), parts, {"query": (), "key": names})
 
@@ -212,7 +209,7 @@ def scores_of(
     return wide(scores).to(columns.device), None if bias is None else bias.to(columns.device, wide(scores).dtype)
 
 
-def _columns(text: TokenBatch, place: Place) -> tuple[tuple[str, ...], Columns]:
+def _columns(text: TokenBatch, place: NamedPositions) -> tuple[tuple[str, ...], Columns]:
     """The names of positions, if they have some, and their columns."""
     columns = [text.columns(each) for each in (place.values() if isinstance(place, Mapping) else [place])]
     if not columns or any(each.shape[1] != 1 for each in columns):

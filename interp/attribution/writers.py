@@ -6,10 +6,10 @@ Norms keep the scales that they have in the run. Each is then one matrix for all
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, cast
 
 import torch
-import torch.nn.functional as F
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from interp.transformer import Block, Sublayer, Transformer, with_parts
 Part = Literal["q", "k", "v"]
 Columns = Int[Tensor, "prompt place"]
 Vectors = Float[Tensor, "writer prompt place d_head"]
-_RANKS = {"attn": "resid_pre", "cross_attn": "resid_mid"}  # the stream that each attention reads
+_READS = {"attn": "resid_pre", "cross_attn": "resid_mid"}  # the stream that each attention reads
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Reader:
             return stack.norm, f"{self.source}.{len(stack.blocks) - 1}.resid_post"
         block = stack.blocks[self.layer]
         sublayer = block.attention if self.attention == "self" else block.cross
-        return sublayer.norm_before, f"{self.stack}.{self.layer}.{_RANKS[sublayer.name]}"
+        return sublayer.norm_before, f"{self.stack}.{self.layer}.{_READS[sublayer.name]}"
 
     @property
     def sublayers(self) -> list[tuple[str, Sublayer, str]]:
@@ -179,31 +179,19 @@ class Reader:
                 yield from _named(f"{site}.bias", shifts)
                 yield [site], reading(at(f"{site}_out"))[None]
                 continue
-            z, weight = at(f"{site}.z"), wide(sublayer.layer.W_O).to(columns.device)
-            bias = None if sublayer.layer.out.bias is None else sublayer.layer.out.bias.to(weight)
-            inner, more = reading.before(
-                sublayer.norm_after,
-                lambda: F.linear(z.flatten(-2), weight.flatten(0, 1).T, bias),  # noqa: B023
-            )
-            yield from _named(f"{site}.bias", [*shifts, *more, *([] if bias is None else [inner(bias)])])
-            heads = einsum(
-                z, weight @ inner.weight, "prompt place head d_z, head d_z d_head -> head prompt place d_head"
-            )
-            name = f"{site.removesuffix('attn')}head"
-            yield [f"{name}.{head}" for head in range(len(heads))], heads * inner.factor[..., None]
+            heads, more = _heads(reading, sublayer, at(f"{site}.z"))
+            yield from _named(f"{site}.bias", [*shifts, *more])
+            yield [f"{site.removesuffix('attn')}head.{head}" for head in range(len(heads))], heads
         yield from self._embedded(reading, self.text(out), columns)
 
     def _embedded(self, reading: Reading, text: TokenBatch, columns: Columns) -> Iterator[tuple[list[str], Vectors]]:
         """What the embedding gives: tokens and positions apart."""
         embed, shifts = self.model.stack(self.source).embed, []
-        terms = {
-            name: wide(term)
-            for name, term in embed.terms(*(x.gather(1, columns) for x in (text.ids, text.positions))).items()
-        }
+        terms = embed.terms(text.ids.gather(1, columns), text.positions.gather(1, columns))
         if isinstance(embed.project, nn.Linear):
             shifts.append(reading(embed.project.bias))
             reading = Reading(embed.project.weight.T.to(reading.weight) @ reading.weight, reading.factor)
-        reading, more = reading.before(embed.norm, lambda: sum(terms.values(), torch.zeros(())))
+        reading, more = reading.before(embed.norm, lambda: wide(reduce(torch.add, terms.values())))
         read = {name: reading(term) for name, term in terms.items()}
         yield from _named("embed.bias", [*shifts, *more, *([read.pop("type")] if "type" in read else [])])
         yield [f"embed.{name}" for name in read], torch.stack([*read.values()])
@@ -253,6 +241,17 @@ def with_sites(out: Run, readers: list[Reader]) -> Run:
 def _sublayers(block: Block) -> list[Sublayer]:
     cross = [] if block.cross_attn is None else [block.cross]
     return [block.attention, *cross, *([] if block.mlp is None else [block.feed_forward])]
+
+
+def _heads(
+    reading: Reading, sublayer: Sublayer, z: Float[Tensor, "prompt place head d_z"]
+) -> tuple[Vectors, list[Tensor]]:
+    """What each head puts in, and what the bias of their output and the shift of a norm after it do."""
+    attn = cast(Attention, sublayer.layer)
+    weight, bias = attn.W_O.to(z), [] if attn.out.bias is None else [attn.out.bias.to(z)]
+    reading, shifts = reading.before(sublayer.norm_after, lambda: sum(bias, z.flatten(-2) @ weight.flatten(0, 1)))
+    axes = "prompt place head d_z, head d_z d_head -> head prompt place d_head"
+    return einsum(z, weight @ reading.weight, axes) * reading.factor[..., None], [*shifts, *map(reading, bias)]
 
 
 def _named(name: str, terms: list[Tensor]) -> Iterator[tuple[list[str], Vectors]]:
