@@ -23,7 +23,7 @@ from analyses.headlines.facts import Fact, Row, Tables
 from analyses.headlines.flip_panel import FlipPanel, flip_panels
 from analyses.headlines.sentences import Sentence
 from analyses.measures.definitions import Behaviour
-from analyses.measures.findings import NOTABLE, both_ways
+from analyses.measures.findings import DISCOVERY, NOTABLE, both_ways
 from analyses.page.sections import SCHEMAS, WAYS, Bars, Block, Details, Table, Text, emphasis
 from analyses.viewer import Passage, Viewer
 from analyses.viewer.pictures import Picture, picture
@@ -38,6 +38,7 @@ _NEAR = {"first-token": "first", **{f"offset:-{by}": f"−{by}" for by in (5, 4,
 _NEAR |= {"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"}
 """By measure of attention to near tokens, what stands under its bar."""
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
+_READERS = 3  # that a card names, the strongest on the half of the pairs that does not report
 _MOST = 20  # rows of a card's table: `tables/heads` has all
 _MEASURED = "measure value baseline baseline_name gain interval q n"
 
@@ -107,6 +108,8 @@ class FactCard:
     best: Sequence[Example] = ()
     drawn: Sequence[Example] = ()
     asked: str = ""  # among what the drawn ones were drawn
+    why: str = ""  # who wrote the keys that it finds
+    read_by: str = ""  # who reads it
 
     @staticmethod
     def from_fact(
@@ -123,6 +126,7 @@ class FactCard:
         for row in rows.to_dict("records"):
             examples[row["choice"]].append(_example(row, tables, place.named(prefix=False)))
         look, asked, first = _telling(examples["best"], examples["random"]), "", {}
+        writers, readers = (_why(tables, place, fact, table) for table in ("writers", "readers"))
         if len(rows):
             first = rows.iloc[0].to_dict()
             topic = plain_words.topic(fact.name, str(first["measure"]), words).words if first["measure"] else "prompts"
@@ -139,7 +143,22 @@ class FactCard:
             best=examples["best"],
             drawn=examples["random"],
             asked=asked,
+            why=f"{wording.writers_clause(writers[0], words)}." if writers else "",
+            read_by=f"{wording.readers_clause(readers)}." if readers else "",
         )
+
+
+def _why(tables: Tables, place: Place, fact: Fact, table: str) -> list[Any]:
+    """The families of writers of the keys that a fact is about; or the strongest readers of its head, for its task."""
+    if table not in tables or fact.label.kind == "rule":
+        return []
+    rows = tables[table].loc[(tables[table][HEAD] == [*place]).all(axis=1)]
+    is_fact = rows["measure"].isin(fact.measures)
+    if table == "writers":
+        return rows.loc[is_fact & (rows["kind"] == "family")].to_dict("records")
+    rows = rows.loc[(is_fact | (rows["task"] == fact.name)) & (rows["q"] < DISCOVERY)]
+    rows = rows.loc[rows["effect"] * rows["choosing"] > 0].drop_duplicates("reader")
+    return rows.sort_values("choosing", key=abs, ascending=False).head(_READERS).to_dict("records")
 
 
 Values = Mapping[str, Any]
