@@ -152,12 +152,11 @@ def _why(tables: Tables, place: Place, fact: Fact, table: str) -> list[Any]:
     """The families of writers of the keys that a fact is about; or the strongest readers of its head, for its task."""
     if table not in tables or fact.label.kind == "rule":
         return []
-    rows = tables[table].loc[(tables[table][HEAD] == [*place]).all(axis=1)]
-    is_fact = rows["measure"].isin(fact.measures)
+    rows, label = tables[table].loc[(tables[table][HEAD] == [*place]).all(axis=1)], fact.row("labels")
     if table == "writers":
-        return rows.loc[is_fact & (rows["kind"] == "family")].to_dict("records")
-    rows = rows.loc[(is_fact | (rows["task"] == fact.name)) & (rows["q"] < DISCOVERY)]
-    rows = rows.loc[rows["effect"] * rows["choosing"] > 0].drop_duplicates("reader")
+        return rows.loc[rows["measure"].isin(fact.measures) & (rows["kind"] == "family")].to_dict("records")
+    task = fact.name if label is None else label.cells.get("task")
+    rows = rows.loc[(rows["task"] == task) & (rows["q"] < DISCOVERY) & (rows["effect"] * rows["choosing"] > 0)]
     return rows.sort_values("choosing", key=abs, ascending=False).head(_READERS).to_dict("records")
 
 

@@ -18,7 +18,7 @@ from analyses.headlines.flip_panel import has_two_people
 from analyses.measures.definitions import DECLARED, Behaviour, Measure
 from analyses.measures.findings import FEW_ITEMS, NOTABLE
 from analyses.position import REPEATS
-from analyses.wording.formats import counted, false_discovery_rate, number, percent
+from analyses.wording.formats import false_discovery_rate, number, percent
 from analyses.wording.head_names import HEAD, Place, head_name, kinds
 from analyses.wording.plain_words import WORDS, Words, answer, listed, readout, rule, taking, worded
 
@@ -101,9 +101,9 @@ def set_clause(row: Cells, words: Words) -> str:
 
 def writers_clause(row: Cells, vocabulary: Mapping[str, Words]) -> str:
     """From the row of a family of `writers`: who wrote the keys that a head finds, and where it looks without."""
-    count, members = counted(int(row["others_size"]), "other head"), str(row["members"]).split("+")
+    n, members, name = int(row["others_size"]), str(row["members"]).split("+"), str(row["writer"])
+    count, (head, *more) = "another head" if n == 1 else f"{n} other heads", members
     others = say("other writers", count=count, value=percent(row["others_without"])) if row["others"] else ""
-    name, (head, *more) = str(row["writer"]), members
     if name in members:
         writers = part_words(name)
     elif more:
@@ -117,8 +117,10 @@ def writers_clause(row: Cells, vocabulary: Mapping[str, Words]) -> str:
 
 def readers_clause(rows: Sequence[Cells]) -> str:
     """From rows of `readers`: who reads a head, and what goes of the answer when that is cut."""
-    shares = [f"{part_words(row['reader'])} ({percent(-row['effect'])}" for row in rows]
-    return say("readers", readers="), ".join(shares))
+    signs = ["+" if row["effect"] < 0 else "" for row in rows]
+    shares = [sign + percent(-row["effect"]) for sign, row in zip(signs, rows, strict=True)]
+    (first, share), *rest = zip((part_words(row["reader"]) for row in rows), shares, strict=True)
+    return say("readers", first=first, share=share, rest="".join(f", {words} ({share})" for words, share in rest))
 
 
 def part_words(name: str) -> str:

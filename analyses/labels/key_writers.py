@@ -1,9 +1,9 @@
 """Why does a labelled head look at the keys of its label? By what earlier parts of the model wrote into these keys.
 
-The advantage of a claimed key is its score less that of the other visible keys, each side weighted by attention: it
-says how fast the attention on claimed keys grows with each score. Both are sums over who wrote the keys, so the
-advantage is one too (`interp.attribution.keys`), in nats. What the query gives to all keys alike cancels; where keys
-are rotated, even what all keys share scores by distance, and counts as its writer's.
+The advantage of claimed keys is their score less that of the other visible keys, in nats, each side weighted by its
+attention. Scores are sums over who wrote the keys (`interp.attribution.keys`), so the advantage is one too. What the
+query gives to all keys alike cancels; where keys are rotated, even what all keys share scores by distance, and counts
+as its writer's.
 
 A family is the heads before that have one label in common, or any writer alone. One half of the documents chooses the
 family without whose part the attention falls most, compared with as many other heads; the other half reports.
@@ -11,11 +11,9 @@ family without whose part the attention falls most, compared with as many other 
 
 import math
 import random
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, groupby
+from itertools import chain, combinations, groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,64 +35,52 @@ from analyses.wording.plain_words import SET, STRATUM, Label
 from interp import AnnotatedText, InputError, Model, TokenBatch, Transformer, run
 from interp.attribution import attribution_sites, key_contributions
 from interp.patterns import N_GROUPS, group_of
-from interp.statistics import Estimate, benjamini_hochberg, estimate
+from interp.statistics import benjamini_hochberg, estimate
 
 WRITER_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "kind", "writer", "members"),
     *("advantage", "ci_low", "ci_high", "p", "q", "share", "n", "documents", "before", "without", "without_low"),
-    *("without_high", "fall", "others", "others_size", "others_without", "rank", "explains"),
+    *("without_high", "others", "others_size", "others_without", "rank", "explains"),
 ]
-MOST_OTHERS = 100  # families of other heads, on the half that reports
-_CHOOSING_OTHERS = 10  # on the half that chooses
+_OTHERS = (10, 100)  # families of other heads, on the half that chooses, and on the one that reports
 _DOCUMENTS, _WORDS = 24, 60  # of each half, and of each document, that are read at most
-_REPEATS = 16  # sequences on which induction is read
-_ROWS = 8  # of a window, that one measure takes at most
+_REPEATS, _ROWS = 16, 8  # random repeats, of each half; and rows of a text that one measure takes, at most
 _TOKENS = 1024  # that a lot reads, about
 _AT_ONCE = 1 << 22  # scores without families that are held at once
 _ONE_SIGN = 0.8  # of all parts without their signs: where fewer have one sign they are no shares of a whole
 _RANK = 0.05  # of families of other heads, how many may leave as little
-_HALF = 0.5  # of the attention: no more is left without what explains it
-_HEAD = re.compile(r"\w+\.(\d+)\.head\.(\d+)")
+_LEFT = 0.5  # of the attention, at most, without what explains it
 Family = tuple[str, ...]  # writers
-Claimed = Sequence[tuple[int, int, tuple[int, ...]]]  # prompt, row, claimed keys
-Lot = tuple[Sequence[tuple[int, ...]], Sequence[int], Mapping[str, Claimed]]  # ids and groups of texts, by measure rows
+Claims = Mapping[str, Sequence[tuple[int, int, tuple[int, ...]]]]  # by measure: prompt, row, claimed keys
+Lot = tuple[Sequence[tuple[int, ...]], Sequence[int], Claims]  # ids of texts, their groups of documents, and claims
 Sums = Float[np.ndarray, "group column"]  # rows, what each writer adds, the attention that each family leaves
-Memberships = Bool[Tensor, "family writer"]
 
 
-class Item(NamedTuple):
-    """A head and one of its measures."""
+class Question(NamedTuple):
+    """A head, a measure, all writers before the head, families of them, and others of as many heads for each."""
 
     layer: int
     head: int
     measure: str
-
-
-@dataclass(frozen=True)
-class _Question:
-    """Of whose part of the keys it is asked: families by name, each with others of as many heads."""
-
-    item: Item
-    writers: tuple[str, ...]
+    writers: Family
     families: Mapping[str, Family]
     others: Sequence[Sequence[Family]]
 
     @property
-    def memberships(self) -> Memberships:
-        """No writer, each family, and all others."""
-        members = [(), *self.families.values(), *(family for drawn in self.others for family in drawn)]
+    def memberships(self) -> Bool[Tensor, "family writer"]:
+        """Who is in no family, in each, and in all others."""
+        members = [(), *self.families.values(), *chain(*self.others)]
         return torch.tensor([[writer in family for writer in self.writers] for family in members])
 
-    def chosen(self, sums: Sums, rng: random.Random) -> "_Question":
-        """The family without which least is left, compared with others, and more of these."""
+    def chosen(self, sums: Sums, seed: int) -> "Question":
+        """The family without which least is left, compared with others; with more of these."""
         before, *left = sums[:, 1 + len(self.writers) :].sum(0) / sums[:, 0].sum()
-        start, excess = len(self.families), list[float]()
-        for own, drawn in zip(left[:start], self.others, strict=True):
-            excess.append((np.mean(left[start : start + len(drawn)]) if drawn else before) - own)
-            start += len(drawn)
-        name = [*self.families][int(np.argmax(excess))]
-        family = self.families[name]
-        return replace(self, families={name: family}, others=[others(family, self.writers, MOST_OTHERS, rng)])
+        rest, excess = iter(left[len(self.families) :]), dict[str, float]()
+        for name, without, drawn in zip(self.families, left, self.others, strict=False):
+            excess[name] = float(np.mean([*islice(rest, len(drawn))] or before) - without)
+        best = max(excess, key=lambda name: excess[name])
+        drawn = [others(self.families[best], self.writers, _OTHERS[1], seed)]
+        return self._replace(families={best: self.families[best]}, others=drawn)
 
 
 def measure(
@@ -109,10 +95,10 @@ def measure(
     """Who wrote what each labelled head finds: `tables/writers`, a row a head, measure and writer, and one a family.
 
     `advantage` is in nats, with its interval over documents; `p` is two-sided. `share` is missing where less than 80%
-    of all parts have one sign. The row of `kind` family has the attention on the claimed keys `before`, and `without`
-    what the family wrote into the head's keys; `p` is of this `fall`. `others` families of `others_size` other heads
-    before it leave `others_without` on average, and a share of them, `rank`, as little as this one. `explains`: at most
-    half is left, significantly, and at most 5% of the others leave as little. `q` is over all rows.
+    of all parts have one sign. The row of `kind` family has the attention on the claimed keys `before` and `without`
+    what the family wrote there; `p` is of their difference. `others` families of `others_size` other heads before it
+    leave `others_without` on average, and a share of them, `rank`, as little as this one. `explains`: at most half is
+    left, significantly, and at most 5% of the others leave as little. `q` is over all rows.
 
     Labels that are rules, and those asked at masked words, have no row.
 
@@ -129,84 +115,58 @@ def measure(
     """
     if not isinstance(model, Transformer) or len(model.config.stacks) > 1:
         raise InputError("who writes a head's keys is asked of transformers of one stack that interp itself runs")
-    rows = list[dict[str, Any]]()
+    tables = [pd.DataFrame(columns=WRITER_COLUMNS)]
     for behaviour in select(behaviours).values():
-        if behaviour.name in corpora:
-            rows += _of_behaviour(model, labels, corpora[behaviour.name], behaviour, seed, progress)
-    table = pd.DataFrame(rows, columns=WRITER_COLUMNS)
+        known = {each.name: each for each in behaviour.measures if each.points and not each.masked}
+        rows = labels.loc[labels["measure"].isin([*known]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
+        halves, present = list[list[Lot]](), {*rows["measure"]} if behaviour.name in corpora else set[str]()
+        for half in (0, 1):
+            measures = [known[name] for name in sorted(present)]
+            halves.append([*_lots(model, corpora[behaviour.name], measures, half, seed)] if measures else [])
+            present &= {name for *_, claims in halves[-1] for name in claims}
+        rows = rows.loc[rows["measure"].isin(present), ["layer", "head", "measure"]].drop_duplicates()
+        writers = {layer: _writers(model, layer, halves[0][0]) for layer in {*rows["layer"]}}
+        questions = list[Question]()
+        for layer, head, name in sorted(rows.itertuples(index=False, name=None)):
+            named = families(labels, writers[layer])
+            drawn = [others(family, writers[layer], _OTHERS[0], seed) for family in named.values()]
+            questions.append(Question(layer, head, name, writers[layer], named, drawn))
+        sums = _read(model, halves[0], questions, progress)
+        questions = [each.chosen(of_item, seed) for each, of_item in zip(questions, sums, strict=True)]
+        sums = _read(model, halves[1], questions, progress)
+        place = {"stack": next(iter(model.config.stacks)), "attention": "self", "behaviour": behaviour.name}
+        tables += [_table(*each, seed).assign(**place) for each in zip(questions, sums, strict=True)]
+    table = pd.concat(tables[1:] or tables, ignore_index=True).reindex(columns=WRITER_COLUMNS)
     q = benjamini_hochberg(table["p"].astype(float).fillna(1.0).to_numpy())
-    holds = (table["without"] <= _HALF * table["before"]) & (table["rank"] <= _RANK) & (q < DISCOVERY)
-    return table.assign(q=q, explains=holds.where(table["kind"] == "family", None))
+    holds = (table["without"] <= _LEFT * table["before"]) & (table["rank"] <= _RANK) & (q < DISCOVERY)
+    return table.assign(q=q, explains=holds)
 
 
-def _of_behaviour(
-    model: Transformer,
-    labels: pd.DataFrame,
-    corpus: Iterable[AnnotatedText],
-    behaviour: Behaviour,
-    seed: int,
-    progress: lots.Progress | None,
-) -> Iterator[dict[str, Any]]:
-    known = {each.name: each for each in behaviour.measures if each.points and not each.masked}
-    names = labels["label"].str.removeprefix(SET)
-    rows = labels.loc[labels["measure"].isin([*known]) & ~names.str.startswith("rule:").astype(bool)]
-    items = sorted({Item(*row) for row in rows[[*Item._fields]].itertuples(index=False, name=None)})
-    measures = [known[name] for name in dict.fromkeys(each.measure for each in items)]
-    halves = [[*_lots(model, corpus, measures, half, seed)] for half in (0, 1)]
-    present = [{name for _, _, claims in half for name in claims} for half in halves]
-    items = [each for each in items if all(each.measure in names for names in present)]
-    if not items:
-        return
-    writers = {layer: _writers(model, layer, halves[0][0]) for layer in {each.layer for each in items}}
-    rng, questions = random.Random(seed), list[_Question]()
-    for item in items:
-        named = families(labels, writers[item.layer])
-        drawn = [others(family, writers[item.layer], _CHOOSING_OTHERS, rng) for family in named.values()]
-        questions.append(_Question(item, writers[item.layer], named, drawn))
-    chosen = [
-        question.chosen(sums, rng)
-        for question, sums in zip(questions, _read(model, halves[0], questions, progress), strict=True)
-    ]
-    place = {"stack": next(iter(model.config.stacks)), "attention": "self", "behaviour": behaviour.name}
-    for question, sums in zip(chosen, _read(model, halves[1], chosen, progress), strict=True):
-        yield from (place | row for row in _rows(question, sums, seed))
-
-
-def families(labels: pd.DataFrame, writers: Sequence[str]) -> dict[str, Family]:
+def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
     """By label the heads among the writers that have it, the simplest label of the same heads; then each writer alone.
 
     What relative positions add (`distance`) is no writer.
     """
-    heads = {place: name for name in writers if (place := _place(name))}
-    names = [name for name in labels["label"].unique() if not name.startswith(SET) and STRATUM not in name]
-    named: dict[Family, str] = {}
-    for label in sorted(names, key=lambda name: (Label.parse(name).rung < 0, Label.parse(name).rung, name)):
-        group = labels.loc[labels["label"] == label, ["layer", "head"]]
-        having = {*group.itertuples(index=False, name=None)}
-        if family := tuple(name for place, name in heads.items() if place in having):
-            named.setdefault(family, label)
+    having, named = dict[str, set[str]](), dict[Family, str]()
+    for row in labels.to_dict("records"):
+        having.setdefault(row["label"], set()).add(f"{row['stack']}.{row['layer']}.head.{row['head']}")
+    names = [name for name in having if not name.startswith(SET) and STRATUM not in name]
+    for name in sorted(names, key=lambda name: (Label.parse(name).rung < 0, Label.parse(name).rung, name)):
+        named.setdefault(tuple(writer for writer in writers if writer in having[name]), name)
     for writer in writers:
-        if writer != "distance":
-            named.setdefault((writer,), writer)
-    return {name: family for family, name in named.items()}
+        named.setdefault((writer,), writer)
+    return {name: family for family, name in named.items() if family not in {(), ("distance",)}}
 
 
-def others(family: Family, writers: Sequence[str], most: int, rng: random.Random) -> list[Family]:
+def others(family: Family, writers: Family, most: int, seed: int) -> list[Family]:
     """Families of as many other heads, or of all where they are fewer: all there are, or so many at random."""
-    rest = [name for name in writers if name not in family and _place(name)]
-    size = min(len(family), len(rest))
+    rest = [name for name in writers if name not in family and ".head." in name]
+    size, rng, drawn = min(len(family), len(rest)), random.Random(repr((seed, family))), dict[Family, None]()
     if math.comb(len(rest), size) <= most:
         return [*combinations(rest, size)] if size else []
-    drawn = dict[Family, None]()
     while len(drawn) < most:
         drawn[tuple(sorted(rng.sample(rest, size)))] = None
     return [*drawn]
-
-
-def _place(writer: str) -> tuple[int, int] | None:
-    """Layer and head of a writer that is one."""
-    match = _HEAD.fullmatch(writer)
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def _lots(
@@ -219,19 +179,17 @@ def _lots(
     if length >= SHORTEST_REPEAT and any(each.corpus for each in measures):
         drawn = repeats(model, length, _REPEATS, seed + half)
         read += [(window, number % N_GROUPS, True) for number, window in enumerate(drawn)]
-    ids, groups, claims = list[tuple[int, ...]](), list[int](), dict[str, list[Any]]()
+    lot: tuple[list[Any], list[int], dict[str, list[Any]]] = ([], [], {})
     for window, group, is_repeat in read:
-        rows = {each.name: _claimed(model, window, each, seed) for each in measures if bool(each.corpus) == is_repeat}
-        if not any(rows.values()):
-            continue
-        if ids and (len(ids) + 1) * max(*map(len, ids), len(window.ids)) > _TOKENS:
-            yield ids, groups, claims
-            ids, groups, claims = [], [], {}
-        for name in (name for name, of_window in rows.items() if of_window):
-            claims.setdefault(name, []).extend((len(ids), row, keys) for row, keys in rows[name])
-        ids, groups = [*ids, window.ids], [*groups, group]
-    if ids:
-        yield ids, groups, claims
+        if lot[0] and (len(lot[0]) + 1) * max(*map(len, lot[0]), len(window.ids)) > _TOKENS:
+            yield lot
+            lot = ([], [], {})
+        for each in measures:
+            if bool(each.corpus) == is_repeat and (rows := _claimed(model, window, each, seed)):
+                lot[2].setdefault(each.name, []).extend((len(lot[0]), *row) for row in rows)
+        lot[0].append(window.ids)
+        lot[1].append(group)
+    yield lot
 
 
 def _claimed(model: Transformer, window: Window, measure: Measure, seed: int) -> list[tuple[int, tuple[int, ...]]]:
@@ -246,24 +204,24 @@ def _claimed(model: Transformer, window: Window, measure: Measure, seed: int) ->
     return sorted(rng.sample(rows, min(_ROWS, len(rows))))
 
 
-def _writers(model: Transformer, layer: int, lot: Lot) -> tuple[str, ...]:
+def _writers(model: Transformer, layer: int, lot: Lot) -> Family:
     """The names of all that write before a layer."""
     out = run(model, TokenBatch.from_rows(lot[0][:1]).to(model.device), attribution_sites(model, layer))
     return key_contributions(out, layer, 0, torch.tensor([[0, 0]])).writers
 
 
 def _read(
-    model: Transformer, texts: Sequence[Lot], questions: Sequence[_Question], progress: lots.Progress | None
+    model: Transformer, texts: Sequence[Lot], questions: Sequence[Question], progress: lots.Progress | None
 ) -> list[Sums]:
     """What is added up of each question over some texts."""
-    asked = [(each.item, each.memberships) for each in questions]
-    sums = [np.zeros((N_GROUPS, 1 + sum(memberships.shape))) for _, memberships in asked]
-    of_lot = [(*lot, [each for each in asked if each[0].measure in lot[2]]) for lot in texts]
-    places = [[index for index, (item, _) in enumerate(asked) if item.measure in lot[2]] for lot in texts]
-    for lot, here, added in zip(texts, places, lots.do(partial(_sums, model), of_lot, progress), strict=True):
-        groups = np.unique(lot[1])
-        for index, tensor in zip(here, added, strict=True):
-            sums[index][groups] += tensor.numpy()
+    asked = [(each.layer, each.head, each.measure, each.memberships) for each in questions]
+    sums = [np.zeros((N_GROUPS, 1 + sum(memberships.shape))) for *_, memberships in asked]
+    places = [[index for index, each in enumerate(asked) if each[2] in claims] for *_, claims in texts]
+    arguments = [(*lot, [asked[index] for index in here]) for lot, here in zip(texts, places, strict=True)]
+    results = lots.do(partial(_sums, model), arguments, progress) if asked else []
+    for lot, here, added in zip(texts, places, results, strict=bool(asked)):
+        for index, of_item in zip(here, added, strict=True):
+            sums[index][np.unique(lot[1])] += of_item.numpy()
     return sums
 
 
@@ -271,29 +229,27 @@ def _sums(
     model: Transformer,
     ids: Sequence[tuple[int, ...]],
     groups: Sequence[int],
-    claims: Mapping[str, Claimed],
-    asked: Sequence[tuple[Item, Memberships]],
+    claims: Claims,
+    asked: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"]]],
 ) -> list[Float[Tensor, "group column"]]:
-    """The sums of one lot, by the groups that it has, in order."""
-    sites = dict.fromkeys(site for item, _ in asked for site in attribution_sites(model, item.layer))
+    """The sums of one lot for each head and measure, by the groups that it has, in order."""
+    sites = dict.fromkeys(site for layer, *_ in asked for site in attribution_sites(model, layer))
     out = run(model, TokenBatch.from_rows(ids).to(model.device), [*sites])
     _, group = torch.tensor(groups).unique(return_inverse=True)
     added = list[Tensor]()
-    for (layer, head), items in groupby(asked, key=lambda each: each[0][:2]):
-        memberships = {item.measure: each for item, each in items}
-        rows = torch.tensor([row[:2] for name in memberships for row in claims[name]])
-        keys = key_contributions(out, layer, head, rows)
-        sizes = [len(claims[name]) for name in memberships]
-        parts = zip(keys.values.cpu().split(sizes, 1), keys.scores.cpu().split(sizes), strict=True)
-        for (name, of_item), (values, scores) in zip(memberships.items(), parts, strict=True):
-            claimed = torch.zeros(scores.shape, dtype=torch.bool)
-            for index, (_, _, columns) in enumerate(claims[name]):
-                claimed[index, list(columns)] = True
-            columns = _columns(values, scores, claimed, of_item)
-            prompts = torch.tensor([prompt for prompt, *_ in claims[name]])
-            added.append(
-                columns.new_zeros(int(group.max()) + 1, columns.shape[1]).index_add(0, group[prompts], columns)
-            )
+    for (layer, head), of_head in groupby(asked, key=lambda each: each[:2]):
+        items = [each[2:] for each in of_head]  # all rows of a head share its keys
+        keys = key_contributions(out, layer, head, torch.tensor([row[:2] for name, _ in items for row in claims[name]]))
+        sizes = [len(claims[name]) for name, _ in items]
+        parts = zip(items, keys.values.cpu().split(sizes, 1), keys.scores.cpu().split(sizes), strict=True)
+        for (name, memberships), values, scores in parts:
+            prompts, _, claimed = zip(*claims[name], strict=True)
+            mask = torch.zeros(scores.shape, dtype=torch.bool)
+            for row, columns in zip(mask, claimed, strict=True):
+                row[list(columns)] = True
+            columns = _columns(values, scores, mask, memberships)
+            empty = columns.new_zeros(int(group.max()) + 1, columns.shape[1])
+            added.append(empty.index_add(0, group[list(prompts)], columns))
     return added
 
 
@@ -301,53 +257,37 @@ def _columns(
     values: Float[Tensor, "writer row key"],
     scores: Float[Tensor, "row key"],
     claimed: Bool[Tensor, "row key"],
-    memberships: Memberships,
+    memberships: Bool[Tensor, "family writer"],
 ) -> Float[Tensor, "row column"]:
-    """Of each row one, the advantage by writer, and the attention on claimed keys that is left without each family."""
-    ahead = [scores.masked_fill(~side, -torch.inf).softmax(-1) for side in (claimed, ~claimed)]
-    sides = (ahead[0] - ahead[1]).to(values)
-    counts = sides.isfinite().all(-1)  # both sides are seen: attention may reach no further than some tokens
-    advantage = einsum(values, sides, "writer row key, row key -> row writer")
-    members, left = memberships.to(values), list[Tensor]()
-    for some in members.split(max(1, _AT_ONCE // scores.numel())):
-        rest = scores - (some @ values.flatten(1)).unflatten(1, scores.shape)
+    """Of each row 1, the advantage by writer, and the attention on claimed keys that is left without each family."""
+    ahead, behind = (scores.masked_fill(~side, -torch.inf).softmax(-1) for side in (claimed, ~claimed))
+    advantage, left = einsum(values, ahead - behind, "writer row key, row key -> row writer"), list[Tensor]()
+    for members in memberships.to(values).split(max(1, _AT_ONCE // scores.numel())):
+        rest = scores - einsum(members, values, "family writer, writer row key -> family row key")
         left.append((rest.softmax(-1) * claimed).sum(-1))
     columns = torch.cat([torch.ones_like(advantage[:, :1]), advantage, torch.cat(left).T], 1)
-    return torch.where(counts[:, None], columns, 0.0)
+    return columns.where(columns.isfinite().all(1, keepdim=True), 0)  # attention may reach no claimed key, or no other
 
 
-def _rows(question: _Question, sums: Sums, seed: int) -> Iterator[dict[str, Any]]:
+def _table(question: Question, sums: Sums, seed: int) -> pd.DataFrame:
     """The rows of one head and measure."""
-    (name, family), drawn = next(iter(question.families.items())), question.others[0]
-    n_writers = len(question.writers)
-    rows, parts, left = np.split(sums, [1, 1 + n_writers], axis=1)
-    within = [writer in family for writer in question.writers]
-    columns = [parts, parts[:, within].sum(1, keepdims=True), left[:, :2], left[:, :1] - left[:, 1:2]]
-    totals = np.concatenate(columns, 1)
-    measured = estimate(totals, np.broadcast_to(rows, totals.shape), seed=seed)
-    value, whole = measured.value, float(measured.value[:n_writers].sum())
-    signs = np.abs(value[:n_writers]).sum()
-    is_whole = max(value[:n_writers].clip(0).sum(), -value[:n_writers].clip(None, 0).sum()) >= _ONE_SIGN * signs > 0
-    common = {**question.item._asdict(), "n": int(rows.sum()), "documents": int(measured.groups.max())}
-    for index, writer in enumerate([*question.writers, name]):
-        is_family = index == n_writers
-        yield {
-            **common,
-            **{"kind": "family" if is_family else "writer", "writer": writer},
-            **{"members": "+".join(family) if is_family else writer, "advantage": value[index]},
-            **{"ci_low": measured.low[index], "ci_high": measured.high[index]},
-            **{"p": measured.p[-1] if is_family else measured.two_sided[index]},
-            "share": value[index] / whole if is_whole else np.nan,
-            **(_removal(measured, left[:, 2:].sum(0) / rows.sum(), drawn) if is_family else {}),
-        }
-
-
-def _removal(measured: Estimate, left: Float[np.ndarray, " family"], drawn: Sequence[Family]) -> dict[str, Any]:
-    """What is left of the attention without a family, and without others."""
-    before, without, fall = measured.value[-3:]
-    return {
-        **{"before": before, "without": without, "without_low": measured.low[-2], "without_high": measured.high[-2]},
-        **{"fall": fall, "others": len(drawn), "others_size": len(drawn[0]) if drawn else 0},
-        "others_without": left.mean() if len(left) else np.nan,
-        "rank": float((left <= without).mean()) if len(left) else 0.0,
-    }
+    ((name, family),), n = question.families.items(), len(question.writers)
+    rows, parts, left = np.split(sums, [1, 1 + n], axis=1)
+    of_family = parts[:, [writer in family for writer in question.writers]].sum(1, keepdims=True)
+    totals = np.hstack([parts, of_family, left[:, :2], left[:, :1] - left[:, 1:2]])
+    each = estimate(totals, np.broadcast_to(rows, totals.shape), seed=seed)
+    whole, size = each.value[:n].sum(), np.abs(each.value[:n]).sum()
+    has_whole = size > 0 and (size + abs(whole)) / 2 >= _ONE_SIGN * size  # half of which is all of the larger sign
+    advantage = each.value[: n + 1]
+    columns = {"writer": [*question.writers, name], "members": [*question.writers, "+".join(family)]}
+    columns |= {"advantage": advantage, "ci_low": each.low[: n + 1], "ci_high": each.high[: n + 1]}
+    columns |= {"p": [*each.two_sided[:n], each.p[-1]], "share": advantage / whole if has_whole else np.nan}
+    of_others, drawn = left[:, 2:].sum(0) / rows.sum(), question.others[0]
+    removal = {"before": each.value[n + 1], "without": each.value[n + 2]}
+    removal |= {"without_low": each.low[n + 2], "without_high": each.high[n + 2]}
+    removal |= {"others": len(drawn), "others_size": len(drawn[0]) if drawn else 0}
+    removal["others_without"] = of_others.mean() if drawn else np.nan
+    removal["rank"] = float((of_others <= removal["without"]).mean()) if drawn else 0.0
+    table = pd.DataFrame(columns).assign(kind=["writer"] * n + ["family"], n=int(rows.sum()))
+    table.loc[n, [*removal]] = [*removal.values()]
+    return table.assign(**dict(zip(question._fields[:3], question, strict=False)), documents=int(each.groups.max()))

@@ -85,10 +85,10 @@ def why(labelled: Labelled, model: Model, results: Sequence[Result], run: Run) -
     """Who wrote the keys that labelled heads find, and who reads these heads."""
     behaviours, tables, left_out = [each.behaviour for each in results], dict[str, pd.DataFrame](), dict[str, str]()
     corpora = {each.behaviour.name: each.corpus for each in results if each.collected}
-    refused = {task["task"] for each in results for task in each.tested.tasks if task.get("refused")}
+    effects = pd.concat([each.tested.table for each in results], ignore_index=True)
     measures = {
         "writers": partial(key_writers.measure, model, labelled.labels, corpora),
-        "readers": partial(head_readers.measure, model, labelled.labels, refused=refused),
+        "readers": partial(head_readers.measure, model, labelled.labels, effects),
     }
     for name, measure in measures.items():
         try:

@@ -9,7 +9,7 @@ import torch
 from analyses import coreference, part_of_speech
 from analyses.measures.findings import carriers, causes
 from analyses.tasks import causal_tests
-from analyses.tasks.causal_tests import _effect_rows, reporting_half, _right_answers
+from analyses.tasks.causal_tests import _effect_rows, _right_answers, reporting_half
 from interp import Transformer, TransformerConfig
 from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
