@@ -156,8 +156,13 @@ def _why(tables: Tables, place: Place, fact: Fact, table: str) -> list[Any]:
     if table == "writers":
         return rows.loc[rows["measure"].isin(fact.measures) & (rows["kind"] == "family")].to_dict("records")
     task = fact.name if label is None else label.cells.get("task")
-    rows = rows.loc[(rows["task"] == task) & (rows["q"] < DISCOVERY) & (rows["effect"] * rows["choosing"] > 0)]
-    return rows.sort_values("choosing", key=abs, ascending=False).head(_READERS).to_dict("records")
+    return strongest_readers(rows.loc[rows["task"] == task]).to_dict("records")
+
+
+def strongest_readers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `readers`: for each head and task the strongest on the half of the pairs that does not report."""
+    rows = rows.loc[(rows["q"] < DISCOVERY) & (rows["effect"] * rows["choosing"] > 0)]
+    return rows.sort_values("choosing", key=abs, ascending=False).groupby(["task", *HEAD], sort=False).head(_READERS)
 
 
 Values = Mapping[str, Any]

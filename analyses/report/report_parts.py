@@ -14,11 +14,12 @@ from analyses.behaviours import vocabulary
 from analyses.corpora import Corpus
 from analyses.execution import lots
 from analyses.explanations import ALL_GROUPS, UNIFORM, Explained, fit_sample, sample
+from analyses.headlines.head_cards import strongest_readers
 from analyses.headlines.sentences import set_clause
 from analyses.labels import Labelled, head_readers, key_writers
 from analyses.labels.evidence import N_COPIES
 from analyses.measures.definitions import Behaviour
-from analyses.measures.findings import DISCOVERY, NOTABLE
+from analyses.measures.findings import NOTABLE
 from analyses.measures.head_tables import Heads
 from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, Part, Text
@@ -36,6 +37,8 @@ _EVIDENCE = WORDS["label_evidence"]  # titles by what labels rest on
 SINKS = "first position, end token"
 _CELL = ["layer", "head"]
 WHY = {"writers": "who writes what heads find", "readers": "who reads heads"}  # as progress is told
+_WHY = {"writers": "head measure writer advantage before without others_without others"}
+_WHY |= {"readers": "head task reader effect interval q"}
 _RULES = 3  # that are named of each head
 _SCORES = "score head value interval rule rule_value gain gain_interval n coverage"
 _SETS = "measure heads effect all others others_best difference q"
@@ -82,32 +85,25 @@ def labels(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]
 
 
 def why(labelled: Labelled, model: Model, results: Sequence[Result], run: Run) -> Part:
-    """Who wrote the keys that labelled heads find, and who reads these heads."""
-    behaviours, tables, left_out = [each.behaviour for each in results], dict[str, pd.DataFrame](), dict[str, str]()
+    """Who wrote the keys that labelled heads find, and who reads heads that carry an answer."""
+    options: dict[str, Any] = {"behaviours": [each.behaviour for each in results], "seed": run.seed}
     corpora = {each.behaviour.name: each.corpus for each in results if each.collected}
     effects = pd.concat([each.tested.table for each in results], ignore_index=True)
-    measures = {
-        "writers": partial(key_writers.measure, model, labelled.labels, corpora),
-        "readers": partial(head_readers.measure, model, labelled.labels, effects),
-    }
+    blocks, tables, left_out = list[doc.Block](), dict[str, pd.DataFrame](), dict[str, str]()
+    measures = {"writers": partial(key_writers.measure, model, labelled.labels, corpora)}
+    measures["readers"] = partial(head_readers.measure, model, labelled.labels, effects)
     for name, measure in measures.items():
         try:
-            tables[name] = measure(behaviours=behaviours, seed=run.seed, progress=partial(run.say, WHY[name]))
+            table = tables[name] = measure(progress=partial(run.say, WHY[name]), **options)
         except InputError as error:
             left_out[name] = str(error)
-    families = tables["writers"].loc[tables["writers"]["kind"] == "family"] if "writers" in tables else pd.DataFrame()
-    blocks: list[doc.Block] = [
-        *(doc.caveat(f"Not asked who are {name}: {reason}.") for name, reason in left_out.items())
-    ]
-    if len(families):
-        columns = "head measure writer advantage before without others_without others"
-        blocks.append(SCHEMAS["writers"].page(families.to_dict("records"), columns, TEXTS["why"]))
-    if "readers" in tables and len(rows := tables["readers"].loc[tables["readers"]["q"] < DISCOVERY]):
-        strongest = rows.sort_values("choosing", key=abs, ascending=False).groupby(["task", *HEAD]).head(_RULES)
-        columns = "head task reader effect interval q"
-        blocks.append(SCHEMAS["readers"].page(strongest.to_dict("records"), columns, TEXTS["read by"]))
-    section = doc.Section("Who writes what heads find, and who reads them", [doc.Details("The numbers", blocks)], "why")
-    return Part([section] if blocks else (), tables=tables, facts={"why_left_out": left_out})
+            blocks.append(doc.caveat(f"{WHY[name].capitalize()} was not asked: {error}."))
+            continue
+        rows = table.loc[table["kind"] == "family"] if name == "writers" else strongest_readers(table)
+        if len(rows):
+            blocks.append(SCHEMAS[name].page(rows.to_dict("records"), _WHY[name], TEXTS[name]))
+    sections = [doc.Section(TEXTS["why"], [doc.Details("The numbers", blocks)], "why")] if blocks else []
+    return Part(sections, tables=tables, facts={"why_left_out": left_out})
 
 
 def joint_effects(labels: pd.DataFrame) -> doc.Table | None:

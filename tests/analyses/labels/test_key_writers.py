@@ -92,7 +92,7 @@ def test_heads_that_stand_in_for_each_other_explain_it_together_alone(known):
         assert said(row).startswith("No family of writers explains where it looks: without the strongest, L0.H")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "post-norm decoder"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "post-norm decoder", "rotary encoder"])
 def test_sums_are_those_of_plain_runs_without_the_writers(name):
     model = tiny.model(name)
     ids = [tuple(row) for row in tiny.token_ids(3, 11, seed=1).tolist()]
