@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.circuits.graph import Graph
+from interp.components import Graph
 from interp.config import NoMLP
 from interp.model import Model
 from interp.patching.pairs import Inputs, text_read
@@ -38,7 +38,8 @@ def node_sites(model: Model, graph: Graph) -> dict[str, slice]:
 @torch.no_grad()
 def written(model: Model, graph: Graph, inputs: Inputs) -> Writes:
     """What every node writes for some prompts: heads z, all others to the stream."""
-    captured = run(model, inputs[0], capture=node_sites(model, graph), target=inputs[1]).activations
+    *_, last = sites = node_sites(model, graph)
+    captured = run(model, inputs[0], capture=sites, target=inputs[1], until=last).activations  # logits are not needed
     writes = {site: value if site.endswith(".z") else value[..., None, :] for site, value in captured.items()}
     if graph.senders[0] == "token":
         assert isinstance(model, Transformer)
@@ -58,7 +59,7 @@ def input_writes(model: Transformer, graph: Graph, batch: TokenBatch) -> Float[T
 
 @torch.no_grad()
 def common_writes(model: Model, graph: Graph, ablation: Ablation, parts: Sequence[Inputs]) -> Writes | None:
-    """A reference for all prompts, of one: zeros, or the mean at each position over all of `parts` that are so long."""
+    """A reference for all prompts and positions: zeros, or the mean over all real positions of `parts`."""
     if ablation == "corrupt":
         return None
     if ablation == "zero":
@@ -69,9 +70,9 @@ def common_writes(model: Model, graph: Graph, ablation: Ablation, parts: Sequenc
     for inputs in parts:
         for site, value in written(model, graph, inputs).items():
             real = text_read(inputs, site.partition(".")[0]).mask[..., None, None].to(value)
-            totals[site] = totals[site] + (value * real).sum(0, keepdim=True)
-            counts[site] = counts[site] + real.sum(0, keepdim=True)
-    return {site: total / counts[site].clamp(min=1) for site, total in totals.items()}
+            totals[site] = totals[site] + (value * real).sum((0, 1), keepdim=True)
+            counts[site] = counts[site] + real.sum((0, 1), keepdim=True)
+    return {site: total / counts[site] for site, total in totals.items()}
 
 
 def embedding_constant(model: Transformer, graph: Graph) -> Tensor:

@@ -121,7 +121,7 @@ def test_sums_are_those_of_plain_runs_without_the_writers(name):
             plain[index, 1 : 1 + len(writers)] += keys.values[:, 0] @ ahead
             for column, family in enumerate(sets, start=1 + len(writers)):
                 edit = remove_from_key(out, layer, head, family)
-                site = f"decoder.{layer}.attn.pattern"
+                site = f"{next(iter(model.config.stacks))}.{layer}.attn.pattern"
                 pattern = run(model, out.tokens, site, edit)[site][prompt, head, row]
                 plain[index, column] += pattern[[*claimed]].sum()
         torch.testing.assert_close(sums, plain, rtol=1e-9, atol=1e-10)
