@@ -162,7 +162,7 @@ def speed(model: str, runs: int) -> None:
     lot = next(collectors.lots_of(texts))
     shards = Shards(Path(tempfile.mkdtemp()), "", known)
     steps: dict[str, Callable[[], Any]] = {
-        "work": lambda: collectors._read_lot(loaded, Heads.from_model(loaded), makers(), (), lot),
+        "work": lambda: collectors._read_lot(loaded, Heads.from_model(loaded), makers, (), lot),
         "hash": lambda: shards.path([lot]),
         "pack": lambda: processes.packed(lot),
     }

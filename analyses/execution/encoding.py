@@ -122,4 +122,4 @@ def _tensor(place: Any, tensors: Mapping[str, Tensor]) -> Tensor:
     if isinstance(place, str):
         return tensors[place]
     rows, values = (tensors[part] for part in place["rows"])
-    return torch.sparse_coo_tensor(rows, values, place["shape"], check_invariants=True)
+    return torch.sparse_coo_tensor(rows, values, place["shape"], check_invariants=True, is_coalesced=True)
