@@ -106,8 +106,8 @@ def kills(model: str, runs: int) -> None:
             def kill(cluster=cluster, ended=ended) -> None:
                 nonlocal killed
                 while not ended.wait(rng.uniform(5, 25)):
-                    nanny = rng.choice([*cluster.workers.values()])
-                    if nanny.process is not None and nanny.process.pid:
+                    nanny = rng.choice([*cluster.workers.values()] or [None])
+                    if nanny and nanny.process is not None and nanny.process.pid:
                         os.kill(nanny.process.pid, 9)
                         killed += 1
 

@@ -84,7 +84,7 @@ def _column(column: Any, tensors: dict[str, Tensor]) -> Any:
     return [None if each is pd.NA else _plain(each, tensors) for each in column]
 
 
-def _restored(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:  # noqa: PLR0911 (one a kind of value)
+def _restored(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:  # noqa: PLR0911, PLR0912 (one a kind of value)
     def restored(each: Any) -> Any:
         return _restored(each, tensors) if isinstance(each, list | dict) else each  # most are words and numbers
 
