@@ -125,7 +125,7 @@ class FactCard:
         look, asked, first = _telling(examples["best"], examples["random"]), "", {}
         if len(rows):
             first = rows.iloc[0].to_dict()
-            topic = plain_words.topic(fact.name, str(first["measure"]), words).words if first["measure"] else "prompts"
+            topic = plain_words.topic(fact.name, str(first["measure"]), words) if first["measure"] else "prompts"
             asked = f"{number(int(first['asked']))} {topic} in {counted(int(first['read']), 'passage')}"
         return FactCard(
             id=f"{id}/{slug(fact.name)}",

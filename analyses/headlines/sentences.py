@@ -47,7 +47,7 @@ def attention_clause(cell: Cells, head: str, words: Words) -> str:
     return say("share", **values, share=share, where=suffix, rival=rival, baseline=percent(cell["baseline"]))
 
 
-def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool) -> str:
+def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool = False) -> str:
     """From a row of `rules`: how often a head is right, and how often the rule; or that it `follows` one."""
     values = {"head": head, "said": words.said, "cases": _cases(rules)}
     if follows:

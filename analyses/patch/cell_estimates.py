@@ -135,13 +135,7 @@ def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*
 
 
 def edge_rows(
-    model: Model,
-    pairs: Pairs,
-    sweeps: Sequence[Sweep],
-    *,
-    seed: int = 0,
-    few: int = _FEW,
-    progress: Say | None = None,
+    model: Model, pairs: Pairs, sweeps: Sequence[Sweep], *, seed: int = 0, few: int = _FEW, progress: Say | None = None
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Rows of `tables/estimates` for all edges, in the metrics and directions of some sweeps; and how they were chosen.
 
