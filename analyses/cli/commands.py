@@ -90,26 +90,9 @@ def compare(request: Request, models, *, corpus) -> None:
 
 
 def patch(
-    request: Request,
-    *,
-    clean,
-    corrupt,
-    answer,
-    wrong,
-    target,
-    source,
-    pairs,
-    drop,
-    as_typed,
-    site,
-    stack,
-    attention,
-    by_position,
-    position,
-    direction,
-    metric,
-    estimates,
-) -> Sequence[str]:
+    request: Request, *, clean, corrupt, answer, wrong, target, source, pairs, drop, as_typed,
+    site, stack, attention, by_position, position, direction, metric, estimates
+) -> Sequence[str]:  # fmt: skip
     """Patches one site."""
     from analyses import patch as patching
     from analyses import report

@@ -244,21 +244,27 @@ def headline(
 
 def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source: str, by_kind: bool) -> str:
     """How many answers flip with the first head, and with the fewest others that flip nearly all."""
-    (place, fact), sets = carriers[0], tables.get("flips", pd.DataFrame({"task": []}))
-    row, head = fact.row("effects"), place.named(prefix=by_kind)
+    head, fact = carriers[0][0].named(prefix=by_kind), carriers[0][1]
+    row, best = fact.row("effects"), best_set(tables, fact, head)
     assert row is not None
     clause = say("flips", head=head, source=source, flips=f"{row['flips']:.0f}", n=f"{row['n']:.0f}")
-    more = sets.loc[sets["task"] == fact.name] if len(sets) else sets
-    more = more.loc[more["heads"].str.startswith(head) & (more["flips"] > row["flips"])] if len(more) else more
-    if len(more):
-        more = more.assign(size=more["heads"].str.count(r"\+"))
-        best = more.loc[more["flips"] >= 0.95 * more["flips"].max()].sort_values("size", kind="stable").iloc[0]
-        names = listed(best["heads"].split("+"))
-        clause += say(
-            "flips together", heads=names, flips="all" if best["flips"] == best["n"] else f"{best['flips']:.0f}"
-        )
+    if best is not None:
+        flipped = "all" if best["flips"] == best["n"] else f"{best['flips']:.0f}"
+        clause += say("flips together", heads=listed(best["heads"].split("+")), flips=flipped)
     accuracy = next((row["accuracy"] for _, each in carriers if (row := each.row("tasks"))), 1.0)
     return f"{clause}{say('unsure', accuracy=percent(accuracy)) if accuracy < UNSURE else ''}."
+
+
+def best_set(tables: Tables, fact: Fact, head: str) -> Cells | None:
+    """The row of `flips` of the fewest heads, this one first, that flip nearly all that any do; None where none flips
+    notably more than the head alone."""
+    sets, row = tables.get("flips", pd.DataFrame()), fact.row("effects")
+    if row is None or sets.empty:
+        return None
+    more = sets.loc[(sets["task"] == fact.name) & sets["heads"].str.startswith(f"{head}+")]
+    more = more.loc[more["flips"] - row["flips"] >= NOTABLE * row["n"]]
+    near = more.loc[more["flips"] >= 0.95 * more["flips"].max()]
+    return None if near.empty else near.iloc[int(near["heads"].str.count(r"\+").argmin())].to_dict()
 
 
 def right_clause(fact: Fact, example: Cells) -> str:

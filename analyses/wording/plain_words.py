@@ -147,10 +147,10 @@ def plural(noun: str) -> str:
 
 
 def breakable(words: str) -> str:
-    """The same, with a soft hyphen or a space of no width where it may be broken in a narrow cell."""
-    for parts in WORDS["breaks"].split():
-        words = words.replace(parts.replace("·", ""), parts.replace("·", "\u00ad"))
-    return words.replace("/", "/\u200b")
+    """The same for a narrow cell: usual abbreviations, and a soft hyphen or a space of no width where it may break."""
+    for whole, short in WORDS["narrow"].items():
+        words = words.replace(whole, short.replace("·", "\u00ad"))
+    return words.replace(" to ", " → ").replace("/", "/\u200b")
 
 
 def tag(name: str) -> str:

@@ -121,7 +121,7 @@ def test_what_no_head_shows_is_told_by_the_head_that_comes_closest_on_the_half_t
     assert quiet(tables, rules=pd.DataFrame([RULE, other])) == closest.format("")
     for strength, said_of_it in (
         (0.52, "is right in 6 of 10 cases where this errs would"),
-        (float("nan"), "this errs too seldom to tell"),
+        (float("nan"), "the cases in which this errs are too few to tell"),
     ):
         assert said_of_it in quiet(tables, rules=pd.DataFrame([RULE | {"detectable": strength}]))
     few = pd.DataFrame([RULE | {"asked": 0.05}])  # the model sees few of a relation
