@@ -201,7 +201,10 @@ class _Reader:
             return False
         n_ctx = self.model.config.stacks[self.kind.stack].n_ctx
         text_windows = windows(text, tokenizer_of(self.model, self.kind), n_ctx, Counter())
-        return any(askers(measure, window, causal=self.kind.causal) for window in text_windows)
+        from_start = measure.name == _FIRST  # a special token before the words, which all of them may look at
+        return any(
+            askers(measure, each, causal=self.kind.causal) or (from_start and each.special[0]) for each in text_windows
+        )
 
     def rows(self, topic: _Topic, heads: Sequence[Asked]) -> Iterator[dict[str, Any]]:
         """The rows of facts that are shown at the same words."""

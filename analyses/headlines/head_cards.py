@@ -137,7 +137,7 @@ class FactCard:
             sentence=f"{wording.fact_clause(fact, id, words)}.",
             look=look,
             right=wording.right_clause(fact, first),
-            effect=wording.loss_clause(fact),
+            effect=wording.loss_clause(fact, by_kind),
             axis=_axis(tables, place, fact, by_kind, carriers[fact.name]),
             note=wording.rates(fact),
             best=examples["best"],
@@ -232,7 +232,7 @@ def _cell(place: Place, facts: Sequence[Fact], pattern: Any, *, by_kind: bool, n
     small = None if pattern is None else picture(pattern / 255)
     if not facts:
         return Cell(id, name, "quiet", picture=small)
-    state = "needed" if any(fact.is_needed for fact in facts) else "looks"
+    state = "needed" if facts[0].is_needed else "looks"
     word = facts[0].words.short
     return Cell(id, name, state, facts[0].behaviour, plain_words.breakable(word) if narrow else word, small)
 

@@ -89,7 +89,8 @@ def effect_clause(effect: Cells, task: Cells, head: str) -> str:
 
 def hiding_clause(label: Cells, head: str, words: Words) -> str:
     """From a row of `labels`: what the model loses without what a head looks at."""
-    return say("hidden", head=head, short=words.short, effect=label["effect"])
+    reader = readout(label["readout"]) if str(label["readout"]).endswith("probe") else "the model"
+    return say("hidden", head=head, short=words.short, reader=reader, effect=label["effect"])
 
 
 def set_clause(row: Cells, words: Words) -> str:
@@ -236,7 +237,7 @@ def headline(
     needed = say("and needed") if fact.is_needed and fact.kind != "needed" else ""
     if fact.row("sets") or fact.kind == "needed":
         return fact_clause(fact, head, words), ""
-    loss, label = loss_clause(fact), fact.row("labels")
+    loss, label = loss_clause(fact, by_kind), fact.row("labels")
     if label is not None and fact.is_needed:
         loss = hiding_clause(label.cells, head, fact.words)
     return f"{head} {fact.words.said}{needed}", f"{loss}."
@@ -279,7 +280,7 @@ def right_clause(fact: Fact, example: Cells) -> str:
     return say("amount", n=number(int(cell["n"]))) if cell is not None else ""
 
 
-def loss_clause(fact: Fact) -> str:
+def loss_clause(fact: Fact, by_kind: bool) -> str:
     """What changes without the head, in numbers, and by a probe where there are no answers; or that it is untested."""
     effect = fact.row("effects")
     if effect is not None:
@@ -289,7 +290,7 @@ def loss_clause(fact: Fact) -> str:
         return say("answers flip", **{name: f"{end:.0f}" for name, end in ends.items()})
     nats = next((size for size in fact.sizes if size.unit == "nats"), None)
     if nats is None:
-        return say("untested")
+        return say("untested in two" if by_kind else "untested")
     kind = "not established" if fact.kind == "looks there" else "nats lost"
     clause = say(kind, **{name: number(getattr(nats, name)) for name in ("value", "low", "high")})
     return clause + (say("no output") if nats.over.endswith("probe") else "")
