@@ -237,10 +237,9 @@ def headline(
     needed = say("and needed") if fact.is_needed and fact.kind != "needed" else ""
     if fact.row("sets") or fact.kind == "needed":
         return fact_clause(fact, head, words), ""
-    loss, label = loss_clause(fact, by_kind), fact.row("labels")
-    if label is not None and fact.is_needed:
-        loss = hiding_clause(label.cells, head, fact.words)
-    return f"{head} {fact.words.said}{needed}", f"{loss}."
+    label = fact.row("labels") if fact.is_needed else None
+    clause = hiding_clause(label.cells, head, fact.words) if label else fact_clause(fact, head, words)
+    return f"{head} {fact.words.said}{needed}", f"{clause}."
 
 
 def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source: str, by_kind: bool) -> str:
