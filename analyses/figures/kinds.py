@@ -168,11 +168,11 @@ class Plot(ABC):
 
     def _describe_marks(self, rows: pd.DataFrame) -> str:
         """The largest values of one label in one panel, and the smallest if it is below zero by a tenth or more."""
-        defined = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable")
-        if defined["value"].nunique() < 2:
-            return rounded(defined["value"].iloc[0]) if len(defined) else "undefined"
-        texts = [f"{rounded(row['value'])} at {row['name'] or row['x']}" for row in defined.to_dict("records")]
-        lowest = f", lowest {texts[-1]}" if defined["value"].iloc[-1] <= -0.1 else ""
+        defined = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable").to_dict("records")
+        if len({row["value"] for row in defined}) < 2:
+            return rounded(defined[0]["value"]) if defined else "undefined"
+        texts = [f"{rounded(row['value'])} at {row['name'] or row['x']}" for row in defined]
+        lowest = f", lowest {texts[-1]}" if defined[-1]["value"] <= -0.1 else ""
         marked = f" ({[*rows['dot']].count(True) or 'none'} of {len(rows)} marked)" if "dot" in rows else ""
         return f"largest {', '.join(texts[:3])}{lowest}{marked}"
 
