@@ -20,6 +20,7 @@ from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
 from analyses.execution import lots
+from analyses.measures.definitions import DECLARED
 from analyses.patch.cells import METRICS
 from analyses.wording.formats import number
 from interp import InputError, Model
@@ -34,10 +35,7 @@ WITHOUT_GRADIENT = ("rank",)
 _FEWEST = 3  # cells that a correlation needs
 _NOTHING = 1e-5  # of the largest effect: estimates that are all smaller are a gradient of 0, and their order rounding
 _CELL = ("layer", "head", *POSITIONAL)
-ESTIMATE_COLUMNS = [
-    *("stack", "attention", "site", *_CELL, "sender", "receiver"),
-    *("method", "direction", "metric", "exact", "estimate", "idle", "chosen", "n"),
-]
+ESTIMATE_COLUMNS: list[str] = DECLARED["tables"]["estimates"].split()
 
 EAP, EAP_IG = "EAP", "EAP-IG"
 STEPS = 5  # of EAP-IG, on the way from one prompt to the other
@@ -145,12 +143,7 @@ def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*
 
 
 def edge_rows(
-    model: Model,
-    pairs: Pairs,
-    sweep: Sweep,
-    *,
-    seed: int = 0,
-    few: int = _FEW,
+    model: Model, pairs: Pairs, sweep: Sweep, *, seed: int = 0, few: int = _FEW
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Rows of `tables/estimates` for all edges, in the metrics and direction of a sweep; and how they were chosen.
 

@@ -30,10 +30,7 @@ from interp import AnnotatedText, InputError, Model
 from interp.patterns import N_GROUPS, group_of
 from interp.statistics import estimate
 
-COLUMNS = [
-    *("corpus", "paper", "score", "condition", "stack", "attention", "layer", "head", "resolver", "chosen", "half"),
-    *("value", "ci_low", "ci_high", "rule", "gain", "gain_low", "gain_high", "n", "coverage"),
-]
+COLUMNS: list[str] = DECLARED["tables"]["coreference_scores"].split()
 RULES = ("nearest", "first")
 WHOLE, REPORTING = "all", "reporting"
 _NEITHER = -1  # the choice where neither name gets more attention

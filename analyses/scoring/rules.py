@@ -29,9 +29,7 @@ from interp.patterns.totals import add_sparse
 from interp.statistics import Estimate, benjamini_hochberg, estimate
 
 RULE_COLUMNS: list[str] = DECLARED["tables"]["rules"].split()
-VERDICTS = BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, WORSE = (
-    *("beats", "beyond the rule", "cannot tell", "equivalent", "worse"),
-)
+BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, WORSE = "beats", "beyond the rule", "cannot tell", "equivalent", "worse"
 FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer tell nothing
 PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule surely predicts to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
