@@ -73,7 +73,9 @@ def key_contributions(
     out = with_sites(out, [q, k])
     ids, mask = k.text(out).ids, q.text(out).mask
     rows = rows.to(ids.device)
-    inside = len(rows) > 0 and rows.shape[1:] == (2,) and bool(((rows >= 0) & (rows < rows.new_tensor(mask.shape))).all())
+    inside = (
+        len(rows) > 0 and rows.shape[1:] == (2,) and bool(((rows >= 0) & (rows < rows.new_tensor(mask.shape))).all())
+    )
     if not inside or not bool(mask[tuple(rows.T)].all()):
         raise InputError(f"expected rows of a prompt and the column of a token in it, row x 2; got {rows.tolist()}")
     prompts, queries = rows.T
