@@ -13,6 +13,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.components import Graph
 from interp.devices import move
 from interp.errors import InputError
 from interp.model import Model
@@ -53,20 +54,16 @@ def edge_attribution(
     """
     model = with_parts(model, "edge attribution")
     only_stack(model, "edge attribution")
-    if model.last.config.norms_writes:
-        raise InputError(
-            "edges are not defined where norms follow the layers: each norm mixes what several components write, so "
-            "no component's write reaches a later one by itself; expected a model with norms before its layers"
-        )
-    if model.last.config.qk_norm == "all":
-        raise InputError("edges to queries and keys are not defined where all heads' are normalised as one")
+    if (graph := Graph.from_model(model)).reason:
+        raise InputError(graph.reason)
     if steps < 1:
         raise InputError(f"steps must be at least 1 (plain edge attribution), got {steps}")
     plan = Plan.from_arguments(model, pairs, metric, "resid_pre", ("layer",), direction)
-    (readout,), (senders, receivers) = plan.readouts, _components(model)
-    scores = model.last.embed.token.weight.detach().new_zeros(len(senders), len(receivers), len(pairs))
-    exists = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
-    extra = 2 * len(senders) + 4 * (model.config.n_heads + 2 * model.last.config.kv_heads)  # writes; one layer's reads
+    (readout,) = plan.readouts
+    scores = model.last.embed.token.weight.detach().new_zeros(*graph.exists.shape, len(pairs))
+    extra = 2 * len(graph.senders) + 4 * (
+        model.config.n_heads + 2 * model.last.config.kv_heads
+    )  # writes; one layer's reads
     names = _names(model, "resid_pre", "q", "k", "v", "z", "resid_post", "read by mlp", "mlp_out")
     for prompts in split(model, pairs, budget, extra * model.config.d_model):
         reading = [readout.take(prompts)], names
@@ -78,24 +75,12 @@ def edge_attribution(
             with torch.enable_grad():
                 tape = record(model, base, *reading, start=start + (end - start) * (step / steps))
             for n_senders, span, reads in _reads(model, tape, readout.name):
-                exists[:n_senders, span] = True
                 pattern = "sender prompt p d_model, receiver prompt p d_model -> sender receiver prompt"
                 products = einsum(change[:n_senders], reads.to(change.device), pattern)
                 scores[:n_senders, span, prompts] += products / steps
-    values = {readout.name: scores.masked_fill(~exists[..., None], torch.nan)}
-    labels = {"sender": tuple(senders), "receiver": tuple(receivers)}
+    values = {readout.name: scores.masked_fill(~graph.exists.to(scores.device)[..., None], torch.nan)}
+    labels = {"sender": graph.senders, "receiver": graph.receivers}
     return Cells("", plan.direction, ("sender", "receiver"), values, labels=labels, kind="edges")
-
-
-def _components(model: Transformer) -> tuple[list[str], list[str]]:
-    """What writes, in the order in which it does, and what reads, in the order in which `_reads` gives it."""
-    config, senders, receivers = model.last.config, ["embed"], []
-    parts = [("q", config.n_heads), ("k", config.kv_heads), ("v", config.kv_heads)]
-    for layer, block in enumerate(model.last.blocks):
-        feed = [] if block.mlp is None else [f"mlp.{layer}"]
-        senders += [*(f"{layer}.{head}" for head in range(config.n_heads)), *feed]
-        receivers += [*(f"{layer}.{head}.{part}" for part, heads in parts for head in range(heads)), *feed]
-    return senders, [*receivers, "logits"]
 
 
 def _name(model: Transformer, layer: int, site: str) -> str:

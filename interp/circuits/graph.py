@@ -1,0 +1,178 @@
+"""Sets of the nodes or edges of a model's graph, kept together: circuits."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from interp.components import Embeddings, Graph, equal_graphs
+from interp.display import Result, so_many
+from interp.errors import InputError, one_of
+from interp.model import Model
+
+Kind = Literal["edges", "nodes"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Circuit(Result):
+    """A set of edges, or of nodes, of a graph; `|`, `&` and `-` are those of sets.
+
+    `edges` is `sender receiver`, with named positions `position sender receiver`; `nodes` is `sender`. Outside the
+    circuit edges carry, and nodes write, what they do in a reference.
+    """
+
+    graph: Graph
+    edges: Bool[Tensor, "*position sender receiver"] | None = field(default=None)
+    nodes: Bool[Tensor, " sender"] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if (self.edges is None) == (self.nodes is None):
+            raise InputError("a circuit has edges or nodes: expected one of the two")
+        if self.edges is not None and self.graph.reason:
+            raise InputError(self.graph.reason)
+        expected = (len(self.graph.senders),) if self.edges is None else self.graph.shape
+        if self.members.dtype != torch.bool or self.members.shape != expected:
+            got = f"{self.members.dtype} {(*self.members.shape,)}"
+            raise InputError(f"expected a circuit's {self.kind} as booleans of shape {expected}, got {got}")
+        if self.edges is not None and bool((self.edges & ~self.graph.exists.to(self.edges.device)).any()):
+            *_, sender, receiver = (self.edges.cpu() & ~self.graph.exists).nonzero()[0].tolist()
+            raise InputError(_no_edge(self.graph.senders[sender], self.graph.receivers[receiver]))
+
+    @property
+    def kind(self) -> Kind:
+        """Whether it is a set of edges or of nodes."""
+        return "nodes" if self.edges is None else "edges"
+
+    @property
+    def members(self) -> Bool[Tensor, "*members"]:
+        """Its edges or its nodes."""
+        members = self.nodes if self.edges is None else self.edges
+        assert members is not None
+        return members
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(self.members.sum())
+
+    def names(self) -> list[Any]:
+        """The nodes' names, or of each edge sender and receiver, with named positions the position before them."""
+        if self.edges is None:
+            return [self.graph.senders[place] for (place,) in self.members.nonzero().tolist()]
+        axes = [(*self.graph.index("positions"),)] * bool(self.graph.positions)
+        axes += [self.graph.senders, self.graph.receivers]
+        return [tuple(a[i] for a, i in zip(axes, at, strict=True)) for at in self.members.nonzero().tolist()]
+
+    def pruned(self) -> "Circuit":
+        """Without the edges of nodes that no input reaches, or from which none leads on, until there are none.
+
+        A node counts as a whole (Mueller et al. 2025, MIB, which keep a node with an edge in and one out); by position
+        a head is reached at a query, or at a key or value of any position.
+        """
+        if self.edges is None:
+            return self
+        graph, edges = self.graph, self.edges.cpu() if self.graph.positions else self.edges.cpu()[None]
+        mixes = torch.tensor([name.endswith((".k", ".v")) for name in graph.receivers])
+        n_inputs = int((~graph.parts.any(0)).sum())
+        while True:
+            fed = edges.any(1)  # position receiver
+            reached = ((fed | (fed.any(0) & mixes)).float() @ graph.parts.float()) > 0  # position sender
+            reached[:, :n_inputs] = True
+            heard = edges.any(2)
+            useful = (heard.float() @ graph.parts.float().T) > 0  # position receiver
+            useful |= useful.any(0) & mixes
+            useful[:, -1] = True
+            fewer = edges & reached[:, :, None] & useful[:, None, :]
+            if torch.equal(fewer, edges):
+                return replace(self, edges=edges.view(self.graph.shape).to(self.edges.device))
+            edges = fewer
+
+    def __or__(self, other: "Circuit") -> "Circuit":
+        return self._of(self.members | self._like(other))
+
+    def __and__(self, other: "Circuit") -> "Circuit":
+        return self._of(self.members & self._like(other))
+
+    def __sub__(self, other: "Circuit") -> "Circuit":
+        return self._of(self.members & ~self._like(other))
+
+    def _like(self, other: "Circuit") -> Tensor:
+        if self.kind != other.kind or not equal_graphs(self.graph, other.graph):
+            raise InputError("circuits of different graphs, or one of edges and one of nodes: expected two alike")
+        return other.members.to(self.members.device)
+
+    def _of(self, members: Tensor) -> "Circuit":
+        return replace(self, **{self.kind: members})
+
+    def facts(self) -> tuple[str, dict[str, str]]:
+        """How many of how many."""
+        of = len(self.graph.senders) if self.edges is None else self.graph.n_edges
+        return f"Circuit of {so_many(self.size, self.kind[:-1])}", {"of": f"{of:,} {self.kind}"}
+
+
+def whole(source: Model | Graph, kind: Kind = "edges") -> Circuit:
+    """The circuit that holds all edges, or all nodes."""
+    graph, everything = empty(source, kind).graph, empty(source, kind)
+    members = torch.ones_like(everything.members) if kind == "nodes" else graph.exists.expand(graph.shape).clone()
+    return replace(everything, **{kind: members})
+
+
+def empty(source: Model | Graph, kind: Kind = "edges") -> Circuit:
+    """The circuit without an edge, or without a node."""
+    graph = source if isinstance(source, Graph) else Graph.from_model(source)
+    shape = (len(graph.senders),) if one_of("kind", kind, Kind) == "nodes" else graph.shape
+    return Circuit(graph, **{kind: torch.zeros(shape, dtype=torch.bool)})
+
+
+def from_edges(graph: Graph, edges: Iterable[Sequence[str]]) -> Circuit:
+    """The circuit of these edges, `(sender, receiver)`; `(position, sender, receiver)` is that at one position only."""
+    circuit = empty(graph)
+    assert circuit.edges is not None
+    senders, receivers, places = (graph.index(kind) for kind in ("senders", "receivers", "positions"))
+    for edge in edges:
+        *position, sender, receiver = edge
+        row, column = _place(sender, senders, "sender"), _place(receiver, receivers, "receiver")
+        if not graph.exists[row, column]:
+            raise InputError(_no_edge(sender, receiver))
+        if position and not graph.positions:
+            raise InputError(f"this graph names no positions: expected an edge (sender, receiver), got {tuple(edge)}")
+        at = (_place(position[0], places, "position"),) if position else (...,)
+        circuit.edges[(*at, row, column)] = True
+    return circuit
+
+
+def from_nodes(graph: Graph, nodes: Iterable[str]) -> Circuit:
+    """The circuit of these nodes: heads, feed-forwards, and `embed` if it is named."""
+    circuit, senders = empty(graph, "nodes"), graph.index("senders")
+    for name in nodes:
+        circuit.members[_place(name, senders, "node")] = True
+    return circuit
+
+
+def check_circuit(model: Model, circuit: Any) -> None:
+    """Refuse a circuit whose graph is not that of the model."""
+    if not isinstance(circuit, Circuit):
+        raise InputError(f"expected a circuit, as from_edges(graph, ...) gives it; got {circuit!r}")
+    embeddings: Embeddings = "apart" if circuit.graph.senders[:1] == ("token",) else "together"
+    graph = Graph.from_model(model, embeddings=embeddings, positions=circuit.graph.positions)
+    if not equal_graphs(graph, circuit.graph):
+        sizes = [
+            f"{so_many(each.n_nodes, 'node')} and {so_many(each.n_edges, 'edge')}" for each in (graph, circuit.graph)
+        ]
+        raise InputError(f"this circuit is of another model: expected a graph of {sizes[0]}, got {sizes[1]}")
+
+
+def _place(name: str, index: dict[str, int], kind: str) -> int:
+    if name not in index:
+        near = get_close_matches(str(name), index, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(index) or 'none'}"
+        raise InputError(f"no {kind} {name!r} in this graph: {hint}")
+    return index[name]
+
+
+def _no_edge(sender: str, receiver: str) -> str:
+    return f"no edge {sender} -> {receiver} in this graph: {sender} does not write before {receiver} reads"
