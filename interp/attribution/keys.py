@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from einops import einsum
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attribution.direct import wide
@@ -72,9 +72,13 @@ def key_contributions(
     q, k = Reader.from_arguments(out.model, layer, head, stack, attention, "qk")
     out = with_sites(out, [q, k])
     ids, mask = k.text(out).ids, q.text(out).mask
-    if rows.ndim != 2 or rows.shape[1] != 2 or not _within(rows, mask):
+    rows = rows.to(ids.device)
+    inside = (
+        len(rows) > 0 and rows.shape[1:] == (2,) and bool(((rows >= 0) & (rows < rows.new_tensor(mask.shape))).all())
+    )
+    if not inside or not bool(mask[tuple(rows.T)].all()):
         raise InputError(f"expected rows of a prompt and the column of a token in it, row x 2; got {rows.tolist()}")
-    prompts, queries = rows.to(ids.device).unbind(1)
+    prompts, queries = rows.T
     counts, order = prompts.bincount(minlength=len(ids)), prompts.argsort(stable=True)
     slots = torch.empty_like(prompts)  # of a prompt's rows, so that a prompt's queries meet its keys in one product
     slots[order] = torch.arange(len(rows), device=ids.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
@@ -118,12 +122,6 @@ def remove_from_key(
     ids = k.text(out).ids
     names, vectors = all_parts(k, out, torch.arange(ids.shape[1], device=ids.device).expand_as(ids), entered=normed)
     return {site: add(-vectors[_indices(names, writers)].sum(0), head=k.row)}
-
-
-def _within(rows: Int[Tensor, "row 2"], mask: Bool[Tensor, "prompt query"]) -> bool:
-    """Whether there are rows, and each is a token."""
-    inside = bool(len(rows)) and bool((rows >= 0).all() and (rows < rows.new_tensor(mask.shape)).all())
-    return inside and bool(mask[tuple(rows.to(mask.device).unbind(1))].all())
 
 
 def _indices(names: Sequence[str], writers: Sequence[str]) -> list[int]:

@@ -25,12 +25,11 @@ from interp.patching.patch_sites import Attending, StackName, last_stack
 from interp.positions import rotate
 from interp.running import Run, counted, run
 from interp.tokens import TokenBatch
-from interp.transformer import Block, Sublayer, Transformer, with_parts
+from interp.transformer import Sublayer, Transformer, with_parts
 
 Part = Literal["q", "k", "v"]
 Columns = Int[Tensor, "prompt place"]
 Vectors = Float[Tensor, "writer prompt place d_head"]
-_READS = {"attn": "resid_pre", "cross_attn": "resid_mid"}  # the stream that each attention reads
 
 
 @dataclass(frozen=True)
@@ -104,40 +103,30 @@ class Reader:
         return counted(self.model, self.site, out.tokens, out.target)["position"]
 
     @property
-    def norm(self) -> tuple[nn.Module, str]:
-        """The norm through which it reads the stream, and the site of the stream before it."""
-        stack = self.model.stack(self.source)
-        if self.source != self.stack:
-            return stack.norm, f"{self.source}.{len(stack.blocks) - 1}.resid_post"
-        block = stack.blocks[self.layer]
-        sublayer = block.attention if self.attention == "self" else block.cross
-        return sublayer.norm_before, f"{self.stack}.{self.layer}.{_READS[sublayer.name]}"
+    def path(self) -> tuple[nn.Module, str, list[tuple[str, Sublayer, str]]]:
+        """The norm through which it reads the stream, the stream before that, and the sublayers that wrote to it.
 
-    @property
-    def sublayers(self) -> list[tuple[str, Sublayer, str]]:
-        """Those that wrote to the stream before it, the last first, with their layers' names and what they add to."""
-        blocks = self.model.stack(self.source).blocks
-        end = (self.layer, int(self.attention == "cross")) if self.source == self.stack else (len(blocks), 0)
-        before = []
-        for layer, block in enumerate(blocks):
+        These have their name and the stream that they add to; the last comes first.
+        """
+        stack, before = self.model.stack(self.source), []
+        for layer, block in enumerate(stack.blocks):
             place, stream = f"{self.source}.{layer}.", "resid_pre"
-            for rank, sublayer in enumerate(_sublayers(block)):
-                if (layer, rank) < end:
-                    before.append((place, sublayer, f"{place}{stream}"))
+            cross = [] if block.cross_attn is None else [block.cross]
+            for sublayer in (block.attention, *cross, *([] if block.mlp is None else [block.feed_forward])):
+                if sublayer.layer is self.attn:
+                    return sublayer.norm_before, f"{place}{stream}", before[::-1]
+                before.append((f"{place}{sublayer.name}", sublayer, f"{place}{stream}"))
                 stream = sublayer.site
-        return before[::-1]
+        return stack.norm, f"{self.source}.{len(stack.blocks) - 1}.resid_post", before[::-1]
 
     @property
     def sites(self) -> list[str]:
         """What a run must capture for `parts`."""
-        sites, (norm, stream) = [self.site], self.norm
-        if not isinstance(norm, nn.Identity):
-            sites.append(stream)
-        for place, sublayer, residual in self.sublayers:
-            write, is_attention = f"{place}{sublayer.name}_out", isinstance(sublayer.layer, Attention)
-            sites.append(f"{place}{sublayer.name}.z" if is_attention else write)
-            if not isinstance(sublayer.norm_sum, nn.Identity):
-                sites += [residual, write]
+        norm, stream, before = self.path
+        sites = [self.site] if isinstance(norm, nn.Identity) else [self.site, stream]
+        for name, sublayer, residual in before:
+            sites.append(f"{name}.z" if isinstance(sublayer.layer, Attention) else f"{name}_out")
+            sites += [] if isinstance(sublayer.norm_sum, nn.Identity) else [residual, f"{name}_out"]
         return sites
 
     def queries(self, out: Run, columns: Columns) -> Float[Tensor, "prompt place d_head"]:
@@ -166,14 +155,11 @@ class Reader:
             return wide(pick(out[site], index))
 
         reading, bias = self._projection(at(self.site), entered)
-        if bias is not None:
-            yield [f"{self.part}.bias"], bias[None]
-        norm, stream = self.norm
+        yield from _named(f"{self.part}.bias", bias)
+        norm, stream, before = self.path
         reading, shifts = reading.before(norm, lambda: at(stream))
-        if shifts:
-            yield ["norm.bias"], shifts[0][None]
-        for place, sublayer, residual in self.sublayers:
-            site = f"{place}{sublayer.name}"
+        yield from _named("norm.bias", shifts)
+        for site, sublayer, residual in before:
             reading, shifts = reading.before(sublayer.norm_sum, lambda: at(residual) + at(f"{site}_out"))  # noqa: B023
             if not isinstance(sublayer.layer, Attention):
                 yield from _named(f"{site}.bias", shifts)
@@ -196,9 +182,7 @@ class Reader:
         yield from _named("embed.bias", [*shifts, *more, *([read.pop("type")] if "type" in read else [])])
         yield [f"embed.{name}" for name in read], torch.stack([*read.values()])
 
-    def _projection(
-        self, x: Float[Tensor, "prompt place head d_head"], entered: bool
-    ) -> tuple[Reading, Float[Tensor, "prompt place d_head"] | None]:
+    def _projection(self, x: Float[Tensor, "prompt place head d_head"], entered: bool) -> tuple[Reading, list[Tensor]]:
         """What reads the normalised stream, with the norm of queries or keys folded in; and what is added to it."""
         attn, part, width = self.attn, self.part, self.attn.config.d_head
         norm = {"q": attn.norm_q, "k": attn.norm_k}.get(part, nn.Identity()) if entered else nn.Identity()
@@ -216,7 +200,7 @@ class Reader:
         added = [*(row * factor[..., None] for row in rows[n:])]
         if isinstance(norm, nn.LayerNorm) and norm.bias is not None:
             added.append(norm.bias[columns].to(x).expand(*factor.shape, -1))
-        return Reading(rows[:n], factor), sum(added[1:], added[0]) if added else None
+        return Reading(rows[:n], factor), added
 
 
 def all_parts(reader: Reader, out: Run, columns: Columns, *, entered: bool = True) -> tuple[tuple[str, ...], Vectors]:
@@ -236,11 +220,6 @@ def with_sites(out: Run, readers: list[Reader]) -> Run:
     if sites.keys() <= out.activations.keys() and out[readers[-1].site].ndim == 4:
         return out
     return run(readers[0].model, out.tokens, [*sites], target=out.target, until=readers[-1].site)
-
-
-def _sublayers(block: Block) -> list[Sublayer]:
-    cross = [] if block.cross_attn is None else [block.cross]
-    return [block.attention, *cross, *([] if block.mlp is None else [block.feed_forward])]
 
 
 def _heads(
