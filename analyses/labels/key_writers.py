@@ -117,29 +117,40 @@ def measure(
         raise InputError("who writes a head's keys is asked of transformers of one stack that interp itself runs")
     tables = [pd.DataFrame(columns=WRITER_COLUMNS)]
     for behaviour in select(behaviours).values():
-        known = {each.name: each for each in behaviour.measures if each.points and not each.masked}
-        rows = labels.loc[labels["measure"].isin([*known]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
-        halves, present = list[list[Lot]](), {*rows["measure"]} if behaviour.name in corpora else set[str]()
-        for half in (0, 1):
-            measures = [known[name] for name in sorted(present)]
-            halves.append([*_lots(model, corpora[behaviour.name], measures, half, seed)] if measures else [])
-            present &= {name for *_, claims in halves[-1] for name in claims}
-        rows = rows.loc[rows["measure"].isin(present), ["layer", "head", "measure"]].drop_duplicates()
-        writers = {layer: _writers(model, layer, halves[0][0]) for layer in {*rows["layer"]}}
-        questions = list[Question]()
-        for layer, head, name in sorted(rows.itertuples(index=False, name=None)):
-            named = families(labels, writers[layer])
-            drawn = [others(family, writers[layer], _OTHERS[0], seed) for family in named.values()]
-            questions.append(Question(layer, head, name, writers[layer], named, drawn))
-        sums = _read(model, halves[0], questions, progress)
-        questions = [each.chosen(of_item, seed) for each, of_item in zip(questions, sums, strict=True)]
-        sums = _read(model, halves[1], questions, progress)
-        place = {"stack": next(iter(model.config.stacks)), "attention": "self", "behaviour": behaviour.name}
-        tables += [_table(*each, seed).assign(**place) for each in zip(questions, sums, strict=True)]
+        if behaviour.name in corpora:
+            tables += _of_behaviour(model, labels, corpora[behaviour.name], behaviour, seed, progress)
     table = pd.concat(tables[1:] or tables, ignore_index=True).reindex(columns=WRITER_COLUMNS)
     q = benjamini_hochberg(table["p"].astype(float).fillna(1.0).to_numpy())
     holds = (table["without"] <= _LEFT * table["before"]) & (table["rank"] <= _RANK) & (q < DISCOVERY)
     return table.assign(q=q, explains=holds)
+
+
+def _of_behaviour(
+    model: Transformer,
+    labels: pd.DataFrame,
+    corpus: Iterable[AnnotatedText],
+    behaviour: Behaviour,
+    seed: int,
+    progress: lots.Progress | None,
+) -> list[pd.DataFrame]:
+    """The rows of each head and measure that both halves have claims of."""
+    known = {each.name: each for each in behaviour.measures if each.points and not each.masked}
+    rows = labels.loc[labels["measure"].isin([*known]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
+    halves, present = list[list[Lot]](), {*rows["measure"]}
+    for half in (0, 1):
+        halves.append([*_lots(model, corpus, [known[name] for name in sorted(present)], half, seed)])
+        present &= {name for *_, claims in halves[-1] for name in claims}
+    rows, questions = rows.loc[rows["measure"].isin(present)], list[Question]()
+    writers = {layer: _writers(model, layer, halves[0][0]) for layer in {*rows["layer"]}}
+    for layer, head, name in sorted({*rows[["layer", "head", "measure"]].itertuples(index=False, name=None)}):
+        named = families(labels, writers[layer])
+        drawn = [others(family, writers[layer], _OTHERS[0], seed) for family in named.values()]
+        questions.append(Question(layer, head, name, writers[layer], named, drawn))
+    sums = _read(model, halves[0], questions, progress)
+    questions = [each.chosen(of_item, seed) for each, of_item in zip(questions, sums, strict=True)]
+    sums = _read(model, halves[1], questions, progress)
+    place = {"stack": next(iter(model.config.stacks)), "attention": "self", "behaviour": behaviour.name}
+    return [_table(*each, seed).assign(**place) for each in zip(questions, sums, strict=True)]
 
 
 def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
@@ -217,9 +228,10 @@ def _read(
     asked = [(each.layer, each.head, each.measure, each.memberships) for each in questions]
     sums = [np.zeros((N_GROUPS, 1 + sum(memberships.shape))) for *_, memberships in asked]
     places = [[index for index, each in enumerate(asked) if each[2] in claims] for *_, claims in texts]
-    arguments = [(*lot, [asked[index] for index in here]) for lot, here in zip(texts, places, strict=True)]
-    results = lots.do(partial(_sums, model), arguments, progress) if asked else []
-    for lot, here, added in zip(texts, places, results, strict=bool(asked)):
+    lots_asked = [(lot, here) for lot, here in zip(texts, places, strict=True) if here]
+    arguments = [(*lot, [asked[index] for index in here]) for lot, here in lots_asked]
+    results = lots.do(partial(_sums, model), arguments, progress)
+    for (lot, here), added in zip(lots_asked, results, strict=True):
         for index, of_item in zip(here, added, strict=True):
             sums[index][np.unique(lot[1])] += of_item.numpy()
     return sums

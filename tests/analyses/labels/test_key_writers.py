@@ -1,5 +1,6 @@
 """Who wrote what a head finds: planted truth, plain runs, and what is said of it."""
 
+import numpy as np
 import pandas as pd
 import pytest
 import tiny
@@ -154,3 +155,30 @@ def test_what_has_no_keys_or_no_sum_is_refused():
     with pytest.raises(InputError, match="of one stack that interp itself runs"):
         key_writers.measure(tiny.Whole(tiny.model("gpt2")), labels((0, 0, "self")), {"position": TEXTS})
     assert key_writers.measure(tiny.model("gpt2"), labels((0, 0, "rule:offset -1")), {}).empty
+
+
+@pytest.mark.parametrize(("low", "shares"), [(-1.0, [9 / 8, -1 / 8, 9 / 8]), (-3.0, [np.nan] * 3)])
+def test_shares_are_given_where_parts_are_of_one_sign_and_others_are_ranked(low, shares):
+    families = {"family": ("a",)}
+    question = key_writers.Question(1, 0, "measure", ("a", "b"), families, [[("b",), ("c",), ("d",)]])
+    sums = np.zeros((128, 8))  # rows, two writers, and what is left: of all, without a, without others
+    sums[:10] = [2, 2 * 9, 2 * low, 2 * 0.8, 2 * 0.3, 2 * 0.7, 2 * 0.2, 2 * 0.6]
+    table = key_writers._table(question, sums, seed=0)
+    assert table["share"].tolist() == pytest.approx(shares, nan_ok=True)
+    assert table["advantage"].tolist() == pytest.approx([9, low, 9])
+    row = table.iloc[-1]
+    numbers = row[["before", "without", "others", "others_without", "rank"]].tolist()
+    assert numbers == pytest.approx([0.8, 0.3, 3, 0.5, 1 / 3])
+    assert (row["n"], row["documents"]) == (20, 10)
+
+
+def test_the_family_is_chosen_that_leaves_less_than_as_many_other_heads():
+    """Two heads leave least, but so do as many others; the token leaves much less than another head."""
+    heads = tuple(f"decoder.0.head.{head}" for head in range(4))
+    families = {"two": heads[:2], "embed.token": ("embed.token",)}
+    question = key_writers.Question(1, 0, "measure", ("embed.token", *heads), families, [[heads[2:]], [heads[:1]]])
+    sums = np.array([[1.0, *[0.0] * 5, 0.9, 0.1, 0.4, 0.15, 0.8]])  # after all: two, the token; two others, one other
+    chosen = question.chosen(sums, seed=0)
+    assert chosen.families == {"embed.token": ("embed.token",)}
+    assert chosen.others == [[(head,) for head in heads]]
+    assert question._replace(others=[[], []]).chosen(sums, seed=0).families == {"two": heads[:2]}
