@@ -24,7 +24,7 @@ PerPrompt = Float[np.ndarray, " prompt"]
 POSITIONAL = ("position", "query", "key")
 ESTIMATED = ("effect", "share", "ci_low", "ci_high", "p", "q", "n", "share_low", "share_high")
 """The columns of every table of effects, after those that say where the cell lies."""
-_LETTERS = {"layer": "L", "head": "H", "neuron": "N", "expert": "E"}
+_LETTERS = {"layer": "L", "head": "H", "neuron": "N", "expert": "E", "circuit": "C"}
 _PREPOSITIONS = {"position": "at", "query": "from", "key": "to"}
 _ROUNDING = 16  # an effect of fewer units in the last place of the metric is no effect
 _FEWEST = 5  # clean prompts, no more than half of which right are too few; for an interval it takes more
@@ -37,8 +37,8 @@ class Cells(Result):
     """Values of each metric, one a cell and prompt: of a sweep, paths, an ablation, estimates, edges or a search.
 
     Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` of
-    edges. Or they are a list (`cell`), or an order (`step`, which has all cells up to it). Positions beyond a prompt's
-    text and edges that do not exist are NaN.
+    edges; `circuit`. Or they are a list (`cell`), or an order (`step`, which has all cells up to it). Positions beyond
+    a prompt's text and edges that do not exist are NaN.
     """
 
     site: str  # what was changed; edges have none

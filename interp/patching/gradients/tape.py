@@ -66,7 +66,9 @@ def record(
     return Tape(inputs, tap.activations, checked_values(values, len(final)))
 
 
-def final_stream(model: Transformer, inputs: Inputs, tap: Tap, start: Stream | None = None) -> Stream:
+def final_stream(
+    model: Transformer, inputs: Inputs, tap: Tap, start: Stream | None = None
+) -> Float[Tensor, "*cells prompt position d_model"]:
     """The last stream of the last stack, whose graph begins at what enters each stack's first block; as `record`."""
     source, final = None, None
     for name, batch in zip(model.config.stacks, inputs, strict=False):

@@ -1,0 +1,170 @@
+"""How well does a circuit do the task alone? Its metrics, with everything outside it replaced."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from interp.circuits.alone import Alone
+from interp.circuits.graph import Circuit, Graph, check_circuit, empty
+from interp.circuits.keeping import node_edits
+from interp.circuits.reference import Ablation, Reference, Writes, common_writes, position_names, written
+from interp.errors import InputError, one_of
+from interp.model import Model
+from interp.patching.gradients.tape import final_stream, record, split, take
+from interp.patching.metrics import ANSWERS, Metric, Readout, checked_values, logit_difference, prepared
+from interp.patching.pairs import Pairs
+from interp.patching.preparation import BUDGET, Values, check_budget, rows_at_once
+from interp.patching.results import Cells
+from interp.tap import Tap
+from interp.transformer import Transformer, with_parts
+
+Finals = Float[Tensor, "circuit prompt position d_model"]
+Chunks = Sequence[Sequence[Tensor]]  # the members of circuits, some at a time
+_SHARE = 4  # a pass holds what every live node of a row wrote
+
+
+@torch.no_grad()
+def faithfulness(
+    model: Model,
+    pairs: Pairs,
+    metrics: Metric | Sequence[Metric],
+    circuits: Circuit | Sequence[Circuit],
+    *,
+    ablation: Ablation = "corrupt",
+    budget: int = BUDGET,
+) -> Cells:
+    """Measure circuits, each kept alone, exactly.
+
+    A receiver's input is the reference's stream and, for every edge in the circuit, how much more its sender writes in
+    the circuit's own run than in the reference (Hanna, Pezzelle & Belinkov 2024, arXiv:2403.17806). Edges are pruned
+    first (`Circuit.pruned`), as in MIB: a node that no input reaches writes what it does in the reference. Nodes are
+    not: those in a circuit read all that is written before them, those outside write what the reference does.
+
+    Args:
+        model: a transformer with an output layer.
+        pairs: clean prompts are run; outside the circuits stands what `ablation` makes of the corrupted ones.
+        metrics: what to read, one or several.
+        circuits: of edges or nodes of this model. Where edges have positions, a token with several names goes by the
+            first of them in the graph.
+        ablation: what is written outside a circuit: `corrupt`, what the pair's corrupted prompt has there; `mean`, the
+            mean at that position over all corrupted prompts that are so long (as in Wang 2022, by position); `zero`,
+            nothing. Biases of attention's output, which no head writes, are always there.
+        budget: bytes of activations that one pass may hold.
+
+    Returns:
+        Cells: on the axis `circuit`. `clean` are the clean prompts' values as they are, which the whole graph has, and
+            `corrupt` the empty circuit's: `.recovered()` is faithfulness as MIB defines it (Mueller et al. 2025), a
+            ratio of mean differences.
+    """
+    model, circuits = with_parts(model, "a circuit's run"), [circuits] if isinstance(circuits, Circuit) else [*circuits]
+    one_of("ablation", ablation, Ablation)
+    _check(model, pairs, circuits)
+    readouts = prepared(model, pairs, metrics)
+    has_answers = pairs.right is not None and pairs.wrong is not None
+    answers = [logit_difference()] if has_answers and all(each.name != ANSWERS for each in readouts) else []
+    plain = [*readouts, *(each.prepare(model, pairs) for each in answers)]
+    corrupt = {each.name: torch.zeros(len(pairs)).to(model.device, model.dtype) for each in plain}
+    clean = {name: value.clone() for name, value in corrupt.items()}
+    values = {each.name: corrupt[each.name].new_zeros(len(circuits), len(pairs)) for each in plain}
+    for prompts in split(model, pairs, budget):
+        reading = [each.take(prompts) for each in plain]
+        for name, value in record(model, take(pairs.inputs[0], prompts), reading, ()).values.items():
+            clean[name][prompts] = value
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, circuit in enumerate(circuits):
+        groups.setdefault((circuit.kind, circuit.graph.senders[0], circuit.graph.positions), []).append(place)
+    for (kind, *_), places in groups.items():
+        group = [circuits[place] for place in places]
+        last = empty(group[0].graph, "nodes" if kind == "nodes" else "edges")
+        for name, value in _measured(model, pairs, plain, [*group, last], ablation, budget).items():
+            values[name][places], corrupt[name] = value[:-1], value[-1]
+    measured = {each.name: values[each.name] for each in readouts}
+    return Cells("", "denoise", ("circuit",), measured, clean, checked_values(corrupt, len(pairs)), kind="circuits")
+
+
+def _check(model: Transformer, pairs: Pairs, circuits: Sequence[Circuit]) -> None:
+    if not circuits:
+        raise InputError("expected at least one circuit, as from_edges(graph, ...) gives it; got none")
+    for circuit in circuits:
+        check_circuit(model, circuit)
+        if lacking := [name for name in circuit.graph.positions if name not in pairs.positions]:
+            named = ", ".join(pairs.positions) or "no position"
+            raise InputError(f"no position {lacking[0]!r} in these pairs, which a circuit names: they have {named}")
+
+
+def _measured(
+    model: Transformer,
+    pairs: Pairs,
+    readouts: Sequence[Readout],
+    circuits: Sequence[Circuit],
+    ablation: Ablation,
+    budget: int,
+) -> Values:
+    """The metrics, `circuit prompt`, of circuits of one graph and kind."""
+    graph, device = circuits[0].graph, model.device
+    common = common_writes(
+        model, graph, ablation, [take(pairs.inputs[1], part) for part in split(model, pairs, budget)]
+    )
+    values = {each.name: torch.zeros(len(circuits), len(pairs), dtype=model.dtype, device=device) for each in readouts}
+    # with corrupted prompts a node that nothing reaches writes what it does there, so that nodes are edges
+    by_edges = circuits[0].nodes is None or (not graph.reason and common is None)
+    run, members = (
+        (_edge_runs, map(_edges, circuits)) if by_edges else (_node_runs, (each.members for each in circuits))
+    )
+    chunks = [each.to(device) for each in members]
+    parts, n_cells = _parts(model, pairs, graph, budget)
+    chunks = [chunks[start : start + n_cells] for start in range(0, len(chunks), n_cells)]
+    for prompts in parts:
+        part = pairs.take(prompts)
+        writes = written(model, graph, part.inputs[1]) if common is None else common
+        reading, start = [each.take(prompts) for each in readouts], 0
+        for finals in run(model, graph, part, chunks, writes, common is None):
+            for each in reading:
+                values[each.name][start : start + len(finals), prompts] = each.from_final(model, each.at_reads(finals))
+            start += len(finals)
+    return values
+
+
+def _node_runs(
+    model: Transformer, graph: Graph, pairs: Pairs, chunks: Chunks, writes: Writes, corrupt: bool
+) -> Iterator[Finals]:
+    """The last stream of node circuits, so many at a time."""
+    for nodes in chunks:
+        edits = node_edits(model, graph, torch.stack([*nodes]), writes, pairs.inputs[0])
+        yield final_stream(model, pairs.inputs[0], Tap(edit=edits))
+
+
+def _edge_runs(
+    model: Transformer, graph: Graph, pairs: Pairs, chunks: Chunks, writes: Writes, corrupt: bool
+) -> Iterator[Finals]:
+    """The same of edge circuits; with corrupted prompts from the first position on at which some differ."""
+    batch, _ = pairs.inputs[0]
+    first = int(pairs.first_changed.min()) if corrupt and model.last.config.causal else 0
+    names = position_names(pairs.positions, graph, batch) if graph.positions else None
+    alone = Alone(model, graph, Reference.from_writes(model, graph, writes, batch), batch, first, names)
+    yield from map(alone.finals, chunks)
+
+
+def _edges(circuit: Circuit) -> Bool[Tensor, "*position sender receiver"]:
+    """The edges that are run: without dead ends; of nodes all those that lead on from them."""
+    graph = circuit.graph
+    if circuit.nodes is not None:
+        edges = circuit.nodes[:, None] & graph.exists
+        circuit = Circuit(graph, edges.expand(graph.shape).clone())
+    edges = circuit.pruned().edges
+    assert edges is not None
+    return edges
+
+
+def _parts(model: Transformer, pairs: Pairs, graph: Graph, budget: int) -> tuple[Sequence[Tensor], int]:
+    """Prompts that go through together, those that differ early by themselves, and how many circuits at a time."""
+    length = sum(pairs.read_by(stack).ids.shape[1] for stack in model.config.stacks)
+    config = model.last.config
+    numbers = (len(graph.senders) + 2 * (config.n_heads + 2 * config.kv_heads)) * config.d_model + 4 * config.d_mlp
+    row = numbers * model.last.embed.token.weight.element_size()
+    check_budget(budget, row * length, pairs, "circuit of a prompt")
+    limit = min(rows_at_once(model, _SHARE), budget // row)
+    n_prompts = min(len(pairs), max(1, limit // length))
+    return pairs.first_changed.argsort(stable=True).split(n_prompts), max(1, limit // (n_prompts * length))

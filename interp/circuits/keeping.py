@@ -1,0 +1,217 @@
+"""A model in which a circuit alone works, for every other function: edits replace what lies outside."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.circuits.graph import Circuit, Graph, check_circuit, from_nodes
+from interp.circuits.reference import (
+    Ablation,
+    Reference,
+    Writes,
+    common_writes,
+    embedding_constant,
+    input_writes,
+    node_sites,
+    position_names,
+    written,
+)
+from interp.errors import InputError, one_of
+from interp.model import Model, Tokens, as_batches
+from interp.patching.pairs import Inputs, text_read
+from interp.running import Edited
+from interp.tap import UNTAPPED, Edit, Tap
+from interp.tokens import TokenBatch
+from interp.transformer import Transformer, with_parts
+
+Edits = dict[str, Edit]  # by site
+Stream = Float[Tensor, "... position d_model"]
+_NODES = ("embed", ".q", ".k", ".v", "scores", "pattern", ".z", "mlp_out", "pre", "post", "resid_final", "logits")
+
+
+def keep(
+    model: Model,
+    circuit: Circuit | Sequence[str | tuple[int, int]],
+    *,
+    ablation: Ablation = "zero",
+    texts: Tokens | None = None,
+    target: Tokens | None = None,
+    positions: Mapping[str, Int[Tensor, " prompt"]] | None = None,
+) -> Edited:
+    """`model` with a circuit alone, to be used like a model; `model` itself stays as it is.
+
+    Args:
+        model: a transformer; for nodes any model.
+        circuit: of edges or nodes, as `faithfulness` runs it; or heads (`"0.3"` or `(0, 3)`), beside which embeddings
+            and feed-forwards stay.
+        ablation: what is written outside: `zero`, nothing; `corrupt`, what is for the text of `texts` at the same
+            place, so that every call must read as many of the same length; `mean`, its mean at each position.
+        texts, target: what `corrupt` and `mean` are of.
+        positions: where the circuit's edges have named positions, that of each name in each text, as pairs have it.
+
+    A call's own edits come after these. Of edges, the stream is no longer one sum: it cannot be edited between nodes.
+    """
+    kept = circuit if isinstance(circuit, Circuit) else _with_heads(model, circuit)
+    check_circuit(model, kept)
+    if (one_of("ablation", ablation, Ablation) == "zero") != (texts is None):
+        raise InputError("texts are what is written outside: expected some for corrupt or mean, and none for zero")
+    if lacking := [name for name in kept.graph.positions if name not in (positions or {})]:
+        raise InputError(f"this circuit's edges have positions: expected positions={{{lacking[0]!r}: ...}}, one a text")
+    inputs = [] if texts is None else [as_batches(model, texts, target)]
+    common = common_writes(model, kept.graph, ablation, inputs)
+    writes = written(model, kept.graph, inputs[0]) if common is None else common
+    if kept.nodes is not None:
+        return Kept(model, lambda read: (node_edits(model, kept.graph, kept.members, _fitting(writes, read), read), {}))
+    whole, columns = with_parts(model, "keeping edges"), positions or {}
+    return Kept(model, lambda read: _Edges(whole, kept.pruned(), _fitting(writes, read), read[0], columns).edits())
+
+
+def _with_heads(model: Model, heads: Sequence[str | tuple[int, int]]) -> Circuit:
+    """The nodes that are no heads, and some heads, by name or, of the last stack, by layer and number."""
+    graph, stacks = Graph.from_model(model), [*model.config.stacks]
+    prefix = f"{stacks[-1]}." if len(stacks) > 1 else ""
+    spans = [span for site, span in node_sites(model, graph).items() if not site.endswith(".z")]
+    names = [head if isinstance(head, str) else f"{prefix}{head[0]}.{head[1]}" for head in heads]
+    return from_nodes(graph, [*names, *(name for span in spans for name in graph.senders[span])])
+
+
+def _fitting(writes: Writes, inputs: Inputs) -> Writes:
+    """A reference of as many prompts and positions as a call reads, or of one for all."""
+    parts = {}
+    for site, whole in writes.items():
+        n_texts, width = text_read(inputs, site.partition(".")[0]).ids.shape
+        value = whole[:, :width] if len(whole) == 1 else whole
+        if len(value) not in {1, n_texts} or value.shape[1] not in {1, width}:
+            size = f"{len(value)} x {value.shape[1]} tokens"
+            raise InputError(f"the circuit's reference is of {size}: expected texts like it, got {n_texts} x {width}")
+        parts[site] = value
+    return parts
+
+
+class Kept(Edited):
+    """A `Model` with edits made anew for what each call reads: some before, some after those of the call itself."""
+
+    def __init__(self, model: Model, make: Callable[[Inputs], tuple[Edits, Edits]]):
+        super().__init__(model, {})
+        self.make = make
+
+    def __call__(
+        self, batch: Tokens, tap: Tap = UNTAPPED, target: Tokens | None = None
+    ) -> Float[Tensor, "*batch position d_vocab"] | None:
+        """Logits, as the model gives them with the circuit alone."""
+        inputs = as_batches(self, batch, target)
+        before, after = self.make(inputs)
+        if after and (lost := [site for site in tap.edit if not site.endswith(_NODES)]):
+            raise InputError(f"{lost[0]} is read by no node of an edge circuit: edit what nodes write or read (attn.z)")
+        names = {*before, *after, *tap.edit}
+        chains = {name: [each[name] for each in (before, tap.edit, after) if name in each] for name in names}
+        inner = replace(tap, edit={name: partial(_in_order, chain) for name, chain in chains.items()}, fired=set())
+        try:
+            return self.model(inputs[0], inner, inputs[1])
+        finally:
+            tap.fired.update(inner.fired & tap.edit.keys())
+
+
+def _in_order(edits: Sequence[Edit], value: Tensor) -> Tensor:
+    return reduce(lambda result, edit: edit(result), edits, value)
+
+
+def node_edits(
+    model: Model, graph: Graph, members: Bool[Tensor, "*circuit sender"], writes: Writes, inputs: Inputs
+) -> Edits:
+    """What nodes outside write instead; several circuits lie on a new first axis."""
+
+    def edit(value: Tensor, site: str, span: slice) -> Tensor:
+        by_head, member = site.endswith(".z"), members[..., None, None, span, None]
+        if by_head:
+            return torch.where(member, value, writes[site])
+        if span.stop - span.start == 1:
+            return torch.where(member[..., 0, :], value, writes[site][..., 0, :])
+        parts = torch.where(member, own, writes[site])  # token and position
+        return parts.sum(-2) + constant
+
+    if graph.senders[0] == "token":
+        assert isinstance(model, Transformer)
+        own, constant = input_writes(model, graph, inputs[0]), embedding_constant(model, graph)
+    return {site: partial(edit, site=site, span=span) for site, span in node_sites(model, graph).items()}
+
+
+class _Edges:
+    """One call with the edges of a circuit alone: how much more each sender writes than in the reference, so far."""
+
+    def __init__(
+        self, model: Transformer, circuit: Circuit, writes: Writes, batch: TokenBatch, columns: Mapping[str, Tensor]
+    ):
+        self.model, self.graph, self.batch = model, circuit.graph, batch
+        self.writes, self.reference = writes, Reference.from_writes(model, circuit.graph, writes, batch)
+        edges = circuit.edges
+        assert edges is not None
+        at = position_names(columns, circuit.graph, batch) if circuit.graph.positions else torch.zeros_like(batch.ids)
+        self.edges = edges.view(-1, *circuit.graph.exists.shape).to(model.device)[at]  # prompt position sender receiver
+        self.changes: list[Stream] = []  # in the order of the senders
+
+    def edits(self) -> tuple[Edits, Edits]:
+        """What gives every receiver its own input, and what takes down what senders write."""
+        (stack,), blocks = self.model.config.stacks, self.model.last.blocks
+        before: Edits = {f"{stack}.resid_final": self.final}
+        after: Edits = {f"{stack}.embed": self.embedded}
+        for layer, block in enumerate(blocks):
+            place = f"{stack}.{layer}"
+            before |= {f"{place}.attn.{part}": partial(self.projected, part=part, layer=layer) for part in "qkv"}
+            after[f"{place}.attn.z"] = partial(self.mixed, layer=layer)
+            if block.mlp is not None:
+                before[f"{place}.mlp.normalized"] = partial(self.normalized, layer=layer)
+                after[f"{place}.mlp_out"] = partial(self.fed, instead=self.writes[f"{place}.mlp_out"])
+        return before, after
+
+    def read(self, base: Stream, receiver: str) -> Stream:
+        """A receiver's own input."""
+        kept = self.edges[..., self.graph.index("receivers")[receiver]].to(base)  # prompt position sender
+        used = [sender for sender in range(len(self.changes)) if bool(kept[..., sender].any())]
+        return sum((kept[..., sender, None] * self.changes[sender] for sender in used), base)
+
+    def embedded(self, value: Stream) -> Stream:
+        """The embedding as it is; apart, what ids and positions say."""
+        (site, *_), apart = self.writes, self.graph.senders[0] == "token"
+        parts = input_writes(self.model, self.graph, self.batch) if apart else value[..., None, :]
+        self.changes = [*(parts - self.writes[site]).unbind(-2)]
+        return value
+
+    def projected(self, value: Tensor, part: str, layer: int) -> Tensor:
+        """Queries, keys or values, head by head."""
+        block, rows = self.model.last.blocks[layer], []
+        for head in range(value.shape[-2]):
+            stream = self.read(self.reference.before[layer], f"{layer}.{head}.{part}")
+            index = torch.tensor([head], device=stream.device)
+            rows.append(block.attn.project_heads(block.attention.read(stream), part, index))
+        rows = torch.cat(torch.broadcast_tensors(*rows), -2)
+        return rows.expand(torch.broadcast_shapes(rows.shape, value.shape))
+
+    def mixed(self, value: Tensor, layer: int) -> Tensor:
+        """What heads write."""
+        (stack,), weight = self.model.config.stacks, self.model.last.blocks[layer].attn.W_O
+        change = value - self.writes[f"{stack}.{layer}.attn.z"]
+        pattern = "... head d_head, head d_head d_model -> head ... d_model"
+        self.changes += [*einsum(change, weight, pattern)]
+        return value
+
+    def normalized(self, value: Stream, layer: int) -> Stream:
+        """What a feed-forward reads."""
+        stream = self.read(self.reference.between[layer], f"mlp.{layer}")
+        rows = self.model.last.blocks[layer].feed_forward.read(stream)
+        return rows.expand(torch.broadcast_shapes(rows.shape, value.shape))
+
+    def fed(self, value: Stream, instead: Tensor) -> Stream:
+        """What a feed-forward writes."""
+        self.changes.append(value - instead[..., 0, :])
+        return value
+
+    def final(self, value: Stream) -> Stream:
+        """What the output layer reads."""
+        rows = self.model.last.norm(self.read(self.reference.final, "logits"))
+        return rows.expand(torch.broadcast_shapes(rows.shape, value.shape))
