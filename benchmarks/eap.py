@@ -23,6 +23,7 @@ the clean end on (`noise`).
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,12 +34,14 @@ from benchmarks.peers import gpt2
 from interp import Pairs, logit_difference
 from interp.model import Model
 from interp.patching import edge_attribution
+from interp.patching.gradients.edges import Along
+from interp.patching.results import Direction
 from models import load
 
 SHAPES = (Shape(layers=2, heads=3, d_model=15, vocabulary=29), Shape(layers=3, heads=2, d_model=14, vocabulary=31))
 N_PAIRS, N_TOKENS, STEPS = 5, 7, 4
 PROGRAM = Path(__file__).with_name("eap_package.py")
-METHODS = {
+METHODS: dict[str, Any] = {
     "EAP": ("noise", "inputs", 1),
     "EAP-IG (inputs)": ("denoise", "inputs", STEPS),
     "EAP-IG (activations)": ("noise", "layers", STEPS),
@@ -51,7 +54,7 @@ def ids(shape: Shape, seed: int) -> Tensor:
     return torch.randint(shape.vocabulary, (N_PAIRS, N_TOKENS), generator=generator)
 
 
-def ours(model: Model, pairs: Pairs, direction: str, along: str, steps: int) -> Tensor:
+def ours(model: Model, pairs: Pairs, direction: Direction, along: Along, steps: int) -> Tensor:
     """Mean scores with the package's sign."""
     cells = edge_attribution(model, pairs, logit_difference(), direction, steps=steps, along=along)
     return cells.effect().mean(-1) * (-1 if direction == "denoise" else 1)
@@ -70,7 +73,7 @@ def compared(python: str, package: str, shape: Shape) -> None:
         isolated = [python, "-I", PROGRAM]  # this folder has modules of the standard library's names
         subprocess.run([*isolated, package, folder], check=True)
         package_scores = torch.load(folder / "scores.pt")
-        model = load(folder).double()
+        model = load(folder, dtype=torch.float64)
     pairs = Pairs.from_ids(model, clean, corrupt, right, wrong)
     for method, (direction, along, steps) in METHODS.items():
         mine, other = ours(model, pairs, direction, along, steps), package_scores[method]

@@ -1,5 +1,7 @@
 """Faithfulness against size: MIB's areas by hand, circuits by rank, random circuits beside them."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -96,7 +98,7 @@ def test_random_circuits_differ_and_a_path_leads_from_the_input_to_the_logits():
         path = random_path(GRAPH, random)
         assert GRAPH.receivers[path[0][1]] == "logits"
         assert GRAPH.senders[path[-1][0]] == "embed"
-        for (sender, _), (_, receiver) in zip(path, path[1:], strict=False):
+        for (sender, _), (_, receiver) in pairwise(path):
             assert GRAPH.parts[receiver, sender]
     assert random_circuit(GRAPH, 0).size == 0
     assert random_nodes(GRAPH, 4, seed=2).size == 4

@@ -47,7 +47,7 @@ def test_what_chose_does_not_report():
         Split.from_pairs(offered, ["a", "b"])
     with pytest.raises(InputError, match="all 6 pairs are one group"):
         Split.from_pairs(offered, ["a"] * 6)
-    with pytest.raises(InputError, match="share of the groups between 0 and 1, got 1.0"):
+    with pytest.raises(InputError, match=r"share of the groups between 0 and 1, got 1\.0"):
         Split.from_pairs(offered, share=1.0)
 
 
