@@ -49,8 +49,8 @@ def faithfulness(
         circuits: of edges or nodes of this model. Where edges have positions, a token with several names goes by the
             first of them in the graph.
         ablation: what is written outside a circuit: `corrupt`, what the pair's corrupted prompt has there; `mean`, the
-            mean at that position over all corrupted prompts that are so long (as in Wang 2022, by position); `zero`,
-            nothing. Biases of attention's output, which no head writes, are always there.
+            mean over all positions of all corrupted prompts, one for every place; `zero`, nothing. Biases of
+            attention's output, which no head writes, are always there.
         budget: bytes of activations that one pass may hold.
 
     Returns:

@@ -50,7 +50,7 @@ def keep(
         circuit: of edges or nodes, as `faithfulness` runs it; or heads (`"0.3"` or `(0, 3)`), beside which embeddings
             and feed-forwards stay.
         ablation: what is written outside: `zero`, nothing; `corrupt`, what is for the text of `texts` at the same
-            place, so that every call must read as many of the same length; `mean`, its mean at each position.
+            place, so that every call must read as many of the same length; `mean`, its mean over all positions.
         texts, target: what `corrupt` and `mean` are of.
         positions: where the circuit's edges have named positions, that of each name in each text, as pairs have it.
 
@@ -81,16 +81,13 @@ def _with_heads(model: Model, heads: Sequence[str | tuple[int, int]]) -> Circuit
 
 
 def _fitting(writes: Writes, inputs: Inputs) -> Writes:
-    """A reference of as many prompts and positions as a call reads, or of one for all."""
-    parts = {}
-    for site, whole in writes.items():
-        n_texts, width = text_read(inputs, site.partition(".")[0]).ids.shape
-        value = whole[:, :width] if len(whole) == 1 else whole
-        if len(value) not in {1, n_texts} or value.shape[1] not in {1, width}:
-            size = f"{len(value)} x {value.shape[1]} tokens"
-            raise InputError(f"the circuit's reference is of {size}: expected texts like it, got {n_texts} x {width}")
-        parts[site] = value
-    return parts
+    """A reference of as many prompts and positions as a call reads, or one for all."""
+    for site, value in writes.items():
+        shape = text_read(inputs, site.partition(".")[0]).ids.shape
+        if value.shape[:2] not in {(1, 1), shape}:
+            expected, got = (" x ".join(map(str, each[:2])) for each in (value.shape, shape))
+            raise InputError(f"the circuit's reference is of {expected} tokens: expected texts like it, got {got}")
+    return writes
 
 
 class Kept(Edited):

@@ -58,7 +58,7 @@ def input_writes(model: Transformer, graph: Graph, batch: TokenBatch) -> Float[T
 
 @torch.no_grad()
 def common_writes(model: Model, graph: Graph, ablation: Ablation, parts: Sequence[Inputs]) -> Writes | None:
-    """A reference for all prompts, of one: zeros, or the mean at each position over all of `parts` that are so long."""
+    """A reference for all prompts and positions: zeros, or the mean over all real positions of `parts`."""
     if ablation == "corrupt":
         return None
     if ablation == "zero":
@@ -69,9 +69,9 @@ def common_writes(model: Model, graph: Graph, ablation: Ablation, parts: Sequenc
     for inputs in parts:
         for site, value in written(model, graph, inputs).items():
             real = text_read(inputs, site.partition(".")[0]).mask[..., None, None].to(value)
-            totals[site] = totals[site] + (value * real).sum(0, keepdim=True)
-            counts[site] = counts[site] + real.sum(0, keepdim=True)
-    return {site: total / counts[site].clamp(min=1) for site, total in totals.items()}
+            totals[site] = totals[site] + (value * real).sum((0, 1), keepdim=True)
+            counts[site] = counts[site] + real.sum((0, 1), keepdim=True)
+    return {site: total / counts[site] for site, total in totals.items()}
 
 
 def embedding_constant(model: Transformer, graph: Graph) -> Tensor:

@@ -50,9 +50,9 @@ def by_forward(model, pairs, circuit, ablation) -> torch.Tensor:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_circuit_is_one_edited_forward_pass(name, ablation):
     model, pairs = build(name), some_pairs()
-    options = {"embeddings": "apart"} if name in {"gpt2", "bare encoder"} else {}
+    embeddings = "apart" if name in {"gpt2", "bare encoder"} else "together"
     circuits = random_circuits(Graph.from_model(model))
-    circuits += random_circuits(Graph.from_model(model, positions=["A", "B"], **options), seed=1)
+    circuits += random_circuits(Graph.from_model(model, positions=["A", "B"], embeddings=embeddings), seed=1)
     cells = faithfulness(model, pairs, logit_difference(), circuits, ablation=ablation)
     for circuit, values in zip(circuits, cells.values[METRIC], strict=True):
         torch.testing.assert_close(values, by_forward(model, pairs, circuit, ablation), **EXACT)
@@ -86,7 +86,7 @@ def test_node_circuits_are_runs_with_other_nodes_outputs_replaced(name, ablation
         if ablation != "mean":
             return corrupt[site] * (ablation == "corrupt")
         mask = real.view(*real.shape, *[1] * (corrupt[site].ndim - 2))
-        return (corrupt[site] * mask).sum(0, keepdim=True) / mask.sum(0, keepdim=True)
+        return (corrupt[site] * mask).sum((0, 1), keepdim=True) / mask.sum()
 
     def edit(site, names):
         def change(value):
@@ -129,6 +129,7 @@ def test_node_circuits_serve_encoder_decoders(differing, ablation):
     torch.testing.assert_close(cells.values[METRIC][0], cells.clean[METRIC], **EXACT)
     texts, target = pairs.inputs[1] if ablation != "zero" else (None, None)
     readout, (clean, decoded) = logit_difference().prepare(model, pairs), pairs.inputs[0]
+    assert clean is not None
     for circuit, values in zip(circuits, cells.values[METRIC], strict=True):
         kept = keep(model, circuit, ablation=ablation, texts=texts, target=target)
         torch.testing.assert_close(values, readout.from_logits(run(kept, clean, target=decoded).logits), **EXACT)
