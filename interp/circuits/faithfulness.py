@@ -7,9 +7,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.circuits.alone import Alone
-from interp.circuits.graph import Circuit, Graph, check_circuit, empty
+from interp.circuits.graph import Circuit, check_circuit, empty
 from interp.circuits.keeping import node_edits
 from interp.circuits.reference import Ablation, Reference, Writes, common_writes, position_names, written
+from interp.components import Graph
 from interp.errors import InputError, one_of
 from interp.model import Model
 from interp.patching.gradients.tape import final_stream, record, split, take

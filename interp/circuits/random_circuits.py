@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from interp.circuits.graph import Circuit, Graph, empty
+from interp.circuits.graph import Circuit, empty
+from interp.components import Graph
 from interp.errors import InputError, whole_number
 
 _TRIES = 50  # paths that are drawn for one that fits

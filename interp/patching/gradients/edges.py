@@ -16,7 +16,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.circuits.graph import Graph
+from interp.components import Graph
 from interp.devices import move
 from interp.errors import InputError, one_of
 from interp.model import Model
