@@ -7,6 +7,7 @@ followed, two of them weakly, and five look and write at random, much more than 
 exactly on 24 pairs of 12 templates. Prints one JSON line a model and one over all:
 
     edges         in the stable circuit (a sign that holds in .95 of resamples of templates)
+    missing       edges between nodes that do the task, and are not in it
     wrong         of them between nodes that do not do the task; its last line is the mean
     top           the same of as many edges with the highest scores
     fewer         top - wrong, at the end with its 95% interval over models
@@ -15,6 +16,7 @@ exactly on 24 pairs of 12 templates. Prints one JSON line a model and one over a
 """
 
 import random
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +58,7 @@ def prompts(model: Transformer, seed: int, n_templates: int) -> tuple[Pairs, lis
     return Pairs.from_texts(model, *zip(*rows, strict=True)), templates
 
 
-def measured(seed: int) -> dict[str, float]:
+def measured(seed: int) -> dict[str, Any]:
     """The line of one model."""
     model = planted(seed)
     graph, (pairs, templates) = Graph.from_model(model), prompts(model, seed, 12)
@@ -66,7 +68,7 @@ def measured(seed: int) -> dict[str, float]:
     wrong, largest = (kept - truth).size, (top(graph, scores.mean(-1), kept.size) - truth).size
     cells = faithfulness(model, prompts(model, seed + 1000, 20)[0], logit_difference(), kept)
     share, right = float(cells.recovered()), float((cells.values["logit_difference"] > 0).double().mean())
-    line = {"edges": kept.size, "missing": (truth - kept).size, "wrong": wrong, "top": largest}
+    line: dict[str, Any] = {"edges": kept.size, "missing": (truth - kept).size, "wrong": wrong, "top": largest}
     return line | {"fewer": largest - wrong, "share": share, "right": right}
 
 
