@@ -40,7 +40,7 @@ from interp import (
     run,
     sweep,
 )
-from interp.attribution import direct_logit_attribution, logit_lens
+from interp.attribution import direct_logit_attribution, logit_lens, score_attribution
 from interp.config import Gated, LayerNorm, Plain, RMSNorm, Rotary, Sinusoidal, Transform
 from interp.display import Result
 from interp.edits import SelectiveEdit
@@ -92,6 +92,7 @@ def split() -> tuple[Any, Any]:
 
 
 SITES = {"z": ("layer", "head")}
+WRITTEN = ["score_attribution", "value_attribution", "key_contributions", "remove_from_key"]
 VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument, or by function and argument
     "model": decoder,
     "pairs": pairs,
@@ -145,6 +146,10 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "Edges": lambda: patched(patching.edge_attribution),
     **dict.fromkeys(["DirectAttribution", "attribution"], lambda: direct_logit_attribution(decoder(), ids(), 1, 2)),
     "LogitLens": lambda: logit_lens(decoder(), ids()),
+    **dict.fromkeys([f"interp.attribution.{each}.out" for each in WRITTEN], lambda: run(decoder(), ids())),
+    **dict.fromkeys(["head", "query", "key", "interp.attribution.key_contributions.rows"], lambda: 0),
+    "writers": list,
+    "ScoreAttribution": lambda: score_attribution(run(decoder(), ids()), 1, 0, -1, 0),
     "Run": lambda: run(decoder(), ids()),
     # of models
     "models.load.name": lambda: "default",

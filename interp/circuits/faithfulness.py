@@ -23,7 +23,7 @@ from interp.transformer import Transformer, with_parts
 
 Finals = Float[Tensor, "circuit prompt position d_model"]
 Chunks = Sequence[Sequence[Tensor]]  # the members of circuits, some at a time
-_SHARE = 4  # a pass holds what every live node of a row wrote
+_SHARE = 16  # of the rows that fill a pass: each comes with what every live node wrote, which has to stay in caches
 
 
 @torch.no_grad()
