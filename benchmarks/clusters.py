@@ -32,11 +32,10 @@ _TEXTS, _LONG, _SHARDS = "sentences:24", "tales:100", 500  # of each of the runs
 @contextmanager
 def workers(n: int) -> Iterator[tuple[Executor, Any]]:
     """Processes of Dask, which are started again when they die."""
-    import dask
     from distributed import Client, LocalCluster
 
-    dask.config.set({"distributed.scheduler.allowed-failures": 20})  # so often may one lot's workers be killed
-    options = {"dashboard_address": None, "silence_logs": 50}
+    often = {"allowed_failures": 20}  # so often may one lot's workers be killed
+    options = {"dashboard_address": None, "silence_logs": 50, "scheduler_kwargs": often}
     with LocalCluster(n_workers=n, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
         yield client.get_executor(), cluster
 

@@ -3,10 +3,13 @@
 The edge from a sender to a receiver is that sender's share of what that receiver reads of the residual stream; its
 score is the first-order effect of putting another prompt's write there and nowhere else: edge attribution patching
 (Syed, Rager & Conmy 2023, arXiv:2310.10348). With gradients averaged on the way from one prompt to the other it is
-EAP-IG (Hanna, Pezzelle & Belinkov 2024, arXiv:2403.17806), which finds what a flat gradient at either end hides.
+EAP-IG (Hanna, Pezzelle & Belinkov 2024, arXiv:2403.17806), which finds what a flat gradient at either end hides. What
+goes that way is the input, from which all else follows, or each sender's own output.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any, Literal
 
 import torch
 from einops import einsum
@@ -15,7 +18,7 @@ from torch import Tensor
 
 from interp.components import Graph
 from interp.devices import move
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.model import Model
 from interp.patching.gradients.tape import BUDGET, Tape, record, split, take
 from interp.patching.metrics import Metric
@@ -25,6 +28,8 @@ from interp.patching.preparation import Plan
 from interp.patching.results import Cells, Direction
 from interp.transformer import Transformer, with_parts
 
+Along = Literal["inputs", "activations", "layers"]
+Move = tuple[slice, str | None, Any]  # the senders that a pass scores, the site that moves (the input), and its heads
 Writes = Float[Tensor, "sender prompt position d_model"]
 Reads = Float[Tensor, "receiver prompt position d_model"]
 
@@ -36,6 +41,7 @@ def edge_attribution(
     direction: Direction = "denoise",
     *,
     steps: int = 5,
+    along: Along = "inputs",
     budget: int = BUDGET,
 ) -> Cells:
     """Score every edge: (the other prompt's write - own) . the metric's gradient at the receiver's own input.
@@ -43,8 +49,13 @@ def edge_attribution(
     Args:
         model: a transformer of one stack with an output layer, its norms before its layers or absent.
         pairs, metric, direction, budget: as in `attribution_patching`.
-        steps: gradients are averaged over this many embeddings on the line from own to other, from own on and without
-            the other end (with `noise` Hanna 2024, equation 3). 1 is plain EAP: the gradient at the own prompt alone.
+        steps: gradients are averaged over this many points on the line from own to other, from own on and without the
+            other end. 1 is plain EAP: the gradient at the own prompt alone.
+        along: what goes along that line. `inputs`: the embedding (with `noise` Hanna 2024, equation 3; their package
+            has the points of `denoise`, and the other sign). `activations`: the output of the edge's own sender, in the
+            own prompt; a pass for each sender and step. `layers`: EAP-IG activations as their package has it (with
+            `noise`), which moves all heads of a layer at once, holds what moves constant, and gives each edge the mean
+            gradient over the moves of every node, before or after it.
 
     Returns:
         Cells: on the axes `sender`, `receiver`, how far the metric is predicted to move from the own prompt's value
@@ -58,6 +69,8 @@ def edge_attribution(
         raise InputError(graph.reason)
     if steps < 1:
         raise InputError(f"steps must be at least 1 (plain edge attribution), got {steps}")
+    moves = _moves(model, one_of("along", along, Along))
+    weight = 1 / (steps * (1 if along == "activations" else len(moves)))
     plan = Plan.from_arguments(model, pairs, metric, "resid_pre", ("layer",), direction)
     (readout,) = plan.readouts
     scores = model.last.embed.token.weight.detach().new_zeros(*graph.exists.shape, len(pairs))
@@ -69,18 +82,48 @@ def edge_attribution(
         reading = [readout.take(prompts)], names
         base, source = (take(inputs, prompts) for inputs in plan.inputs)
         with torch.no_grad():
-            start, end = (model.last.embed(batch.ids, batch.positions) for batch, _ in (base, source))
-            change = _change(model, *(record(model, inputs, *reading) for inputs in (base, source)))
-        for step in range(steps):
-            with torch.enable_grad():
-                tape = record(model, base, *reading, start=start + (end - start) * (step / steps))
+            tapes = [record(model, inputs, *reading) for inputs in (base, source)]
+            change = _change(model, *tapes)
+        for senders, tape in _passes(model, tapes, moves, steps, reading):
             for n_senders, span, reads in _reads(model, tape, readout.name):
+                rows = range(n_senders)[senders]
                 pattern = "sender prompt p d_model, receiver prompt p d_model -> sender receiver prompt"
-                products = einsum(change[:n_senders], reads.to(change.device), pattern)
-                scores[:n_senders, span, prompts] += products / steps
+                products = einsum(change[rows.start : rows.stop], reads.to(change.device), pattern)
+                scores[rows.start : rows.stop, span, prompts] += weight * products
     values = {readout.name: scores.masked_fill(~graph.exists.to(scores.device)[..., None], torch.nan)}
     labels = {"sender": graph.senders, "receiver": graph.receivers}
     return Cells("", plan.direction, ("sender", "receiver"), values, labels=labels, kind="edges")
+
+
+def _moves(model: Transformer, along: Along) -> list[Move]:
+    """What goes along the line, one after the other: the input alone, or every sender or layer of them as well."""
+    alone, moves, row = along == "activations", [], 1
+    for layer, block in enumerate(model.last.blocks) if along != "inputs" else ():
+        heads = [(..., head, slice(None)) for head in range(model.config.n_heads)] if alone else [...]
+        parts = [("z", head) for head in heads] + [("mlp_out", ...)] * (block.mlp is not None)
+        for site, head in parts:
+            moves.append((slice(row, row + 1) if alone else slice(None), _name(model, layer, site), head))
+            row += 1
+    return [(slice(0, 1) if alone else slice(None), None, ...), *moves]
+
+
+def _passes(
+    model: Transformer, tapes: Sequence[Tape], moves: Sequence[Move], steps: int, reading: Any
+) -> Iterator[tuple[slice, Tape]]:
+    """The senders that each differentiated pass scores, and the pass: of the first tape's prompts, partly moved."""
+    base, source = tapes
+    with torch.no_grad():
+        start, end = (model.last.embed(batch.ids, batch.positions) for batch, _ in (base.inputs, source.inputs))
+    for (senders, site, heads), step in product(moves, range(steps)):
+        share, moved = step / steps, {}
+        if site is None:
+            moved["start"] = torch.lerp(start, end, share)
+        else:
+            value = base.activations[site].clone()
+            value[heads] = torch.lerp(value[heads], source.activations[site][heads], share)
+            moved["edits"] = {site: lambda _, value=value: value}
+        with torch.enable_grad():
+            yield senders, record(model, base.inputs, *reading, **moved)
 
 
 def _name(model: Transformer, layer: int, site: str) -> str:

@@ -72,9 +72,9 @@ CLEAN, CORRUPT = (TokenBatch.from_rows([[first, END]] * 3) for first in (CUE, BL
 ANSWERS = torch.zeros(3, dtype=torch.long), torch.ones(3, dtype=torch.long)
 
 
-def saturating(threshold: float, ceiling: float) -> Transformer:
+def saturating(threshold: float, ceiling: float, d_vocab: int = 3) -> Transformer:
     """Two heads see the cue and write 1 each into a sum; the feed-forward adds relu(sum - threshold), at most 1."""
-    sizes = {"n_layers": 1, "d_model": 3, "n_heads": 2, "d_head": 1, "d_mlp": 2, "n_ctx": 2, "d_vocab": 3}
+    sizes = {"n_layers": 1, "d_model": 3, "n_heads": 2, "d_head": 1, "d_mlp": 2, "n_ctx": 2, "d_vocab": d_vocab}
     parts = {"norm": NoNorm(), "positions": NoPositions(), "mlp": Plain("relu")}
     model = Transformer(TransformerConfig(decoder=StackConfig(**sizes, **parts, causal=True)))
     cue, total, answer = 0, 1, 2

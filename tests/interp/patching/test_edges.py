@@ -124,6 +124,39 @@ def test_gradients_are_averaged_from_the_own_prompt_on_and_without_the_other():
     torch.testing.assert_close(score, expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+@pytest.mark.parametrize("along", ["activations", "layers"])
+@pytest.mark.parametrize("kind", ["pre", "attention only"])
+def test_outputs_go_along_the_line_one_by_one_or_layer_by_layer(kind, along, direction):
+    model, pairs, steps = build(kind), ragged_pairs(), 3
+    found = edge_attribution(model, pairs, logit_difference(), direction, steps=steps, along=along)
+    readout, last = logit_difference().prepare(model, pairs), f"decoder.{model.config.n_layers - 1}.resid_post"
+    own, other = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
+    names = [name for name in sites(model) if name.endswith(("embed", "attn.z", "mlp_out"))]
+    base, source = (run(model, batch, capture=names) for batch in (own, other))
+    change = {name: value - writes(model, own)[name] for name, value in writes(model, other).items()}
+
+    def gradient(site: str, heads, share: float) -> torch.Tensor:
+        value = base[site].clone()
+        value[heads] += share * (source[site] - base[site])[heads]
+        out = run(model, own, last, {site: lambda _: value}, grad=True)
+        return torch.autograd.grad(readout.from_logits(out.logits).sum(), out[last])[0]
+
+    moves = {"embed": ("decoder.embed", ...)}
+    for layer in range(model.config.n_layers):
+        heads = {f"{layer}.{head}": (..., head, slice(None)) for head in range(model.config.n_heads)}
+        heads = heads if along == "activations" else {f"{layer}": ...}
+        moves |= {name: (f"decoder.{layer}.attn.z", index) for name, index in heads.items()}
+        moves |= {f"mlp.{layer}": (f"decoder.{layer}.mlp_out", ...)} if kind == "pre" else {}
+    means = {name: sum(gradient(*move, step / steps) for step in range(steps)) / steps for name, move in moves.items()}
+    for sender, score in zip(found.labels["sender"], found.effect()[:, -1], strict=True):
+        slope = means[sender] if along == "activations" else sum(means.values()) / len(means)
+        torch.testing.assert_close(score, (change[sender] * slope).sum((-1, -2)), rtol=1e-9, atol=1e-10)
+    inputs = edge_attribution(model, pairs, logit_difference(), direction, steps=steps)
+    assert (found.effect() - inputs.effect()).nan_to_num().abs().max() > 1e-3
+    assert found.effect().isnan().equal(inputs.effect().isnan())
+
+
 def test_top_lists_the_largest_mean_scores_with_their_sign_and_no_edge_that_is_not_there():
     nan = torch.nan
     scores = torch.tensor([[[1.0, 3.0], [-5.0, -3.0]], [[nan, nan], [0.5, -0.5]]])

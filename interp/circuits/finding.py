@@ -1,0 +1,235 @@
+"""Which edges or nodes make up the circuit of a task? Scores say how much each carries; these sets are chosen by them.
+
+A score is positive where an edge or node brings the metric from the corrupted prompts' value towards the clean ones'.
+"""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.circuits.faithfulness import faithfulness
+from interp.circuits.graph import Circuit, empty, whole
+from interp.circuits.reference import Ablation
+from interp.circuits.splits import Groups, group_sums
+from interp.components import Graph
+from interp.errors import InputError, one_of, whole_number
+from interp.model import Model
+from interp.patching.gradients.estimates import attribution_patching
+from interp.patching.metrics import Metric
+from interp.patching.pairs import Pairs
+from interp.patching.results import Cells, Direction
+
+Scores = Float[Tensor, "*members"]  # of a graph's edges (`graph.shape`), or of its senders
+_DUST = 1e-6  # of the largest score: what is smaller has no sign
+_BLOCK = 1 << 23  # numbers that a bootstrap holds at once
+
+
+def edge_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sender receiver prompt"]:
+    """What each edge carries of the metric, by attribution or measured one by one; NaN where there is no edge.
+
+    Positive where it helps, whichever direction was measured: MIB's sign of a loss.
+    """
+    if cells.kind != "edges":
+        raise InputError(f"expected scores of edges, as edge_attribution gives them; got {cells.kind}")
+    return cells.effect(metric) * _sign(cells)
+
+
+def node_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sender prompt"]:
+    """What each node carries, by `node_attribution` or as the sum over its edges, which is the same at one step."""
+    return cells.effect(metric) * _sign(cells) if cells.kind == "nodes" else edge_scores(cells, metric).nansum(1)
+
+
+def node_attribution(model: Model, pairs: Pairs, metric: Metric, direction: Direction = "denoise") -> Cells:
+    """The first-order change of the metric by every node's output, on the axis `sender`, for every wiring and stack.
+
+    Arguments are those of `attribution_patching`.
+    """
+    names, tables, estimates = Graph.from_model(model).senders, {}, {}
+    sites = {"z": ("layer", "head"), "mlp_out": ("layer",), "resid_pre": ("layer",)}
+    for stack, attention in dict.fromkeys(map(_attention, names)):
+        own = [name for name in names if _attention(name) == (stack, attention)]
+        kinds = {_site(name): sites[_site(name)] for name in own}
+        place: Any = {"stack": stack, "attention": attention}
+        estimates = attribution_patching(model, pairs, metric, kinds, direction, **place)
+        for name in own:
+            tables[name] = estimates[_site(name)].effect()[_cell(name)]
+    direction = next(iter(estimates.values())).direction
+    cells = Cells("", direction, ("sender",), {}, labels={"sender": names}, kind="nodes")
+    cells.values[metric.name] = torch.stack([tables[name] for name in names]) * _sign(cells)
+    return cells
+
+
+def single_edges(
+    model: Model,
+    pairs: Pairs,
+    metric: Metric,
+    edges: Circuit | None = None,
+    direction: Direction = "noise",
+    *,
+    ablation: Ablation = "corrupt",
+) -> Cells:
+    """How the metric changes as one edge alone carries another write, exactly; the axes are `edge_attribution`'s.
+
+    With `noise` the model reads the clean prompts and the edge carries the reference's write: the whole graph less the
+    edge, which finds what a task cannot do without (AND). With `denoise` it reads the corrupted ones and the edge
+    carries the clean write, which finds what is enough (OR). It costs a pass an edge.
+
+    Args:
+        model, pairs, metric, ablation: as in `faithfulness`; what is denoised carries the clean prompt's write.
+        edges: those to measure, by default all; of a graph without named positions.
+        direction: `noise` or `denoise`.
+    """
+    direction = "denoise" if one_of("direction", direction, Direction).startswith("denois") else "noise"
+    edges = whole(model) if edges is None else edges
+    if edges.edges is None or edges.graph.positions:
+        raise InputError("expected edges of a graph without named positions, to take one at a time")
+    if direction == "denoise" and ablation != "corrupt":
+        raise InputError(f"denoising puts the clean write into the corrupted prompt: ablation {ablation!r} has none")
+    places, graph = edges.edges.nonzero(), edges.graph
+    everything = whole(graph)
+    without = [toggled(everything, place) for place in places]
+    if direction == "denoise":
+        readout = metric.prepare(model, pairs)  # of the pairs as they are: a divergence is from the clean prompts
+        metric = Metric(metric.name, lambda *_: readout)
+        pairs = replace(pairs, clean=pairs.corrupt, corrupt=pairs.clean)
+    cells = faithfulness(model, pairs, metric, without, ablation=ablation)
+    scores = torch.full((*graph.exists.shape, len(pairs)), torch.nan).to(cells.values[metric.name])
+    scores[places[:, 0], places[:, 1]] = cells.values[metric.name] - cells.clean[metric.name]
+    labels = {"sender": graph.senders, "receiver": graph.receivers}
+    return Cells("", direction, ("sender", "receiver"), {metric.name: scores}, labels=labels, kind="edges")
+
+
+def top(graph: Graph, scores: Scores, n: int, *, absolute: bool = False) -> Circuit:
+    """The `n` edges or nodes with the highest scores, or with the largest either way; dead ends stay (`pruned`).
+
+    Scores are of edges or of nodes, told apart by their shape; NaN is none. Of equal scores the first come first.
+    """
+    strength = _strengths(graph, scores, absolute)
+    if (n := whole_number("n", n)) > (most := int((strength > -torch.inf).sum())):
+        raise InputError(f"expected at most {most:,}, which have scores; got n={n:,}")
+    chosen = torch.zeros_like(strength, dtype=torch.bool)
+    chosen.view(-1)[strength.flatten().argsort(descending=True, stable=True)[:n]] = True
+    return _circuit(graph, chosen)
+
+
+def greedy(graph: Graph, scores: Scores, n: int, *, absolute: bool = True) -> Circuit:
+    """`n` edges, one after the other: the highest-scored that leads to the logits or to a node of the circuit.
+
+    So each of them reaches the logits; what no input reaches is left to `pruned`. As MIB and the package of Hanna et
+    al. (2024) do.
+    """
+    strength = _strengths(graph, scores, absolute)
+    if strength.shape != graph.shape:
+        raise InputError("a circuit grows along edges: expected scores of edges, got those of nodes")
+    if (n := whole_number("n", n)) > graph.n_edges:
+        raise InputError(f"expected at most {graph.n_edges:,} edges, got n={n:,}")
+    strength = strength.view(-1, *graph.exists.shape)
+    chosen, queue, entered = torch.zeros_like(strength, dtype=torch.bool), [], set()
+
+    def enter(receivers: Iterable[int]) -> None:
+        for receiver in [each for each in receivers if each not in entered]:
+            entered.add(receiver)
+            senders = graph.exists[:, receiver].nonzero()[:, 0].tolist()
+            for position, values in enumerate(strength[:, :, receiver].tolist()):
+                for sender in senders:
+                    heapq.heappush(queue, (-values[sender], position, sender, receiver))
+
+    enter([len(graph.receivers) - 1])
+    for _ in range(n):
+        _, position, sender, receiver = heapq.heappop(queue)
+        chosen[position, sender, receiver] = True
+        enter(graph.parts[:, sender].nonzero()[:, 0].tolist())
+    return _circuit(graph, chosen.view(graph.shape))
+
+
+def sign_shares(
+    scores: Float[Tensor, "*members prompt"], groups: Groups, *, resamples: int = 1000, seed: int = 0
+) -> Float[Tensor, "*members"]:
+    """In which share of resamples of the groups each mean score has the sign that it has over all prompts.
+
+    Scores of less than a millionth of the largest have no sign: their share is 0.
+    """
+    if len(groups) != scores.shape[-1]:
+        raise InputError(f"expected a group for each of {scores.shape[-1]} prompts, got {len(groups)}")
+    sums = group_sums(scores.nan_to_num(), groups).reshape(len({*groups}), -1)
+    mean = sums.sum(0)
+    least = _DUST * np.abs(mean).max(initial=0.0)
+    random, count = np.random.default_rng(whole_number("seed", seed)), len(sums)
+    draws = random.multinomial(count, np.full(count, 1 / count), whole_number("resamples", resamples, 1)).astype(float)
+    agree = np.zeros_like(mean)
+    for columns in np.array_split(np.arange(len(mean)), 1 + len(mean) * resamples // _BLOCK):
+        agree[columns] = (draws @ sums[:, columns] * np.sign(mean[columns]) > least).mean(0)
+    return torch.from_numpy(np.where(np.abs(mean) > least, agree, 0.0)).view(scores.shape[:-1])
+
+
+def stable(
+    graph: Graph,
+    scores: Float[Tensor, "*members prompt"],
+    groups: Groups,
+    *,
+    share: float = 0.9,
+    absolute: bool = False,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Circuit:
+    """The edges or nodes whose mean score keeps its sign in at least `share` of resamples of the groups.
+
+    Without `absolute` only those that help. An edge without any effect passes with probability 2 Φ(-z), z the
+    `share`'s normal quantile (.9: one in five, one in ten of them helping); a higher share is stricter.
+    """
+    if not 0.5 < share <= 1:
+        raise InputError(f"expected a share of resamples above one half and up to 1, got {share}")
+    holds = sign_shares(scores, groups, resamples=resamples, seed=seed).to(scores.device) >= share
+    mean = scores.nan_to_num().mean(-1)
+    _strengths(graph, mean, absolute)
+    return _circuit(graph, holds if absolute else holds & (mean > 0))
+
+
+def _strengths(graph: Graph, scores: Scores, absolute: bool) -> Scores:
+    """Scores by which to rank on the processor, -inf where there is no edge or no score."""
+    if scores.shape not in {graph.shape, (len(graph.senders),)}:
+        raise InputError(
+            f"expected a score for each edge, {graph.shape}, or for each node, ({len(graph.senders)},); "
+            f"got {(*scores.shape,)}"
+        )
+    scores = scores.detach().cpu()
+    missing = scores.isnan() if scores.ndim == 1 else scores.isnan() | ~graph.exists
+    return (scores.abs() if absolute else scores).masked_fill(missing, -torch.inf)
+
+
+def _circuit(graph: Graph, members: Tensor) -> Circuit:
+    kind = "nodes" if members.ndim == 1 else "edges"
+    return replace(empty(graph, kind), **{kind: members.cpu()})
+
+
+def toggled(circuit: Circuit, place: Iterable[Any]) -> Circuit:
+    """The circuit without one member, or with it where it lacks it."""
+    members = circuit.members.clone()
+    members[tuple(int(index) for index in place)] ^= True
+    return replace(circuit, **{circuit.kind: members})
+
+
+def _sign(cells: Cells) -> int:
+    """Of the metric's change, where a change that brings it to the clean value counts as positive."""
+    return 1 if cells.direction == "denoise" else -1
+
+
+def _attention(name: str) -> tuple[str | None, str]:
+    """Stack and attention of a node: `decoder.cross.0.3`."""
+    first = name.split(".", maxsplit=1)[0]
+    return first if first in {"encoder", "decoder"} else None, "cross" if ".cross." in name else "self"
+
+
+def _site(name: str) -> str:
+    return "mlp_out" if "mlp." in name else "resid_pre" if name.endswith("embed") else "z"
+
+
+def _cell(name: str) -> tuple[int, ...]:
+    """Layer, and head where it has one; the embedding is what enters the first layer."""
+    return tuple(int(part) for part in name.split(".") if part.isdigit()) or (0,)

@@ -1,0 +1,159 @@
+"""How much of a task does a circuit of each size do? Faithfulness along a ranking of edges, and the areas of MIB.
+
+Mueller et al. (2025, MIB, arXiv:2504.13151): faithfulness is (F(C) - F(empty)) / (F(whole) - F(empty)); CPR is the
+area under it along a signed ranking, CMD the area between it and 1 along the absolute one, both over ten shares of the
+edges from .001 to 1, on a linear axis.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from interp.circuits.faithfulness import faithfulness
+from interp.circuits.finding import Scores, edge_scores, greedy, top
+from interp.circuits.graph import Circuit
+from interp.circuits.random_circuits import random_circuit
+from interp.circuits.reference import Ablation
+from interp.circuits.splits import Split, group_sums, share_of_difference
+from interp.components import Graph
+from interp.display import DataFrame, Result, so_many
+from interp.errors import InputError, whole_number
+from interp.model import Model
+from interp.patching.gradients.edges import edge_attribution
+from interp.patching.metrics import Metric
+from interp.patching.results import Cells
+from interp.statistics import Estimate, estimate
+
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of all edges: those of MIB
+
+
+@dataclass(frozen=True, repr=False)
+class SizeCurve(Result):
+    """Faithfulness of one ranking's circuits on prompts that chose none of them, random circuits beside them.
+
+    `circuits` are without dead ends, one for each of `shares`; `cells` and `random` (of the same sizes, those of a
+    circuit one after the other, or None) have the axis `circuit`; `groups` are the prompts'.
+    """
+
+    shares: tuple[float, ...]
+    circuits: tuple[Circuit, ...]
+    cells: Cells
+    groups: tuple[Hashable, ...]
+    random: Cells | None = None
+
+    def table(self, *, seed: int = 0) -> DataFrame:
+        """One row a size: `share` and `edges`, `faithfulness` with its interval over groups, and random circuits'.
+
+        `random` is the mean over random circuits of the size, `random_low` and `random_high` are the least and most.
+        """
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+        found = self._recovered(self.cells, seed)
+        columns = {"share": self.shares, "edges": [circuit.size for circuit in self.circuits]}
+        columns |= {"faithfulness": found.value, "ci_low": found.low, "ci_high": found.high, "groups": found.groups}
+        if self.random is not None:
+            values = self._recovered(self.random, seed).value.reshape(len(self.shares), -1)
+            columns |= {"random": values.mean(1), "random_low": values.min(1), "random_high": values.max(1)}
+        return pd.DataFrame(columns)
+
+    def areas(self, *, seed: int = 0) -> dict[str, tuple[float, float, float]]:
+        """CPR and CMD, each with its interval over groups; of CPR the ranking should be signed, of CMD absolute."""
+        sums, weights = (group_sums(each, self.groups) for each in (self.cells.effect(), self.cells.difference()))
+        sides = np.sign(1 - sums.sum(0) / weights.sum())  # the curve's, which resamples are taken not to leave
+        widths = _widths(self.shares)
+        totals = {"cpr": sums @ widths, "cmd": (weights[:, None] - sums) @ (widths * sides)}
+        areas = {name: _estimate(total, weights, seed) for name, total in totals.items()}
+        return {name: (float(each.value[0]), float(each.low[0]), float(each.high[0])) for name, each in areas.items()}
+
+    def facts(self) -> tuple[str, dict[str, str]]:
+        """The areas, and some points of the curve."""
+        facts = {
+            name.upper(): f"{value:.3f} ({low:.3f} to {high:.3f})" for name, (value, low, high) in self.areas().items()
+        }
+        values = self._recovered(self.cells, 0).value
+        facts |= {
+            so_many(circuit.size, "edge"): f"{value:.3f}" for circuit, value in zip(self.circuits, values, strict=True)
+        }
+        return f"Faithfulness by size: {so_many(len(self.shares), 'circuit')}", facts
+
+    def _recovered(self, cells: Cells, seed: int) -> Estimate:
+        return share_of_difference(cells.effect(), cells.difference(), self.groups, seed=seed)
+
+
+def circuits_by_size(
+    graph: Graph,
+    scores: Scores,
+    shares: Sequence[float] = SHARES,
+    *,
+    absolute: bool = False,
+    grow: bool = False,
+) -> list[Circuit]:
+    """The circuit of each size without dead ends, as MIB takes it: int(share x edges) by rank, then `pruned`.
+
+    With `grow` they are `greedy` from the logits, instead of the `top` of the ranking.
+    """
+    if not shares or [*shares] != sorted({*shares}) or not 0 < shares[0] <= shares[-1] <= 1:
+        raise InputError(
+            f"expected growing shares of the edges, above 0 and up to 1; got {', '.join(map(str, shares))}"
+        )
+    choose = greedy if grow else top
+    sizes = [int(share * graph.n_edges) for share in shares]
+    return [choose(graph, scores, size, absolute=absolute).pruned() for size in sizes]
+
+
+def size_curve(
+    model: Model,
+    split: Split,
+    metric: Metric,
+    scores: Scores | None = None,
+    *,
+    graph: Graph | None = None,
+    shares: Sequence[float] = SHARES,
+    absolute: bool = False,
+    grow: bool = False,
+    n_random: int = 10,
+    ablation: Ablation = "corrupt",
+    seed: int = 0,
+) -> SizeCurve:
+    """Faithfulness against size, on the pairs that report, of circuits that the others chose.
+
+    Args:
+        model: as in `faithfulness`.
+        split: pairs that choose, and pairs that report.
+        metric: of which faithfulness is a share.
+        scores: by which edges are ranked, from `split.choosing`; by default EAP-IG's, of five steps.
+        graph: that scores are of; by default the model's.
+        shares, absolute, grow: as in `circuits_by_size`.
+        n_random: random circuits of each size; 0 measures none.
+        ablation: as in `faithfulness`.
+        seed: of random circuits.
+    """
+    graph = Graph.from_model(model) if graph is None else graph
+    if scores is None:
+        scores = edge_scores(edge_attribution(model, split.choosing, metric)).mean(-1)
+    circuits = circuits_by_size(graph, scores, shares, absolute=absolute, grow=grow)
+    seeds = range(first := whole_number("seed", seed) * 1000, first + whole_number("n_random", n_random))
+    beside = [random_circuit(graph, circuit.size, seed=each) for circuit in circuits for each in seeds]
+    cells = faithfulness(model, split.reporting, metric, [*circuits, *beside], ablation=ablation)
+    tables = cells.values[metric.name].split([len(circuits), len(beside)])
+    kept, random = (replace(cells, values={metric.name: table}) for table in tables)
+    return SizeCurve((*shares,), (*circuits,), kept, split.reporting_groups, random if n_random else None)
+
+
+def areas(shares: Sequence[float], faithfulness: Sequence[float]) -> tuple[float, float]:
+    """CPR, the area under a curve of faithfulness, and CMD, the area between it and 1, by trapezoids from the first
+    share to the last on a linear axis (MIB's code; the corner below the first share is left out)."""
+    values, widths = np.asarray(faithfulness, dtype=float), _widths(shares)
+    return float(values @ widths), float(np.abs(1 - values) @ widths)
+
+
+def _widths(shares: Sequence[float]) -> np.ndarray:
+    """How much of the axis each point stands for under trapezoids."""
+    steps = np.diff(np.asarray(shares, dtype=float)) / 2
+    return np.r_[steps, 0] + np.r_[0, steps]
+
+
+def _estimate(totals: np.ndarray, weights: np.ndarray, seed: int) -> Estimate:
+    present = np.ones((len(totals), 1), dtype=bool)
+    return estimate(totals[:, None], weights[:, None], present=present, seed=seed)

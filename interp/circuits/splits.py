@@ -1,0 +1,104 @@
+"""Which prompts choose a circuit, and which say what it does? Never the same, nor two of one group."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.display import Result, so_many
+from interp.errors import InputError, whole_number
+from interp.patching.pairs import Pairs
+from interp.statistics import Estimate, estimate
+
+Groups = Sequence[Hashable]  # a name a prompt: prompts of one template, name or document are not independent
+
+
+@dataclass(frozen=True, repr=False)
+class Split(Result):
+    """Pairs that choose a circuit and pairs that report what it does, with the group of each; no group is in both."""
+
+    choosing: Pairs
+    reporting: Pairs
+    choosing_groups: tuple[Hashable, ...] = ()
+    reporting_groups: tuple[Hashable, ...] = ()
+
+    def __post_init__(self) -> None:
+        for side in ("choosing", "reporting"):
+            name = f"{side}_groups"
+            object.__setattr__(self, name, grouped(getattr(self, side), getattr(self, name)))
+        if shared := {*_texts(self.choosing)} & {*_texts(self.reporting)}:
+            raise InputError(
+                f"{so_many(len(shared), 'pair')} would report on a circuit that they chose: expected pairs for "
+                "reporting that are not among those for choosing"
+            )
+        if groups := {*self.choosing_groups} & {*self.reporting_groups}:
+            raise InputError(
+                f"group {min(map(str, groups))!r} would report on a circuit that it chose: expected each group's pairs "
+                "on one side"
+            )
+
+    @staticmethod
+    def from_pairs(pairs: Pairs, groups: Groups = (), *, share: float = 0.5, seed: int = 0) -> "Split":
+        """Split pairs at random, group by group; `share` of the groups choose, at least one on either side.
+
+        Args:
+            pairs: to split.
+            groups: a name a pair (its template); by default a pair is a group, with its copies.
+            share: of the groups that choose.
+            seed: of the split.
+        """
+        if not 0 < share < 1:
+            raise InputError(f"expected a share of the groups between 0 and 1, got {share}")
+        labels = grouped(pairs, groups)
+        unique = [*dict.fromkeys(labels)]
+        if len(unique) < 2:
+            raise InputError(f"all {so_many(len(pairs), 'pair')} are one group: expected two or more to split")
+        order = np.random.default_rng(whole_number("seed", seed)).permutation(len(unique))
+        n_choosing = min(max(round(share * len(unique)), 1), len(unique) - 1)
+        names = {unique[place] for place in order[:n_choosing]}
+        chosen = np.array([label in names for label in labels])
+        sides = [np.flatnonzero(rows) for rows in (chosen, ~chosen)]
+        choosing, reporting = (pairs.take(torch.from_numpy(rows).to(pairs.clean.ids.device)) for rows in sides)
+        return Split(choosing, reporting, *(tuple(labels[row] for row in rows) for rows in sides))
+
+    def facts(self) -> tuple[str, dict[str, str]]:
+        """How many pairs and groups are on each side."""
+        sides = {"choose": self.choosing_groups, "report": self.reporting_groups}
+        facts = {
+            name: f"{so_many(len(groups), 'pair')} of {so_many(len({*groups}), 'group')}"
+            for name, groups in sides.items()
+        }
+        return "Split", facts
+
+
+def grouped(pairs: Pairs, groups: Groups = ()) -> tuple[Hashable, ...]:
+    """The group of each pair; without names each pair is one, with its copies."""
+    if len(groups) and len(groups) != len(pairs):
+        raise InputError(f"expected a group for each of {so_many(len(pairs), 'pair')}, got {len(groups)}")
+    return tuple(groups) if len(groups) else _texts(pairs)
+
+
+def group_sums(values: Float[Tensor, "*cells prompt"], groups: Groups) -> Float[np.ndarray, "group ..."]:
+    """Sums over the prompts of each group, in the order in which groups first come."""
+    names = {name: row for row, name in enumerate(dict.fromkeys(groups))}
+    rows = values.detach().double().cpu().movedim(-1, 0).numpy()
+    sums = np.zeros((len(names), *rows.shape[1:]))
+    np.add.at(sums, [names[name] for name in groups], rows)
+    return sums
+
+
+def share_of_difference(
+    effects: Float[Tensor, "cell prompt"], whole: Float[Tensor, " prompt"], groups: Groups, *, seed: int = 0
+) -> Estimate:
+    """The ratio of the mean effect to the mean of the whole difference, with its interval over groups of prompts."""
+    totals, weights = group_sums(effects, groups), group_sums(whole, groups)[:, None]
+    return estimate(totals, weights, present=np.ones_like(totals, dtype=bool), seed=seed)
+
+
+def _texts(pairs: Pairs) -> tuple[Hashable, ...]:
+    """What stands for a pair: the ids of its texts."""
+    ids = [side.ids.masked_fill(~side.mask, -1).cpu() for inputs in pairs.inputs for side in inputs if side is not None]
+    return tuple(map(tuple, torch.cat(ids, 1).tolist()))

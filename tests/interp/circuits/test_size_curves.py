@@ -1,0 +1,111 @@
+"""Faithfulness against size: MIB's areas by hand, circuits by rank, random circuits beside them."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from tiny import model, token_ids
+
+from interp import InputError, Pairs, logit_difference
+from interp.circuits import Graph, faithfulness
+from interp.circuits.finding import edge_scores
+from interp.circuits.random_circuits import random_circuit, random_path
+from interp.circuits.size_curves import SHARES, SizeCurve, areas, circuits_by_size, size_curve
+from interp.circuits.splits import Split
+from interp.patching import edge_attribution
+from interp.patching.results import Cells
+
+GRAPH = Graph.from_model(model("gpt2"))
+NAMED = Graph.from_model(model("gpt2"), positions=("A", "B"))
+
+
+def test_areas_by_hand():
+    assert areas([0.1, 0.5, 1.0], [0.0, 1.0, 1.0]) == pytest.approx((0.2 + 0.5, 0.2))
+    assert areas([0.1, 0.5, 1.0], [2.0, 1.0, 0.5]) == pytest.approx((0.6 + 0.375, 0.2 + 0.125))
+    # what lies on both sides of 1 is not taken to cancel, and a perfect curve has all but the first share
+    assert areas([0.0, 0.5, 1.0], [1.5, 0.5, 1.5]) == pytest.approx((1.0, 0.5))
+    assert areas(SHARES, [1.0] * 10) == pytest.approx((0.999, 0.0))
+
+
+def curve(values: list[list[float]], shares: tuple[float, ...], groups: tuple[int, ...]) -> SizeCurve:
+    """A curve of these values, circuit x prompt, where nothing kept gives 1 and everything 3."""
+    table = torch.tensor(values, dtype=torch.float64)
+    plain = torch.ones(table.shape[1], dtype=torch.float64)
+    cells = Cells("", "denoise", ("circuit",), {"m": table}, {"m": 3 * plain}, {"m": plain}, kind="circuits")
+    return SizeCurve(shares, (random_circuit(GRAPH, 3),) * len(shares), cells, groups)
+
+
+def test_the_areas_of_a_curve_are_those_of_its_means():
+    random = np.random.default_rng(0)
+    values, shares = 1 + 2 * random.random((3, 24)) + np.array([[-0.6], [0.2], [1.0]]), (0.1, 0.5, 1.0)
+    found = curve(values.tolist(), shares, tuple(range(24)))
+    (cpr, low, high), (cmd, *_) = found.areas()["cpr"], found.areas()["cmd"]
+    expected = areas(shares, ((values.mean(1) - 1) / 2).tolist())
+    assert (cpr, cmd) == pytest.approx(expected)
+    assert low < cpr < high
+    np.testing.assert_allclose(found.table()["faithfulness"], (values.mean(1) - 1) / 2)
+    assert "CPR" in repr(found)
+
+
+def test_the_interval_of_an_area_covers_it():
+    shares, hits = (0.1, 0.5, 1.0), 0
+    random = np.random.default_rng(1)
+    for seed in range(150):
+        values = 1 + 2 * (np.array([[0.2], [0.5], [1.4]]) + 0.3 * random.normal(size=(1, 20)))
+        _, low, high = curve(values.tolist(), shares, tuple(range(20))).areas(seed=seed)["cmd"]
+        hits += low <= areas(shares, [0.2, 0.5, 1.4])[1] <= high
+    assert hits / 150 > 0.95 - 2 * (0.95 * 0.05 / 150) ** 0.5
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize("grow", [False, True])
+def test_a_curve_reports_on_prompts_that_chose_nothing(absolute, grow):
+    tiny = model("gpt2")
+    pairs = Pairs.from_ids(tiny, token_ids(8, 5), token_ids(8, 5, seed=1), 3, 4)
+    split, shares = Split.from_pairs(pairs), (0.1, 0.4, 1.0)
+    how = {"shares": shares, "absolute": absolute, "grow": grow}
+    found = size_curve(tiny, split, logit_difference(), n_random=2, **how)
+    scores = edge_scores(edge_attribution(tiny, split.choosing, logit_difference())).mean(-1)
+    expected = circuits_by_size(GRAPH, scores, **how)
+    assert [each.names() for each in found.circuits] == [each.names() for each in expected]
+    assert [each.size for each in found.circuits] == [each.pruned().size for each in found.circuits]
+    values = faithfulness(tiny, split.reporting, logit_difference(), expected).values["logit_difference"]
+    torch.testing.assert_close(found.cells.values["logit_difference"], values)
+    table = found.table()
+    assert table["edges"].iloc[-1] == GRAPH.n_edges
+    np.testing.assert_allclose(table[["faithfulness", "random", "random_low", "random_high"]].iloc[-1], 1.0)
+    assert (table["random_low"] <= table["random_high"]).all()
+    assert found.random.values["logit_difference"].shape == (6, len(split.reporting))
+    alone = size_curve(tiny, split, logit_difference(), scores, n_random=0, **how)
+    torch.testing.assert_close(alone.cells.values, found.cells.values)
+    assert "random" not in alone.table()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 40, 75])
+def test_a_random_circuit_has_its_size_and_no_dead_end(size):
+    for seed in range(4):
+        circuit = random_circuit(GRAPH, size, seed=seed)
+        assert circuit.pruned().names() == circuit.names()
+        assert size <= circuit.size <= size + (size == 2)  # beside embed -> logits no second edge is a path
+    assert random_circuit(NAMED, size, seed=1).pruned().size == random_circuit(NAMED, size, seed=1).size >= size
+
+
+def test_random_circuits_differ_and_a_path_leads_from_the_input_to_the_logits():
+    assert len({tuple(random_circuit(GRAPH, 6, seed=seed).names()) for seed in range(9)}) > 5
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        path = random_path(GRAPH, random)
+        assert GRAPH.receivers[path[0][1]] == "logits"
+        assert GRAPH.senders[path[-1][0]] == "embed"
+        for (sender, _), (_, receiver) in pairwise(path):
+            assert GRAPH.parts[receiver, sender]
+    assert random_circuit(GRAPH, 0).size == 0
+
+
+def test_sizes_and_shares_that_there_are_not():
+    with pytest.raises(InputError, match="at most 75 edges, got size=76"):
+        random_circuit(GRAPH, 76)
+    for shares in ((), (0.5, 0.1), (0.0, 0.5), (0.5, 1.5)):
+        with pytest.raises(InputError, match="growing shares of the edges"):
+            circuits_by_size(GRAPH, torch.zeros(GRAPH.exists.shape), shares)
