@@ -23,7 +23,7 @@ from analyses.headlines.facts import Fact, Row, Tables
 from analyses.headlines.flip_panel import FlipPanel, flip_panels
 from analyses.headlines.sentences import Sentence
 from analyses.measures.definitions import Behaviour
-from analyses.measures.findings import NOTABLE, both_ways
+from analyses.measures.findings import DISCOVERY, NOTABLE, both_ways
 from analyses.page.sections import SCHEMAS, WAYS, Bars, Block, Details, Table, Text, emphasis
 from analyses.viewer import Passage, Viewer
 from analyses.viewer.pictures import Picture, picture
@@ -39,6 +39,7 @@ _NEAR = {"first-token": "first", **{f"offset:-{by}": f"−{by}" for by in (5, 4,
 _NEAR |= {"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"}
 """By measure of attention to near tokens, what stands under its bar."""
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
+_READERS = 3  # that a card names, the strongest on the half of the pairs that does not report
 _APART = 0.15  # of an axis: names that are nearer would stand on each other
 _MOST = 20  # rows of a card's table: `tables/heads` has all
 _MEASURED = "measure value baseline baseline_name gain interval q n"
@@ -109,6 +110,8 @@ class FactCard:
     best: Sequence[Example] = ()
     drawn: Sequence[Example] = ()
     asked: str = ""  # among what the drawn ones were drawn
+    why: str = ""  # who wrote the keys that it finds
+    read_by: str = ""  # who reads it
 
     @staticmethod
     def from_fact(
@@ -127,6 +130,7 @@ class FactCard:
         for row in rows.to_dict("records"):
             examples[row["choice"]].append(_example(row, tables, changed))
         look, asked, first = _telling(examples["best"], examples["random"]), "", {}
+        writers, readers = (_why(tables, place, fact, table) for table in ("writers", "readers"))
         if len(rows):
             first = rows.iloc[0].to_dict()
             topic = plain_words.topic(fact.name, str(first["measure"]), words) if first["measure"] else "prompts"
@@ -143,7 +147,26 @@ class FactCard:
             best=examples["best"],
             drawn=examples["random"],
             asked=asked,
+            why=f"{wording.writers_clause(writers[0], words)}." if writers else "",
+            read_by=f"{wording.readers_clause(readers)}." if readers else "",
         )
+
+
+def _why(tables: Tables, place: Place, fact: Fact, table: str) -> list[Any]:
+    """The families of writers of the keys that a fact is about; or the strongest readers of its head, for its task."""
+    if table not in tables or fact.label.kind == "rule":
+        return []
+    rows, label = tables[table].loc[(tables[table][HEAD] == [*place]).all(axis=1)], fact.row("labels")
+    if table == "writers":
+        return rows.loc[rows["measure"].isin(fact.measures) & (rows["kind"] == "family")].to_dict("records")
+    task = fact.name if label is None else label.cells.get("task")
+    return strongest_readers(rows.loc[rows["task"] == task]).to_dict("records")
+
+
+def strongest_readers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `readers`: for each head and task the strongest on the half of the pairs that does not report."""
+    rows = rows.loc[(rows["q"] < DISCOVERY) & (rows["effect"] * rows["choosing"] > 0)]
+    return rows.sort_values("choosing", key=abs, ascending=False).groupby(["task", *HEAD], sort=False).head(_READERS)
 
 
 Values = Mapping[str, Any]

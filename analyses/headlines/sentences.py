@@ -19,7 +19,7 @@ from analyses.measures.definitions import DECLARED, Behaviour, Measure
 from analyses.measures.findings import FEW_ITEMS, NOTABLE
 from analyses.position import REPEATS
 from analyses.wording.formats import false_discovery_rate, number, percent
-from analyses.wording.head_names import HEAD, Place, kinds
+from analyses.wording.head_names import HEAD, Place, head_name, kinds
 from analyses.wording.plain_words import WORDS, Words, answer, listed, readout, rule, taking, worded
 
 UNSURE = 0.8  # of the prompts: the sentence names a lower accuracy of the model
@@ -98,6 +98,38 @@ def set_clause(row: Cells, words: Words) -> str:
     heads = listed(row["heads"].split("+"))
     costs = {name: max(row[name], 0.0) for name in ("effect", "others_best", "singles")}
     return say("together", heads=heads, look=words.infinitive, size=row["size"], **costs)
+
+
+def writers_clause(row: Cells, vocabulary: Mapping[str, Words]) -> str:
+    """From the row of a family of `writers`: who wrote the keys that a head finds, and where it looks without."""
+    n, members, name = int(row["others_size"]), str(row["members"]).split("+"), str(row["writer"])
+    count, (head, *more) = "another head" if n == 1 else f"{n} other heads", members
+    others = say("other writers", count=count, value=percent(row["others_without"])) if row["others"] else ""
+    if name in members:
+        writers = part_words(name)
+    elif more:
+        writers = say("family of heads", count=len(members), infinitive=worded(name, vocabulary).infinitive)
+    else:
+        writers = say("head of a label", head=part_words(head), said=worded(name, vocabulary).said)
+    attention = {name: percent(row[name]) for name in ("before", "without")}
+    goes = "falls" if row["without"] <= row["before"] else "rises"
+    return say("writers" if row["explains"] else "no writers", writers=writers, goes=goes, others=others, **attention)
+
+
+def readers_clause(rows: Sequence[Cells]) -> str:
+    """From rows of `readers`: who reads a head, and what goes of the answer when that is cut."""
+    signs = ["+" if row["effect"] < 0 else "" for row in rows]
+    shares = [sign + percent(-row["effect"]) for sign, row in zip(signs, rows, strict=True)]
+    (first, share), *rest = zip((part_words(row["reader"]) for row in rows), shares, strict=True)
+    return say("readers", first=first, share=share, rest="".join(f", {words} ({share})" for words, share in rest))
+
+
+def part_words(name: str) -> str:
+    """A writer or a reader: `decoder.0.head.3`, `decoder.1.mlp`, `mlp.1`, `2.4.k`, `logits`."""
+    parts, numbers = name.split("."), [int(part) for part in name.split(".") if part.isdigit()]
+    kind = next(kind for kind in (*WORDS["writers"], "") if kind in {name, *parts, ""})
+    head = head_name(*numbers) if len(numbers) == 2 else ""
+    return WORDS["writers"][kind].format(head=head, layer=numbers[-1] if numbers else "") if kind else head
 
 
 def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:

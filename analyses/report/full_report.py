@@ -42,7 +42,7 @@ from interp import InputError, Model
 
 _RELATIONS = "; ".join(f"{name} {' to '.join(ends)}" for name, ends in plain_words.RELATIONS.items())
 _TERMS = {name: meaning.format(relations=_RELATIONS) for name, meaning in plain_words.WORDS["terms"].items()}
-_PARTS = "scores", "explanations", "probes", "experiments"  # that stand below the behaviours
+_PARTS = "why", "scores", "explanations", "probes", "experiments"  # that stand below the behaviours
 _TARGETS = {True: "its own targets", False: "each text as its own target"}  # that a decoder with an encoder read
 _MEANINGS = {column.title: column.meaning for column in doc.SCHEMAS["heads"].columns.values() if column.meaning}
 DEFINITIONS = {"finding": _TERMS.pop("finding"), **_MEANINGS, **_TERMS}
@@ -127,6 +127,7 @@ def build(
             facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, group).items()}
             if labelled:
                 parts["labels"] = report_parts.labels(labelled, reader, group)
+                parts["why"] = report_parts.why(labelled, reader, results, run)
             run.say("reading sentences", 0)
             texts_of = {each.behaviour.name: each.corpus for each in complete}
             examples = fact_examples(model, texts_of, facts, group, tables, seed=run.seed)
@@ -149,6 +150,7 @@ def _stages(names: Collection[str], *, labels: bool, probes: bool, experimenting
     """What is done once all was measured, in order; some may turn out to be needless."""
     labelling = ["reading with heads that have learnt nothing", *(f"{name}: knocking out" for name in names)]
     labelling += ["hiding keys from all heads of a label", *(f"{name}: looking for sets" for name in names)]
+    labelling += report_parts.WHY.values()
     stages = ["comparing with rules", FIRST_PAGE, *labelling * labels, "reading sentences", "scores of papers"]
     stages += [*[CHOOSING, FITTING] * probes, "what explains attention"]
     return [*stages, *[experiments.STAGE] * experimenting, WRITING]

@@ -14,8 +14,9 @@ from analyses.behaviours import vocabulary
 from analyses.corpora import Corpus
 from analyses.execution import lots
 from analyses.explanations import ALL_GROUPS, UNIFORM, Explained, fit_sample, sample
+from analyses.headlines.head_cards import strongest_readers
 from analyses.headlines.sentences import set_clause
-from analyses.labels import Labelled
+from analyses.labels import Labelled, head_readers, key_writers
 from analyses.labels.evidence import N_COPIES
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import NOTABLE
@@ -35,6 +36,9 @@ from interp import InputError, Model, Transformer
 _EVIDENCE = WORDS["label_evidence"]  # titles by what labels rest on
 SINKS = "first position, end token"
 _CELL = ["layer", "head"]
+WHY = {"writers": "who writes what heads find", "readers": "who reads heads"}  # as progress is told
+_WHY = {"writers": "head measure writer advantage before without others_without others"}
+_WHY |= {"readers": "head task reader effect interval q"}
 _RULES = 3  # that are named of each head
 _SCORES = "score head value interval rule rule_value gain gain_interval n coverage"
 _SETS = "measure heads effect all others others_best difference q"
@@ -78,6 +82,28 @@ def labels(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]
         tables={"labels": rows, "evidence": labelled.evidence, "sets": labelled.sets},
         facts={"labels_left_out": labelled.left_out, "effects_screened": screened},
     )
+
+
+def why(labelled: Labelled, model: Model, results: Sequence[Result], run: Run) -> Part:
+    """Who wrote the keys that labelled heads find, and who reads heads that carry an answer."""
+    options: dict[str, Any] = {"behaviours": [each.behaviour for each in results], "seed": run.seed}
+    corpora = {each.behaviour.name: each.corpus for each in results if each.collected}
+    effects = pd.concat([each.tested.table for each in results], ignore_index=True)
+    blocks, tables, left_out = list[doc.Block](), dict[str, pd.DataFrame](), dict[str, str]()
+    measures = {"writers": partial(key_writers.measure, model, labelled.labels, corpora)}
+    measures["readers"] = partial(head_readers.measure, model, labelled.labels, effects)
+    for name, measure in measures.items():
+        try:
+            table = tables[name] = measure(progress=partial(run.say, WHY[name]), **options)
+        except InputError as error:
+            left_out[name] = str(error)
+            blocks.append(doc.caveat(f"{WHY[name].capitalize()} was not asked: {error}."))
+            continue
+        rows = table.loc[table["kind"] == "family"] if name == "writers" else strongest_readers(table)
+        if len(rows):
+            blocks.append(SCHEMAS[name].page(rows.to_dict("records"), _WHY[name], TEXTS[name]))
+    sections = [doc.Section(TEXTS["why"], [doc.Details("The numbers", blocks)], "why")] if blocks else []
+    return Part(sections, tables=tables, facts={"why_left_out": left_out})
 
 
 def joint_effects(labels: pd.DataFrame) -> doc.Table | None:

@@ -148,7 +148,7 @@ def _measure(model: Model, task: Task, seed: int) -> Patched:
     if reason:
         return facts | {"refused": reason}, [], None  # before a sweep, which would take minutes of a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
-    reports = _reporting(task.pairs, seed)
+    reports = reporting_half(task.pairs, seed)
     removed = sweeps[DIRECTIONS.index("noise")].effect()[..., torch.from_numpy(~reports)].double().mean(-1).cpu()
     flips = flips_of(model, task.pairs, removed.numpy(), reports, clusters, seed)
     return facts, [_effect_rows(model, sweep, clusters, reports, seed) for sweep in sweeps], flips
@@ -186,7 +186,7 @@ def _right_answers(model: Transformer, pairs: Pairs, fewest: float) -> int:
     return right
 
 
-def _reporting(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:
+def reporting_half(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:
     """The half that reports, drawn at random among all different pairs, either way round."""
     rows = zip(pairs.clean.ids.tolist(), pairs.corrupt.ids.tolist(), strict=True)
     names = [frozenset(map(tuple, pair)) for pair in rows]

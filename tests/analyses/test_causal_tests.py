@@ -9,7 +9,7 @@ import torch
 from analyses import coreference, part_of_speech
 from analyses.measures.findings import carriers, causes
 from analyses.tasks import causal_tests
-from analyses.tasks.causal_tests import _effect_rows, _reporting, _right_answers
+from analyses.tasks.causal_tests import _effect_rows, _right_answers, reporting_half
 from interp import Transformer, TransformerConfig
 from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
@@ -95,7 +95,7 @@ def test_every_subject_comes_in_both_numbers_and_no_prompt_in_both_halves_either
     assert sorted({*task.answers}) == ["was", "were"]
     task = part_of_speech._agreement(model, 200, 0, "agreement-adjacent", "")
     assert task.pairs is not None
-    reports = _reporting(task.pairs, 0)
+    reports = reporting_half(task.pairs, 0)
     rows = [*zip(task.pairs.clean.ids.tolist(), task.pairs.corrupt.ids.tolist(), strict=True)]
     one, other = (
         {str(text) for pair, own in zip(rows, half, strict=True) if own for text in pair}

@@ -14,7 +14,7 @@ from analyses.report.scaffold import render
 from interp import AnnotatedText
 from models import planted
 from models.planted import Planted
-from tests.analyses.headlines.hand_made_tables import hand_made, heads_row
+from tests.analyses.headlines.hand_made_tables import at, hand_made, heads_row
 from tests.pages import Page, page_of
 
 
@@ -174,3 +174,37 @@ def test_the_first_fact_of_each_planted_head_is_what_was_planted_and_stands_on_t
     assert run.facts["sentences"] == {"position": first.sentences[0].text}
     assert all(text in page_of(tmp_path / "out").text for text in (line, first.sentences[0].first))
     assert all(fact.look for card in first.cards for fact in card.facts)  # no fact without an example
+    said = {card.id: (card.facts[0].why, card.facts[0].read_by) for card in first.cards if card.facts}
+    assert "what L0.H0, which looks at the token before, wrote into them: without that part" in said["L1.H0"][0]
+    assert said["L0.H0"][1] == "Read by L1.H0’s keys (−100% of the logit difference when cut)."
+    assert all(sentence in page_of(tmp_path / "out").text for sentence in (*said["L1.H0"], *said["L0.H0"]))
+
+
+def test_a_card_says_who_wrote_what_its_head_finds_and_who_reads_it():
+    tables = hand_made()
+    tables["labels"]["task"] = ["repeat", *[None] * 4]
+    writers = pd.DataFrame([writers_row(1, 0, "induction", explains=True), writers_row(1, 0, "offset:-2")])
+    readers = [(0.12, 0.1, 0.01, "1.1.k"), (-0.2, -0.3, 0.01, "mlp.1"), (0.3, -0.3, 0.01, "logits")]
+    readers += [(0.4, 0.4, 0.2, "1.1.q"), (0.05, 0.05, 0.01, "1.1.v"), (0.02, 0.02, 0.01, "1.0.v")]
+    names = ("effect", "choosing", "q", "reader")
+    rows = [at(1, 0) | {"task": "repeat"} | dict(zip(names, each, strict=True)) for each in readers]
+    tables |= {"writers": writers, "readers": pd.DataFrame(rows)}
+    card = card_of(tables, "L1.H0")
+    (why, read_by), *_ = [(each.why, each.read_by) for each in card.facts if each.fact.name == "induction"]
+    assert why == (
+        "It finds these keys by what the 9 heads that look at the token before wrote into them: without that part its "
+        "attention there falls from 96% to 8%; without that of 9 other heads, to 95%."
+    )
+    assert read_by == (
+        "Read by feed-forward 1 (+20% of the logit difference when cut), L1.H1’s keys (−12%), L1.H1’s values (−5%)."
+    )
+    assert [card.why + card.read_by for card in card_of(tables, "L1.H1").facts] == [""] * 3
+    words = shown(tables).text
+    assert why in words
+    assert read_by in words
+
+
+def writers_row(layer, head, measure, *, explains=False):
+    row = at(layer, head) | {"behaviour": "position", "measure": measure, "kind": "family", "writer": "previous-token"}
+    row |= {"members": "+".join(f"decoder.0.head.{head}" for head in range(9)), "before": 0.96, "without": 0.08}
+    return row | {"others": 100, "others_size": 9, "others_without": 0.95, "explains": explains}

@@ -1,0 +1,305 @@
+"""Why does a labelled head look at the keys of its label? By what earlier parts of the model wrote into these keys.
+
+The advantage of claimed keys is their score less that of the other visible keys, in nats, each side weighted by its
+attention. Scores are sums over who wrote the keys (`interp.attribution.keys`), so the advantage is one too. What the
+query gives to all keys alike cancels; where keys are rotated, even what all keys share scores by distance, and counts
+as its writer's.
+
+A family is the heads before that have one label in common, or any writer alone. One half of the documents chooses the
+family without whose part the attention falls most, compared with as many other heads; the other half reports.
+"""
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, combinations, groupby, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from analyses.behaviours import select
+from analyses.execution import lots
+from analyses.labels.readouts import windows_of
+from analyses.measures.definitions import Behaviour, Measure
+from analyses.measures.findings import DISCOVERY
+from analyses.position import SHORTEST_REPEAT, repeat_length, repeats
+from analyses.reading.inputs import Sample
+from analyses.reading.windows import Window
+from analyses.wording.plain_words import SET, STRATUM, Label
+from interp import AnnotatedText, InputError, Model, TokenBatch, Transformer, run
+from interp.attribution import attribution_sites, key_contributions
+from interp.patterns import N_GROUPS, group_of
+from interp.statistics import benjamini_hochberg, estimate
+
+WRITER_COLUMNS = [
+    *("stack", "attention", "layer", "head", "behaviour", "measure", "kind", "writer", "members"),
+    *("advantage", "ci_low", "ci_high", "p", "q", "share", "n", "documents", "before", "without", "without_low"),
+    *("without_high", "others", "others_size", "others_without", "rank", "explains"),
+]
+_OTHERS = (10, 100)  # families of other heads, on the half that chooses, and on the one that reports
+_DOCUMENTS, _WORDS = 24, 60  # of each half, and of each document, that are read at most
+_REPEATS, _ROWS = 16, 8  # random repeats, of each half; and rows of a text that one measure takes, at most
+_TOKENS = 1024  # that a lot reads, about
+_AT_ONCE = 1 << 22  # scores without families that are held at once
+_ONE_SIGN = 0.8  # of all parts without their signs: where fewer have one sign they are no shares of a whole
+_RANK = 0.05  # of families of other heads, how many may leave as little
+_LEFT = 0.5  # of the attention, at most, without what explains it
+Family = tuple[str, ...]  # writers
+Claims = Mapping[str, Sequence[tuple[int, int, tuple[int, ...]]]]  # by measure: prompt, row, claimed keys
+Lot = tuple[Sequence[tuple[int, ...]], Sequence[int], Claims]  # ids of texts, their groups of documents, and claims
+Sums = Float[np.ndarray, "group column"]  # rows, what each writer adds, the attention that each family leaves
+
+
+class Question(NamedTuple):
+    """A head, a measure, all writers before the head, families of them, and others of as many heads for each."""
+
+    layer: int
+    head: int
+    measure: str
+    writers: Family
+    families: Mapping[str, Family]
+    others: Sequence[Sequence[Family]]
+
+    @property
+    def memberships(self) -> Bool[Tensor, "family writer"]:
+        """Who is in no family, in each, and in all others."""
+        members = [(), *self.families.values(), *chain(*self.others)]
+        return torch.tensor([[writer in family for writer in self.writers] for family in members])
+
+    def chosen(self, sums: Sums, seed: int) -> "Question":
+        """The family without which least is left, compared with others; with more of these."""
+        before, *left = sums[:, 1 + len(self.writers) :].sum(0) / sums[:, 0].sum()
+        rest, excess = iter(left[len(self.families) :]), dict[str, float]()
+        for name, without, drawn in zip(self.families, left, self.others, strict=False):
+            excess[name] = float(np.mean([*islice(rest, len(drawn))] or before) - without)
+        best = max(excess, key=lambda name: excess[name])
+        drawn = [others(self.families[best], self.writers, _OTHERS[1], seed)]
+        return self._replace(families={best: self.families[best]}, others=drawn)
+
+
+def measure(
+    model: Model,
+    labels: pd.DataFrame,
+    corpora: Mapping[str, Iterable[AnnotatedText]],
+    behaviours: Sequence[str | Behaviour] | None = None,
+    *,
+    seed: int = 0,
+    progress: lots.Progress | None = None,
+) -> pd.DataFrame:
+    """Who wrote what each labelled head finds: `tables/writers`, a row a head, measure and writer, and one a family.
+
+    `advantage` is in nats, with its interval over documents; `p` is two-sided. `share` is missing where less than 80%
+    of all parts have one sign. The row of `kind` family has the attention on the claimed keys `before` and `without`
+    what the family wrote there; `p` is of their difference. `others` families of `others_size` other heads before it
+    leave `others_without` on average, and a share of them, `rank`, as little as this one. `explains`: at most half is
+    left, significantly, and at most 5% of the others leave as little. `q` is over all rows.
+
+    Labels that are rules, and those asked at masked words, have no row.
+
+    Args:
+        model: a transformer of one stack.
+        labels: as `analyses.labels.label` gives them.
+        corpora: by behaviour, a corpus that can be read again.
+        behaviours: those of the labels; ours by default.
+        seed: of the rows and families that are drawn, and of intervals.
+        progress: called with the number of lots that are read, and that of all.
+
+    Raises:
+        InputError: scores are capped, or the model has two stacks or is run by another library.
+    """
+    if not isinstance(model, Transformer) or len(model.config.stacks) > 1:
+        raise InputError("who writes a head's keys is asked of transformers of one stack that interp itself runs")
+    tables = [pd.DataFrame(columns=WRITER_COLUMNS)]
+    for behaviour in select(behaviours).values():
+        if behaviour.name in corpora:
+            tables += _of_behaviour(model, labels, corpora[behaviour.name], behaviour, seed, progress)
+    table = pd.concat(tables[1:] or tables, ignore_index=True).reindex(columns=WRITER_COLUMNS)
+    q = benjamini_hochberg(table["p"].astype(float).fillna(1.0).to_numpy())
+    holds = (table["without"] <= _LEFT * table["before"]) & (table["rank"] <= _RANK) & (q < DISCOVERY)
+    return table.assign(q=q, explains=holds)
+
+
+def _of_behaviour(
+    model: Transformer,
+    labels: pd.DataFrame,
+    corpus: Iterable[AnnotatedText],
+    behaviour: Behaviour,
+    seed: int,
+    progress: lots.Progress | None,
+) -> list[pd.DataFrame]:
+    """The rows of each head and measure that both halves have claims of."""
+    known = {each.name: each for each in behaviour.measures if each.points and not each.masked}
+    rows = labels.loc[labels["measure"].isin([*known]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
+    halves, present = list[list[Lot]](), {*rows["measure"]}
+    for half in (0, 1):
+        halves.append([*_lots(model, corpus, [known[name] for name in sorted(present)], half, seed)])
+        present &= {name for *_, claims in halves[-1] for name in claims}
+    rows, questions = rows.loc[rows["measure"].isin(present)], list[Question]()
+    writers = {layer: _writers(model, layer, halves[0][0]) for layer in {*rows["layer"]}}
+    for layer, head, name in sorted({*rows[["layer", "head", "measure"]].itertuples(index=False, name=None)}):
+        named = families(labels, writers[layer])
+        drawn = [others(family, writers[layer], _OTHERS[0], seed) for family in named.values()]
+        questions.append(Question(layer, head, name, writers[layer], named, drawn))
+    sums = _read(model, halves[0], questions, progress)
+    questions = [each.chosen(of_item, seed) for each, of_item in zip(questions, sums, strict=True)]
+    sums = _read(model, halves[1], questions, progress)
+    place = {"stack": next(iter(model.config.stacks)), "attention": "self", "behaviour": behaviour.name}
+    return [_table(*each, seed).assign(**place) for each in zip(questions, sums, strict=True)]
+
+
+def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
+    """By label the heads among the writers that have it, the simplest label of the same heads; then each writer alone.
+
+    What relative positions add (`distance`) is no writer.
+    """
+    having, named = dict[str, set[str]](), dict[Family, str]()
+    for row in labels.to_dict("records"):
+        having.setdefault(row["label"], set()).add(f"{row['stack']}.{row['layer']}.head.{row['head']}")
+    names = [name for name in having if not name.startswith(SET) and STRATUM not in name]
+    for name in sorted(names, key=lambda name: (Label.parse(name).rung < 0, Label.parse(name).rung, name)):
+        named.setdefault(tuple(writer for writer in writers if writer in having[name]), name)
+    for writer in writers:
+        named.setdefault((writer,), writer)
+    return {name: family for family, name in named.items() if family not in {(), ("distance",)}}
+
+
+def others(family: Family, writers: Family, most: int, seed: int) -> list[Family]:
+    """Families of as many other heads, or of all where they are fewer: all there are, or so many at random."""
+    rest = [name for name in writers if name not in family and ".head." in name]
+    size, rng, drawn = min(len(family), len(rest)), random.Random(repr((seed, family))), dict[Family, None]()
+    if math.comb(len(rest), size) <= most:
+        return [*combinations(rest, size)] if size else []
+    while len(drawn) < most:
+        drawn[tuple(sorted(rng.sample(rest, size)))] = None
+    return [*drawn]
+
+
+def _lots(
+    model: Transformer, corpus: Iterable[AnnotatedText], measures: Sequence[Measure], half: Any, seed: int
+) -> Iterator[Lot]:
+    """Texts of one half of the documents with the rows that each measure claims, and random repeats, some at a time."""
+    sample = [*Sample(corpus, half, _DOCUMENTS, _WORDS)] if any(not each.corpus for each in measures) else []
+    read = [(window, group_of(text.document), False) for text in sample for window in windows_of(model, text)]
+    length = repeat_length(model)
+    if length >= SHORTEST_REPEAT and any(each.corpus for each in measures):
+        drawn = repeats(model, length, _REPEATS, seed + half)
+        read += [(window, number % N_GROUPS, True) for number, window in enumerate(drawn)]
+    lot: tuple[list[Any], list[int], dict[str, list[Any]]] = ([], [], {})
+    for window, group, is_repeat in read:
+        if lot[0] and (len(lot[0]) + 1) * max(*map(len, lot[0]), len(window.ids)) > _TOKENS:
+            yield lot
+            lot = ([], [], {})
+        for each in measures:
+            if bool(each.corpus) == is_repeat and (rows := _claimed(model, window, each, seed)):
+                lot[2].setdefault(each.name, []).extend((len(lot[0]), *row) for row in rows)
+        lot[0].append(window.ids)
+        lot[1].append(group)
+    yield lot
+
+
+def _claimed(model: Transformer, window: Window, measure: Measure, seed: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Some rows with the claimed keys that they see, where they see others too."""
+    causal, rows = model.config.last.causal, list[tuple[int, tuple[int, ...]]]()
+    for row, claimed in sorted(measure.keys_of(window).items()):
+        n_visible = row + 1 if causal else len(window.ids)
+        keys = tuple(sorted(key for key in claimed if key < n_visible))
+        if 0 < len(keys) < n_visible:
+            rows.append((row, keys))
+    rng = random.Random(repr((seed, window.text.document, window.start, window.ids, measure.name)))
+    return sorted(rng.sample(rows, min(_ROWS, len(rows))))
+
+
+def _writers(model: Transformer, layer: int, lot: Lot) -> Family:
+    """The names of all that write before a layer."""
+    out = run(model, TokenBatch.from_rows(lot[0][:1]).to(model.device), attribution_sites(model, layer))
+    return key_contributions(out, layer, 0, torch.tensor([[0, 0]])).writers
+
+
+def _read(
+    model: Transformer, texts: Sequence[Lot], questions: Sequence[Question], progress: lots.Progress | None
+) -> list[Sums]:
+    """What is added up of each question over some texts."""
+    asked = [(each.layer, each.head, each.measure, each.memberships) for each in questions]
+    sums = [np.zeros((N_GROUPS, 1 + sum(memberships.shape))) for *_, memberships in asked]
+    places = [[index for index, each in enumerate(asked) if each[2] in claims] for *_, claims in texts]
+    lots_asked = [(lot, here) for lot, here in zip(texts, places, strict=True) if here]
+    arguments = [(*lot, [asked[index] for index in here]) for lot, here in lots_asked]
+    results = lots.do(partial(_sums, model), arguments, progress)
+    for (lot, here), added in zip(lots_asked, results, strict=True):
+        for index, of_item in zip(here, added, strict=True):
+            sums[index][np.unique(lot[1])] += of_item.numpy()
+    return sums
+
+
+def _sums(
+    model: Transformer,
+    ids: Sequence[tuple[int, ...]],
+    groups: Sequence[int],
+    claims: Claims,
+    asked: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"]]],
+) -> list[Float[Tensor, "group column"]]:
+    """The sums of one lot for each head and measure, by the groups that it has, in order."""
+    sites = dict.fromkeys(site for layer, *_ in asked for site in attribution_sites(model, layer))
+    out = run(model, TokenBatch.from_rows(ids).to(model.device), [*sites])
+    _, group = torch.tensor(groups).unique(return_inverse=True)
+    added = list[Tensor]()
+    for (layer, head), of_head in groupby(asked, key=lambda each: each[:2]):
+        items = [each[2:] for each in of_head]  # all rows of a head share its keys
+        keys = key_contributions(out, layer, head, torch.tensor([row[:2] for name, _ in items for row in claims[name]]))
+        sizes = [len(claims[name]) for name, _ in items]
+        parts = zip(items, keys.values.cpu().split(sizes, 1), keys.scores.cpu().split(sizes), strict=True)
+        for (name, memberships), values, scores in parts:
+            prompts, _, claimed = zip(*claims[name], strict=True)
+            mask = torch.zeros(scores.shape, dtype=torch.bool)
+            for row, columns in zip(mask, claimed, strict=True):
+                row[list(columns)] = True
+            columns = _columns(values, scores, mask, memberships)
+            empty = columns.new_zeros(int(group.max()) + 1, columns.shape[1])
+            added.append(empty.index_add(0, group[list(prompts)], columns))
+    return added
+
+
+def _columns(
+    values: Float[Tensor, "writer row key"],
+    scores: Float[Tensor, "row key"],
+    claimed: Bool[Tensor, "row key"],
+    memberships: Bool[Tensor, "family writer"],
+) -> Float[Tensor, "row column"]:
+    """Of each row 1, the advantage by writer, and the attention on claimed keys that is left without each family."""
+    ahead, behind = (scores.masked_fill(~side, -torch.inf).softmax(-1) for side in (claimed, ~claimed))
+    advantage, left = einsum(values, ahead - behind, "writer row key, row key -> row writer"), list[Tensor]()
+    for members in memberships.to(values).split(max(1, _AT_ONCE // scores.numel())):
+        rest = scores - einsum(members, values, "family writer, writer row key -> family row key")
+        left.append((rest.softmax(-1) * claimed).sum(-1))
+    columns = torch.cat([torch.ones_like(advantage[:, :1]), advantage, torch.cat(left).T], 1)
+    return columns.where(columns.isfinite().all(1, keepdim=True), 0)  # attention may reach no claimed key, or no other
+
+
+def _table(question: Question, sums: Sums, seed: int) -> pd.DataFrame:
+    """The rows of one head and measure."""
+    ((name, family),), n = question.families.items(), len(question.writers)
+    rows, parts, left = np.split(sums, [1, 1 + n], axis=1)
+    of_family = parts[:, [writer in family for writer in question.writers]].sum(1, keepdims=True)
+    totals = np.hstack([parts, of_family, left[:, :2], left[:, :1] - left[:, 1:2]])
+    each = estimate(totals, np.broadcast_to(rows, totals.shape), seed=seed)
+    whole, size = each.value[:n].sum(), np.abs(each.value[:n]).sum()
+    has_whole = size > 0 and (size + abs(whole)) / 2 >= _ONE_SIGN * size  # half of which is all of the larger sign
+    advantage = each.value[: n + 1]
+    columns = {"writer": [*question.writers, name], "members": [*question.writers, "+".join(family)]}
+    columns |= {"advantage": advantage, "ci_low": each.low[: n + 1], "ci_high": each.high[: n + 1]}
+    columns |= {"p": [*each.two_sided[:n], each.p[-1]], "share": advantage / whole if has_whole else np.nan}
+    of_others, drawn = left[:, 2:].sum(0) / rows.sum(), question.others[0]
+    removal = {"before": each.value[n + 1], "without": each.value[n + 2]}
+    removal |= {"without_low": each.low[n + 2], "without_high": each.high[n + 2]}
+    removal |= {"others": len(drawn), "others_size": len(drawn[0]) if drawn else 0}
+    removal["others_without"] = of_others.mean() if drawn else np.nan
+    removal["rank"] = float((of_others <= removal["without"]).mean()) if drawn else 0.0
+    table = pd.DataFrame(columns).assign(kind=["writer"] * n + ["family"], n=int(rows.sum()))
+    table.loc[n, [*removal]] = [*removal.values()]
+    return table.assign(**dict(zip(question._fields[:3], question, strict=False)), documents=int(each.groups.max()))
