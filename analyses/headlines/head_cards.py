@@ -24,7 +24,7 @@ from analyses.headlines.flip_panel import FlipPanel, flip_panels
 from analyses.headlines.sentences import Sentence
 from analyses.measures.definitions import Behaviour
 from analyses.measures.findings import DISCOVERY, NOTABLE, both_ways
-from analyses.page.sections import SCHEMAS, WAYS, Bars, Block, Details, Table, Text, emphasis
+from analyses.page.sections import SCHEMAS, WAYS, Bars, Block, Details, Table, emphasis
 from analyses.viewer import Passage, Viewer
 from analyses.viewer.pictures import Picture, picture
 from analyses.wording import plain_words
@@ -125,10 +125,8 @@ class FactCard:
     ) -> "FactCard":
         """The card of a head's fact; `rows` are its examples, `carriers` by task the heads that carry its answer."""
         id, examples = place.named(prefix=by_kind), {"best": [], "random": []}
-        together = wording.best_set(tables, fact, id) or {}
-        changed = [place.named(prefix=False), *filter(None, [together.get("heads")])]
         for row in rows.to_dict("records"):
-            examples[row["choice"]].append(_example(row, tables, changed))
+            examples[row["choice"]].append(_example(row, tables, place.named(prefix=False)))
         look, asked, first = _telling(examples["best"], examples["random"]), "", {}
         writers, readers = (_why(tables, place, fact, table) for table in ("writers", "readers"))
         if len(rows):
@@ -138,7 +136,7 @@ class FactCard:
         return FactCard(
             id=f"{id}/{slug(fact.name)}",
             fact=fact,
-            sentence=f"{wording.fact_clause(fact, id, words)}.",
+            sentence=f"{wording.claim(fact, id, words)}.",
             look=look,
             right=wording.right_clause(fact, first),
             effect=wording.loss_clause(fact, by_kind),
@@ -285,7 +283,8 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
         cited = []
         for card in fact_cards:
             numbers = "; ".join(wording.numbers(card.fact))
-            cited.append("\n".join([f"{card.sentence} {numbers}", *(f"    tables/{row}" for row in card.fact.rows)]))
+            sentence = f"{wording.fact_clause(card.fact, id, words)}. {numbers}"
+            cited.append("\n".join([sentence, *(f"    tables/{row}" for row in card.fact.rows)]))
         similar = [each for each in alike[facts[0].words] if each != place] if facts else []
         cited += [f"{formed[0]['text']}\n    tables/{formed[1]}"] if formed else []
         tasks = tested[place].to_dict("records") if place in tested else []
@@ -325,13 +324,13 @@ def _telling(best: Sequence[Example], drawn: Sequence[Example]) -> Example | Non
     return max(best, key=lambda each: each.lost, default=None) or next(iter(drawn), None)
 
 
-def _example(row: Mapping[str, Any], tables: Tables, changed: Sequence[str]) -> Example:
+def _example(row: Mapping[str, Any], tables: Tables, head: str) -> Example:
     parts = {row["asks"]: "asks", row["seen"]: "seen"} if row["asks"] != row["seen"] else {row["asks"]: "both"}
     words = [(word, parts.get(index, "")) for index, word in enumerate(str(row["sentence"]).split(" "))]
     right = None if pd.isna(row["right"]) else bool(row["right"])
     bars, lost = None, 0.0
     if pd.notna(row["pair"]):
-        bars, lost = _answers(tables, str(row["fact"]), int(row["pair"]), changed)
+        bars, lost = _answers(tables, str(row["fact"]), int(row["pair"]), head)
     elif pd.notna(row["before"]):
         before, after = float(row["before"]), float(row["after"])
         ends = [(TEXTS["as it is"], before), (TEXTS["without"], after)]
@@ -339,23 +338,15 @@ def _example(row: Mapping[str, Any], tables: Tables, changed: Sequence[str]) -> 
     return Example(words, percent(float(row["weight"])), right, bars, lost)
 
 
-def _answers(tables: Tables, task: str, pair: int, changed: Sequence[str]) -> tuple[Bars | None, float]:
-    """The answers to the clean prompt of a pair, as it stands and with heads as in the corrupted one; what is lost.
-
-    `changed` are a head and, where more flip more, it and others together.
-    """
+def _answers(tables: Tables, task: str, pair: int, head: str) -> tuple[Bars | None, float]:
+    """The answers to the clean prompt of a pair, as it stands and with a head as in the corrupted one; what is lost."""
     prompts, answers = tables["prompts"], tables["answers"]
     (prompt,) = prompts.loc[(prompts["task"] == task) & (prompts["pair"] == pair)].to_dict("records")
     rows = answers.loc[(answers["task"] == task) & (answers["pair"] == pair)].set_index("heads")
-    if changed[0] not in rows.index:
+    if head not in rows.index:
         return None, 0.0
-    given = [TEXTS["given"].format(head=changed[0]), " ", emphasis(prompt["corrupted"])]
-    labels: list[Text] = [
-        TEXTS["as it is"],
-        given,
-        *(wording.say("both", heads=plain_words.listed(each.split("+"))) for each in changed[1:]),
-    ]
-    values = [[prompt["clean_right"], prompt["clean_wrong"]], *rows.loc[[*changed], ["right", "wrong"]].to_numpy()]
+    labels = TEXTS["as it is"], [TEXTS["given"].format(head=head), " ", emphasis(prompt["corrupted"])]
+    values = [[prompt["clean_right"], prompt["clean_wrong"]], *rows.loc[[head], ["right", "wrong"]].to_numpy()]
     bars = [
         (label, [(prompt["right"], float(right), True), (prompt["wrong"], float(wrong), False)])
         for label, (right, wrong) in zip(labels, values, strict=True)
@@ -370,7 +361,7 @@ def _axis(tables: Tables, place: Place, fact: Fact, by_kind: bool, carriers: Col
     if effect is not None:
         rows = tables["effects"]
         rows = rows.loc[(rows["task"] == fact.name) & (rows["intervention"] == "noise")]
-        columns, text = ("effect", "ci_low", "ci_high"), TEXTS["axis of answers"].format(n=effect["n"])
+        columns, text = ("effect", "ci_low", "ci_high"), TEXTS["axis of answers"]
     elif rules is not None and fact.label.kind not in {"rule", "any"}:
         rows = tables["rules"].loc[tables["rules"]["measure"] == rules["measure"]]
         rows = rows.assign(low=rows["rival_value"] + rows["margin_low"], high=rows["rival_value"] + rows["margin_high"])

@@ -82,9 +82,24 @@ def _cases(rules: Cells) -> str:
 
 def effect_clause(effect: Cells, task: Cells, head: str) -> str:
     """From a row of `effects` and one of `tasks`: what of an answer is lost without a head."""
-    whole, accuracy = answer(task.get("carried") or str(effect["task"])), task.get("accuracy", 1.0)
+    whole = answer(task.get("carried") or str(effect["task"]))
     clause = say("carries", head=head, effect=percent(effect["effect"]), answer=whole, flips=flips(effect))
-    return clause + (say("unsure", accuracy=percent(accuracy)) if accuracy < UNSURE else "")
+    return clause + _accuracy(task)
+
+
+def claim(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> str:
+    """What a card says first, without its stop: the fact, but of an answer only how far it moves."""
+    effect, pairs = fact.row("effects"), fact.row("tasks")
+    if effect is None:
+        return fact_clause(fact, head, vocabulary)
+    task: Cells = pairs.cells if pairs else {}
+    whole = answer(task.get("carried") or str(effect["task"]))
+    return say("moves", answer=whole, effect=percent(effect["effect"])) + _accuracy(task)
+
+
+def _accuracy(task: Cells) -> str:
+    share = task.get("accuracy", 1.0)
+    return say("unsure", accuracy=percent(share)) if share < UNSURE else ""
 
 
 def hiding_clause(label: Cells, head: str, words: Words) -> str:
@@ -270,8 +285,8 @@ def headline(
     if fact.row("sets") or fact.kind == "needed":
         return fact_clause(fact, head, words), ""
     label = fact.row("labels") if fact.is_needed else None
-    clause = hiding_clause(label.cells, head, fact.words) if label else fact_clause(fact, head, words)
-    return f"{head} {fact.words.said}{needed}", f"{clause}."
+    loss = f"{hiding_clause(label.cells, head, fact.words)}." if label else ""  # else the card's claim has all
+    return f"{head} {fact.words.said}{needed}", loss
 
 
 def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source: str, by_kind: bool) -> str:
@@ -282,7 +297,7 @@ def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source
     clause = say("flips", head=head, source=source, flips=f"{row['flips']:.0f}", n=f"{row['n']:.0f}")
     if best is not None:
         flipped = "all" if best["flips"] == best["n"] else f"{best['flips']:.0f}"
-        clause += say("flips together", heads=listed(best["heads"].split("+")), flips=flipped)
+        clause += say("flips together", heads=listed(best["heads"].split("+")[1:]), flips=flipped)
     accuracy = next((row["accuracy"] for _, each in carriers if (row := each.row("tasks"))), 1.0)
     return f"{clause}{say('unsure', accuracy=percent(accuracy)) if accuracy < UNSURE else ''}."
 
@@ -308,15 +323,15 @@ def right_clause(fact: Fact, example: Cells) -> str:
     if rules is not None and fact.label.kind != "any":
         share = rules["predicts" if fact.label.kind == "rule" else "value"]
         return say("right", hits=number(round(share * rules["n"])), n=number(int(rules["n"])))
-    return say("amount", n=number(int(cell["n"]))) if cell is not None else ""
+    return say("amount", n=number(int(cell["n"]))) if cell is not None and example else ""
 
 
 def loss_clause(fact: Fact, by_kind: bool) -> str:
     """What changes without the head, in numbers, and by a probe where there are no answers; or that it is untested."""
     effect = fact.row("effects")
     if effect is not None:
-        ends = {name: effect.cells.get(name) for name in ("flips_low", "flips_high")}  # early runs have none
-        if None in ends.values():
+        ends = {name: effect.cells.get(name) for name in ("n", "flips_low", "flips_high")}
+        if None in ends.values():  # early runs have no interval
             return ""
         return say("answers flip", **{name: f"{end:.0f}" for name, end in ends.items()})
     nats = next((size for size in fact.sizes if size.unit == "nats"), None)

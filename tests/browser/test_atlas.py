@@ -20,6 +20,7 @@ WORDS: list[tuple[str, Literal["needed", "looks", "quiet"], str]] = [
     ("coreference", "needed", "he/\u200bshe"),
     ("", "quiet", ""),
 ]
+FIRST_SCREEN = Path(__file__).with_name("first_screen.js").read_text()
 EVERYTHING = Table(["measure", "value"], [["relation:nmod:poss:head→dependent:transposed", "0.039"]], "lr")
 
 
@@ -73,6 +74,15 @@ def first_screen(tmp_path) -> Path:
     alone = tables["flips"].iloc[:1].assign(heads="L1.H1", flips=0, flips_low=0.0, flips_high=3.0)
     tables["flips"] = pd.concat([tables["flips"].iloc[:1], alone, tables["flips"].iloc[1:]], ignore_index=True)
     return written(tmp_path / "first.html", *overview(tables, OURS))
+
+
+@pytest.mark.parametrize("head", ["L0.H1", "L1.H0", "L1.H1"])
+def test_a_first_screen_has_few_words_and_its_card_all_three_parts(browse, first_screen, head):
+    page = browse(first_screen, hash=f"#{head}").page
+    said = [word for kind, word in page.evaluate(FIRST_SCREEN, 800) if kind in {"said", "name"}]
+    assert 40 < len(said) <= 120, said  # as of real reports (test_real_reports), which are slow
+    parts = page.locator(".fact.shown:visible h3").all_inner_texts()
+    assert [each.capitalize() for each in parts] == ["Where it looks", "What breaks", "What it had to beat"]
 
 
 def test_from_a_claim_it_is_no_click_to_its_sentence_its_intervention_and_what_it_had_to_beat(browse, first_screen):

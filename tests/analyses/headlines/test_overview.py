@@ -57,18 +57,19 @@ def test_atlas_and_cards_say_what_the_tables_have(page):
         "L1.H1: □object to its verb; attention alone",
         "L0.H0: ·nothing found",
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 60%.",
-        "false discovery rate 0.001 of attention, 0.400 of effect",
+        "False discovery rate 0.001 of attention, 0.400 of effect",
         "On average 0.050 nats a token (95%: 0.049 to 0.051).",
         "No effect is established: 0.001 nats a token",
-        "Right in 70 of 100 cases.",
+        "right in 70 of 100 cases.",
         "Nothing stands out.",
         "tables/effects: stack decoder, attention self, layer 0, head 1, behaviour part-of-speech, task agreement, ",
         "How far it looks on the whole text",
         "on the whole text (tables/heads has all); induction on random tokens that come twice.",
-        "Give L0.H1 what it computed for a subject of the other number, and 6 of 40 answers flip; the model",
-        "In 30 of 40 prompts it looks hardest at a word that is changed.",
-        "L0.H1 given what it computed for The <b>dogs</b>",
-        "95% interval: 2 to 11 flip.",
+        "Give L0.H1 what it computed for the other number: 6 of 40 answers flip; the model",
+        "; a changed word in 30 of 40.",
+        "Moves the choice of was or were 35% of the way; the model is right in 65%.",
+        "L0.H1 as in The <b>dogs</b>",
+        "2 to 11 of 40 flip (95%).",
     ]
     assert [each for each in said if each not in page.text] == []
 
@@ -86,7 +87,7 @@ def test_without_an_output_layer_a_card_says_what_reads_its_effects():
     tables = hand_made()
     tables["labels"]["readout"] = "tag probe"
     (fact, *_) = card_of(tables, "L1.H0").facts
-    assert fact.effect.endswith("; a probe reads it off, as this model has no output layer and gives no answers")
+    assert fact.effect.endswith("; a probe reads it, as the model has no output layer")
     assert "probe" not in card_of(hand_made(), "L1.H0").facts[0].effect
 
 

@@ -250,17 +250,6 @@ class TestTheCommand:
         assert len(table.query("measure == 'induction'")) == 2 * 6
         assert table.query("measure == 'loss'")["value"].tolist() == [8.0, 7.0]
 
-    def test_the_option_that_it_was_says_so_and_leaves_the_same(self, tmp_path, capsys):
-        for name in "ab":
-            run_of(tmp_path / name, FORMING)
-        runs, outs = [str(tmp_path / name) for name in "ab"], [str(tmp_path / name) for name in ("new", "old")]
-        new = command(capsys, "over-training", *runs, "--out", outs[0])
-        old = command(capsys, "report", "--over-training", runs[0], "--over-training", runs[1], "--out", outs[1])
-        assert old.err == f"interp: --over-training is deprecated: interp over-training {' '.join(runs)}\n"
-        assert (new.err, old.code) == ("", new.code)
-        tables = [pd.read_parquet(f"{out}/tables/forming.parquet") for out in outs]
-        pd.testing.assert_frame_equal(*tables)
-
     def test_the_page_is_whole_and_escapes_names(self, tmp_path):
         folders = [tmp_path / HOSTILE, tmp_path / "beside" / HOSTILE]
         for folder, height in zip(folders, (0.8, 0.02), strict=True):
