@@ -292,6 +292,7 @@ class Lines(Plot):
     """Values by layer or length, with the bands of their intervals; the look `band` is a band alone."""
 
     logarithmic: bool = False  # whether both axes are
+    log_sizes: bool = False  # whether the x axis is, of sizes
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         for label, options in self._styles(marks).items():
@@ -306,6 +307,9 @@ class Lines(Plot):
             ax.set_yscale("log")
             for axis in (ax.xaxis, ax.yaxis):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        elif self.log_sizes:
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         else:
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
@@ -317,7 +321,7 @@ class Lines(Plot):
         if not options.get("marker", "o") or not options.get("ls", "-"):
             return rounded(low) if low == high else f"between {rounded(low)} and {rounded(high)}"
         (first, last), top = line.iloc[[0, -1]].to_dict("records"), line.loc[line["value"].idxmax()].to_dict()
-        place = "{x:g} tokens" if self.xlabel == "tokens" else "layer {x:g}"
+        place = f"{{x:g}} {self.xlabel}" if self.xlabel == "tokens" or self.log_sizes else "layer {x:g}"
         text = " to ".join(f"{rounded(end['value'])} at {place.format_map(end)}" for end in (first, last))
         highest = f", highest {rounded(top['value'])} at {top['x']:g}" * (top["x"] not in (first["x"], last["x"]))
         return f"from {text}{highest}"

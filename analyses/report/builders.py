@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 import pandas as pd
 
+from analyses import circuit as circuits
 from analyses import compare as comparing
 from analyses import experiments as experimenting
 from analyses import patch as patching
@@ -143,6 +144,41 @@ def patch(
 
     page = write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
     return Written(Path(out), page.tables.get("correlations"), answers[-1])
+
+
+def circuit(
+    model: Model,
+    prompts: pd.DataFrame | str,
+    out: str | Path,
+    *,
+    name: str = UNNAMED,
+    seed: int = 0,
+    command: str = "",
+    progress: Say | None = None,
+    cluster: Executor | None = None,
+    method: circuits.Method = "eap-ig",
+    ablation: circuits.Ablation = "corrupt",
+    share: float = 0.9,
+    settings: circuits.Settings = circuits.ALL,
+    **reading: Any,
+) -> Path:
+    """Find the circuit of a table of prompts, or of one of our tasks by its name (`analyses.circuit.TASKS`).
+
+    Arguments, and what is raised, as of `analyses.circuit.find`; `reading` as of `prompts_of` there, or `task_prompts`.
+    """
+
+    def measure(run: Run) -> Page:
+        if isinstance(prompts, str):
+            pairs = circuits.task_prompts(model, prompts, seed=run.seed, **reading)
+        else:
+            pairs = circuits.prompts_of(model, prompts, **reading)
+        found = circuits.find(
+            model, pairs, method, ablation=ablation, share=share, settings=settings, seed=run.seed, progress=run.say
+        )
+        return circuits.page(found, run.models[0])
+
+    write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
+    return Path(out)
 
 
 def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record: Unpack[Record]) -> Path:

@@ -29,8 +29,8 @@ NamedPlaces = Mapping[str, Place | list[Place] | Sequence[Place] | Int[Tensor, "
 Columns = Mapping[str, Sequence[Any]]  # texts, and positions as numbers
 
 
-def read_columns(file: str | Path) -> dict[str, list[str]]:
-    """The columns of a CSV file of pairs: clean, corrupt, answer, wrong, target or source, and `position:NAME`."""
+def read_columns(file: str | Path, *more: str) -> dict[str, list[str]]:
+    """The columns of a CSV file of pairs: `COLUMNS`, target or source, `position:NAME`, and `more`."""
     if not Path(file).is_file():
         raise InputError(f"no file {file}: expected a CSV file of prompts")
     try:
@@ -48,7 +48,9 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
         raise InputError(f"row {long[0]} of {file} has more fields than the header: put quotes round texts with commas")
     if not rows:
         raise InputError(f"{file} has a header and no rows: expected one pair a row")
-    names = [name for name in header if name in (*COLUMNS, *FIXED) or name.removeprefix(POSITION) not in ("", name)]
+    names = [
+        name for name in header if name in (*COLUMNS, *FIXED, *more) or name.removeprefix(POSITION) not in ("", name)
+    ]
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise InputError(f"{file} has the column {twice[0]} twice: expected one, so leave the other out or rename it")
     full = [row + [""] * (len(header) - len(row)) for row in rows]
