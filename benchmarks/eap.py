@@ -4,7 +4,7 @@
     ENVIRONMENT/bin/pip install torch==2.13.0 transformer-lens==2.16.1 transformers==4.57.6 datasets==3.2.0 \
         pyarrow==16.1.0 numpy==1.26.4
     git clone https://github.com/hannamw/EAP-IG && git -C EAP-IG checkout 62f83cd
-    python -m benchmarks.eap --python ENVIRONMENT/bin/python --package EAP-IG/src
+    python -m benchmarks.eap --python ENVIRONMENT/bin/python --package EAP-IG/src/eap
 
 The package (Hanna et al.) needs TransformerLens 2, which this project's environment does not have, so it runs in one of
 its own. Both read the same random GPT-2s in double precision. Prints one JSON line a model and method:
@@ -90,7 +90,7 @@ def compared(python: str, package: str, shape: Shape) -> None:
 if __name__ == "__main__":
     parser = arguments(__doc__)
     parser.add_argument("--python", required=True, help="the interpreter of the package's environment")
-    parser.add_argument("--package", required=True, help="the folder that holds the package, eap")
+    parser.add_argument("--package", required=True, help="the package's folder, eap")
     options = parser.parse_args()
     for each in SHAPES:
         compared(options.python, options.package, each)

@@ -3,7 +3,7 @@ environment, which has neither `interp` nor its versions.
 
     python benchmarks/eap_package.py PACKAGE FOLDER
 
-PACKAGE holds the folder `eap`. FOLDER holds a model of `transformers`, `pairs.pt` (ids `clean` and `corrupt`, ids of
+PACKAGE is the folder `eap`. FOLDER holds a model of `transformers`, `pairs.pt` (ids `clean` and `corrupt`, ids of
 the answers `right` and `wrong`, and `steps`), and gets `scores.pt`: by method, sender x receiver.
 """
 
@@ -46,9 +46,9 @@ def bridged(folder: Path) -> Any:
 
 def scores(package: Path, folder: Path) -> dict[str, torch.Tensor]:
     """Scores by method, a mean over prompts: on the processor, and for ids instead of texts."""
-    sys.path.insert(0, str(package))
+    sys.path.insert(0, str(package.parent))
     sys.modules.setdefault("pygraphviz", ModuleType("pygraphviz"))  # it draws
-    attribute: Any = import_module("eap.attribute")
+    attribute: Any = import_module(f"{package.name}.attribute")
     zeros: Any = torch.zeros
     attribute.torch = SimpleNamespace(**vars(torch))  # the package allocates on a GPU alone
     attribute.torch.zeros = lambda *sizes, **options: zeros(*sizes, **{**options, "device": "cpu"})

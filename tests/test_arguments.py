@@ -27,7 +27,19 @@ import models
 from analyses import corpora
 from analyses.figures import Drawn
 from analyses.runs import RunFolder
-from interp import InputError, Pairs, Phase, Plan, TransformerConfig, generate, logit_difference, patching, run, sweep
+from interp import (
+    InputError,
+    Pairs,
+    Phase,
+    Plan,
+    TransformerConfig,
+    circuits,
+    generate,
+    logit_difference,
+    patching,
+    run,
+    sweep,
+)
 from interp.attribution import direct_logit_attribution, logit_lens
 from interp.config import Gated, LayerNorm, Plain, RMSNorm, Rotary, Sinusoidal, Transform
 from interp.display import Result
@@ -87,6 +99,9 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "claims": lambda: [patching.Claim(0, [2], [[True, False, False, False, False]])],
     **dict.fromkeys(["metric", "metrics"], logit_difference),
     **dict.fromkeys([f"interp.patching.ablate{each}.metrics" for each in ("", "_cells", "_in_order")], answers),
+    **dict.fromkeys(["graph", "Graph", "source"], lambda: circuits.Graph.from_model(decoder())),
+    **dict.fromkeys(["circuit", "circuits", "Circuit", "other"], lambda: circuits.empty(decoder())),
+    **{"edges": list, "nodes": list, "interp.circuits.Circuit.edges": lambda: circuits.empty(decoder()).edges},
     "layer": lambda: 0,
     "rows": lambda: [[1, 2], [3]],
     "value": lambda: torch.zeros(()),

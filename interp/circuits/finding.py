@@ -91,7 +91,7 @@ def single_edges(
         raise InputError(f"denoising puts the clean write into the corrupted prompt: ablation {ablation!r} has none")
     places, graph = edges.edges.nonzero(), edges.graph
     everything = whole(graph)
-    without = [everything - _single(graph, place) for place in places]
+    without = [toggled(everything, place) for place in places]
     if direction == "denoise":
         readout = metric.prepare(model, pairs)  # of the pairs as they are: a divergence is from the clean prompts
         metric = Metric(metric.name, lambda *_: readout)
@@ -206,10 +206,11 @@ def _circuit(graph: Graph, members: Tensor) -> Circuit:
     return replace(empty(graph, kind), **{kind: members.cpu()})
 
 
-def _single(graph: Graph, place: Tensor) -> Circuit:
-    members = torch.zeros(graph.shape, dtype=torch.bool)
-    members[tuple(place.tolist())] = True
-    return _circuit(graph, members)
+def toggled(circuit: Circuit, place: Iterable[Any]) -> Circuit:
+    """The circuit without one member, or with it where it lacks it."""
+    members = circuit.members.clone()
+    members[tuple(int(index) for index in place)] ^= True
+    return replace(circuit, **{circuit.kind: members})
 
 
 def _attention(name: str) -> tuple[str | None, str]:

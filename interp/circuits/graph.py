@@ -21,6 +21,7 @@ from interp.model import Model, check_model
 
 Embeddings = Literal["together", "apart"]
 Kind = Literal["edges", "nodes"]
+Names = Literal["senders", "receivers", "positions"]
 ELSEWHERE = "elsewhere"  # all positions without a name, where some have one
 _NORMS = (
     "edges are not defined where norms follow the layers: each norm mixes what several components write, so "
@@ -107,8 +108,9 @@ class Graph(Result):
                 rows[row, first : first + shared] = True
         return rows
 
-    def index(self, kind: Literal["senders", "receivers", "positions"]) -> dict[str, int]:
+    def index(self, kind: Names) -> dict[str, int]:
         """The place of each name."""
+        one_of("kind", kind, Names)
         names = (*self.positions, ELSEWHERE) if kind == "positions" else getattr(self, kind)
         return {name: place for place, name in enumerate(names)}
 

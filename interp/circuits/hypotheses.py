@@ -5,7 +5,6 @@ time that the circuit is ideal: a small p speaks against it, and a large one for
 mean for each group of prompts that are not independent.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,9 @@ import torch
 from jaxtyping import Float
 from scipy import special
 
+from interp.circuits.completeness import member_names
 from interp.circuits.faithfulness import faithfulness
+from interp.circuits.finding import toggled
 from interp.circuits.graph import Circuit, whole
 from interp.circuits.random_circuits import random_path
 from interp.circuits.reference import Ablation
@@ -36,9 +37,10 @@ def equivalence_test(circuit: PerGroup, model: PerGroup, *, margin: float = 0.1)
     if not 0 <= margin < 0.5:
         raise InputError(f"expected a margin around one half, from 0 and below .5; got {margin}")
     above, n = int((circuit > model).sum()), int((circuit != model).sum())
-    counts = np.arange(n + 1)
-    extreme = np.abs(counts - n / 2) >= abs(above - n / 2) - 1e-9
-    return min(float(_binomial(counts, n, 0.5 + margin)[extreme].sum()), 1.0)
+    fewest = min(above, n - above)  # as far from one half on the one side as the rest is on the other
+    if 2 * fewest >= n:
+        return 1.0
+    return float(special.bdtr(fewest, n, 0.5 + margin) + special.bdtrc(n - fewest - 1, n, 0.5 + margin))
 
 
 def independence_test(removed: PerGroup, model: PerGroup, *, resamples: int = 1000, seed: int = 0) -> float:
@@ -98,7 +100,7 @@ def hypotheses(
     members = circuit.members.nonzero()
     inflated = [_inflated(circuit, random) for _ in range(whole_number("n_random", n_random, 1))]
     listed = [circuit, whole(circuit.graph, circuit.kind) - circuit]
-    listed += [_toggled(circuit, place.tolist()) for place in members]
+    listed += [toggled(circuit, place) for place in members]
     listed += [each for larger in inflated for each in larger]
     cells = faithfulness(model, pairs, metric, listed, ablation=ablation)
     sizes = group_sums(torch.ones(len(pairs)), labels)
@@ -108,22 +110,13 @@ def hypotheses(
     without, random_sets = np.array(rest[: len(members)]), np.array(rest[len(members) :]).reshape(n_random, 2, -1)
     changes = np.abs(without - kept).mean(-1) if len(members) else np.zeros(0)
     by_member = minimality_test(changes, np.abs(np.diff(random_sets, axis=1)).mean((1, 2)), quantile=quantile)
-    least = int(by_member.argmin()) if len(members) else None
+    least, name = min(zip(by_member, member_names(circuit), strict=True), default=(1.0, None))
     rows = [
         ("equivalence", equivalence_test(kept, everything, margin=margin), len(sizes), None),
         ("independence", independence_test(removed, everything, seed=seed), len(sizes), None),
-        ("minimality", 1.0 if least is None else by_member[least], n_random, least),
+        ("minimality", least, n_random, name),
     ]
-    table = pd.DataFrame(rows, columns=["test", "p", "n", "member"])
-    names = circuit.names()
-    table["member"] = [None if pd.isna(place) else _label(names[int(place)]) for place in table["member"]]
-    return table
-
-
-def _binomial(counts: np.ndarray, n: int, p: float) -> np.ndarray:
-    """Probabilities of counts."""
-    logs = special.gammaln(n + 1) - special.gammaln(counts + 1) - special.gammaln(n - counts + 1)
-    return np.exp(logs + special.xlogy(counts, p) + special.xlogy(n - counts, 1 - p))
+    return pd.DataFrame(rows, columns=["test", "p", "n", "member"])
 
 
 def _centred_kernel(values: PerGroup) -> Float[np.ndarray, "group group"] | None:
@@ -151,15 +144,4 @@ def _inflated(circuit: Circuit, random: np.random.Generator) -> tuple[Circuit, C
     for place in added:
         larger[tuple(place)] = True
     inflated = replace(circuit, **{circuit.kind: larger})
-    return inflated, _toggled(inflated, added[int(random.integers(len(added)))])
-
-
-def _toggled(circuit: Circuit, place: Iterable[int]) -> Circuit:
-    """The circuit without one member, or with it where it lacks it."""
-    members = circuit.members.clone()
-    members[tuple(place)] ^= True
-    return replace(circuit, **{circuit.kind: members})
-
-
-def _label(name: str | tuple[str, ...]) -> str:
-    return name if isinstance(name, str) else " -> ".join(name)
+    return inflated, toggled(inflated, added[int(random.integers(len(added)))])

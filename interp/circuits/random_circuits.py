@@ -1,7 +1,5 @@
 """What would a circuit of that size do by chance? Random paths from the input to the logits, and sets of them."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
@@ -54,13 +52,3 @@ def random_circuit(graph: Graph, size: int, *, seed: int = 0) -> Circuit:
             circuit.edges[place] = True
         n_edges, failures = n_edges + len(added), 0
     return circuit
-
-
-def random_nodes(graph: Graph, size: int, *, seed: int = 0) -> Circuit:
-    """A random set of `size` nodes."""
-    count = len(graph.senders)
-    if not whole_number("size", size) <= count:
-        raise InputError(f"expected at most {count} nodes, got size={size}")
-    nodes = torch.zeros(count, dtype=torch.bool)
-    nodes[np.random.default_rng(whole_number("seed", seed)).choice(count, size, replace=False)] = True
-    return replace(empty(graph, "nodes"), nodes=nodes)

@@ -15,7 +15,9 @@ from interp.circuits.finding import edge_scores, single_edges, stable, top
 from interp.statistics import mean_interval
 from models.planted import Planted, induction, noise, offset
 
-FIRST, SECOND, FILLERS = ([f"{letter}{number}" for number in range(count)] for letter, count in zip("xyf", (8, 8, 12)))
+FIRST, SECOND, FILLERS = (
+    [f"{letter}{number}" for number in range(count)] for letter, count in zip("xyf", (8, 8, 12), strict=True)
+)
 STRENGTHS, NOISE = (8.0, 0.1, 0.05), 1.5
 N_MODELS = 8
 READERS = range(len(STRENGTHS))
@@ -35,7 +37,7 @@ def planted(seed: int) -> Transformer:
 
 
 def prompts(model: Transformer, seed: int, n_templates: int) -> tuple[Pairs, list[str]]:
-    """Pairs in which two words have exchanged what follows them, and their templates: two pairs of one share fillers."""
+    """Pairs in which two words exchange what follows them, and the templates of their fillers, two pairs each."""
     draw, rows, templates = random.Random(seed), [], []
     for template in range(n_templates):
         clean, corrupt = draw.sample(FILLERS, 2), draw.sample(FILLERS, 2)

@@ -6,11 +6,9 @@ edges from .001 to 1, on a linear axis.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float
-from torch import Tensor
 
 from interp.circuits.faithfulness import faithfulness
 from interp.circuits.finding import Scores, edge_scores, greedy, top
@@ -60,9 +58,7 @@ class SizeCurve(Result):
 
     def areas(self, *, seed: int = 0) -> dict[str, tuple[float, float, float]]:
         """CPR and CMD, each with its interval over groups; of CPR the ranking should be signed, of CMD absolute."""
-        values, (empty, whole) = self._values(self.cells)
-        kept, everything = values - empty, whole - empty
-        sums, weights = group_sums(kept, self.groups), group_sums(everything, self.groups)
+        sums, weights = (group_sums(each, self.groups) for each in (self.cells.effect(), self.cells.difference()))
         sides = np.sign(1 - sums.sum(0) / weights.sum())  # the curve's, which resamples are taken not to leave
         widths = _widths(self.shares)
         totals = {"cpr": sums @ widths, "cmd": (weights[:, None] - sums) @ (widths * sides)}
@@ -80,13 +76,8 @@ class SizeCurve(Result):
         }
         return f"Faithfulness by size: {so_many(len(self.shares), 'circuit')}", facts
 
-    def _values(self, cells: Cells) -> tuple[Float[Tensor, "circuit prompt"], tuple[Tensor, Tensor]]:
-        (name, values), *_ = cells.values.items()
-        return values, (cells.corrupt[name], cells.clean[name])
-
     def _recovered(self, cells: Cells, seed: int) -> Estimate:
-        values, (empty, whole) = self._values(cells)
-        return share_of_difference(values - empty, whole - empty, self.groups, seed=seed)
+        return share_of_difference(cells.effect(), cells.difference(), self.groups, seed=seed)
 
 
 def circuits_by_size(
@@ -145,13 +136,9 @@ def size_curve(
         random_circuit(graph, circuit.size, seed=seed * 1000 + draw) for circuit in circuits for draw in range(n_random)
     ]
     cells = faithfulness(model, split.reporting, metric, [*circuits, *beside], ablation=ablation)
-    (name, values), *_ = cells.values.items()
-    parts = [
-        Cells(cells.site, cells.direction, cells.axes, {name: part}, cells.clean, cells.corrupt, kind=cells.kind)
-        for part in values.split([len(circuits), len(beside)])
-    ]
-    random = parts[1] if n_random else None
-    return SizeCurve((*shares,), (*circuits,), parts[0], split.reporting_groups, random)
+    tables = cells.values[metric.name].split([len(circuits), len(beside)])
+    kept, random = (replace(cells, values={metric.name: table}) for table in tables)
+    return SizeCurve((*shares,), (*circuits,), kept, split.reporting_groups, random if n_random else None)
 
 
 def areas(shares: Sequence[float], faithfulness: Sequence[float]) -> tuple[float, float]:

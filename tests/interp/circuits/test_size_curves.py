@@ -9,9 +9,9 @@ from tiny import model, token_ids
 
 from interp import InputError, Pairs, logit_difference
 from interp.circuits import Graph, faithfulness
-from interp.circuits.curves import SHARES, SizeCurve, areas, circuits_by_size, size_curve
 from interp.circuits.finding import edge_scores
-from interp.circuits.random_circuits import random_circuit, random_nodes, random_path
+from interp.circuits.random_circuits import random_circuit, random_path
+from interp.circuits.size_curves import SHARES, SizeCurve, areas, circuits_by_size, size_curve
 from interp.circuits.splits import Split
 from interp.patching import edge_attribution
 from interp.patching.results import Cells
@@ -101,14 +101,11 @@ def test_random_circuits_differ_and_a_path_leads_from_the_input_to_the_logits():
         for (sender, _), (_, receiver) in pairwise(path):
             assert GRAPH.parts[receiver, sender]
     assert random_circuit(GRAPH, 0).size == 0
-    assert random_nodes(GRAPH, 4, seed=2).size == 4
 
 
 def test_sizes_and_shares_that_there_are_not():
     with pytest.raises(InputError, match="at most 75 edges, got size=76"):
         random_circuit(GRAPH, 76)
-    with pytest.raises(InputError, match="at most 9 nodes"):
-        random_nodes(GRAPH, 10)
     for shares in ((), (0.5, 0.1), (0.0, 0.5), (0.5, 1.5)):
         with pytest.raises(InputError, match="growing shares of the edges"):
             circuits_by_size(GRAPH, torch.zeros(GRAPH.exists.shape), shares)

@@ -6,7 +6,7 @@ import torch
 
 from interp import InputError, Pairs, TokenBatch, logit_difference
 from interp.circuits import Graph, from_edges, from_nodes, whole
-from interp.circuits.definitions import both_ways, completeness, faithful, minimality
+from interp.circuits.completeness import both_ways, completeness, faithful, minimality
 from interp.circuits.hypotheses import equivalence_test, hypotheses, independence_test, minimality_test
 from interp.circuits.splits import Split
 from tests.interp.patching.test_ablation import BLANK, CUE, saturating

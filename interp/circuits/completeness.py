@@ -1,0 +1,190 @@
+"""Does a circuit do the task, is it all that does it, and is all of it needed? Each as its authors define it.
+
+Faithfulness is the ratio of mean differences (F(C) - F(empty)) / (F(M) - F(empty)), of which 1 is the whole model
+(Mueller et al. 2025, MIB). Completeness: for any K, |F(C \\ K) - F(M \\ K)| is small. Minimality: for each v of C there
+is a K with a large |F(C \\ (K + v)) - F(C \\ K)| (both Wang et al. 2022, arXiv:2211.00593, sections 4 and 5). Here all
+are shares of F(M) - F(empty).
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from interp.circuits.faithfulness import faithfulness
+from interp.circuits.finding import toggled
+from interp.circuits.graph import Circuit, whole
+from interp.circuits.reference import Ablation
+from interp.circuits.splits import Groups, Split, grouped, share_of_difference
+from interp.display import DataFrame, Result, signed, so_many
+from interp.errors import InputError, whole_number
+from interp.model import Model
+from interp.patching.metrics import Metric
+from interp.patching.pairs import Pairs
+from interp.patching.results import Cells
+
+
+@dataclass(frozen=True, repr=False)
+class Gaps(Result):
+    """How far apart two circuits are, row by row, measured on prompts that chose none of them.
+
+    `cells` are the two circuits of each row, one after the other; `removed` the sets K, `members` the members v of
+    minimality (of completeness there are none). `worst` is the row that the choosing prompts call the largest gap of
+    completeness, or the member that they can best do without.
+    """
+
+    title: str
+    cells: Cells
+    removed: tuple[Circuit, ...]
+    members: tuple[str, ...]
+    groups: tuple[Hashable, ...]
+    worst: int
+
+    def table(self, *, seed: int = 0) -> DataFrame:
+        """One row a set or member: `removed` (how many), `gap` (a share) with its interval over groups, `worst`.
+
+        The definitions are of the gap's size, whichever its sign.
+        """
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+        effects = self.cells.effect()
+        gaps = share_of_difference(effects[0::2] - effects[1::2], self.cells.difference(), self.groups, seed=seed)
+        columns = {"member": self.members} if self.members else {}
+        columns |= {"removed": [each.size for each in self.removed], "gap": gaps.value}
+        columns |= {"ci_low": gaps.low, "ci_high": gaps.high, "groups": gaps.groups}
+        return pd.DataFrame(columns).assign(worst=np.arange(len(self.removed)) == self.worst)
+
+    def facts(self) -> tuple[str, dict[str, str]]:
+        """The row that the choosing prompts pointed at, and the range of all."""
+        table = self.table()
+        row, sizes = table.iloc[self.worst], table["gap"].abs()
+        gap, low, high = (signed(row[name]) for name in ("gap", "ci_low", "ci_high"))
+        name = f"chosen {row['member']}" if self.members else "chosen"
+        facts = {name: f"{gap} ({low} to {high}), without {so_many(int(row['removed']), 'more member')}"}
+        facts["all"] = f"{sizes.min():.3g} to {sizes.max():.3g} in size"
+        return f"{self.title}: {so_many(len(table), 'row')}, as shares of the whole effect", facts
+
+
+def both_ways(
+    model: Model, pairs: Pairs, metric: Metric, circuits: Sequence[Circuit], *, ablation: Ablation = "corrupt"
+) -> tuple[Cells, Cells]:
+    """Circuits kept alone, and the whole model without them: what is enough, and what cannot be done without.
+
+    Of two parts of which either is enough (OR), keeping one shows it and removing one shows nothing; of two that are
+    both needed (AND), the reverse (Heimersheim & Nanda 2024, arXiv:2404.15255). `recovered()` of the first is
+    faithfulness, and of the second what is left of the task.
+    """
+    removed = [whole(each.graph, each.kind) - each for each in circuits]
+    cells = faithfulness(model, pairs, metric, [*circuits, *removed], ablation=ablation)
+    kept, left = next(iter(cells.values.values())).split(len(circuits))
+    return replace(cells, values={metric.name: kept}), replace(cells, values={metric.name: left})
+
+
+def faithful(cells: Cells, pairs: Pairs, groups: Groups = (), *, seed: int = 0) -> DataFrame:
+    """Faithfulness of each circuit of `faithfulness`, with its interval over groups of prompts (by default prompts)."""
+    import pandas as pd  # noqa: PLC0415 (as above)
+
+    found = share_of_difference(cells.effect(), cells.difference(), grouped(pairs, groups), seed=seed)
+    columns = {"faithfulness": found.value, "ci_low": found.low, "ci_high": found.high, "groups": found.groups}
+    return pd.DataFrame(columns)
+
+
+def completeness(
+    model: Model,
+    split: Split,
+    metric: Metric,
+    circuit: Circuit,
+    *,
+    n_random: int = 20,
+    steps: int = 5,
+    candidates: int = 10,
+    ablation: Ablation = "corrupt",
+    seed: int = 0,
+) -> Gaps:
+    """F(C \\ K) - F(M \\ K) over no K, random sets K of the circuit, and one that grows greedily, the last row.
+
+    Random sets have every size alike. The greedy one takes, `steps` times, that of `candidates` random members which
+    widens the gap most, as Wang et al. do; of all the sets on its way the widest counts. Pairs that choose choose it,
+    and the `worst` row; the table is of pairs that report.
+    """
+    random, everything = np.random.default_rng(whole_number("seed", seed)), whole(circuit.graph, circuit.kind)
+    measure = partial(_means, model, split, metric, ablation)
+
+    def both(sets: Sequence[Circuit]) -> list[Circuit]:
+        return [each - removed for removed in sets for each in (circuit, everything)]
+
+    nothing = circuit - circuit
+    sets = [nothing, *(_subset(circuit, random) for _ in range(whole_number("n_random", n_random)))]
+    widths, grown, path = [*np.abs(_differences(measure(both(sets))))], nothing, []
+    for _ in range(min(whole_number("steps", steps), circuit.size)):
+        left = (circuit - grown).members.nonzero()
+        sample = left[random.permutation(len(left))[: whole_number("candidates", candidates, 1)]]
+        larger = [toggled(grown, place) for place in sample]
+        sizes = np.abs(_differences(measure(both(larger))))
+        grown = larger[int(sizes.argmax())]
+        path.append((float(sizes.max()), grown))
+    if path:
+        width, widest = max(path, key=lambda each: each[0])
+        widths, sets = [*widths, width], [*sets, widest]
+    cells = faithfulness(model, split.reporting, metric, both(sets), ablation=ablation)
+    return Gaps("Completeness", cells, (*sets,), (), split.reporting_groups, int(np.argmax(widths)))
+
+
+def minimality(
+    model: Model,
+    split: Split,
+    metric: Metric,
+    circuit: Circuit,
+    *,
+    n_random: int = 20,
+    ablation: Ablation = "corrupt",
+    seed: int = 0,
+) -> Gaps:
+    """For each member v, F(C \\ K) - F(C \\ (K + v)) with the K at which v matters most: nothing, or a random set.
+
+    Random sets have every size alike, since of parts that replace each other one shows only where all others are gone.
+    Pairs that choose choose each K; `worst` is the member whose largest gap there is the least. It costs `n_random`
+    passes a member.
+    """
+    if not circuit.size:
+        raise InputError("the circuit is empty: it has no member to be needed")
+    random, measure = np.random.default_rng(whole_number("seed", seed)), partial(_means, model, split, metric, ablation)
+    nothing = circuit - circuit
+    sets = [nothing, *(_subset(circuit, random) for _ in range(whole_number("n_random", n_random)))]
+    members = [toggled(nothing, place) for place in circuit.members.nonzero()]
+    smaller = measure([circuit - (removed | member) for member in members for removed in sets])
+    changes = np.abs(smaller.reshape(len(members), -1) - measure([circuit - removed for removed in sets]))
+    best = [sets[row] for row in changes.argmax(1)]
+    pairs = [each for removed, member in zip(best, members, strict=True) for each in (removed, removed | member)]
+    cells = faithfulness(model, split.reporting, metric, [circuit - each for each in pairs], ablation=ablation)
+    worst = int(changes.max(1).argmin())
+    return Gaps("Minimality", cells, (*best,), (*member_names(circuit),), split.reporting_groups, worst)
+
+
+def member_names(circuit: Circuit) -> list[str]:
+    """`0.1` of a node, `embed -> 0.1.v` of an edge."""
+    return [name if isinstance(name, str) else " -> ".join(name) for name in circuit.names()]
+
+
+def _means(
+    model: Model, split: Split, metric: Metric, ablation: Ablation, circuits: Sequence[Circuit]
+) -> Float[np.ndarray, " circuit"]:
+    """Mean values on the pairs that choose."""
+    values: Any = faithfulness(model, split.choosing, metric, circuits, ablation=ablation).values[metric.name]
+    return values.double().mean(-1).cpu().numpy()
+
+
+def _differences(values: Float[np.ndarray, " circuit"]) -> Float[np.ndarray, " row"]:
+    return values[0::2] - values[1::2]
+
+
+def _subset(circuit: Circuit, random: np.random.Generator) -> Circuit:
+    """A random set of the circuit's members, of any size with the same probability."""
+    places = circuit.members.flatten().nonzero()[:, 0]
+    members = torch.zeros_like(circuit.members)
+    members.view(-1)[places[random.permutation(len(places))[: int(random.integers(len(places) + 1))]]] = True
+    return replace(circuit, **{circuit.kind: members})
