@@ -26,7 +26,7 @@ def page(found: Found, model: Mapping[str, Any]) -> Page:
     file = [f"{source['file']}, SHA-256 ", doc.code(source["sha256"])] if source["file"] else found.prompts.name
     return Page(
         title=f"Which {facts['kind']} of {model['name']} do this task?",
-        overview=[doc.bold(sentence(found)), *_prompts(found), *blocks(found, "circuit", with_rows=True)],
+        overview=[doc.bold(sentence(found)), *_prompts(found), *blocks(found, "circuit_curve", with_rows=True)],
         summary=[doc.Definitions([*short(found).items()])],
         sections=[
             Section("What of it is needed", [SCHEMAS["circuit_tests"].page(tests, "test value member p n")], "needed"),
@@ -75,7 +75,7 @@ def blocks(found: Found, name: str, *, with_rows: bool) -> list[doc.Block]:
     if len(members) > MOST:
         caption += " " + _TEXTS["strongest"].format(MOST, number(len(members)))
     drawn = [wiring(members, caption, with_rows=with_rows)] if members else []
-    return [doc.drawing(f"{name}_curve", figures.circuit_curve(found.curve, kind)), *drawn]
+    return [doc.drawing(name, figures.circuit_curve(found.curve, kind)), *drawn]
 
 
 def _words(test: Mapping[str, Any]) -> dict[str, str]:

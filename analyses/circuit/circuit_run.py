@@ -17,14 +17,14 @@ from analyses.circuit.circuit_pairs import Prompts
 from analyses.execution import lots
 from analyses.execution.progress import Say, Stages
 from interp import InputError, Model
-from interp.circuits.curves import SHARES, SizeCurve
-from interp.circuits.definitions import completeness, minimality
+from interp.circuits.completeness import completeness, minimality
 from interp.circuits.faithfulness import faithfulness
 from interp.circuits.finding import edge_scores, node_attribution, sign_shares, top
 from interp.circuits.graph import Circuit, Graph, Kind, empty, whole
 from interp.circuits.hypotheses import hypotheses
-from interp.circuits.random_circuits import random_circuit, random_nodes
+from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
+from interp.circuits.size_curves import SHARES, SizeCurve
 from interp.circuits.splits import Split, share_of_difference
 from interp.errors import one_of
 from interp.patching import Pairs, edge_attribution, logit_difference
@@ -33,6 +33,7 @@ from interp.patching.results import ANSWERS, Cells
 Method = Literal["eap-ig", "eap", "exact", "nodes"]
 _AREAS = {"signed": "cpr", "absolute": "cmd"}
 RANKINGS = (*_AREAS,)
+STAGES = "scoring edges", "choosing a circuit", "circuits of each size"
 STABLE = 0.95  # the share of resamples in which an edge keeps its sign
 MOST = 150  # members of a circuit whose tests take a pass for each
 N_RANDOM = 20  # random circuits of the circuit's own size
@@ -92,8 +93,10 @@ class Measure(NamedTuple):
         """Random circuits of a size."""
         if size >= self.whole.size:
             return [self.whole for _ in seeds]
-        draw = random_nodes if self.kind == "nodes" else random_circuit
-        return [draw(self.graph, size, seed=seed) for seed in seeds]
+        if self.kind == "edges":
+            return [random_circuit(self.graph, size, seed=seed) for seed in seeds]
+        draws = [torch.rand(self.whole.size, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        return [top(self.graph, draw, size) for draw in draws]
 
     def cells(self, pairs: Pairs, circuits: Sequence[Circuit], progress: lots.Progress | None = None) -> Cells:
         """`faithfulness` of circuits."""
@@ -124,7 +127,7 @@ def find(
     half. An `InputError` refuses a task that the model does not do, and a model that has no edges.
     """
     say = Stages.to(progress)
-    say.plan(["scoring", "choosing", "faithfulness", *["needed"] * settings.tests])
+    say.plan([*STAGES, *["needed"] * settings.tests])
     kind: Kind = "nodes" if one_of("method", method, Method) == "nodes" else "edges"
     if not 0 < share <= 1:
         raise InputError(f"expected a share of the task above 0 and up to 1, got {share}")
@@ -133,15 +136,15 @@ def find(
     for pairs in (prompts.pairs, split.choosing, split.reporting):
         if reason := measure.cells(pairs, [measure.whole]).no_share():
             raise InputError(f"no circuit of this task: {reason}")
-    say("scoring", 0)
-    by_prompt = _scores(measure, split.choosing, method, partial(say, "scoring"))
+    say(STAGES[0], 0)
+    by_prompt = _scores(measure, split.choosing, method, partial(say, STAGES[0]))
     scores, signs = by_prompt.mean(-1), sign_shares(by_prompt, split.choosing_groups, seed=seed).cpu()
-    say("choosing", 0)
-    circuit, ranking = _smallest(measure, split, scores, share, settings, seed, partial(say, "choosing"))
-    say("faithfulness", 0)
-    curve, areas = _curves(measure, split, scores, settings, seed, partial(say, "faithfulness"))
+    say(STAGES[1], 0)
+    circuit, ranking = _smallest(measure, split, scores, share, settings, seed, partial(say, STAGES[1]))
+    say(STAGES[2], 0)
+    curve, areas = _curves(measure, split, scores, settings, seed, partial(say, STAGES[2]))
     kept = circuit & measure.circuit(signs >= STABLE)
-    tests, facts = _alone(measure, split, circuit, kept, seed, partial(say, "faithfulness"))
+    tests, facts = _alone(measure, split, circuit, kept, seed, partial(say, STAGES[2]))
     edges = _member_rows(measure, circuit, scores, signs)
     if settings.tests:
         say("needed", 0)

@@ -13,7 +13,7 @@ _READS = {"q": " query", "k": " key", "v": " value"}
 _NODE = re.compile(r"(?:(encoder|decoder)\.)?(?:(cross)\.)?(?:(\d+)\.(\d+)(?:\.([qkv]))?|mlp\.(\d+)|(\w+))")
 _GAP, _RISE, _HIGH, _LEFT = 14, 62, 26, 70  # pixels: between boxes, from row to row, of a box, of the names of rows
 _THIN, _THICK = 1.0, 6.0  # pixels of a line
-_BEND, _BOW = 30, 110  # how far lines begin straight, and how far aside they go
+_BEND, _BOW = 30, 120  # how far lines begin straight, and how far aside they go
 
 
 class Box(NamedTuple):
@@ -79,12 +79,13 @@ def wiring(edges: Sequence[Mapping[str, Any]], caption: str, *, with_rows: bool)
     names = {name for edge in drawn for name in (edge["sender"], _reader(edge)) if name}
     floors = sorted({_floor(name) for name in names})
     rows = [sorted((name for name in names if _floor(name) == floor), key=_place) for floor in floors]
-    widths = {name: max(40, 10 + 8 * len(_text(name))) for name in names}
-    inner = max(sum(widths[name] + _GAP for name in row) for row in rows)
+    widths = {name: max(40, 16 + 8 * len(_text(name))) for name in names}
+    inner = max([sum(widths[name] + _GAP for name in row) for row in rows if not _parts(row[0])[5]], default=0)
     heights = [_RISE * (len(rows) - floor) - _RISE + 18 for floor in range(len(rows))]
     boxes: dict[str, Box] = {}
     for row, y in zip(rows, heights, strict=True):
         x = _LEFT + (inner - sum(widths[name] + _GAP for name in row)) / 2
+        x = _LEFT + inner + _GAP if _parts(row[0])[5] else x  # feed-forwards stand in a column of their own
         for name in row:
             to = _id(name) if with_rows or _parts(name)[2] else ""
             boxes[name] = Box(_text(name), node_name(name), x, y, widths[name], to)
@@ -92,7 +93,7 @@ def wiring(edges: Sequence[Mapping[str, Any]], caption: str, *, with_rows: bool)
     lines = [_line(edge, boxes, strongest) for edge in drawn if "receiver" in edge]
     layers = [(f"layer {floor[1]:g}", y) for floor, y in zip(floors, heights, strict=True) if 0 <= floor[1] < 1e9]
     said = [(_id(name), node_name(name), _sentence(name, edges)) for row in rows for name in row]
-    size = round(_LEFT + inner) + _BOW * (len(rows) > 2), _RISE * len(rows)
+    size = round(_LEFT + inner + _GAP + _BOW + 20), _RISE * len(rows)
     return Wiring(*size, [*boxes.values()], lines, layers, caption, said if with_rows else ())
 
 
@@ -101,7 +102,8 @@ def _line(edge: Mapping[str, Any], boxes: Mapping[str, Box], strongest: float) -
     start, end = boxes[edge["sender"]], boxes[_reader(edge)]
     part = {"q": 0.2, "k": 0.5, "v": 0.8}.get(_parts(edge["receiver"])[4], 0.5)
     x, y, to_x, to_y = start.x + start.width / 2, start.y, end.x + end.width * part, end.y + _HIGH
-    bow = min(_BOW, (y - to_y) // _RISE * 16)  # round the boxes of rows that it passes
+    steps = (y - to_y) // _RISE  # rows that it passes, whose boxes it goes round
+    bow = min(_BOW, 18 * steps) if abs(x - to_x) < _BEND else 0
     first, last = x + bow, to_x + bow
     path = f"M{x:.1f} {y:.1f}C{first:.1f} {y - _BEND:.1f} {last:.1f} {to_y + _BEND:.1f} {to_x:.1f} {to_y:.1f}"
     width = _THIN + (_THICK - _THIN) * abs(edge["score"]) / strongest
