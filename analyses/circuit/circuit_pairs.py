@@ -59,7 +59,8 @@ def prompts_of(
     groups = _frames(pairs) if templates is None else [*templates.iloc[rows]]
     sha256 = None if source is None else digest([source.read_bytes()])
     facts = {"file": file, "sha256": sha256, "pairs": len(pairs), "left_out": pairs.left_out}
-    table = patch.with_corrupt(model, texts).iloc[rows].reset_index(drop=True)
+    columns = {} if templates is None else {TEMPLATE: groups}
+    table = patch.with_corrupt(model, texts).iloc[rows].reset_index(drop=True).assign(**columns)
     return Prompts(file or "prompts", pairs, groups, table, facts)
 
 

@@ -25,7 +25,7 @@ from interp.circuits.hypotheses import hypotheses
 from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
 from interp.circuits.size_curves import SHARES, SizeCurve
-from interp.circuits.splits import Split, share_of_difference
+from interp.circuits.splits import Split, grouped, share_of_difference
 from interp.errors import one_of
 from interp.patching import Pairs, edge_attribution, logit_difference
 from interp.patching.results import ANSWERS, Cells
@@ -155,7 +155,15 @@ def find(
     for side, groups in (("choose", split.choosing_groups), ("report", split.reporting_groups)):
         facts[side] = {"pairs": len(groups), "groups": len({*groups})}
     edges, curve, tests = (rows.assign(task=prompts.name).reset_index(drop=True) for rows in (edges, curve, tests))
-    return Found(prompts, split, circuit, edges, curve, tests, facts)
+    return Found(_with_sides(prompts, split), split, circuit, edges, curve, tests, facts)
+
+
+def _with_sides(prompts: Prompts, split: Split) -> Prompts:
+    """Which pairs are of one group, and whether they choose or report."""
+    names, choosing = grouped(prompts.pairs, prompts.groups), {*split.choosing_groups}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    sides = ["chooses" if name in choosing else "reports" for name in names]
+    return prompts._replace(table=prompts.table.assign(group=[numbers[name] for name in names], side=sides))
 
 
 def _graph(model: Model, pairs: Pairs, method: Method) -> Graph:
