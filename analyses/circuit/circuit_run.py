@@ -28,7 +28,7 @@ from interp.circuits.size_curves import SHARES, SizeCurve
 from interp.circuits.splits import Split, grouped, share_of_difference
 from interp.errors import one_of
 from interp.patching import Pairs, edge_attribution, logit_difference
-from interp.patching.results import ANSWERS, Cells
+from interp.patching.results import ANSWERS, Cells, unreliable
 
 Method = Literal["eap-ig", "eap", "exact", "nodes"]
 _AREAS = {"signed": "cpr", "absolute": "cmd"}
@@ -36,7 +36,6 @@ RANKINGS = (*_AREAS,)
 STAGES = "scoring edges", "choosing a circuit", "circuits of each size"
 STABLE = 0.95  # the share of resamples in which an edge keeps its sign
 MOST = 150  # members of a circuit whose tests take a pass for each
-N_RANDOM = 20  # random circuits of the circuit's own size
 _AT_ONCE = 16  # circuits or prompts of a lot
 _STEPS = {"eap-ig": 5, "eap": 1}
 _FINE = 16  # sizes that are tried between two
@@ -47,8 +46,9 @@ _WHOLE_NODES = "; the method nodes (--method nodes) finds circuits of whole head
 class Settings(NamedTuple):
     """How much is measured."""
 
-    n_random: int = 10  # random circuits of each size
+    n_random: int = 10  # random circuits of each size, and twice as many of the circuit's own
     n_sizes: int = 24  # sizes of each ranking that are tried first
+    shares: Sequence[float] = SHARES  # of all edges, on the curve
     tests: bool = True  # whether completeness, minimality and the tests of hypotheses are made
 
 
@@ -133,9 +133,8 @@ def find(
         raise InputError(f"expected a share of the task above 0 and up to 1, got {share}")
     measure = Measure(model, ablation, _graph(model, prompts.pairs, method), kind)
     split = Split.from_pairs(prompts.pairs, prompts.groups, seed=seed)
-    for pairs in (prompts.pairs, split.choosing, split.reporting):
-        if reason := measure.cells(pairs, [measure.whole]).no_share():
-            raise InputError(f"no circuit of this task: {reason}")
+    if reason := _refusal(measure, prompts, split):
+        raise InputError(f"no circuit of this task: {reason}")
     say(STAGES[0], 0)
     by_prompt = _scores(measure, split.choosing, method, partial(say, STAGES[0]))
     scores, signs = by_prompt.mean(-1), sign_shares(by_prompt, split.choosing_groups, seed=seed).cpu()
@@ -144,7 +143,7 @@ def find(
     say(STAGES[2], 0)
     curve, areas = _curves(measure, split, scores, settings, seed, partial(say, STAGES[2]))
     kept = circuit & measure.circuit(signs >= STABLE)
-    tests, facts = _alone(measure, split, circuit, kept, seed, partial(say, STAGES[2]))
+    tests, facts = _alone(measure, split, circuit, kept, 2 * settings.n_random, seed, partial(say, STAGES[2]))
     edges = _member_rows(measure, circuit, scores, signs)
     if settings.tests:
         say("needed", 0)
@@ -164,6 +163,16 @@ def _with_sides(prompts: Prompts, split: Split) -> Prompts:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     sides = ["chooses" if name in choosing else "reports" for name in names]
     return prompts._replace(table=prompts.table.assign(group=[numbers[name] for name in names], side=sides))
+
+
+def _refusal(measure: Measure, prompts: Prompts, split: Split) -> str | None:
+    """Why nothing is a share of what the model does, on all prompts or on either side."""
+    cells, choosing = measure.cells(prompts.pairs, [measure.whole]), {*split.choosing_groups}
+    chooses = torch.tensor([name in choosing for name in grouped(prompts.pairs, prompts.groups)])
+    whole = cells.difference()
+    return (
+        cells.no_share() or unreliable(whole[chooses.to(whole.device)]) or unreliable(whole[~chooses.to(whole.device)])
+    )
 
 
 def _graph(model: Model, pairs: Pairs, method: Method) -> Graph:
@@ -236,28 +245,29 @@ def _curves(
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Faithfulness against size on the prompts that report, of both rankings; of edges CPR and CMD."""
     count, tables, areas = measure.whole.size, [], {}
-    shares = [each for each in SHARES if measure.kind == "edges" or each * count >= 1]
+    shares = [each for each in settings.shares if measure.kind == "edges" or each * count >= 1]
     for ranking in RANKINGS:
         circuits = [measure.ranked(scores, ranking, int(share * count)) for share in shares]
-        seeds = range(1000 * seed, 1000 * seed + settings.n_random)
+        n_random = settings.n_random if ranking == RANKINGS[0] else 0  # of the other's sizes they do as much
+        seeds = range(1000 * seed, 1000 * seed + n_random)
         cells = measure.cells(
             split.reporting, circuits + [each for c in circuits for each in measure.random(c.size, seeds)], progress
         )
-        values = cells.values[ANSWERS].split([len(circuits), len(circuits) * settings.n_random])
+        values = cells.values[ANSWERS].split([len(circuits), len(circuits) * n_random])
         curve, random = (replace(cells, values={ANSWERS: part}) for part in values)
-        found = SizeCurve((*shares,), (*circuits,), curve, split.reporting_groups, random)
+        found = SizeCurve((*shares,), (*circuits,), curve, split.reporting_groups, random if n_random else None)
         tables.append(found.table(seed=seed).assign(ranking=ranking))
-        if measure.kind == "edges":
+        if measure.kind == "edges" and shares == [*SHARES]:
             area = _AREAS[ranking]
             areas[area] = found.areas(seed=seed)[area]
     return pd.concat(tables).rename(columns={"edges": "size"}), areas
 
 
 def _alone(
-    measure: Measure, split: Split, circuit: Circuit, kept: Circuit, seed: int, progress: lots.Progress
+    measure: Measure, split: Split, circuit: Circuit, kept: Circuit, n: int, seed: int, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """What the circuit does alone and the rest without it, what its stable part does, and random circuits."""
-    random = measure.random(circuit.size, range(1000 * seed + 500, 1000 * seed + 500 + N_RANDOM))
+    random = measure.random(circuit.size, range(1000 * seed + 500, 1000 * seed + 500 + n))
     cells = measure.cells(split.reporting, [circuit, measure.whole - circuit, kept, *random], progress)
     found = share_of_difference(cells.effect(), cells.difference(), split.reporting_groups, seed=seed)
     names = "alone", "without", "stable"
@@ -265,7 +275,7 @@ def _alone(
     values = found.value[len(names) :]
     rows.append(("random", values.mean(), values.min(), values.max()))
     table = pd.DataFrame(rows, columns=["test", "value", "ci_low", "ci_high"])
-    table["n"] = [len({*split.reporting_groups})] * len(names) + [N_RANDOM]
+    table["n"] = [len({*split.reporting_groups})] * len(names) + [n]
     return table, {name: [*map(float, numbers)] for name, *numbers in rows}
 
 

@@ -12,11 +12,13 @@ from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import Run
 from analyses.wording.plain_words import WORDS, carried
 from interp import InputError, Model
+from interp.circuits.size_curves import SHARES
 
 CIRCUIT_STAGES = finding.STAGES
-_TASKS = "agreement", "name-gender", "repeat"
-_SMALL = finding.Settings(n_random=3, n_sizes=12, tests=False)  # a tenth of a report's time, at most
-_PAIRS = 64
+_SMALL = finding.Settings(
+    n_random=3, n_sizes=12, shares=SHARES[1::2], tests=False
+)  # a tenth of a report's time, at most
+_PAIRS = {"agreement": 100, "reference": 60, "name-gender": 60, "repeat": 24}  # whose prompts are long
 _TERMS = "circuit", "faithfulness, share of the task", "random circuits"
 
 
@@ -24,16 +26,16 @@ def circuits(model: Model, results: Sequence[Result], run: Run) -> Part:
     """Circuits of the tasks that were asked here and that the model does; nothing where it does none."""
     tasks = {task["task"]: task["carried"] for each in results for task in each.tested.tasks if not task["refused"]}
     texts, refused, found = WORDS["circuit"]["texts"], dict[str, str](), dict[str, finding.Found]()
-    for task in filter(tasks.__contains__, _TASKS):
+    for task in filter(tasks.__contains__, _PAIRS):
         try:
-            prompts = finding.task_prompts(model, task, count=_PAIRS, seed=run.seed)
+            prompts = finding.task_prompts(model, task, count=_PAIRS[task], seed=run.seed)
             found[task] = finding.find(model, prompts, settings=_SMALL, seed=run.seed, progress=run.say)
         except InputError as error:
             refused[task] = str(error)
     if not found and not refused:
         return Part()
     lines = {task: f"{carried(tasks[task])}: {finding.sentence(each)}" for task, each in found.items()}
-    blocks: list[doc.Block] = [texts["report"].format(pairs=_PAIRS), doc.Bullets([*lines.values()])]
+    blocks: list[doc.Block] = [texts["report"].format(pairs=max(_PAIRS.values())), doc.Bullets([*lines.values()])]
     blocks += [doc.caveat(texts["refused"].format(carried(tasks[task]), why)) for task, why in refused.items()]
     for number, (task, each) in enumerate(found.items()):
         drawn = finding.blocks(each, f"circuit_curve_{number}", with_rows=False)
