@@ -5,8 +5,8 @@
 """
 
 from analyses.circuit.circuit_page import blocks, page, sentence, short
-from analyses.circuit.circuit_pairs import TASKS, Prompts, prompts_of, read_pairs, task_prompts
+from analyses.circuit.circuit_pairs import TASKS, Prompts, prompts_of, task_prompts
 from analyses.circuit.circuit_run import ALL, STAGES, Ablation, Found, Method, Settings, find
 
 __all__ = ["ALL", "STAGES", "TASKS", "Ablation", "Found", "Method", "Prompts", "Settings", "blocks", "find", "page"]
-__all__ += ["prompts_of", "read_pairs", "sentence", "short", "task_prompts"]
+__all__ += ["prompts_of", "sentence", "short", "task_prompts"]

@@ -6,18 +6,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analyses import patch
 from analyses.behaviours import OURS
 from analyses.execution.provenance import digest
 from analyses.measures.definitions import DECLARED
 from analyses.tasks.causal_tests import NO_OUTPUT
 from analyses.tasks.flips import texts_of, tokens_of
 from interp import InputError, Model
-from interp.errors import one_of
+from interp.errors import one_of, whole_number
 from interp.patching import Pairs
-from interp.patching.pair_files import read_columns
+from interp.patching.pair_files import TEMPLATE
 
-TEMPLATE = "template"  # the column of a file that says which pairs are of one
 TASKS = {name: build for behaviour in OURS.values() for name, build in behaviour.tasks.items()}
 _FEWEST = 6  # templates: three on either side have an interval
 
@@ -32,40 +30,21 @@ class Prompts(NamedTuple):
     source: Mapping[str, Any]
 
 
-def read_pairs(file: Path) -> pd.DataFrame:
-    """The table of prompts in a file, as `interp patch` reads it, with the column `template` where there is one."""
-    table = patch.read_pairs(file)
-    if ".jsonl" not in file.suffixes and (named := read_columns(file, TEMPLATE)).get(TEMPLATE):
-        table[TEMPLATE] = named[TEMPLATE]
-    return table
+def prompts_of(pairs: Pairs, prompts: pd.DataFrame, *, source: Path | None = None) -> Prompts:
+    """Pairs with their templates: those of a column of the table that they were made from, else what does not vary.
 
-
-def prompts_of(
-    model: Model,
-    prompts: pd.DataFrame,
-    *,
-    drop: bool = False,
-    as_typed: bool = False,
-    positions: Mapping[str, int | str] | None = None,
-    source: Path | None = None,
-) -> Prompts:
-    """The pairs of a table of prompts. Arguments, and what is raised, as of `analyses.patch.make_pairs`."""
-    if model.config.output == "none":
-        raise InputError(patch.NO_OUTPUT)
-    templates, texts = prompts.get(TEMPLATE), prompts.drop(columns=TEMPLATE, errors="ignore")
-    file = None if source is None else source.name
-    pairs = patch.make_pairs(model, texts, drop=drop, as_typed=as_typed, positions=positions, source=file)
-    rows = [*pairs.kept] or [*range(len(pairs))]
-    groups = _frames(pairs) if templates is None else [*templates.iloc[rows]]
-    sha256 = None if source is None else digest([source.read_bytes()])
+    `prompts` is that table, `source` the file that it comes from.
+    """
+    table = prompts.iloc[[*pairs.kept] or [*range(len(pairs))]].reset_index(drop=True)
+    groups = [*table[TEMPLATE]] if TEMPLATE in table else _frames(pairs)
+    file, sha256 = (None, None) if source is None else (source.name, digest([source.read_bytes()]))
     facts = {"file": file, "sha256": sha256, "pairs": len(pairs), "left_out": pairs.left_out}
-    columns = {} if templates is None else {TEMPLATE: groups}
-    table = patch.with_corrupt(model, texts).iloc[rows].reset_index(drop=True).assign(**columns)
     return Prompts(file or "prompts", pairs, groups, table, facts)
 
 
 def task_prompts(model: Model, task: str, *, count: int | None = None, seed: int = 0) -> Prompts:
     """The minimal pairs of one of our tasks, by default as many as a report has."""
+    whole_number("seed", seed)
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     build = TASKS[one_of("task", task, TASKS)]

@@ -26,7 +26,7 @@ from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
 from interp.circuits.size_curves import SHARES, SizeCurve
 from interp.circuits.splits import Split, grouped, share_of_difference
-from interp.errors import one_of
+from interp.errors import one_of, whole_number
 from interp.patching import Pairs, edge_attribution, logit_difference
 from interp.patching.results import ANSWERS, Cells, unreliable
 
@@ -129,6 +129,8 @@ def find(
     say = Stages.to(progress)
     say.plan([*STAGES, *["needed"] * settings.tests])
     kind: Kind = "nodes" if one_of("method", method, Method) == "nodes" else "edges"
+    one_of("ablation", ablation, Ablation)
+    whole_number("seed", seed)
     if not 0 < share <= 1:
         raise InputError(f"expected a share of the task above 0 and up to 1, got {share}")
     measure = Measure(model, ablation, _graph(model, prompts.pairs, method), kind)

@@ -43,7 +43,7 @@ Directions = StrEnum("Directions", "DENOISE NOISE BOTH")
 Dtype = StrEnum("Dtype", "FLOAT32 FLOAT64 BFLOAT16 INT8")
 Format = StrEnum("Format", "PDF SVG PNG")
 Parallel = StrEnum("Parallel", "DDP FSDP")
-Method = StrEnum("Method", [(name, name) for name in ("eap-ig", "eap", "exact", "nodes")])
+Method = StrEnum("Method", {"EAP_IG": "eap-ig", "EAP": "eap", "EXACT": "exact", "NODES": "nodes"})
 Ablation = StrEnum("Ablation", "CORRUPT MEAN ZERO")
 
 _TYPES: Mapping[str, type] = {"text": str, "flag": bool, "whole": int, "number": float, "path": Path}

@@ -177,7 +177,7 @@ def circuit(request: Request, *, pairs, task, drop, as_typed, position, method, 
         raise InputError(
             f"--{given[0].replace('_', '-').removesuffix('s')} is of pairs in a file: give --pairs FILE.csv"
         )
-    prompts: Any = task if pairs is None else circuits.read_pairs(pairs)
+    prompts: Any = task if pairs is None else patching.read_pairs(pairs)
     choices: dict[str, Any] = {"method": method.value, "ablation": ablation.value, "share": share}
     report.circuit(request.load(), prompts, request.out, **choices, **(reading if pairs else {}), **request.named)
 

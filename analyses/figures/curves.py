@@ -81,11 +81,11 @@ def lens_line(difference: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
 
 
 @style.styled
-def circuit_curve(curve: pd.DataFrame, kind: str = "edges", **page: Unpack[style.Page]) -> Figure:
-    """Faithfulness against size, of `tables/circuit_curve`: both rankings of `kind`, beside random circuits."""
+def circuit_curve(curve: pd.DataFrame, unit: str = "edges", **page: Unpack[style.Page]) -> Figure:
+    """Faithfulness against size, of `tables/circuit_curve`: both rankings of a `unit`, beside random circuits."""
     rows = select_rows(curve, ["ranking", "share"], single=(*SOURCES, "task"))
     rows = rows.loc[rows["size"] > 0]  # a logarithmic axis has no place for none
-    return draw("circuit_curve", rows, page, {"kind": kind})
+    return draw("circuit_curve", rows, page, {"kind": unit})
 
 
 @style.styled

@@ -160,20 +160,25 @@ def circuit(
     ablation: circuits.Ablation = "corrupt",
     share: float = 0.9,
     settings: circuits.Settings = circuits.ALL,
+    source: Path | None = None,
     **reading: Any,
 ) -> Path:
     """Find the circuit of a table of prompts, or of one of our tasks by its name (`analyses.circuit.TASKS`).
 
-    Arguments, and what is raised, as of `analyses.circuit.find`; `reading` as of `prompts_of` there, or `task_prompts`.
+    Arguments, and what is raised, as of `analyses.circuit.find`; `source` is the file that prompts come from, `reading`
+    as of `analyses.patch.make_pairs`, or of `analyses.circuit.task_prompts`.
     """
 
     def measure(run: Run) -> Page:
         if isinstance(prompts, str):
-            pairs = circuits.task_prompts(model, prompts, seed=run.seed, **reading)
+            asked = circuits.task_prompts(model, prompts, seed=run.seed, **reading)
         else:
-            pairs = circuits.prompts_of(model, prompts, **reading)
+            if model.config.output == "none":
+                raise InputError(patching.NO_OUTPUT)
+            table, file = patching.with_corrupt(model, prompts), source and source.name
+            asked = circuits.prompts_of(patching.make_pairs(model, table, source=file, **reading), table, source=source)
         found = circuits.find(
-            model, pairs, method, ablation=ablation, share=share, settings=settings, seed=run.seed, progress=run.say
+            model, asked, method, ablation=ablation, share=share, settings=settings, seed=run.seed, progress=run.say
         )
         return circuits.page(found, run.models[0])
 
