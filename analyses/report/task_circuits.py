@@ -24,9 +24,10 @@ _TERMS = "circuit", "faithfulness, share of the task", "random circuits"
 
 def circuits(model: Model, results: Sequence[Result], run: Run) -> Part:
     """Circuits of the tasks that were asked here and that the model does; nothing where it does none."""
-    tasks = {task["task"]: task["carried"] for each in results for task in each.tested.tasks if not task["refused"]}
+    rows = [task for each in results for task in each.tested.tasks if not task.get("refused")]
+    tasks = {str(row["task"]): str(row["carried"]) for row in rows if row["task"] in _PAIRS}
     texts, refused, found = WORDS["circuit"]["texts"], dict[str, str](), dict[str, finding.Found]()
-    for task in filter(tasks.__contains__, _PAIRS):
+    for task in tasks:
         try:
             prompts = finding.task_prompts(model, task, count=_PAIRS[task], seed=run.seed)
             found[task] = finding.find(model, prompts, settings=_SMALL, seed=run.seed, progress=run.say)
