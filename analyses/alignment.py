@@ -17,6 +17,7 @@ from torch import Tensor
 from analyses.measures.definitions import Measure, Rival
 from analyses.measures.head_tables import Collected, Heads, Scored
 from analyses.reading.inputs import Pass
+from analyses.wording.head_names import Place
 from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Totals, group_of
 from interp.patterns.rows import SINKS, Pattern, argmax
@@ -27,15 +28,6 @@ BEHAVIOUR = "alignment"
 ANY_PART = "any part"  # all rows that have a part, together
 TITLES = ("encoder", "decoder", "cross-attention")  # in the order of `Heads.kinds_of`
 _BATCH = 64  # pairs
-
-
-@dataclass(frozen=True, order=True)
-class Head:
-    """One attention head of a model."""
-
-    stack: str
-    layer: int
-    head: int
 
 
 @dataclass(frozen=True)
@@ -89,20 +81,20 @@ def score(
     return torch.cat([hits, hits.sum(-1, keepdim=True)], -1), torch.cat([rows, rows.sum(-1, keepdim=True)], -1)
 
 
-def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY_PART) -> list[Head]:
+def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY_PART) -> list[Place]:
     """A head of each kind that is worth drawing: of the encoder, of the decoder, and of cross-attention.
 
     In cross-attention it is the one that looks most often at the part that is written; in the others the one whose
     rows have the highest peaks on average, of rows that see several keys.
     """
-    *selves, cross = _kinds(model)
+    *selves, _ = _kinds(model)
     table = measure(model, pairs)
     best = table.loc[table.loc[table["measure"] == part, "value"].idxmax()]
     peaked = [_most_peaked(model, heads, pairs) for heads in selves]
-    return [*peaked, Head(cross.stack, int(best["layer"]), int(best["head"]))]
+    return [*peaked, Place.from_row(best)]
 
 
-def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
+def example(model: Model, pair: Pair, heads: Sequence[Place]) -> Example:
     """What three heads (of the encoder, the decoder, and cross-attention) do with one pair."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     source, target = source_tokenizer.encode(pair.source), target_tokenizer.encode(pair.target)
@@ -110,7 +102,7 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
     for (title, kind), head in zip(zip(TITLES, _kinds(model), strict=True), heads, strict=True):
         pattern, _ = _patterns(model, kind, [pair])
         pattern_of_head = pattern[0, head.layer * kind.n_heads + head.head]
-        patterns[f"{title} L{head.layer}.H{head.head}"] = pattern_of_head.double().cpu().numpy()
+        patterns[f"{title} {head.named(prefix=False)}"] = pattern_of_head.double().cpu().numpy()
     aligned = []
     for part in pair.parts:
         rows = _columns(target_tokenizer, pair.target, part.target)
@@ -178,9 +170,9 @@ def _rivals(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "pr
     return columns[:, :, None].expand(-1, -1, n_queries, -1)
 
 
-def _most_peaked(model: Model, heads: Heads, pairs: Sequence[Pair]) -> Head:
+def _most_peaked(model: Model, heads: Heads, pairs: Sequence[Pair]) -> Place:
     total = torch.zeros(heads.count)
     for pair in pairs[:_BATCH]:  # one at a time: no padding
         pattern, _ = _patterns(model, heads, [pair])
         total += pattern[0, :, 1:].amax(-1).mean(-1).cpu()
-    return Head(heads.stack, *divmod(int(total.argmax()), heads.n_heads))
+    return Place(heads.stack, heads.attention, *divmod(int(total.argmax()), heads.n_heads))

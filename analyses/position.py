@@ -309,7 +309,7 @@ class CrossingCollector(Scoring):
 
     def state(self) -> Any:
         """What was added up, in plain values."""
-        return self.totals
+        return {sink: sums.filled() for sink, sums in self.totals.items()}
 
     def merge(self, state: Any) -> None:
         """Add what another collector added up of other texts."""

@@ -1,5 +1,7 @@
 """Which parts is a transformer composed of? Norms, embeddings, feed-forwards, the output layer."""
 
+from functools import reduce
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -82,18 +84,23 @@ class Embedding(nn.Module):
         self, ids: Int[Tensor, "*batch position"], positions: Int[Tensor, "*batch position"]
     ) -> Float[Tensor, "*batch position d_model"]:
         """Embed tokens that stand at `positions` of their texts."""
+        return self.project(self.norm(reduce(torch.add, self.terms(ids, positions).values())))
+
+    def terms(
+        self, ids: Int[Tensor, "*batch position"], positions: Int[Tensor, "*batch position"]
+    ) -> dict[str, Tensor]:
+        """What is summed before its norm: `token`; where there are any, `position` and `type` (one vector for all)."""
         x = self.token(ids)
-        if self.config.embedding_scale != 1:
-            x = x * self.config.embedding_scale
+        terms = {"token": x if self.config.embedding_scale == 1 else x * self.config.embedding_scale}
         match self.config.positions:
             case Learned(first):
                 assert self.position is not None
-                x = x + self.position(positions + first)
+                terms["position"] = self.position(positions + first)
             case Sinusoidal():
-                x = x + sinusoids(positions, x.shape[-1], self.config.positions).to(x.dtype)
+                terms["position"] = sinusoids(positions, x.shape[-1], self.config.positions).to(x.dtype)
         if self.token_type is not None:
-            x = x + self.token_type.weight[0]
-        return self.project(self.norm(x))
+            terms["type"] = self.token_type.weight[0]
+        return terms
 
 
 class Linear(nn.Linear):

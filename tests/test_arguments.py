@@ -41,7 +41,7 @@ from interp import (
     run,
     sweep,
 )
-from interp.attribution import direct_logit_attribution, logit_lens
+from interp.attribution import direct_logit_attribution, logit_lens, score_attribution
 from interp.config import Gated, LayerNorm, Plain, RMSNorm, Rotary, Sinusoidal, Transform
 from interp.display import Result
 from interp.edits import SelectiveEdit
@@ -88,7 +88,12 @@ def patched(call: Callable[..., Any], *given: Any, **settings: Any) -> Any:
     return call(decoder(), pairs(), logit_difference(), *given, **settings)
 
 
+def split() -> tuple[Any, Any]:
+    return circuits.Split.from_pairs(pairs()), logit_difference()
+
+
 SITES = {"z": ("layer", "head")}
+WRITTEN = ["score_attribution", "value_attribution", "key_contributions", "remove_from_key"]
 VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument, or by function and argument
     "model": decoder,
     "pairs": pairs,
@@ -104,6 +109,15 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     **dict.fromkeys([f"interp.patching.ablate{each}.metrics" for each in ("", "_cells", "_in_order")], answers),
     **dict.fromkeys(["graph", "Graph", "source"], lambda: circuits.Graph.from_model(decoder())),
     **dict.fromkeys(["circuit", "circuits", "Circuit", "other"], lambda: circuits.empty(decoder())),
+    "split": lambda: circuits.Split.from_pairs(pairs()),
+    "scores": lambda: torch.zeros(*circuits.Graph.from_model(decoder()).shape, 3),
+    "groups": lambda: [*"abc"],
+    "size": lambda: 1,
+    "interp.circuits.both_ways.circuits": lambda: [circuits.empty(decoder())],
+    "interp.circuits.faithful.cells": lambda: patched(circuits.faithfulness, circuits.empty(decoder())),
+    "interp.circuits.minimality.circuit": lambda: circuits.whole(decoder(), "nodes"),
+    "Gaps": lambda: circuits.completeness(decoder(), *split(), circuits.empty(decoder(), "nodes")),
+    "SizeCurve": lambda: circuits.size_curve(decoder(), *split(), shares=(0.5, 1.0), n_random=1),
     **{"edges": list, "nodes": list, "interp.circuits.Circuit.edges": lambda: circuits.empty(decoder()).edges},
     "layer": lambda: 0,
     "rows": lambda: [[1, 2], [3]],
@@ -135,6 +149,10 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "Edges": lambda: patched(patching.edge_attribution),
     **dict.fromkeys(["DirectAttribution", "attribution"], lambda: direct_logit_attribution(decoder(), ids(), 1, 2)),
     "LogitLens": lambda: logit_lens(decoder(), ids()),
+    **dict.fromkeys([f"interp.attribution.{each}.out" for each in WRITTEN], lambda: run(decoder(), ids())),
+    **dict.fromkeys(["head", "query", "key", "interp.attribution.key_contributions.rows"], lambda: 0),
+    "writers": list,
+    "ScoreAttribution": lambda: score_attribution(run(decoder(), ids()), 1, 0, -1, 0),
     "Run": lambda: run(decoder(), ids()),
     # of models
     "models.load.name": lambda: "default",

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.circuits.graph import Circuit, Graph, from_edges
+from interp.circuits.graph import Circuit, from_edges
+from interp.components import Graph
 from interp.errors import InputError, inside
 from interp.transformer import Transformer
 

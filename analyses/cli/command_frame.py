@@ -151,22 +151,9 @@ def as_command(name: str, body: Callable[..., Iterable[str] | None]) -> Callable
 
 
 def _leave(
-    name: str,
-    body: Any,
-    *,
-    model,
-    out,
-    seed,
-    device,
-    placement,
-    dtype,
-    cluster,
-    cluster_certificates,
-    quiet,
-    json,
-    log_json,
-    **options: Any,
-) -> None:
+    name: str, body: Any, *, model, out, seed, device, placement, dtype,
+    cluster, cluster_certificates, quiet, json, log_json, **options: Any
+) -> None:  # fmt: skip
     """Call `body`, and say what it returned, or a report's sentences, and what was written."""
     from analyses import runs
     from analyses.cli import inspection

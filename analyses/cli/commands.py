@@ -23,30 +23,11 @@ if TYPE_CHECKING:
 def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
     """Measures and tests `behaviours` (None: all of them, with what else a report has)."""
 
-    def command(
-        request: Request,
-        *,
-        corpus,
-        over_training,
-        pairs,
-        labels,
-        exact,
-        probes,
-        experiments,
-        measures,
-        text,
-        training,
-        see,
-    ):
+    def command(request: Request, *, corpus, pairs, labels, exact, probes, experiments, measures, text, training, see):
         from analyses import report
         from analyses.over_training import training_runs
         from interp import InputError
 
-        if over_training:
-            runs = " ".join(map(str, over_training))
-            typer.echo(f"interp: --over-training is deprecated: interp over-training {runs}", err=True)
-            report.over_training(over_training, request.out, request.load, **request.record)
-            return
         if exact and not labels:
             raise InputError("--exact is of what labels need, and there are none: add --labels, or leave it out")
         requested: Sequence[Any] | None = behaviours
@@ -109,26 +90,9 @@ def compare(request: Request, models, *, corpus) -> None:
 
 
 def patch(
-    request: Request,
-    *,
-    clean,
-    corrupt,
-    answer,
-    wrong,
-    target,
-    source,
-    pairs,
-    drop,
-    as_typed,
-    site,
-    stack,
-    attention,
-    by_position,
-    position,
-    direction,
-    metric,
-    estimates,
-) -> Sequence[str]:
+    request: Request, *, clean, corrupt, answer, wrong, target, source, pairs, drop, as_typed,
+    site, stack, attention, by_position, position, direction, metric, estimates
+) -> Sequence[str]:  # fmt: skip
     """Patches one site."""
     from analyses import patch as patching
     from analyses import report

@@ -19,7 +19,7 @@ from analyses.corpora import Corpus
 from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.corpora.in_memory import of_ids, random_ids
 from analyses.execution.progress import WRITING, Say, Stages
-from analyses.measures.definitions import RANKED, UNITS
+from analyses.measures.definitions import DECLARED, RANKED, UNITS
 from analyses.measures.findings import notable
 from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, strictest, values, with_q
 from analyses.reading.inputs import by_ids
@@ -31,13 +31,7 @@ from interp.errors import whole_number
 from interp.patterns import group_of
 from interp.statistics import benjamini_hochberg, contrast, estimate
 
-COMPARE_COLUMNS = [
-    *("behaviour", "measure", "corpus", "model", "stack", "attention", "layer", "head", "depth"),
-    *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "n", "n_heads", "mean_depth", "reference"),
-    *("difference", "difference_low", "difference_high", "p", "q"),
-    *("value_difference", "value_difference_low", "value_difference_high", "value_p", "value_q"),
-    "unit",
-]
+COMPARE_COLUMNS: list[str] = DECLARED["tables"]["compare"].split()
 HEADLINE: dict[str, list[str]] = {
     name: [measure for measure in each.headline if each[measure].unit in RANKED] for name, each in OURS.items()
 }

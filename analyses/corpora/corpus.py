@@ -32,15 +32,7 @@ _FORMATS = (
     Format("winobias", "WinoBias", "*_stereotyped_type?.txt.*", choices.is_winobias, choices.winobias),
     Format("jsonl", "JSON Lines", "*.jsonl", begins("{"), rows.parse),
     Format("paired", "two columns of source and target", "paired-*.tsv", reader.has_two_columns, reader.paired),
-    Format(
-        "parquet",
-        "Parquet",
-        "*.parquet",
-        begins(rows.MAGIC),
-        rows.parse,
-        records=rows.parquet,
-        unit="row",
-    ),
+    Format("parquet", "Parquet", "*.parquet", begins(rows.MAGIC), rows.parse, records=rows.parquet, unit="row"),
     Format("text", "plain text in paragraphs", "*.txt", None, reader.paragraphs, whole_files=True),
     Format("lines", "plain text in lines", "*.txt", None, reader.one_a_line, whole_files=True),
 )

@@ -46,14 +46,26 @@ class Workers:
             future = self.executor.submit(perform, content, code())
         except Exception as error:  # of the executor
             _lost(error)
+        arrived: Future[bytes] = Future()
         self._futures.add(future)
-        future.add_done_callback(self._futures.discard)
-        return _Sent(partial(_lost, BrokenExecutor("its workers ended")), future, bytes, keep)
+        for receive in (self._futures.discard, partial(_hand_on, arrived)):
+            future.add_done_callback(receive)
+        return _Sent(partial(_lost, BrokenExecutor("its workers ended")), arrived, bytes, keep)
 
     def close(self) -> None:
         """Cancel what was not begun."""
         for future in [*self._futures]:
             future.cancel()
+
+
+def _hand_on(arrived: Future[bytes], future: Future[bytes]) -> None:
+    """Dask does a call again whose worker dies while its future lives, though the result is here: nobody holds it."""
+    if future.cancelled():
+        arrived.cancel()
+    elif (error := future.exception()) is not None:
+        arrived.set_exception(error)
+    else:
+        arrived.set_result(future.result())
 
 
 class _Sent(Call[bytes]):

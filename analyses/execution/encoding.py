@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+_MANY = 16  # whole numbers in a list that are kept as a tensor
 _OURS = ("interp.", "models.", "analyses.")  # whose plain classes are read again
 
 
@@ -55,7 +56,10 @@ def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:  # noqa: PLR0911 (one
         case set() | frozenset():
             return {"set": [_plain(each, tensors) for each in sorted(value)]}
         case list() | tuple() if type(value) in (list, tuple):
-            entries = [_plain(each, tensors) for each in value]
+            if len(value) > _MANY and all(type(each) is int for each in value):
+                entries: Any = {"ids": _put(torch.tensor(value), tensors)}
+            else:
+                entries = [_plain(each, tensors) for each in value]
             return entries if isinstance(value, list) else {"tuple": entries}
     names = getattr(value, "_fields", None) or ([each.name for each in fields(value)] if is_dataclass(value) else None)
     if names is None or isinstance(value, type) or not type(value).__module__.startswith(_OURS):
@@ -80,9 +84,9 @@ def _column(column: Any, tensors: dict[str, Tensor]) -> Any:
     return [None if each is pd.NA else _plain(each, tensors) for each in column]
 
 
-def _restored(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:  # noqa: PLR0911 (one a kind of value)
+def _restored(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:  # noqa: PLR0911, PLR0912 (one a kind of value)
     def restored(each: Any) -> Any:
-        return _restored(each, tensors)
+        return _restored(each, tensors) if isinstance(each, list | dict) else each  # most are words and numbers
 
     match skeleton:
         case list():
@@ -104,7 +108,9 @@ def _restored(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:  # noqa: PLR
         case {"set": entries}:
             return {*map(restored, entries)}
         case {"tuple": entries}:
-            return tuple(map(restored, entries))
+            return tuple(restored(entries))
+        case {"ids": place}:
+            return tensors[place].tolist()
         case {"class": kind, "fields": parts}:
             module, _, name = kind.partition(":")
             if not module.startswith(_OURS):
@@ -122,4 +128,4 @@ def _tensor(place: Any, tensors: Mapping[str, Tensor]) -> Tensor:
     if isinstance(place, str):
         return tensors[place]
     rows, values = (tensors[part] for part in place["rows"])
-    return torch.sparse_coo_tensor(rows, values, place["shape"], check_invariants=True)
+    return torch.sparse_coo_tensor(rows, values, place["shape"], check_invariants=True, is_coalesced=True)

@@ -6,8 +6,11 @@ generated stories, which small models can read too. What a model cannot use is c
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from analyses.execution import lots
+from analyses.execution.progress import Say, Stages
 from analyses.experiments import model_parts, swaps
 from analyses.experiments.experiment import Experiment, Outcome, experiment_data, sentence_from
 from analyses.figures.kinds import plot_from
@@ -39,12 +42,16 @@ EXPERIMENTS = dict(
 )
 
 
+STAGE = "experiments"
+_TIMED = "cost"
+
+
 def section(
     model: Model,
     names: Iterable[str] | None = None,
     *,
     seed: int = 0,
-    progress: Callable[[str, int], object] | None = None,
+    progress: Say | None = None,
 ) -> Part:
     """Run experiments, and return what a page shows: a table, a figure and a line of each.
 
@@ -53,15 +60,16 @@ def section(
     seed = whole_number("seed", seed)
     sections, short, tables, records, not_asked = [], [], {}, {}, {}
     refused: dict[str, list[str]] = {}  # by reason, the titles of those that could not be asked of this model
-    for name in EXPERIMENTS if names is None else names:
+    names = [*(EXPERIMENTS if names is None else names)]
+    say = partial(Stages.to(progress), STAGE)
+    outcomes = lots.do(partial(_outcome, model, seed), [(name,) for name in names if name != _TIMED], say)
+    if _TIMED in names:  # once nothing else runs
+        outcomes.insert(names.index(_TIMED), _outcome(model, seed, _TIMED))
+    for name, outcome in zip(names, outcomes, strict=True):
         study = EXPERIMENTS[name]
-        if progress is not None:
-            progress(f"experiments: {name}", 0)
-        try:
-            outcome = study.measure(model, seed=seed)
-        except InputError as error:
-            refused.setdefault(str(error), []).append(study.title)
-            not_asked[name] = str(error)
+        if isinstance(outcome, str):
+            refused.setdefault(outcome, []).append(study.title)
+            not_asked[name] = outcome
             continue
         records[name] = {"used": outcome.used, "left_out": outcome.left_out, "refused": outcome.refused}
         table = tables[name] = outcome.table
@@ -79,6 +87,14 @@ def section(
         tables=tables,
         facts={"experiments": records, "not_asked": not_asked},
     )
+
+
+def _outcome(model: Model, seed: int, name: str) -> Outcome | str:
+    """What an experiment measured, or why it could not be asked of this model."""
+    try:
+        return EXPERIMENTS[name].measure(model, seed=seed)
+    except InputError as error:
+        return str(error)
 
 
 __all__ = ["EXPERIMENTS", "Experiment", "Outcome", "section"]

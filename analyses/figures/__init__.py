@@ -15,15 +15,7 @@ from analyses.figures.head_figures import (
 )
 from analyses.figures.single_heads import best_heads, three_attentions
 from analyses.figures.style import Drawn, Page, literal, measure_name, page
-from analyses.figures.sweep_maps import (
-    cell_map,
-    cell_name,
-    map_cells,
-    metric_unit,
-    steps,
-    sweep_drawings,
-    top_cells,
-)
+from analyses.figures.sweep_maps import cell_map, cell_name, map_cells, metric_unit, steps, sweep_drawings, top_cells
 from analyses.wording.head_names import head_name
 
 __all__ = ["Drawn", "Page", "Quantity", "best_heads", "cell_map", "cell_name", "compared_gains", "effect_grid"]

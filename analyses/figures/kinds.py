@@ -168,13 +168,13 @@ class Plot(ABC):
 
     def _describe_marks(self, rows: pd.DataFrame) -> str:
         """The largest values of one label in one panel, and the smallest if it is below zero by a tenth or more."""
-        defined = rows.dropna(subset=["value"])
-        if defined.empty:
-            return "undefined"
-        texts = [f"{row['name']} {rounded(row['value'])}" for row in defined.nlargest(3, "value").to_dict("records")]
-        low = defined.nsmallest(1, "value").to_dict("records")[0]
-        lowest = f", lowest {low['name']} {rounded(low['value'])}" if low["value"] <= -0.1 else ""
-        return f"largest {', '.join(texts)}{lowest}"
+        defined = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable").to_dict("records")
+        if len({row["value"] for row in defined}) < 2:
+            return rounded(defined[0]["value"]) if defined else "undefined"
+        texts = [f"{rounded(row['value'])} at {row['name'] or row['x']}" for row in defined]
+        lowest = f", lowest {texts[-1]}" if defined[-1]["value"] <= -0.1 else ""
+        marked = f" ({[*rows['dot']].count(True) or 'none'} of {len(rows)} marked)" if "dot" in rows else ""
+        return f"largest {', '.join(texts[:3])}{lowest}{marked}"
 
     @abstractmethod
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
@@ -195,10 +195,6 @@ class Map(Plot):
 
     def _rows(self, rows: pd.DataFrame) -> int:
         return max(4, _count(rows, "y"))
-
-    def _describe_marks(self, rows: pd.DataFrame) -> str:
-        marked = f" ({[*rows['dot']].count(True) or 'none'} of {len(rows)} marked)" if "dot" in rows else ""
-        return super()._describe_marks(rows) + marked
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         first = rows.drop_duplicates("x").sort_values("x")
@@ -312,19 +308,6 @@ class Lines(Plot):
             ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         else:
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-
-    def _describe_marks(self, rows: pd.DataFrame) -> str:
-        line = rows.dropna(subset=["value"]).sort_values("x")
-        if line.empty:
-            return "undefined"
-        options, low, high = line["look"].iloc[0], *np.quantile(line["value"].to_numpy(), (0, 1))
-        if not options.get("marker", "o") or not options.get("ls", "-"):
-            return rounded(low) if low == high else f"between {rounded(low)} and {rounded(high)}"
-        (first, last), top = line.iloc[[0, -1]].to_dict("records"), line.loc[line["value"].idxmax()].to_dict()
-        place = f"{{x:g}} {self.xlabel}" if self.xlabel == "tokens" or self.log_sizes else "layer {x:g}"
-        text = " to ".join(f"{rounded(end['value'])} at {place.format_map(end)}" for end in (first, last))
-        highest = f", highest {rounded(top['value'])} at {top['x']:g}" * (top["x"] not in (first["x"], last["x"]))
-        return f"from {text}{highest}"
 
 
 _KINDS: dict[str, type[Plot]] = {"map": Map, "intervals": Intervals, "lines": Lines}

@@ -11,13 +11,7 @@ from interp.errors import InputError
 SOURCES = ("model", "run", "seed")  # the columns that tell the runs of a joined table apart
 
 
-def select_rows(
-    table: pd.DataFrame,
-    place: Sequence[str],
-    *,
-    single: Sequence[str] = SOURCES,
-    **values: Any,
-) -> Any:
+def select_rows(table: pd.DataFrame, place: Sequence[str], *, single: Sequence[str] = SOURCES, **values: Any) -> Any:
     """The rows with some values, numbered anew: a label of the index then names one row.
 
     The result is a DataFrame, `Any` to a type checker, which takes each of its columns for several things.

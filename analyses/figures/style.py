@@ -165,13 +165,12 @@ def panels(
     square: bool = False,
     width: float | None = None,
     least: float = 0.0,
-    tallest: float = HIGHEST,
     options: Page | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
 
     A narrow page has fewer columns, and panels that are to be `square` are then less high; so are those in more rows
-    than a page holds (`tallest`). `width` is that of a figure whose page asks for none, and `least` what it needs.
+    than a page holds. `width` is that of a figure whose page asks for none, and `least` what it needs.
     """
     options = options or {}
     if borrowed := _borrowed(options, count):
@@ -183,7 +182,7 @@ def panels(
     heights = np.broadcast_to(np.asarray(height, dtype=float), count)
     if square:
         heights = heights.clip(max=(width - 1.2) / columns + 0.9 * rcParams["font.size"] / FONT)
-    heights = heights.clip(max=max(_LOWEST, (tallest - key) / rows))
+    heights = heights.clip(max=max(_LOWEST, (HIGHEST - key) / rows))
     high = [max(heights[row * columns : (row + 1) * columns]) for row in range(rows)]
     figure = begin(question, sum(high) + key, width, options, least=least)
     axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=high).flat)

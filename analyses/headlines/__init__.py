@@ -1,5 +1,1 @@
 """What is to be said of a model's heads first? Facts from a report's tables, ranked; sentences, an atlas and cards."""
-
-from analyses.headlines import facts as ranking  # a module of its own until now
-
-__all__ = ["ranking"]

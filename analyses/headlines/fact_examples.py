@@ -21,7 +21,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from analyses.headlines.facts import SEPARATOR, Fact
-from analyses.measures.definitions import Behaviour, Measure
+from analyses.measures.definitions import DECLARED, Behaviour, Measure
 from analyses.measures.head_tables import Heads
 from analyses.reading import examples
 from analyses.reading.inputs import tokenizer_of
@@ -33,10 +33,7 @@ from interp import AnnotatedText, InputError, Model, TokenBatch, Transformer, ru
 from interp.patching import Claim, Read, knock_out_together, log_probabilities
 from interp.patterns import membership, pool
 
-COLUMNS = [
-    *("stack", "attention", "layer", "head", "fact", "corpus", "measure", "choice", "pair"),
-    *("sentence", "asks", "seen", "weight", "right", "asked", "read", "hits", "next", "before", "after"),
-]
+COLUMNS: list[str] = DECLARED["tables"]["examples"].split()
 _PASSAGES = 40  # each of another text
 _FEWEST_WORDS = 6  # of a passage
 _EXAMPLES = 5  # of each choice, for each fact
@@ -204,7 +201,10 @@ class _Reader:
             return False
         n_ctx = self.model.config.stacks[self.kind.stack].n_ctx
         text_windows = windows(text, tokenizer_of(self.model, self.kind), n_ctx, Counter())
-        return any(askers(measure, window, causal=self.kind.causal) for window in text_windows)
+        from_start = measure.name == _FIRST  # a special token before the words, which all of them may look at
+        return any(
+            askers(measure, each, causal=self.kind.causal) or (from_start and each.special[0]) for each in text_windows
+        )
 
     def rows(self, topic: _Topic, heads: Sequence[Asked]) -> Iterator[dict[str, Any]]:
         """The rows of facts that are shown at the same words."""

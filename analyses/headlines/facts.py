@@ -273,7 +273,7 @@ Rank = tuple[bool, bool, bool, float]
 def rank(fact: Fact) -> Rank:
     """The smaller, the earlier the fact comes: what is stronger, where every rung counts as much as `_RUNG`."""
     nats = fact.sizes[0].unit == "nats"  # cannot be ranked among shares: after them
-    return not fact.is_needed, nats, fact.rung < 0, -fact.strength - _RUNG * fact.rung
+    return fact.rung < 0, not fact.is_needed, nats, -fact.strength - _RUNG * fact.rung
 
 
 def ranked(facts: Sequence[Fact]) -> list[Fact]:
@@ -285,7 +285,7 @@ def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
     """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
 
     def head_rank(place: Place) -> tuple[float, float, Rank]:
-        effects = [fact for fact in facts[place] if fact.is_needed]
+        effects = [fact for fact in facts[place] if fact.is_needed and fact.rung >= 0]
         shares = [fact.strength for fact in effects if fact.kind == "needed" and fact.sizes[0].unit == "share"]
         costs = [size.low for fact in effects for size in fact.sizes if size.unit == "nats"]
         return -max(shares, default=0.0), -max(costs, default=0.0), min(map(rank, facts[place]))

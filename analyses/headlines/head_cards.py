@@ -32,12 +32,14 @@ from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, Place, heads_in, kinds
 from analyses.wording.plain_words import TEXTS, Label, Words, worded
 
+_NARROW = 5  # heads beside each other from which on words are shortened
 _ROOM = 12  # layers or heads beside each other that have room for words
 _ALIKE = 8  # heads that a card names as being like it
 _NEAR = {"first-token": "first", **{f"offset:-{by}": f"−{by}" for by in (5, 4, 3, 2)}}
 _NEAR |= {"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"}
 """By measure of attention to near tokens, what stands under its bar."""
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
+_APART = 0.15  # of an axis: names that are nearer would stand on each other
 _MOST = 20  # rows of a card's table: `tables/heads` has all
 _MEASURED = "measure value baseline baseline_name gain interval q n"
 
@@ -120,12 +122,14 @@ class FactCard:
     ) -> "FactCard":
         """The card of a head's fact; `rows` are its examples, `carriers` by task the heads that carry its answer."""
         id, examples = place.named(prefix=by_kind), {"best": [], "random": []}
+        together = wording.best_set(tables, fact, id) or {}
+        changed = [place.named(prefix=False), *filter(None, [together.get("heads")])]
         for row in rows.to_dict("records"):
-            examples[row["choice"]].append(_example(row, tables, place.named(prefix=False)))
+            examples[row["choice"]].append(_example(row, tables, changed))
         look, asked, first = _telling(examples["best"], examples["random"]), "", {}
         if len(rows):
             first = rows.iloc[0].to_dict()
-            topic = plain_words.topic(fact.name, str(first["measure"]), words).words if first["measure"] else "prompts"
+            topic = plain_words.topic(fact.name, str(first["measure"]), words) if first["measure"] else "prompts"
             asked = f"{number(int(first['asked']))} {topic} in {counted(int(first['read']), 'passage')}"
         return FactCard(
             id=f"{id}/{slug(fact.name)}",
@@ -133,7 +137,7 @@ class FactCard:
             sentence=f"{wording.fact_clause(fact, id, words)}.",
             look=look,
             right=wording.right_clause(fact, first),
-            effect=wording.loss_clause(fact),
+            effect=wording.loss_clause(fact, by_kind),
             axis=_axis(tables, place, fact, by_kind, carriers[fact.name]),
             note=wording.rates(fact),
             best=examples["best"],
@@ -212,9 +216,10 @@ def _atlases(ranked: Mapping[Place, Sequence[Fact]], by_kind: bool, passage: Pas
     for kind, group in groupby(ranked, key=lambda place: place[:2]):
         rows = [[*layer] for _, layer in groupby(sorted(group), key=lambda place: place.layer)]
         patterns = weights.get(kind)
+        options: Any = {"by_kind": by_kind, "narrow": max(map(len, rows)) >= _NARROW}
         layers = [
-            [_cell(place, ranked[place], by_kind, None if patterns is None else patterns[place[2:]]) for place in layer]
-            for layer in rows
+            [_cell(place, ranked[place], None if patterns is None else patterns[place[2:]], **options) for place in row]
+            for row in rows
         ]
         stack, attention = kind
         title = {"cross": "Cross-attention"}.get(attention, stack.capitalize()) if by_kind else "Heads"
@@ -222,13 +227,14 @@ def _atlases(ranked: Mapping[Place, Sequence[Fact]], by_kind: bool, passage: Pas
     return atlases
 
 
-def _cell(place: Place, facts: Sequence[Fact], by_kind: bool, pattern: Any) -> Cell:
+def _cell(place: Place, facts: Sequence[Fact], pattern: Any, *, by_kind: bool, narrow: bool) -> Cell:
     id, name = place.named(prefix=by_kind), place.named(prefix=False)
     small = None if pattern is None else picture(pattern / 255)
     if not facts:
         return Cell(id, name, "quiet", picture=small)
-    state = "needed" if any(fact.is_needed for fact in facts) else "looks"
-    return Cell(id, name, state, facts[0].behaviour, plain_words.breakable(facts[0].words.short), small)
+    state = "needed" if facts[0].is_needed else "looks"
+    word = facts[0].words.short
+    return Cell(id, name, state, facts[0].behaviour, plain_words.breakable(word) if narrow else word, small)
 
 
 def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mapping[str, Words]) -> Iterator[Card]:
@@ -296,13 +302,13 @@ def _telling(best: Sequence[Example], drawn: Sequence[Example]) -> Example | Non
     return max(best, key=lambda each: each.lost, default=None) or next(iter(drawn), None)
 
 
-def _example(row: Mapping[str, Any], tables: Tables, name: str) -> Example:
+def _example(row: Mapping[str, Any], tables: Tables, changed: Sequence[str]) -> Example:
     parts = {row["asks"]: "asks", row["seen"]: "seen"} if row["asks"] != row["seen"] else {row["asks"]: "both"}
     words = [(word, parts.get(index, "")) for index, word in enumerate(str(row["sentence"]).split(" "))]
     right = None if pd.isna(row["right"]) else bool(row["right"])
     bars, lost = None, 0.0
     if pd.notna(row["pair"]):
-        bars, lost = _answers(tables, str(row["fact"]), int(row["pair"]), name)
+        bars, lost = _answers(tables, str(row["fact"]), int(row["pair"]), changed)
     elif pd.notna(row["before"]):
         before, after = float(row["before"]), float(row["after"])
         ends = [(TEXTS["as it is"], before), (TEXTS["without"], after)]
@@ -310,23 +316,28 @@ def _example(row: Mapping[str, Any], tables: Tables, name: str) -> Example:
     return Example(words, percent(float(row["weight"])), right, bars, lost)
 
 
-def _answers(tables: Tables, task: str, pair: int, name: str) -> tuple[Bars | None, float]:
-    """The answers to the clean prompt of a pair, as it stands and with a head as in the corrupted one; what is lost."""
+def _answers(tables: Tables, task: str, pair: int, changed: Sequence[str]) -> tuple[Bars | None, float]:
+    """The answers to the clean prompt of a pair, as it stands and with heads as in the corrupted one; what is lost.
+
+    `changed` are a head and, where more flip more, it and others together.
+    """
     prompts, answers = tables["prompts"], tables["answers"]
     (prompt,) = prompts.loc[(prompts["task"] == task) & (prompts["pair"] == pair)].to_dict("records")
-    is_this = (answers["task"] == task) & (answers["pair"] == pair) & (answers["heads"] == name)
-    rows = answers.loc[is_this].to_dict("records")
-    if not rows:
+    rows = answers.loc[(answers["task"] == task) & (answers["pair"] == pair)].set_index("heads")
+    if changed[0] not in rows.index:
         return None, 0.0
-    before = [prompt[f"clean_{each}"] for each in ("right", "wrong")]
-    after = [rows[0][each] for each in ("right", "wrong")]
-    changed = [TEXTS["given"].format(head=name), " ", emphasis(prompt["corrupted"])]
-    labels: list[Text] = [TEXTS["as it is"], changed]
-    bars = [
-        (label, [(prompt["right"], right, True), (prompt["wrong"], wrong, False)])
-        for label, (right, wrong) in zip(labels, (before, after), strict=True)
+    given = [TEXTS["given"].format(head=changed[0]), " ", emphasis(prompt["corrupted"])]
+    labels: list[Text] = [
+        TEXTS["as it is"],
+        given,
+        *(wording.say("both", heads=plain_words.listed(each.split("+"))) for each in changed[1:]),
     ]
-    return Bars(bars), min(before[0], after[1])
+    values = [[prompt["clean_right"], prompt["clean_wrong"]], *rows.loc[[*changed], ["right", "wrong"]].to_numpy()]
+    bars = [
+        (label, [(prompt["right"], float(right), True), (prompt["wrong"], float(wrong), False)])
+        for label, (right, wrong) in zip(labels, values, strict=True)
+    ]
+    return Bars(bars), min(float(values[0][0]), float(values[1][1]))
 
 
 def _axis(tables: Tables, place: Place, fact: Fact, by_kind: bool, carriers: Collection[Place]) -> Axis | None:
@@ -369,9 +380,14 @@ def _axis(tables: Tables, place: Place, fact: Fact, by_kind: bool, carriers: Col
         Point("other", along(value)) for each, (value, _, _) in points.items() if each != place and each not in carriers
     ]
     marks += [Point("rule", along(rule))] if np.isfinite(rule) else []
-    for each in (*(each for each in points if each in carriers and each != place), place):
-        name = each.named(prefix=by_kind)
-        marks.append(Point("this" if each == place else "named", *map(along, points[each]), name=name))
+    named = [along(0.0), 1.0]  # places along the axis that have a text already
+    named_heads = {place, *(each for each in points if each in carriers)}
+    for each in sorted(named_heads, key=lambda each: (each == place, -points[each][0])):  # this one over the others
+        at, is_this = along(points[each][0]), each == place
+        has_room = is_this or all(abs(at - other) > _APART for other in named)
+        named.append(at)
+        name = each.named(prefix=by_kind) * has_room
+        marks.append(Point("this" if is_this else "named", *map(along, points[each]), name=name))
     unit = "nats" if "effect" in columns and effect is None else size.unit
     ends = {"lift": f"{top:.1f}×", "nats": f"{top:.2f}", "correlation": f"{top:.1f}"}.get(unit, percent(top))
     zero = {"lift": "0×", "nats": "0"}.get(unit, "0")

@@ -47,7 +47,7 @@ def attention_clause(cell: Cells, head: str, words: Words) -> str:
     return say("share", **values, share=share, where=suffix, rival=rival, baseline=percent(cell["baseline"]))
 
 
-def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool) -> str:
+def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool = False) -> str:
     """From a row of `rules`: how often a head is right, and how often the rule; or that it `follows` one."""
     values = {"head": head, "said": words.said, "cases": _cases(rules)}
     if follows:
@@ -89,7 +89,8 @@ def effect_clause(effect: Cells, task: Cells, head: str) -> str:
 
 def hiding_clause(label: Cells, head: str, words: Words) -> str:
     """From a row of `labels`: what the model loses without what a head looks at."""
-    return say("hidden", head=head, short=words.short, effect=label["effect"])
+    reader = readout(label["readout"]) if str(label["readout"]).endswith("probe") else "the model"
+    return say("hidden", head=head, short=words.short, reader=reader, effect=label["effect"])
 
 
 def set_clause(row: Cells, words: Words) -> str:
@@ -236,29 +237,34 @@ def headline(
     needed = say("and needed") if fact.is_needed and fact.kind != "needed" else ""
     if fact.row("sets") or fact.kind == "needed":
         return fact_clause(fact, head, words), ""
-    loss, label = loss_clause(fact), fact.row("labels")
-    if label is not None and fact.is_needed:
-        loss = hiding_clause(label.cells, head, fact.words)
-    return f"{head} {fact.words.said}{needed}", f"{loss}."
+    label = fact.row("labels") if fact.is_needed else None
+    clause = hiding_clause(label.cells, head, fact.words) if label else fact_clause(fact, head, words)
+    return f"{head} {fact.words.said}{needed}", f"{clause}."
 
 
 def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source: str, by_kind: bool) -> str:
     """How many answers flip with the first head, and with the fewest others that flip nearly all."""
-    (place, fact), sets = carriers[0], tables.get("flips", pd.DataFrame({"task": []}))
-    row, head = fact.row("effects"), place.named(prefix=by_kind)
+    head, fact = carriers[0][0].named(prefix=by_kind), carriers[0][1]
+    row, best = fact.row("effects"), best_set(tables, fact, head)
     assert row is not None
     clause = say("flips", head=head, source=source, flips=f"{row['flips']:.0f}", n=f"{row['n']:.0f}")
-    more = sets.loc[sets["task"] == fact.name] if len(sets) else sets
-    more = more.loc[more["heads"].str.startswith(head) & (more["flips"] > row["flips"])] if len(more) else more
-    if len(more):
-        more = more.assign(size=more["heads"].str.count(r"\+"))
-        best = more.loc[more["flips"] >= 0.95 * more["flips"].max()].sort_values("size", kind="stable").iloc[0]
-        names = listed(best["heads"].split("+"))
-        clause += say(
-            "flips together", heads=names, flips="all" if best["flips"] == best["n"] else f"{best['flips']:.0f}"
-        )
+    if best is not None:
+        flipped = "all" if best["flips"] == best["n"] else f"{best['flips']:.0f}"
+        clause += say("flips together", heads=listed(best["heads"].split("+")), flips=flipped)
     accuracy = next((row["accuracy"] for _, each in carriers if (row := each.row("tasks"))), 1.0)
     return f"{clause}{say('unsure', accuracy=percent(accuracy)) if accuracy < UNSURE else ''}."
+
+
+def best_set(tables: Tables, fact: Fact, head: str) -> Cells | None:
+    """The row of `flips` of the fewest heads, this one first, that flip nearly all that any do; None where none flips
+    notably more than the head alone."""
+    sets, row = tables.get("flips", pd.DataFrame()), fact.row("effects")
+    if row is None or sets.empty:
+        return None
+    more = sets.loc[(sets["task"] == fact.name) & sets["heads"].str.startswith(f"{head}+")]
+    more = more.loc[more["flips"] - row["flips"] >= NOTABLE * row["n"]]
+    near = more.loc[more["flips"] >= 0.95 * more["flips"].max()]
+    return None if near.empty else near.iloc[int(near["heads"].str.count(r"\+").argmin())].to_dict()
 
 
 def right_clause(fact: Fact, example: Cells) -> str:
@@ -273,7 +279,7 @@ def right_clause(fact: Fact, example: Cells) -> str:
     return say("amount", n=number(int(cell["n"]))) if cell is not None else ""
 
 
-def loss_clause(fact: Fact) -> str:
+def loss_clause(fact: Fact, by_kind: bool) -> str:
     """What changes without the head, in numbers, and by a probe where there are no answers; or that it is untested."""
     effect = fact.row("effects")
     if effect is not None:
@@ -283,7 +289,7 @@ def loss_clause(fact: Fact) -> str:
         return say("answers flip", **{name: f"{end:.0f}" for name, end in ends.items()})
     nats = next((size for size in fact.sizes if size.unit == "nats"), None)
     if nats is None:
-        return say("untested")
+        return say("untested in two" if by_kind else "untested")
     kind = "not established" if fact.kind == "looks there" else "nats lost"
     clause = say(kind, **{name: number(getattr(nats, name)) for name in ("value", "low", "high")})
     return clause + (say("no output") if nats.over.endswith("probe") else "")

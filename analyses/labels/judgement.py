@@ -25,7 +25,7 @@ from analyses.labels.screen import Screened
 from analyses.labels.sets import SET_COLUMNS
 from analyses.labels.sets import find as find_sets
 from analyses.labels.sets import labels as set_labels
-from analyses.measures.definitions import Behaviour
+from analyses.measures.definitions import DECLARED, Behaviour
 from analyses.measures.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.measures.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.reading.windows import Reading
@@ -41,19 +41,10 @@ _LEAST = ["effect", "ci_low", "ci_high", "hiding", *ARMS]
 _SINGLE = ["effect", "effect_low", "effect_high", "hiding", *ARMS]
 _JOINT = ["all_effect", "all_low", "all_high", "all_hiding", *(f"all_{arm}" for arm in ARMS)]
 _REST, _RIVALS = (["rest_effect", "rest_low", "rest_high"], ["others_effect", "others_low", "others_high"])
-LABEL_COLUMNS = [
-    *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
-    *(*_SINGLE, "readout", "p_attention", "p_effect", "q", "q_within"),
-    *("q_attention", "q_effect", "agreement", "n", "heads", *_JOINT, *_REST, "others", *_RIVALS),
-    *("task", "task_effect", "task_low", "task_high", "task_flips", "task_n", "measure", "verdict", "rule"),
-]
+LABEL_COLUMNS: list[str] = DECLARED["tables"]["labels"].split()
 _TASK = {"effect": "effect", "low": "ci_low", "high": "ci_high", "flips": "flips", "n": "n"}  # of `tables/effects`
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
-EVIDENCE_COLUMNS = [
-    *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
-    *(*_SINGLE, "masked", "p_effect", "readout", "agreement", "label"),
-    *("measured", "error", "bar"),
-]
+EVIDENCE_COLUMNS: list[str] = DECLARED["tables"]["evidence"].split()
 _REST_DOCUMENTS = 6  # that all heads but one read: as many passes as there are heads
 _FEWEST = 2 * FEWEST  # documents, of both halves
 _TOO_FEW = "labels are chosen on one half of the documents and reported on the other: expected at least"

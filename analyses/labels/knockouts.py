@@ -20,7 +20,7 @@ from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, KINDS, Costs, Draws, HeadSet, Sums, Work, distances
 from analyses.labels.readouts import Readout, readouts, windows_of
 from analyses.labels.screen import Measured, Screen, Screened, verify
-from analyses.measures.definitions import Behaviour, Claims, Measure
+from analyses.measures.definitions import DECLARED, Behaviour, Claims, Measure
 from analyses.measures.head_tables import Heads
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeats
 from analyses.reading.windows import Window
@@ -28,19 +28,11 @@ from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, group_of
 from interp.statistics import benjamini_hochberg, estimate
 
-KNOCKOUT_COLUMNS = [
-    *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "readout"),
-    *("drop", "control", "control_name", "effect", "ci_low", "ci_high", "p", "q", "n", "documents"),
-    *(f"{arm}{part}" for arm in (*ARMS, "masked") for part in ("", "_low", "_high", "_p")),
-    *("measured", "sampled", "estimate"),
-]
+KNOCKOUT_COLUMNS: list[str] = DECLARED["tables"]["knockouts"].split()
 _NAMES = ("stack", "attention", "behaviour", "measure", "corpus", "readout", "control_name", "measured", "sampled")
 _KINDS = {**dict.fromkeys(_NAMES, object), "layer": int, "head": int}  # all others are numbers
 NOTHING = pd.DataFrame({name: pd.Series(dtype=_KINDS.get(name, float)) for name in KNOCKOUT_COLUMNS})
-TOGETHER_COLUMNS = [
-    *("drop", "control", "control_name", "effect", "ci_low", "ci_high", "p", "n", "documents"),
-    *(f"{arm}{part}" for arm in ARMS for part in ("", "_low", "_high", "_p")),
-]
+TOGETHER_COLUMNS: list[str] = DECLARED["tables"]["together"].split()
 _ALL_KINDS = (*KINDS, *ARMS)
 REPEATS = 16  # sequences on which induction is knocked out, at most
 _TEXTS = 40  # read by default: documents, not rows, make intervals narrow

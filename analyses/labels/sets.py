@@ -26,6 +26,7 @@ from analyses.labels import hiding
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Study, block_weights, joint_claims
 from analyses.labels.hiding import ARMS, CLAIM, Costs, HeadSet, Work
 from analyses.labels.knockouts import joint_costs, least
+from analyses.measures.definitions import DECLARED
 from analyses.measures.findings import DISCOVERY
 from analyses.scoring.rules import BEATS, BEYOND, plain_name
 from analyses.wording.head_names import head_name, heads_named
@@ -34,21 +35,11 @@ from interp.statistics import benjamini_hochberg, estimate
 
 SIZE, POOL = 6, 12  # heads of a set, and among how many it is looked for, at most
 HALF = 0.5  # of what all heads cost
-SET_COLUMNS = [
-    *("stack", "attention", "behaviour", "measure", "label", "heads", "size", "effect", "low", "high", "readout"),
-    *("all_effect", "all_low", "all_high", "share", "singles", "others", "possible", "others_best"),
-    *("difference", "diff_low", "diff_high", "p", "p_rank", "q"),
-]
-_OF_LABELS = {
-    "low": "effect_low",
-    "high": "effect_high",
-    "p": "p_effect",
-    "size": "heads",
-    "others_best": "others_effect",
-}
-_OF_LABELS |= {
-    name: name for name in ("label", "effect", "readout", "all_effect", "all_low", "all_high", "others", "q")
-}
+SET_COLUMNS: list[str] = DECLARED["tables"]["sets"].split()
+_OF_LABELS = dict.fromkeys(("label", "effect", "readout", "all_effect", "all_low", "all_high", "others", "q"))
+_OF_LABELS |= {"low": "effect_low", "high": "effect_high", "p": "p_effect"}
+_OF_LABELS |= {"size": "heads", "others_best": "others_effect"}
+"""By column of sets what labels call it, where that is not the same."""
 _DOCUMENTS = 6  # of the half that chooses: the first part of it (`hiding.part_of`)
 _OTHERS = (9, 999)  # sets that one is compared with, at least and at most
 _BUDGET = 7e10  # multiply-adds that those of one may take, about
@@ -84,7 +75,7 @@ def labels(sets: pd.DataFrame, reported: pd.DataFrame) -> list[pd.DataFrame]:
     sets = sets.loc[sets["label"].notna()]
     if sets.empty:
         return []
-    effects = pd.DataFrame({new: sets[name] for name, new in _OF_LABELS.items()})
+    effects = pd.DataFrame({new or name: sets[name] for name, new in _OF_LABELS.items()})
     rows = _members(sets).merge(reported.drop(columns=[*{*effects} & {*reported}]), on=CELL)
     rows = rows.merge(effects, left_on="set", right_index=True)
     return [rows.assign(evidence="effect", q_effect=rows["q"], q_within=rows["q"])]

@@ -11,26 +11,17 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.measures.definitions import Measure
+from analyses.measures.definitions import DECLARED, Measure
 from analyses.reading.inputs import Heads
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.rows import SINKS
 from interp.patterns.tags import TagTotals
 from interp.statistics import benjamini_hochberg, estimate
 
-HEAD_COLUMNS = [
-    *("stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"),
-    *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "p", "q", "q_within", "null", "p_null", "n"),
-    *("documents", "fewest", "unit", "together", "readings"),
-    *("reference", "reference_gain", "reference_low", "reference_p", "reference_q"),
-    *("norm_value", "norm_gain", "norm_low", "norm_high"),
-]
+HEAD_COLUMNS: list[str] = DECLARED["tables"]["heads"].split()
 BOTH_READINGS = "kept and removed"  # the column `readings`, where a finding must hold without the first position too
-BASELINE_COLUMNS = ["behaviour", "measure", "sink", "corpus", "baseline_name", "value", "n"]
-EFFECT_COLUMNS = [
-    *("stack", "attention", "layer", "head", "behaviour", "task", "intervention"),
-    *("effect", "ci_low", "ci_high", "p", "q", "q_within", "n", "flips", "flips_low", "flips_high", "choosing_bound"),
-]
+BASELINE_COLUMNS: list[str] = DECLARED["tables"]["baselines"].split()
+EFFECT_COLUMNS: list[str] = DECLARED["tables"]["effects"].split()
 NO_ITEMS = "measures left out: the text has no item of theirs that the model shows"
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.execution.provenance import digest
+from analyses.measures.definitions import DECLARED
 from analyses.measures.findings import NOTABLE
 from analyses.measures.head_tables import Heads
 from analyses.over_training.observe import PAGE_MEASURES, by_kind, measures
@@ -221,10 +222,7 @@ class Rise(NamedTuple):
     times: float
 
 
-FORMED_COLUMNS = [
-    *("run", "measure", "stack", "attention", "layer", "head", "step", "value", "baseline", "gain", "half_way"),
-    *Rise._fields,
-]
+FORMED_COLUMNS: list[str] = DECLARED["tables"]["formed"].split()
 WHEN_COLUMNS = [*HEAD, "measure", "run", "step", "value", "baseline", "gain", "formed_at", "before"]  # of `when_formed`
 
 

@@ -8,6 +8,7 @@ model has many edges it is receivers that are chosen: those of the strongest est
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, cast
 
@@ -18,7 +19,8 @@ from jaxtyping import Bool, Float
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
-from analyses.execution.progress import Say, Stages
+from analyses.execution import lots
+from analyses.measures.definitions import DECLARED
 from analyses.patch.cells import METRICS
 from analyses.wording.formats import number
 from interp import InputError, Model
@@ -27,17 +29,13 @@ from interp.patching.by_forward import Part, Sender
 from interp.patching.patch_sites import IN_ATTENTION
 from interp.patching.results import POSITIONAL, Direction, named_places
 
-EDGES = "measuring edges into receivers"  # a stage
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
 MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effects
 WITHOUT_GRADIENT = ("rank",)
 _FEWEST = 3  # cells that a correlation needs
 _NOTHING = 1e-5  # of the largest effect: estimates that are all smaller are a gradient of 0, and their order rounding
 _CELL = ("layer", "head", *POSITIONAL)
-ESTIMATE_COLUMNS = [
-    *("stack", "attention", "site", *_CELL, "sender", "receiver"),
-    *("method", "direction", "metric", "exact", "estimate", "idle", "chosen", "n"),
-]
+ESTIMATE_COLUMNS: list[str] = DECLARED["tables"]["estimates"].split()
 
 EAP, EAP_IG = "EAP", "EAP-IG"
 STEPS = 5  # of EAP-IG, on the way from one prompt to the other
@@ -72,25 +70,35 @@ def check_metrics(metrics: Sequence[str]) -> None:
 
 
 def estimates_of(
-    model: Model, pairs: Pairs, sweeps: Sequence[Sweep], *, seed: int = 0, progress: Say | None = None
+    model: Model, pairs: Pairs, sweeps: Sequence[Sweep], *, seed: int = 0, progress: lots.Progress | None = None
 ) -> Estimates:
-    """Estimates beside the exact effects of some sweeps of one site."""
-    tables, left_out, first = [], {}, sweeps[0]
-    for sweep in sweeps:
-        methods = _methods(model, pairs, sweep, left_out)
-        for metric in sweep.values:
-            tables.append(_cell_rows(sweep, metric, {method: values[metric] for method, values in methods.items()}))
-    edges: dict[str, Any] = {}
-    try:
-        rows, edges = edge_rows(model, pairs, sweeps, seed=seed, progress=progress)
-        tables.append(rows)
-    except InputError as error:
-        left_out["EAP, EAP-IG"] = str(error)
+    """Estimates beside the exact effects of some sweeps of one site, a lot each."""
+    left_out, edges, first = {}, {}, sweeps[0]
+    results = lots.do(partial(_of_sweep, model, pairs, seed), [(sweep,) for sweep in sweeps], progress)
+    for _, _, reasons, counts in results:
+        left_out |= reasons
+        edges |= counts
+    tables = [rows for cells, *_ in results for rows in cells] + [rows for _, rows, *_ in results]
     table = pd.concat([rows for rows in tables if len(rows)], ignore_index=True)
     table = table.assign(stack=first.stack, attention=first.attention).reindex(columns=ESTIMATE_COLUMNS)
     numbers = [axis for axis in _CELL if axis not in POSITIONAL or not first.positions]
     table[numbers] = table[numbers].astype("Int64")
     return Estimates(table, left_out, edges)
+
+
+def _of_sweep(
+    model: Model, pairs: Pairs, seed: int, sweep: Sweep
+) -> tuple[list[pd.DataFrame], pd.DataFrame, dict[str, str], dict[str, Any]]:
+    """The rows of cells by metric, those of edges, what could not be estimated and why, and how edges were chosen."""
+    left_out: dict[str, str] = {}
+    methods = _methods(model, pairs, sweep, left_out)
+    cells = [_cell_rows(sweep, name, {each: methods[each][name] for each in methods}) for name in sweep.values]
+    try:
+        edges, counts = edge_rows(model, pairs, sweep, seed=seed)
+    except InputError as error:
+        edges, counts = pd.DataFrame(), {}
+        left_out["EAP, EAP-IG"] = str(error)
+    return cells, edges, left_out, counts
 
 
 def _methods(
@@ -135,38 +143,29 @@ def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*
 
 
 def edge_rows(
-    model: Model,
-    pairs: Pairs,
-    sweeps: Sequence[Sweep],
-    *,
-    seed: int = 0,
-    few: int = _FEW,
-    progress: Say | None = None,
+    model: Model, pairs: Pairs, sweep: Sweep, *, seed: int = 0, few: int = _FEW
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows of `tables/estimates` for all edges, in the metrics and directions of some sweeps; and how they were chosen.
+    """Rows of `tables/estimates` for all edges, in the metrics and direction of a sweep; and how they were chosen.
 
     Edges from the embedding have estimates alone, since path patching starts at heads and feed-forwards.
     """
-    if sweeps[0].site != EDGE_SITE:
+    if sweep.site != EDGE_SITE:
         raise InputError(f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}")
-    say = Stages.to(progress)
     tables, reasons = [], {}
-    for sweep in sweeps:
-        for name in sweep.values:
-            scored = {
-                method: edge_attribution(model, pairs, METRICS[name](), sweep.direction, steps=steps)
-                for method, steps in ((EAP, 1), (EAP_IG, STEPS))
-            }
-            reasons = _receivers(scored, seed, few)
-            exact = torch.full_like(scored[EAP].effect(), torch.nan)
-            for count, receiver in enumerate(reasons):
-                say(EDGES, count, len(reasons))
-                for index, effect in _measured(model, pairs, name, sweep.direction, scored[EAP], receiver):
-                    exact[index, scored[EAP].labels["receiver"].index(receiver)] = effect
-            least = sweep.rounding(name)
-            idle = _idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
-            for method, edges in scored.items():
-                tables.append(_edge_rows(edges, exact, idle, reasons).assign(method=method, metric=name))
+    for name in sweep.values:
+        scored = {
+            method: edge_attribution(model, pairs, METRICS[name](), sweep.direction, steps=steps)
+            for method, steps in ((EAP, 1), (EAP_IG, STEPS))
+        }
+        reasons = _receivers(scored, seed, few)
+        exact = torch.full_like(scored[EAP].effect(), torch.nan)
+        for receiver in reasons:
+            for index, effect in _measured(model, pairs, name, sweep.direction, scored[EAP], receiver):
+                exact[index, scored[EAP].labels["receiver"].index(receiver)] = effect
+        least = sweep.rounding(name)
+        idle = _idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
+        for method, edges in scored.items():
+            tables.append(_edge_rows(edges, exact, idle, reasons).assign(method=method, metric=name))
     table = pd.concat(tables, ignore_index=True)
     first = table.drop_duplicates(["sender", "receiver"])
     counts = {"edges": len(first), "from_embedding": first["sender"].tolist().count("embed")}

@@ -15,7 +15,7 @@ import interp
 from analyses.corpora.sentence_pairs import read_sentences
 from analyses.execution.progress import WRITING, Say, Stages
 from analyses.execution.provenance import digest
-from analyses.patch.cell_estimates import EDGES, Estimates, check_metrics, estimates_of
+from analyses.patch.cell_estimates import Estimates, check_metrics, estimates_of
 from analyses.patch.cells import ANSWERED, NO_OUTPUT, Cells, cells_of, sweeps
 from analyses.viewer.passages import Passage, passage
 from interp import InputError, Model, Tokenizer
@@ -84,7 +84,7 @@ def find(
     file, prompts = None if source is None else source.name, with_corrupt(model, prompts)
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=file)
     by_position = bool(pairs.positions) if by_position is None else by_position
-    say.plan(["patching", *["estimating", EDGES] * estimates, WRITING])
+    say.plan(["patching", *["estimating"] * estimates, WRITING])
     say("patching", 0)
     said = partial(say, "patching")
     exact = sweeps(model, pairs, site, by_position=by_position, answered=True, progress=said, **options)
@@ -100,8 +100,6 @@ def find(
     config = {"by_position": by_position, "directions": [each.direction for each in exact]}
     config |= {"metrics": [*first.values], "stack": first.stack, "attention": options.get("attention", "self")}
     sha256 = None if source is None else digest([source.read_bytes()])
-    if estimates:
-        say("estimating", 0)
     return Patched(
         site=site,
         how=config,
@@ -112,7 +110,9 @@ def find(
         probabilities=means,
         cells=cells,
         positions={name: indices.tolist() for name, indices in pairs.positions.items()},
-        estimates=estimates_of(model, pairs, exact, seed=seed, progress=say) if estimates else None,
+        estimates=estimates_of(model, pairs, exact, seed=seed, progress=partial(say, "estimating"))
+        if estimates
+        else None,
     )
 
 

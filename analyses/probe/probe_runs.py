@@ -15,6 +15,7 @@ from torch import Tensor
 
 from analyses.execution import lots
 from analyses.execution.progress import Say, Stages
+from analyses.measures.definitions import DECLARED
 from analyses.probe.fitted import Scores, Splits, probe, read, right_alone
 from analyses.probe.probe_tasks import (
     SPLITS,
@@ -41,10 +42,7 @@ CONTROL = ("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
 RULE = ("accuracy", "baseline", "gain", "gain_low", "gain_high")
 UNTRAINED = ("accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high")
 AMBIGUOUS = ("ambiguous_accuracy", "ambiguous_baseline", "ambiguous_gain", "ambiguous_low", "ambiguous_high")
-LAYER_COLUMNS = [
-    *("stack", "layer", "head", "depth", "site", "task", *CONTROL, "n", *RULE[1:], "baseline_name"),
-    *(*UNTRAINED[1:], "cumulative_accuracy", *AMBIGUOUS, "ambiguous_n"),
-]
+LAYER_COLUMNS: list[str] = DECLARED["tables"]["layers"].split()
 DEPTH_COLUMNS = ["stack", "task", "measure", "value", "ci_low", "ci_high", "n"]
 EXPECTED, GRAVITY = "expected layer", "centre of gravity"
 CHOOSING, FITTING = "probes: choosing words", "probes: fitting"  # stages

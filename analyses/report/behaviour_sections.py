@@ -18,7 +18,7 @@ from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.execution import lots
 from analyses.execution.processes import all_of
 from analyses.figures import head_grid, measure_name
-from analyses.headlines.sentences import attention_clause, task_sentence
+from analyses.headlines.sentences import attention_clause, choice_clause, task_sentence
 from analyses.measures.definitions import RANKED, UNITS, Behaviour
 from analyses.measures.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
 from analyses.measures.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
@@ -187,13 +187,7 @@ def _effects(model: Model, behaviour: Behaviour, patched: Sequence[Patched], pai
     return behaviour.effects(model, **({} if pairs is None else {"pairs": pairs}), seed=seed)
 
 
-def _gather(
-    run: Run,
-    model: Model,
-    source: Serving,
-    kind: Heads,
-    behaviours: Sequence[Behaviour],
-) -> list[_Sums]:
+def _gather(run: Run, model: Model, source: Serving, kind: Heads, behaviours: Sequence[Behaviour]) -> list[_Sums]:
     makers = [partial(each.collector, seed=run.seed, heads=kind) for each in behaviours]
     by_norm = [partial(each.collector, seed=run.seed, heads=kind, **each.bare) for each in behaviours]
     say = partial(run.say, f"{', '.join(each.name for each in behaviours)}: reading")
@@ -313,14 +307,16 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
     rules = {tuple(row[column] for column in _CELL): row for row in compared.to_dict("records")}
 
     def clause(row: Mapping[str, Any]) -> str:
-        return attention_clause(row, head_name(row["layer"], row["head"]), worded(str(row["measure"]), words))
+        head, said = head_name(row["layer"], row["head"]), worded(str(row["measure"]), words)
+        rule = rules.get(tuple(row[column] for column in _CELL), {"rival": OTHERS})  # as the head's card says it
+        return attention_clause(row, head, said) if rule["rival"] == OTHERS else choice_clause(rule, head, said)
 
     lines: list[Text] = []
     for measure in leading(behaviour, set(rows["measure"])):
         for first, *rest in filter(None, [best(rows, [measure], len(rows)).to_dict("records")]):
             names = ", ".join(head_name(row["layer"], row["head"]) for row in rest[:3])
             line = f"{clause(first)}."
-            line += f" {len(rest) + 1} of {n_heads} heads beat it, next {names}." if names else ""
+            line += f" {len(rest) + 1} of {n_heads} heads gain over the baseline, next {names}." if names else ""
             if (bar := (bars or {}).get(measure, 0.0)) >= NOTABLE:
                 gain = percent(bar) if first["unit"] == "share" else number(bar)
                 reach = "gain as much" if first["gain"] <= bar else f"gain less than {gain}"

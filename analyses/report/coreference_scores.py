@@ -8,6 +8,7 @@ they are misses, and `coverage` counts them.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,20 +19,18 @@ from scipy import stats
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
 from analyses.corpora.pronoun_choices import STATISTICS, share_of_women
+from analyses.execution import lots
 from analyses.measures.definitions import DECLARED
 from analyses.measures.head_tables import Heads
-from analyses.reading.windows import Batch, Progress, Reading
+from analyses.reading.windows import Batch, Reading
 from analyses.scoring.choices import Choices, Items
-from analyses.scoring.collectors import refuse_unread
+from analyses.scoring.collectors import lots_of, refuse_unread
 from analyses.wording.head_names import head_name
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import N_GROUPS, group_of
 from interp.statistics import estimate
 
-COLUMNS = [
-    *("corpus", "paper", "score", "condition", "stack", "attention", "layer", "head", "resolver", "chosen", "half"),
-    *("value", "ci_low", "ci_high", "rule", "gain", "gain_low", "gain_high", "n", "coverage"),
-]
+COLUMNS: list[str] = DECLARED["tables"]["coreference_scores"].split()
 RULES = ("nearest", "first")
 WHOLE, REPORTING = "all", "reporting"
 _NEITHER = -1  # the choice where neither name gets more attention
@@ -68,20 +67,23 @@ PAPERS: Mapping[str, Any] = DECLARED["papers"]
 
 
 def coreference_scores(
-    model: Model, corpus: Corpus, *, heads: Heads | None = None, seed: int = 0, progress: Progress | None = None
+    model: Model, corpus: Corpus, *, heads: Heads | None = None, seed: int = 0, progress: lots.Progress | None = None
 ) -> CoreferenceScores:
     """Score every head, and two rules, as the corpus's own paper does; `docs/measures` has the definitions."""
     if corpus.kind not in PAPERS:
         titles = ", ".join(paper["title"] for paper in PAPERS.values())
         raise InputError(f"{corpus.name}: expected {titles}; other corpora have `analyses.coreference.measure`")
     heads = heads or Heads.from_model(model)
-    counts: Counter[str] = Counter()
-    reading = Reading(model, corpus, progress, heads=heads, few_rows=True)
-    batches = [choices for batch in reading if (choices := _choices(batch, corpus.kind, heads.causal, counts))]
-    refuse_unread(reading.counts, corpus.name)
-    if not batches:
+    read, counts, rows = Counter[str](), Counter[str](), list[Any]()
+    texts = ((each,) for each in lots_of(corpus))
+    for reading, left_out, of_lot in lots.do(partial(_choose, model, heads, corpus.kind), texts, progress):
+        read.update(reading)
+        counts.update(left_out)
+        rows += of_lot
+    refuse_unread(read, corpus.name)
+    if not rows:
         raise InputError(f"{corpus.name}: expected texts with a pronoun and two names, got none that the model reads")
-    choices = _Choices(*map(np.concatenate, zip(*batches, strict=True)))
+    choices = _Choices(*map(np.array, zip(*rows, strict=True)))
     women: Mapping[str, float] = {}  # the share of women by occupation, from the file beside the sentences
     if corpus.kind == "winogender":
         file = corpus.files[0].with_name(STATISTICS) if corpus.files else None
@@ -89,7 +91,17 @@ def coreference_scores(
         counts["pronouns left out of she - he: they"] = int(choices.meets("they").sum())
         counts[f"correlations left out: no {STATISTICS} beside the sentences"] = int(not women)
     table = _table(choices, corpus, heads, women, seed)
-    return CoreferenceScores(table, {**reading.counts, **counts}, len({*choices.cluster}))
+    return CoreferenceScores(table, {**read, **counts}, len({*choices.cluster}))
+
+
+def _choose(
+    model: Model, heads: Heads, kind: str, texts: Sequence[AnnotatedText]
+) -> tuple[Counter[str], Counter[str], list[list[Any]]]:
+    """What was read of some texts, what was left out, and the choices item by item."""
+    counts, reading = Counter[str](), Reading(model, texts, heads=heads, few_rows=True)
+    batches = [choices for batch in reading if (choices := _choices(batch, kind, heads.causal, counts))]
+    columns = [np.concatenate(parts).tolist() for parts in zip(*batches, strict=True)]
+    return reading.counts, counts, [[*row] for row in zip(*columns, strict=True)]
 
 
 class _Choices(NamedTuple):

@@ -157,7 +157,7 @@ def _stages(names: Collection[str], *, labels: bool, probes: bool, experimenting
     ]
     stages = ["comparing with rules", FIRST_PAGE, *labelling * labels, "reading sentences", "scores of papers"]
     stages += [*[CHOOSING, FITTING] * probes, "what explains attention"]
-    return [*stages, *(f"experiments: {name}" for name in experiments.EXPERIMENTS if experimenting), WRITING]
+    return [*stages, *[experiments.STAGE] * experimenting, WRITING]
 
 
 def _labelled(

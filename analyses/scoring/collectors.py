@@ -202,12 +202,7 @@ def _read_lot(
 
 
 def measured(
-    maker: Maker,
-    model: Model,
-    corpus: Iterable[AnnotatedText],
-    *,
-    seed: int = 0,
-    progress: Progress | None = None,
+    maker: Maker, model: Model, corpus: Iterable[AnnotatedText], *, seed: int = 0, progress: Progress | None = None
 ) -> Measured:
     """What one behaviour alone says: rows of `tables/heads`, every rival's value, and what was read and left out."""
     whole_number("seed", seed)

@@ -20,10 +20,7 @@ from analyses.scoring.rules import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS
 from interp.annotation import ROOT, AnnotatedText
 
 POSITION, TOKEN, CLOSEST, RELATED = GROUPS = (
-    "position",
-    "token and class",
-    "nearest of a class",
-    "relation and reference",
+    *("position", "token and class", "nearest of a class", "relation and reference"),
 )
 FIRST, END, ITSELF = "first position", "end token", "itself"
 SAME_FORM, AFTER_SAME_FORM, SAME_CHAIN = "same form", "after the same form", "same chain"

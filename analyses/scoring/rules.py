@@ -25,12 +25,11 @@ from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError
 from interp.patterns import N_GROUPS
 from interp.patterns.tags import TagTotals
+from interp.patterns.totals import add_sparse
 from interp.statistics import Estimate, benjamini_hochberg, estimate
 
 RULE_COLUMNS: list[str] = DECLARED["tables"]["rules"].split()
-VERDICTS = BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, WORSE = (
-    *("beats", "beyond the rule", "cannot tell", "equivalent", "worse"),
-)
+BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, WORSE = "beats", "beyond the rule", "cannot tell", "equivalent", "worse"
 FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer tell nothing
 PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule surely predicts to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
@@ -151,7 +150,7 @@ class Records:
 
     def state(self) -> list[Any]:
         """What was chosen, in plain values."""
-        return [self.unseen, self.parts, self.kinds, self.n]
+        return [self.unseen, self.parts, torch.from_numpy(self.kinds).to_sparse(), self.n]
 
     def merge(self, state: list[Any]) -> None:
         """Add what was chosen in other texts, as long as there is room."""
@@ -159,7 +158,7 @@ class Records:
             unseen, parts, kinds, n = state
             self.unseen += unseen
             self.parts += parts
-            self.kinds += kinds
+            add_sparse(torch.from_numpy(self.kinds), kinds)
             self.n += n
 
     def add(self, outcomes: Outcomes, kinds: np.ndarray) -> None:

@@ -135,7 +135,7 @@ class Passage:
         """How it begins."""
         plain = [token for token in self.attentions[0].queries[:60] if not _SPECIAL.fullmatch(token)]
         words = " ".join("".join(plain).split())
-        return f"{words[:_LONGEST]} …" if len(words) > _LONGEST else words
+        return f"{words[: _LONGEST + 1].rsplit(' ', 1)[0]} …" if len(words) > _LONGEST else words
 
 
 @dataclass(frozen=True)

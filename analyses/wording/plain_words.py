@@ -147,10 +147,10 @@ def plural(noun: str) -> str:
 
 
 def breakable(words: str) -> str:
-    """The same, with a soft hyphen or a space of no width where it may be broken in a narrow cell."""
-    for parts in WORDS["breaks"].split():
-        words = words.replace(parts.replace("·", ""), parts.replace("·", "\u00ad"))
-    return words.replace("/", "/\u200b")
+    """The same for a narrow cell: usual abbreviations, and a soft hyphen or a space of no width where it may break."""
+    for whole, short in WORDS["narrow"].items():
+        words = words.replace(whole, short.replace("·", "\u00ad"))
+    return words.replace(" to ", " → ").replace("/", "/\u200b")
 
 
 def tag(name: str) -> str:
@@ -204,21 +204,6 @@ def needed_alone(words: Words) -> Words:
     return words._replace(said=sentence)
 
 
-class Topic(NamedTuple):
-    """Of which words examples of a label are (`verbs`), and what is so of those at which a head does what it says."""
-
-    words: str
-    condition: str
-
-
-def topic(label: str, measure: str, vocabulary: Mapping[str, Words]) -> Topic:
-    """The words that a measure asks, and what the attention from them does of a head that has the label.
-
-    The label is the measure's own, or a rule's (`rule:last VERB`); several offsets are apart by commas.
-    """
-    of_measure, called = worded(measure, vocabulary), [Label.parse(each) for each in label.split(", ")]
-    is_rule = called[0].kind in {"rule", "any"}
-    near = [each.words().sought if is_rule else worded(str(each), vocabulary).sought for each in called]
-    sought = listed(near, "or") if is_rule or len(near) > 1 else of_measure.sought
-    to = "most attended mention is" if measure.startswith("antecedent") else "strongest attention is on"
-    return Topic("words" if called[0].kind == "any" else of_measure.asks, f"{to} {sought}")
+def topic(label: str, measure: str, vocabulary: Mapping[str, Words]) -> str:
+    """Of which words examples of a label are: `verbs`, or any words where the label is a rule for all."""
+    return "words" if Label.parse(label).kind == "any" else worded(measure, vocabulary).asks

@@ -11,18 +11,27 @@ from interp.attribution.direct import (
     direct_logit_attribution,
     head_results,
 )
+from interp.attribution.keys import KeyContributions, attribution_sites, key_contributions, remove_from_key
 from interp.attribution.lens import LogitLens, logit_lens
+from interp.attribution.scores import ScoreAttribution, score_attribution, value_attribution
 from interp.patching.pairs import Answer
 from interp.tokens import Positions
 
 __all__ = [
     "Answer",
     "DirectAttribution",
+    "KeyContributions",
     "LogitLens",
     "Positions",
+    "ScoreAttribution",
     "attribution_by_source",
+    "attribution_sites",
     "composition_scores",
     "direct_logit_attribution",
     "head_results",
+    "key_contributions",
     "logit_lens",
+    "remove_from_key",
+    "score_attribution",
+    "value_attribution",
 ]

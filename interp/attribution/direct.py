@@ -37,7 +37,7 @@ def head_results(
     model, n_layers = with_parts(model, "what each head writes"), model.config.n_layers
     if not is_number(layer) or not -n_layers <= layer < n_layers:
         raise InputError(f"no layer {layer}: this model has layers 0-{n_layers - 1}")
-    weight = _attention(model.last.blocks[layer], attention).W_O
+    weight = attention_layer(model.last.blocks[layer], attention).W_O
     site = f"{last_stack(model)}.{layer % n_layers}.{_PREFIX[attention]}attn.z"
     z = (out if isinstance(out, Run) else run(model, out, target=target, until=site))[site]
     return einsum(z, weight, "... position head d_head, head d_head d_model -> ... position head d_model")
@@ -68,7 +68,7 @@ class DirectAttribution(Result):
 
     def by_head(self, attention: Attending = "self") -> Float[Tensor, "layer head prompt"]:
         """The heads alone; of cross-attention, those that read the encoder."""
-        _attention(self.model.last.blocks[0], attention)  # which says where there is none
+        attention_layer(self.model.last.blocks[0], attention)  # which says where there is none
         heads = [index for index, name in enumerate(self.names) if f".{_PREFIX[attention]}head." in name]
         return self.values[heads].unflatten(0, (self.model.config.n_layers, -1))
 
@@ -206,7 +206,7 @@ def attribution_by_source(
         InputError: no such attention.
     """
     model, (batch, target), columns = attribution.model, attribution.inputs, attribution.columns
-    _attention(model.last.blocks[0], attention)  # which says where there is none
+    attention_layer(model.last.blocks[0], attention)  # which says where there is none
     site = f"{last_stack(model)}.{{}}.{_PREFIX[attention]}attn."
     out = run(model, batch, f"{site.format('*')}v", target=target, until=f"{site.format('*')}pattern")
     shared, of_layers = model.last.config.n_heads // model.last.config.kv_heads, []
@@ -261,13 +261,17 @@ def _direction_before(
     norm: nn.Module, x: Float[Tensor, "prompt d_model"], e: Float[Tensor, "prompt d_model"]
 ) -> Float[Tensor, "prompt d_model"]:
     """The direction `e` as it stands before a norm whose scale is that of `x`: what each term of `x` meets."""
+    return folded(norm, e[..., None])[..., 0] * fixed_scale(norm, x)[..., None]
+
+
+def fixed_scale(norm: nn.Module, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch"]:
+    """What a norm that reads `x` multiplies by at each position: 1 over its deviation or length; 1 without a norm."""
     if isinstance(norm, nn.LayerNorm):
-        e = e * norm.weight.to(x.dtype)
-        return (e - e.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
+        return (x.var(-1, correction=0) + norm.eps).rsqrt()
     if isinstance(norm, RootMeanSquare):
         assert norm.eps is not None
-        return e * gain(norm).to(x.dtype) / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
-    return e
+        return (x.square().mean(-1) + norm.eps).rsqrt()
+    return torch.ones_like(x[..., 0])
 
 
 def _shift(norm: nn.Module, e: Float[Tensor, "prompt d_model"]) -> Float[Tensor, " prompt"] | None:
@@ -275,7 +279,7 @@ def _shift(norm: nn.Module, e: Float[Tensor, "prompt d_model"]) -> Float[Tensor,
     return e @ norm.bias.to(e.dtype) if isinstance(norm, nn.LayerNorm) and norm.bias is not None else None
 
 
-def _attention(block: Block, attention: Attending) -> Attention:
+def attention_layer(block: Block, attention: Attending) -> Attention:
     """A block's own attention, or that which reads the encoder."""
     layer = block.attn if one_of("attention", attention, Attending) == "self" else block.cross_attn
     if layer is None:
@@ -288,7 +292,7 @@ def _toward(
 ) -> tuple[Float[Tensor, "prompt head d_head"], Float[Tensor, " prompt"] | None]:
     """What a unit of each dimension of each head's z adds along `e`, and what attention adds whatever z is."""
     sublayer = block.attention if attention == "self" else block.cross
-    attn, norm = _attention(block, attention), sublayer.norm_after
+    attn, norm = attention_layer(block, attention), sublayer.norm_after
     shifts = [shift for shift in [_shift(norm, e)] if shift is not None]
     if not isinstance(norm, nn.Identity):
         e = _direction_before(norm, wide(attn.out(z.flatten(-2).to(attn.out.weight.dtype))), e)
@@ -329,14 +333,14 @@ def _factors(model: Transformer, layer: int) -> tuple[Float[Tensor, "head _ _"],
     block, config = model.last.blocks[layer], model.last.config
     attn, norm, norm_after = block.attn, block.attention.norm_before, block.attention.norm_after
     shared = config.n_heads // config.kv_heads
-    w_q, w_k, w_v = (_folded(norm, wide(weight)) for weight in (attn.W_Q, attn.W_K, attn.W_V))
+    w_q, w_k, w_v = (folded(norm, wide(weight)) for weight in (attn.W_Q, attn.W_K, attn.W_V))
     w_k, w_v = w_k.repeat_interleave(shared, 0), w_v.repeat_interleave(shared, 0)
-    w_o = _folded(norm_after, wide(attn.W_O).mT, writes=True).mT
+    w_o = folded(norm_after, wide(attn.W_O).mT, writes=True).mT
     r_q, r_k, r_v, r_o = (torch.linalg.qr(side, "r").R for side in (w_q, w_k, w_v, w_o.mT))
     return r_v @ w_o, w_q @ r_k.mT, w_k @ r_q.mT, w_v @ r_o.mT
 
 
-def _folded(
+def folded(
     norm: nn.Module, weight: Float[Tensor, "head d_model d_head"], *, writes: bool = False
 ) -> Float[Tensor, "head d_model d_head"]:
     """A matrix with the norm before (or after) it: its weight, and LayerNorm's removal of the mean, in their order."""
@@ -345,7 +349,7 @@ def _folded(
     centred = isinstance(norm, nn.LayerNorm)
     if writes and centred:
         weight = weight - weight.mean(1, keepdim=True)
-    weight = (gain(norm) if isinstance(norm, RootMeanSquare) else norm.weight).to(weight.dtype)[:, None] * weight
+    weight = (gain(norm) if isinstance(norm, RootMeanSquare) else norm.weight).to(weight)[:, None] * weight
     return weight - weight.mean(1, keepdim=True) if centred and not writes else weight
 
 

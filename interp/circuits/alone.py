@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.attention import Attention
-from interp.circuits.graph import Graph
 from interp.circuits.reference import Reference, input_writes
+from interp.components import Graph
 from interp.patching.changed_rows import attend
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer

@@ -7,9 +7,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.circuits.alone import Alone
-from interp.circuits.graph import Circuit, Graph, check_circuit, empty
+from interp.circuits.graph import Circuit, check_circuit, empty
 from interp.circuits.keeping import node_edits
 from interp.circuits.reference import Ablation, Reference, Writes, common_writes, position_names, written
+from interp.components import Graph
 from interp.errors import InputError, one_of
 from interp.model import Model
 from interp.patching.gradients.tape import final_stream, record, split, take
@@ -22,7 +23,7 @@ from interp.transformer import Transformer, with_parts
 
 Finals = Float[Tensor, "circuit prompt position d_model"]
 Chunks = Sequence[Sequence[Tensor]]  # the members of circuits, some at a time
-_SHARE = 4  # a pass holds what every live node of a row wrote
+_SHARE = 16  # of the rows that fill a pass: each comes with what every live node wrote, which has to stay in caches
 
 
 @torch.no_grad()

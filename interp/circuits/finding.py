@@ -14,9 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.circuits.faithfulness import faithfulness
-from interp.circuits.graph import Circuit, Graph, empty, whole
+from interp.circuits.graph import Circuit, empty, whole
 from interp.circuits.reference import Ablation
 from interp.circuits.splits import Groups, group_sums
+from interp.components import Graph
 from interp.errors import InputError, one_of, whole_number
 from interp.model import Model
 from interp.patching.gradients.estimates import attribution_patching
@@ -35,32 +36,33 @@ def edge_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sende
     Positive where it helps, whichever direction was measured: MIB's sign of a loss.
     """
     if cells.kind != "edges":
-        raise InputError(f"expected scores of edges, as edge_attribution gives them; got a {cells.kind}")
-    return cells.effect(metric) * (1 if cells.direction == "denoise" else -1)
+        raise InputError(f"expected scores of edges, as edge_attribution gives them; got {cells.kind}")
+    return cells.effect(metric) * _sign(cells)
 
 
 def node_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sender prompt"]:
-    """What each node carries: the sum over its edges, which is the attribution of the node's whole output."""
-    return edge_scores(cells, metric).nansum(1)
+    """What each node carries, by `node_attribution` or as the sum over its edges, which is the same at one step."""
+    return cells.effect(metric) * _sign(cells) if cells.kind == "nodes" else edge_scores(cells, metric).nansum(1)
 
 
-def node_attribution(
-    model: Model, pairs: Pairs, metric: Metric, direction: Direction = "denoise"
-) -> Float[Tensor, "sender prompt"]:
-    """The first-order effect of every node's output, in the graph's order, for every wiring and both stacks.
+def node_attribution(model: Model, pairs: Pairs, metric: Metric, direction: Direction = "denoise") -> Cells:
+    """The first-order change of the metric by every node's output, on the axis `sender`, for every wiring and stack.
 
-    Where edges are defined it is `node_scores` of `edge_attribution(steps=1)`. Arguments as in `attribution_patching`.
+    Arguments are those of `attribution_patching`.
     """
-    names, tables = Graph.from_model(model).senders, {}
+    names, tables, estimates = Graph.from_model(model).senders, {}, {}
     sites = {"z": ("layer", "head"), "mlp_out": ("layer",), "resid_pre": ("layer",)}
     for stack, attention in dict.fromkeys(map(_attention, names)):
         own = [name for name in names if _attention(name) == (stack, attention)]
         kinds = {_site(name): sites[_site(name)] for name in own}
         place: Any = {"stack": stack, "attention": attention}
-        found = attribution_patching(model, pairs, metric, kinds, direction, **place)
+        estimates = attribution_patching(model, pairs, metric, kinds, direction, **place)
         for name in own:
-            tables[name] = found[_site(name)].effect()[_cell(name)]
-    return torch.stack([tables[name] for name in names])
+            tables[name] = estimates[_site(name)].effect()[_cell(name)]
+    direction = next(iter(estimates.values())).direction
+    cells = Cells("", direction, ("sender",), {}, labels={"sender": names}, kind="nodes")
+    cells.values[metric.name] = torch.stack([tables[name] for name in names]) * _sign(cells)
+    return cells
 
 
 def single_edges(
@@ -211,6 +213,11 @@ def toggled(circuit: Circuit, place: Iterable[Any]) -> Circuit:
     members = circuit.members.clone()
     members[tuple(int(index) for index in place)] ^= True
     return replace(circuit, **{circuit.kind: members})
+
+
+def _sign(cells: Cells) -> int:
+    """Of the metric's change, where a change that brings it to the clean value counts as positive."""
+    return 1 if cells.direction == "denoise" else -1
 
 
 def _attention(name: str) -> tuple[str | None, str]:

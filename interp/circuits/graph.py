@@ -1,123 +1,20 @@
-"""Which parts does a model have, and which of them read which? Circuits are sets of those nodes or edges.
-
-A node writes: the embedding, a head, a feed-forward. A receiver reads the residual stream for itself: a head's query,
-key or value, a feed-forward, the logits. An edge is a node and a receiver after it, and the stream alone between them.
-"""
+"""Sets of the nodes or edges of a model's graph, kept together: circuits."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from interp.config import Learned, NoMLP, Sinusoidal, StackConfig, TransformerConfig
+from interp.components import Embeddings, Graph, equal_graphs
 from interp.display import Result, so_many
 from interp.errors import InputError, one_of
-from interp.model import Model, check_model
+from interp.model import Model
 
-Embeddings = Literal["together", "apart"]
 Kind = Literal["edges", "nodes"]
-Names = Literal["senders", "receivers", "positions"]
-ELSEWHERE = "elsewhere"  # all positions without a name, where some have one
-_NORMS = (
-    "edges are not defined where norms follow the layers: each norm mixes what several components write, so "
-    "no component's write reaches a later one by itself; expected a model with norms before its layers"
-)
-_ALL_HEADS = "edges to queries and keys are not defined where all heads' are normalised as one"
-_TWO_STACKS = "edges are for models of one stack, and this one has an encoder and a decoder: take nodes"
-_APART = "embeddings stand apart only where positions add a vector to the token's, and no norm mixes the two"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Graph(Result):
-    """The nodes and edges of a model.
-
-    `senders` are, in the order in which they write, `embed` (`token` and `position` where embeddings stand apart),
-    heads (`0.3`: layer, head) and feed-forwards (`mlp.2`); of two stacks with the stack's name before them, and
-    `decoder.cross.0.3` for heads of cross-attention. `receivers` are heads' queries, keys and values (`1.4.q`; `k` and
-    `v` per key/value head), feed-forwards and `logits`. `exists` says which sender writes before which receiver reads.
-    With `positions` (names that pairs have) every edge is one at each name and one at all other positions
-    (`elsewhere`, the last): the position is that at which the receiver reads, of `k` and `v` thus the key's.
-    """
-
-    senders: tuple[str, ...]
-    receivers: tuple[str, ...]
-    exists: Bool[Tensor, "sender receiver"]
-    positions: tuple[str, ...] = ()
-    reason: str = ""  # why there are nodes alone
-
-    @staticmethod
-    def from_model(model: Model, *, embeddings: Embeddings = "together", positions: Sequence[str] = ()) -> "Graph":
-        """The graph of a model; of nodes alone, with the reason, where edges are not defined."""
-        check_model(model)
-        config, apart = model.config, one_of("embeddings", embeddings, Embeddings) == "apart"
-        names = (*positions,)
-        if len({*names, ELSEWHERE}) <= len(names):
-            raise InputError(
-                f"expected distinct names of positions, none of them {ELSEWHERE!r}; got {', '.join(names)}"
-            )
-        reason = _refusal(config)
-        if reason:
-            if apart or names:
-                raise InputError(reason)
-            return Graph((*_nodes(config),), (), torch.zeros(len([*_nodes(config)]), 0, dtype=torch.bool), (), reason)
-        if apart and (not isinstance(config.last.positions, Learned | Sinusoidal) or config.last.embedding_norm):
-            raise InputError(_APART)
-        inputs = ["token", "position"] if apart else ["embed"]
-        senders, receivers, n_before = inputs, [], []
-        for heads, reads, feed in _layers(config.last):
-            reads_of_feed = len(senders) + (
-                0 if config.last.parallel else len(heads)
-            )  # or what the heads beside it read
-            n_before += [len(senders)] * len(reads) + [reads_of_feed] * len(feed)
-            senders, receivers = [*senders, *heads, *feed], [*receivers, *reads, *feed]
-        exists = torch.arange(len(senders))[:, None] < torch.tensor([*n_before, len(senders)])
-        return Graph((*senders,), (*receivers, "logits"), exists, names)
-
-    @property
-    def n_nodes(self) -> int:
-        """Senders and the logits."""
-        return len(self.senders) + 1
-
-    @property
-    def n_edges(self) -> int:
-        """All edges, at all positions that are told apart."""
-        return int(self.exists.sum()) * (self.shape[0] if self.positions else 1)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of a table of all edges."""
-        return (len(self.positions) + 1,) * bool(self.positions) + (*self.exists.shape,)
-
-    @cached_property
-    def parts(self) -> Bool[Tensor, "receiver sender"]:
-        """Which receivers are inputs of which sender; keys and values are of every head that shares them."""
-        rows, index = torch.zeros(self.exists.shape[::-1], dtype=torch.bool), self.index("senders")
-        counts = {part: sum(name.endswith(f".{part}") for name in self.receivers) for part in "qk"}
-        shared = counts["q"] // max(counts["k"], 1)
-        for row, name in enumerate(self.receivers[:-1]):
-            layer, head, *part = name.split(".")
-            if not part or part == ["q"]:
-                rows[row, index[f"{layer}.{head}"]] = True
-            else:
-                first = index[f"{layer}.{int(head) * shared}"]
-                rows[row, first : first + shared] = True
-        return rows
-
-    def index(self, kind: Names) -> dict[str, int]:
-        """The place of each name."""
-        one_of("kind", kind, Names)
-        names = (*self.positions, ELSEWHERE) if kind == "positions" else getattr(self, kind)
-        return {name: place for place, name in enumerate(names)}
-
-    def facts(self) -> tuple[str, dict[str, str]]:
-        """How much of everything there is."""
-        facts = {"nodes": str(self.n_nodes), "edges": self.reason or f"{self.n_edges:,}"}
-        return "Graph", facts | ({"positions": ", ".join(self.positions)} if self.positions else {})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,12 +166,6 @@ def check_circuit(model: Model, circuit: Any) -> None:
         raise InputError(f"this circuit is of another model: expected a graph of {sizes[0]}, got {sizes[1]}")
 
 
-def equal_graphs(first: Graph, second: Graph) -> bool:
-    """Whether two graphs have the same nodes, edges and positions."""
-    names = [(graph.senders, graph.receivers, graph.positions) for graph in (first, second)]
-    return names[0] == names[1] and torch.equal(first.exists, second.exists)
-
-
 def _place(name: str, index: dict[str, int], kind: str) -> int:
     if name not in index:
         near = get_close_matches(str(name), index, n=1)
@@ -285,30 +176,3 @@ def _place(name: str, index: dict[str, int], kind: str) -> int:
 
 def _no_edge(sender: str, receiver: str) -> str:
     return f"no edge {sender} -> {receiver} in this graph: {sender} does not write before {receiver} reads"
-
-
-def _refusal(config: TransformerConfig) -> str:
-    """Why there are no edges in such a model; nothing where there are."""
-    if len(config.stacks) > 1:
-        return _TWO_STACKS
-    return _NORMS if config.last.norms_writes else _ALL_HEADS if config.last.qk_norm == "all" else ""
-
-
-def _layers(config: StackConfig) -> Iterable[tuple[list[str], list[str], list[str]]]:
-    """Each layer's heads, what they read, and its feed-forward, where there is one."""
-    parts = [("q", config.n_heads), ("k", config.kv_heads), ("v", config.kv_heads)]
-    for layer in range(config.n_layers):
-        feed = [] if isinstance(config.mlp, NoMLP) else [f"mlp.{layer}"]
-        reads = [f"{layer}.{head}.{part}" for part, heads in parts for head in range(heads)]
-        yield [f"{layer}.{head}" for head in range(config.n_heads)], reads, feed
-
-
-def _nodes(config: TransformerConfig) -> Iterable[str]:
-    """All nodes of all stacks."""
-    for stack, each in config.stacks.items():
-        prefix = f"{stack}." if len(config.stacks) > 1 else ""
-        yield f"{prefix}embed"
-        for heads, _, feed in _layers(each):
-            yield from (f"{prefix}{name}" for name in heads)
-            yield from (f"{prefix}cross.{name}" for name in heads if each.cross_attention)
-            yield from (f"{prefix}{name}" for name in feed)

@@ -9,7 +9,7 @@ from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.circuits.graph import Circuit, Graph, check_circuit, from_nodes
+from interp.circuits.graph import Circuit, check_circuit, from_nodes
 from interp.circuits.reference import (
     Ablation,
     Reference,
@@ -21,6 +21,7 @@ from interp.circuits.reference import (
     position_names,
     written,
 )
+from interp.components import Graph
 from interp.errors import InputError, one_of
 from interp.model import Model, Tokens, as_batches
 from interp.patching.pairs import Inputs, text_read

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from interp.circuits.graph import Circuit, Graph, empty
+from interp.circuits.graph import Circuit, empty, whole
+from interp.components import Graph
 from interp.errors import InputError, whole_number
 
 _TRIES = 50  # paths that are drawn for one that fits
@@ -32,16 +33,20 @@ def random_path(graph: Graph, random: np.random.Generator, start: Circuit | None
 
 
 def random_circuit(graph: Graph, size: int, *, seed: int = 0) -> Circuit:
-    """A random circuit without dead ends of `size` edges: paths are added until it is full.
+    """A random circuit without dead ends of `size` edges: as many are drawn, pruned, and paths added until it is full.
 
-    Of equally many edges drawn one by one nearly all would lead nowhere, which is no baseline. Where no path of fifty
-    fits into what is left, the last one does not fit, and the circuit is larger by less than that path.
+    Of few edges drawn one by one nearly all lead nowhere, which is no baseline. Where no path of fifty fits into what
+    is left, the last one does not fit, and the circuit is larger by less than that path.
     """
     if not whole_number("size", size) <= graph.n_edges:
         raise InputError(f"expected at most {graph.n_edges:,} edges, got size={size:,}")
-    random, circuit, n_edges = np.random.default_rng(whole_number("seed", seed)), empty(graph), 0
+    random, drawn = np.random.default_rng(whole_number("seed", seed)), empty(graph)
+    assert drawn.edges is not None
+    places = whole(graph).members.flatten().nonzero()[:, 0]
+    drawn.edges.view(-1)[places[random.permutation(len(places))[:size]]] = True
+    circuit, failures = drawn.pruned(), 0
+    n_edges = circuit.size
     assert circuit.edges is not None
-    failures = 0
     while n_edges < size:
         path = random_path(graph, random, circuit if n_edges else None)
         added = [place for place in path if not circuit.edges[place]]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.circuits.graph import Graph
+from interp.components import Graph
 from interp.config import NoMLP
 from interp.model import Model
 from interp.patching.pairs import Inputs, text_read
@@ -38,7 +38,8 @@ def node_sites(model: Model, graph: Graph) -> dict[str, slice]:
 @torch.no_grad()
 def written(model: Model, graph: Graph, inputs: Inputs) -> Writes:
     """What every node writes for some prompts: heads z, all others to the stream."""
-    captured = run(model, inputs[0], capture=node_sites(model, graph), target=inputs[1]).activations
+    *_, last = sites = node_sites(model, graph)
+    captured = run(model, inputs[0], capture=sites, target=inputs[1], until=last).activations  # logits are not needed
     writes = {site: value if site.endswith(".z") else value[..., None, :] for site, value in captured.items()}
     if graph.senders[0] == "token":
         assert isinstance(model, Transformer)

@@ -12,12 +12,13 @@ import numpy as np
 
 from interp.circuits.faithfulness import faithfulness
 from interp.circuits.finding import Scores, edge_scores, greedy, top
-from interp.circuits.graph import Circuit, Graph
+from interp.circuits.graph import Circuit
 from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
 from interp.circuits.splits import Split, group_sums, share_of_difference
+from interp.components import Graph
 from interp.display import DataFrame, Result, so_many
-from interp.errors import InputError
+from interp.errors import InputError, whole_number
 from interp.model import Model
 from interp.patching.gradients.edges import edge_attribution
 from interp.patching.metrics import Metric
@@ -132,9 +133,8 @@ def size_curve(
     if scores is None:
         scores = edge_scores(edge_attribution(model, split.choosing, metric)).mean(-1)
     circuits = circuits_by_size(graph, scores, shares, absolute=absolute, grow=grow)
-    beside = [
-        random_circuit(graph, circuit.size, seed=seed * 1000 + draw) for circuit in circuits for draw in range(n_random)
-    ]
+    seeds = range(first := whole_number("seed", seed) * 1000, first + whole_number("n_random", n_random))
+    beside = [random_circuit(graph, circuit.size, seed=each) for circuit in circuits for each in seeds]
     cells = faithfulness(model, split.reporting, metric, [*circuits, *beside], ablation=ablation)
     tables = cells.values[metric.name].split([len(circuits), len(beside)])
     kept, random = (replace(cells, values={metric.name: table}) for table in tables)

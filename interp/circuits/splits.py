@@ -52,13 +52,14 @@ class Split(Result):
         """
         if not 0 < share < 1:
             raise InputError(f"expected a share of the groups between 0 and 1, got {share}")
-        names = np.array([*map(hash, labels := grouped(pairs, groups))])
-        unique = list(dict.fromkeys(names.tolist()))
+        labels = grouped(pairs, groups)
+        unique = [*dict.fromkeys(labels)]
         if len(unique) < 2:
             raise InputError(f"all {so_many(len(pairs), 'pair')} are one group: expected two or more to split")
         order = np.random.default_rng(whole_number("seed", seed)).permutation(len(unique))
         n_choosing = min(max(round(share * len(unique)), 1), len(unique) - 1)
-        chosen = np.isin(names, [unique[place] for place in order[:n_choosing]])
+        names = {unique[place] for place in order[:n_choosing]}
+        chosen = np.array([label in names for label in labels])
         sides = [np.flatnonzero(rows) for rows in (chosen, ~chosen)]
         choosing, reporting = (pairs.take(torch.from_numpy(rows).to(pairs.clean.ids.device)) for rows in sides)
         return Split(choosing, reporting, *(tuple(labels[row] for row in rows) for rows in sides))

@@ -131,7 +131,7 @@ class Cells(Result):
 
     def label(self, place: Sequence[int]) -> str:
         """A cell in short: `L3.H2 at 4`, `L0 at S2`, `L2.H1 from 5 to 2`, `up to L0.H1`, `embed -> 1.4.q`."""
-        if self.kind == "edges":
+        if self.kind in {"edges", "nodes"}:
             return " -> ".join(str(self.labels[axis][index]) for axis, index in zip(self.axes, place, strict=True))
         index = dict(zip(self.units or self.axes, place, strict=True))
         name = ".".join(f"{letter}{index[axis]}" for axis, letter in _LETTERS.items() if axis in index)

@@ -36,13 +36,21 @@ class GroupSums:
         return type(self)(*(part * groups[:, None, None] for part in vars(self).values()))
 
     def filled(self: AnySums) -> AnySums:
-        """The same, as sparse tensors of the groups that have something."""
-        return type(self)(*(part.to_sparse(1) for part in vars(self).values()))
+        """The same as sparse tensors, `group measure head`, of those measures of a group that have something."""
+        return type(self)(*(part.transpose(1, 2).to_sparse(2) for part in vars(self).values()))
 
     def __iadd__(self: AnySums, other: AnySums) -> AnySums:
         for total, part in zip(vars(self).values(), vars(other).values(), strict=True):
-            total.add_(part)
+            if part.is_sparse:
+                add_sparse(total.transpose(1, 2), part)
+            else:
+                total.add_(part)
         return self
+
+
+def add_sparse(total: Float[Tensor, "*any"], part: Float[Tensor, "*any"]) -> None:
+    """Add a sparse tensor in place, without a copy of the dense one."""
+    total[tuple(part.indices())] += part.values()
 
 
 @dataclass

@@ -9,7 +9,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from analyses import alignment
-from analyses.alignment import Head
+from analyses.wording.head_names import Place
 from interp import InputError, Tokenizer, Transformer
 from models.families.original import original
 from models.pair_tasks import FORMATS, MONTHS, WEEKDAYS, Pair, dates, reversals, written
@@ -45,7 +45,7 @@ def test_only_rows_that_write_a_part_count_and_each_for_its_own_part():
 
 
 def test_what_is_aligned_spells_the_same_date(reader):
-    heads = [Head("encoder", 1, 2), Head("decoder", 0, 1), Head("decoder", 1, 0)]
+    heads = [Place("encoder", "self", 1, 2), Place("decoder", "self", 0, 1), Place("decoder", "cross", 1, 0)]
     seen = alignment.example(reader, PAIR, heads)
     spelled = {name: ("".join(seen.written[slice(*r)]), "".join(seen.source[slice(*c)])) for name, r, c in seen.aligned}
     assert spelled == {"year": ("1987", "1987"), "month": ("03", "March"), "day": ("03", "3")}

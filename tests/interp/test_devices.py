@@ -13,7 +13,16 @@ from torch.testing import assert_close
 
 from interp import TokenBatch, Transformer, add, edited, generate, put, run, token_losses
 from interp import patching as p
-from interp.attribution import attribution_by_source, composition_scores, direct_logit_attribution, logit_lens
+from interp.attribution import (
+    attribution_by_source,
+    composition_scores,
+    direct_logit_attribution,
+    key_contributions,
+    logit_lens,
+    remove_from_key,
+    score_attribution,
+    value_attribution,
+)
 from interp.patterns.one_attention import FewRows, NormWeighted, read_patterns
 from tests.pretend import FIRST, SECOND, THIRD, Mixed, Pretend, place_of, spread
 from tests.tiny import pairs_of_two, ragged_pairs, token_ids, two_stacks, variant
@@ -83,6 +92,7 @@ WAYS: dict[str, Way] = {
     "direct attribution": lambda model, _: attribution_by_source(
         direct_logit_attribution(model, IDS, torch.tensor([3, 4]))
     ),
+    "writers of values": lambda model, _: value_attribution(run(model, IDS), 2, 1, 3),
 }
 ENCODER, CROSS = {"stack": "encoder"}, {"attention": "cross"}
 TEXT_CLAIM = p.Claim(
@@ -138,6 +148,27 @@ def test_so_does_every_call_of_an_encoder_and_a_decoder(name, differing):
 @pytest.mark.parametrize("name", ["a forward", "a sweep of z", "knock-outs", "writing"])
 def test_layers_on_several_devices_share_a_table_of_distances(name):
     moves(WAYS[name], variant("buckets"), ragged_pairs(), FIRST, SECOND, THIRD)
+
+
+ROWS = torch.tensor([[1, 3], [0, 2]])
+
+
+@pytest.mark.parametrize("name", ["buckets", "sandwich", "two stacks"])
+def test_writers_of_scores_are_the_same_numbers(name):
+    cross = CROSS if name == "two stacks" else {}
+    last = {"target": IDS} if cross else {}
+
+    def way(model: Transformer, _: p.Pairs) -> Any:
+        out = run(model, SOURCE if cross else IDS, **last)
+        (edit,) = remove_from_key(out, 1, 3, [f"{'encoder' if cross else 'decoder'}.0.mlp"], **cross).items()
+        pattern = run(model, SOURCE if cross else IDS, edit[0].replace(".k", ".pattern"), dict([edit]), **last)
+        scores = score_attribution(out, 1, 3, -1, 2, **cross)
+        return [scores, key_contributions(out, 1, 3, ROWS, **cross), pattern.activations]
+
+    if cross:
+        assert moves(way, two_stacks("buckets"), pairs_of_two("source"), FIRST, SECOND, SECOND, THIRD)
+    else:
+        assert moves(way, variant(name), ragged_pairs(), FIRST, SECOND, THIRD)
 
 
 def test_the_stream_crosses_once_a_boundary_and_comes_back_once():

@@ -16,7 +16,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.circuits.graph import Graph
+from interp.components import Graph
 from interp.devices import move
 from interp.errors import InputError, one_of
 from interp.model import Model
@@ -51,10 +51,11 @@ def edge_attribution(
         pairs, metric, direction, budget: as in `attribution_patching`.
         steps: gradients are averaged over this many points on the line from own to other, from own on and without the
             other end. 1 is plain EAP: the gradient at the own prompt alone.
-        along: what goes along that line. `inputs`: the embedding (Hanna 2024, equation 3). `activations`: the output of
-            the edge's own sender, in the own prompt; a pass for each sender and step. `layers`: EAP-IG
-            activations as Hanna's package has it, which moves all heads of a layer at once, holds what moves constant,
-            and gives each edge the mean gradient over the moves of every node, before or after it.
+        along: what goes along that line. `inputs`: the embedding (with `noise` Hanna 2024, equation 3; their package
+            has the points of `denoise`, and the other sign). `activations`: the output of the edge's own sender, in the
+            own prompt; a pass for each sender and step. `layers`: EAP-IG activations as their package has it (with
+            `noise`), which moves all heads of a layer at once, holds what moves constant, and gives each edge the mean
+            gradient over the moves of every node, before or after it.
 
     Returns:
         Cells: on the axes `sender`, `receiver`, how far the metric is predicted to move from the own prompt's value

@@ -12,7 +12,7 @@ from analyses.circuit.mib import read_circuit, write_circuit
 from interp import InputError, Transformer, TransformerConfig
 from interp.circuits import Graph, from_edges, from_nodes
 from interp.circuits.finding import top
-from interp.circuits.graph import equal_graphs
+from interp.components import equal_graphs
 
 
 def test_their_circuit_has_their_counts_and_is_the_top_of_their_scores(shared_file):

@@ -195,8 +195,8 @@ def test_a_report_is_complete(whole):
     assert "L1.H2 looks where “previous-token” says with 90% of its attention" in whole.text  # its measure has no words
     assert "Fewer than 20 documents" in whole.text
     assert (
-        "Given what it computed for the other prompt, L1.H0 flips 3 of 40 answers; swap moves 50% of the way"
-        in whole.text
+        "Given what it computed for the other prompt, L1.H0 flips 3 of 40 answers; "
+        "swap moves 50% of the way to that prompt’s" in whole.text
     )
     assert "Apart from labels and minimal pairs, heads are chosen and reported on the same text" in whole.text
     assert "nearest0.551" in whole.page.text  # rules stand beside the heads that must beat them

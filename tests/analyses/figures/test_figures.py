@@ -79,7 +79,7 @@ def test_dots_and_sentences_follow_one_rule(documents):
     assert len(findings) == (7 if documents == 20 else 0)
     figure = figures.head_grid(table, "induction")
     assert ("A dot" in figure.caption, "(none of 15 marked)" in figure.alt) == (documents == 20, documents == 4)
-    assert "largest L2.H4 0.18, L2.H3 0.16, L2.H2 0.14" in figure.alt
+    assert "largest 0.18 at L2.H4, 0.16 at L2.H3, 0.14 at L2.H2" in figure.alt
 
 
 def test_colours_are_of_the_behaviour_and_begin_at_nothing():

@@ -94,6 +94,17 @@ def of_head(shown: pd.DataFrame, head: int, choice: str) -> pd.DataFrame:
     return shown.loc[(shown["head"] == head) & (shown["choice"] == choice)]
 
 
+def test_a_head_that_rests_on_a_token_before_the_words_is_shown_with_that_token():
+    model = Planted(WORDS, [[planted.first_token, planted.offset(-1)]], n_ctx=40, start="<s>").build()
+    found = {Place("decoder", "self", 0, head): [fact("first-token")] for head in (0, 1)}
+    shown = fact_examples(model, dict.fromkeys(OURS, TEXTS), found, OURS)
+    best = of_head(shown, 0, "best")
+    assert len(best) == 3
+    assert best["right"].all()
+    assert {row["sentence"].split(" ")[row["seen"]] for row in best.to_dict("records")} == {"<s>"}
+    assert not of_head(shown, 1, "random")["right"].astype(bool).all()  # from later words it looks elsewhere
+
+
 def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_failures():
     """From a verb one back stands the name: always right. From a noun stands an adjective or article: never."""
     layers = [[planted.offset(-1), planted.offset(-1), planted.uniform, planted.uniform]]

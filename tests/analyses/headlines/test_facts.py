@@ -92,14 +92,15 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     assert verdicts([position, syntax]) == "Position is found, syntax in part"
     looks = "L1.H0 looks at what followed this token before (induction) with 90% of its attention"
     assert position.first == f"{looks}; uniform attention gets 2%."
-    assert (
-        position.rest
-        == "Given what it computed for the other prompt, L1.H0 flips 6 of 40 answers; copying moves 15% of the way."
+    assert position.rest == (
+        "Given what it computed for the other prompt, L1.H0 flips 6 of 40 answers; "
+        "copying moves 15% of the way to that prompt’s."
     )
     assert syntax.text == (
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 60%. Where taking the last "
         "verb errs, L1.H1 is right in 55%. Given what it computed for the other prompt, L0.H1 "
-        "flips 6 of 40 answers; the choice of was or were moves 35% of the way; the model is right in 65%."
+        "flips 6 of 40 answers; the choice of was or were moves 35% of the way to that prompt’s; the model is right in "
+        "65%."
     )
     tables["rules"] = tables["rules"].assign(value=0.95)
     assert "95% of cases; taking the last verb gets 60%" in said(tables)[1].first
@@ -120,7 +121,7 @@ def test_what_no_head_shows_is_told_by_the_head_that_comes_closest_on_the_half_t
     assert quiet(tables, rules=pd.DataFrame([RULE, other])) == closest.format("")
     for strength, said_of_it in (
         (0.52, "is right in 6 of 10 cases where this errs would"),
-        (float("nan"), "this errs too seldom to tell"),
+        (float("nan"), "the cases in which this errs are too few to tell"),
     ):
         assert said_of_it in quiet(tables, rules=pd.DataFrame([RULE | {"detectable": strength}]))
     few = pd.DataFrame([RULE | {"asked": 0.05}])  # the model sees few of a relation

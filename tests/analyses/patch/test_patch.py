@@ -410,8 +410,8 @@ def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, found,
 def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, pairs, monkeypatch):
     monkeypatch.setattr(cell_estimates, "_RECEIVERS", 3)
     exact = sweeps(model, pairs, "z", by_position=False, directions=["denoise"], metrics=["logit_difference"])
-    rows, said = edge_rows(model, pairs, exact, seed=1, few=10)
-    again, _ = edge_rows(model, pairs, exact, seed=1, few=10)
+    rows, said = edge_rows(model, pairs, exact[0], seed=1, few=10)
+    again, _ = edge_rows(model, pairs, exact[0], seed=1, few=10)
     pd.testing.assert_frame_equal(rows, again)
     measured = rows.loc[rows["exact"].notna()]
     assert said["sampled"]

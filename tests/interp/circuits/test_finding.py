@@ -42,14 +42,16 @@ def test_a_nodes_attribution_is_that_of_its_edges_together(name):
     for direction in ("denoise", "noise"):
         cells = edge_attribution(tiny, pairs, log_probability(), direction, steps=1)
         found = node_attribution(tiny, pairs, log_probability(), direction)
-        torch.testing.assert_close(found, node_scores(cells), rtol=1e-9, atol=1e-10)
-    assert len(found) == len(Graph.from_model(tiny).senders)
+        torch.testing.assert_close(node_scores(found), node_scores(cells), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(found.effect(), cells.effect().nansum(1), rtol=1e-9, atol=1e-10)
+        assert [*found.table()["sender"]] == [*Graph.from_model(tiny).senders]
+        assert f"embed {found.mean()[0]:+.3g}" in found.largest(k=99)
 
 
 def test_nodes_of_every_wiring_and_of_two_stacks_have_an_attribution():
     after, two = model("post-norm decoder"), two_stacks("mixed")
     for each, pairs in ((after, ragged_pairs()), (two, pairs_of_two("source"))):
-        found = node_attribution(each, pairs, logit_difference())
+        found = node_scores(node_attribution(each, pairs, logit_difference()))
         assert found.shape == (len(Graph.from_model(each).senders), len(pairs))
         assert found.isfinite().all()
     names = Graph.from_model(two).senders

@@ -7,7 +7,8 @@ import tiny
 import torch
 
 from interp import InputError, StackConfig, Transformer, TransformerConfig
-from interp.circuits.graph import Circuit, Graph, check_circuit, empty, from_edges, from_nodes, whole
+from interp.circuits.graph import Circuit, check_circuit, empty, from_edges, from_nodes, whole
+from interp.components import Graph
 from interp.patching import edge_attribution, logit_difference
 
 SMALL = StackConfig(n_layers=12, d_model=12, n_heads=12, d_head=1, d_mlp=1, n_ctx=3, d_vocab=3, causal=True)

@@ -87,7 +87,7 @@ def test_a_random_circuit_has_its_size_and_no_dead_end(size):
     for seed in range(4):
         circuit = random_circuit(GRAPH, size, seed=seed)
         assert circuit.pruned().names() == circuit.names()
-        assert circuit.size == size
+        assert size <= circuit.size <= size + (size == 2)  # beside embed -> logits no second edge is a path
     assert random_circuit(NAMED, size, seed=1).pruned().size == random_circuit(NAMED, size, seed=1).size >= size
 
 

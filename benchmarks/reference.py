@@ -1,0 +1,54 @@
+"""Does a head that carries `reference` know whom the verb means, or does it bring along whomever it looks at?
+
+    python -m benchmarks.reference [MODEL] [--pairs 200]
+
+The task swaps two people around one verb. Its rivals ask what that leaves open: `no cue` has verbs that tell nothing
+("followed"), where the object's trade counts as right; `verb alone` leaves the people in place, and has a verb that
+means the other one. One JSON line a task, with the model's accuracy, and by head that flips an answer how many of the
+half that reports, and its share of the logit difference, where its output is replaced by the other prompt's.
+"""
+
+import random
+from typing import Any
+
+from analyses.coreference import TASKS
+from analyses.tasks.causal_tests import PAIRS, patch_heads
+from analyses.wording.head_names import head_name
+from benchmarks.console import arguments, show
+from models import load
+from models.stories.writer import OF_OBJECT, OF_SUBJECT
+
+VERBS = ("followed", "watched", "saw", "called", "heard", "joined", "found", "helped", "knew", "chased")
+_prompt: Any = TASKS["reference"].keywords["prompt"]
+
+
+def no_cue(number: int, people: Any, rng: random.Random) -> Any:
+    """A pair whose verb tells nothing."""
+    pair, verb = _prompt(number, people, rng), rng.choice(VERBS)
+    clean, corrupt = (text.replace(pair.frame, verb) for text in (pair.clean, pair.corrupt))
+    right, wrong = (pair.right, pair.wrong) if pair.frame in OF_OBJECT else (pair.wrong, pair.right)
+    return pair._replace(clean=clean, corrupt=corrupt, right=right, wrong=wrong, frame=verb)
+
+
+def verb_alone(number: int, people: Any, rng: random.Random) -> Any:
+    """A pair whose verbs alone differ."""
+    pair = _prompt(number, people, rng)
+    other = rng.choice(OF_SUBJECT if pair.frame in OF_OBJECT else OF_OBJECT)
+    return pair._replace(corrupt=pair.clean.replace(pair.frame, other))
+
+
+if __name__ == "__main__":
+    parser = arguments(__doc__)
+    parser.add_argument("model", nargs="?", default="textbook")
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    asked = parser.parse_args()
+    model = load(asked.model)
+    for name, prompt in {"reference": _prompt, "no cue": no_cue, "verb alone": verb_alone}.items():
+        pairs = TASKS["reference"](model, asked.pairs, 0, name, "", prompt=prompt)
+        effects = patch_heads(model, "coreference", [pairs])
+        (task,), table = effects.tasks, effects.table.query("intervention == 'noise' and flips > 0")
+        flips = {
+            head_name(row["layer"], row["head"]): [int(row["flips"]), row["n"], round(row["effect"], 3)]
+            for row in table.to_dict("records")
+        }
+        show(task=name, accuracy=task["accuracy"], refused=task["refused"], flips=flips)

@@ -1,0 +1,245 @@
+"""Who wrote what a head reads? Its query, key or value as a sum over all that was written to the stream before it.
+
+Norms keep the scales that they have in the run. Each is then one matrix for all positions and a number for each
+(Elhage 2021), and so is all that lies between a writer and the head: nothing as wide as the stream is made for a head.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal, cast
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from interp.attention import Attention
+from interp.attribution.direct import attention_layer, fixed_scale, folded, wide
+from interp.config import Rotary
+from interp.devices import pick
+from interp.errors import InputError, one_of
+from interp.indices import entries, is_number
+from interp.model import Model
+from interp.patching.patch_sites import Attending, StackName, last_stack
+from interp.positions import rotate
+from interp.running import Run, counted, run
+from interp.tokens import TokenBatch
+from interp.transformer import Sublayer, Transformer, with_parts
+
+Part = Literal["q", "k", "v"]
+Columns = Int[Tensor, "prompt place"]
+Vectors = Float[Tensor, "writer prompt place d_head"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A linear map of the stream: a matrix for all positions, times a factor at each, which the norms' scales give."""
+
+    weight: Float[Tensor, "d_model d_head"]
+    factor: Float[Tensor, "prompt place"]
+
+    def __call__(self, x: Float[Tensor, "*vector d_model"]) -> Float[Tensor, "prompt place d_head"]:
+        """Of a vector a position, or of one for all."""
+        return (x.to(self.weight) @ self.weight) * self.factor[..., None]
+
+    def before(self, norm: nn.Module, x: Callable[[], Tensor]) -> tuple["Reading", list[Tensor]]:
+        """The map as it stands before a norm that reads `x`, and what the norm's shift gives, if it has one."""
+        if isinstance(norm, nn.Identity):
+            return self, []
+        shifts = [self(norm.bias)] if isinstance(norm, nn.LayerNorm) and norm.bias is not None else []
+        return Reading(folded(norm, self.weight[None])[0], self.factor * fixed_scale(norm, x())), shifts
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One side of one head: its queries (`q`), keys (`k`) or values (`v`), and whose stream they are read from."""
+
+    model: Transformer
+    part: Part
+    stack: StackName
+    layer: int
+    head: int
+    attention: Attending
+
+    @staticmethod
+    def from_arguments(
+        model: Model | None, layer: int, head: int, stack: StackName | None, attention: Attending, parts: str
+    ) -> "list[Reader]":
+        """The sides of a head that `parts` names; an InputError says which layers, heads and stacks there are."""
+        if model is None:
+            raise InputError("this run does not know its model: make it with interp.run")
+        model = with_parts(model, "attribution to writers")
+        name = last_stack(model) if stack is None else one_of("stack", stack, model.config.stacks)
+        layer = _entry(layer, model.config.stacks[name].n_layers, "layer", f"in the {name}")
+        attention_layer(model.stack(name).blocks[layer], attention)  # which says where there is none
+        head = _entry(head, model.config.stacks[name].n_heads, "head", f"in a layer of the {name}")
+        return [Reader(model, cast(Part, part), cast(StackName, name), layer, head, attention) for part in parts]
+
+    @property
+    def attn(self) -> Attention:
+        """The layer's attention."""
+        return attention_layer(self.model.stack(self.stack).blocks[self.layer], self.attention)
+
+    @property
+    def row(self) -> int:
+        """The head's number among those that its part has: of keys and values, those that several heads may share."""
+        config = self.attn.config
+        return self.head if self.part == "q" else self.head * config.kv_heads // config.n_heads
+
+    @property
+    def site(self) -> str:
+        """The name of the part's site."""
+        return f"{self.stack}.{self.layer}.{'cross_' * (self.attention == 'cross')}attn.{self.part}"
+
+    @property
+    def source(self) -> str:
+        """The stack whose stream it reads."""
+        across = self.attention == "cross" and self.part != "q"
+        return next(iter(self.model.config.stacks)) if across else self.stack
+
+    def text(self, out: Run) -> TokenBatch:
+        """What that stack reads in a run."""
+        return counted(self.model, self.site, out.tokens, out.target)["position"]
+
+    @property
+    def path(self) -> tuple[nn.Module, str, list[tuple[str, Sublayer, str]]]:
+        """The norm through which it reads the stream, the stream before that, and the sublayers that wrote to it.
+
+        These have their name and the stream that they add to; the last comes first.
+        """
+        stack, before = self.model.stack(self.source), []
+        for layer, block in enumerate(stack.blocks):
+            place, stream = f"{self.source}.{layer}.", "resid_pre"
+            cross = [] if block.cross_attn is None else [block.cross]
+            for sublayer in (block.attention, *cross, *([] if block.mlp is None else [block.feed_forward])):
+                if sublayer.layer is self.attn:
+                    return sublayer.norm_before, f"{place}{stream}", before[::-1]
+                before.append((f"{place}{sublayer.name}", sublayer, f"{place}{stream}"))
+                stream = sublayer.site
+        return stack.norm, f"{self.source}.{len(stack.blocks) - 1}.resid_post", before[::-1]
+
+    @property
+    def sites(self) -> list[str]:
+        """What a run must capture for `parts`."""
+        norm, stream, before = self.path
+        sites = [self.site] if isinstance(norm, nn.Identity) else [self.site, stream]
+        for name, sublayer, residual in before:
+            sites.append(f"{name}.z" if isinstance(sublayer.layer, Attention) else f"{name}_out")
+            sites += [] if isinstance(sublayer.norm_sum, nn.Identity) else [residual, f"{name}_out"]
+        return sites
+
+    def queries(self, out: Run, columns: Columns) -> Float[Tensor, "prompt place d_head"]:
+        """The model's own queries at `columns`, as they enter the scores."""
+        queries = pick(out[self.site], grid(columns)).to(out[self.site].device)
+        positions = self.text(out).positions.gather(1, columns)
+        return self.attn.queries(queries, positions.to(queries.device))[..., self.row, :]
+
+    def parts(self, out: Run, columns: Columns, *, entered: bool = True) -> Iterator[tuple[list[str], Vectors]]:
+        """What each writer put in at `columns`: names and vectors, a few writers at a time, the last to write first.
+
+        They add up to what enters the scores, normalised (at the run's scale) and turned; or, not `entered`, to the
+        site's own value.
+        """
+        rotary, positions = self.attn.positions, self.text(out).positions.gather(1, columns)
+        for names, vectors in self._written(out, columns, entered):
+            if entered and self.part != "v" and isinstance(rotary, Rotary):
+                yield names, rotate(vectors[..., None, :], positions, rotary)[..., 0, :]
+            else:
+                yield names, vectors
+
+    def _written(self, out: Run, columns: Columns, entered: bool) -> Iterator[tuple[list[str], Vectors]]:
+        index = grid(columns)
+
+        def at(site: str) -> Float[Tensor, "prompt place *axes"]:
+            return wide(pick(out[site], index))
+
+        reading, bias = self._projection(at(self.site), entered)
+        yield from _named(f"{self.part}.bias", bias)
+        norm, stream, before = self.path
+        reading, shifts = reading.before(norm, lambda: at(stream))
+        yield from _named("norm.bias", shifts)
+        for site, sublayer, residual in before:
+            reading, shifts = reading.before(sublayer.norm_sum, lambda: at(residual) + at(f"{site}_out"))  # noqa: B023
+            if not isinstance(sublayer.layer, Attention):
+                yield from _named(f"{site}.bias", shifts)
+                yield [site], reading(at(f"{site}_out"))[None]
+                continue
+            heads, more = _heads(reading, sublayer, at(f"{site}.z"))
+            yield from _named(f"{site}.bias", [*shifts, *more])
+            yield [f"{site.removesuffix('attn')}head.{head}" for head in range(len(heads))], heads
+        yield from self._embedded(reading, self.text(out), columns)
+
+    def _embedded(self, reading: Reading, text: TokenBatch, columns: Columns) -> Iterator[tuple[list[str], Vectors]]:
+        """What the embedding gives: tokens and positions apart."""
+        embed, shifts = self.model.stack(self.source).embed, []
+        terms = embed.terms(text.ids.gather(1, columns), text.positions.gather(1, columns))
+        if isinstance(embed.project, nn.Linear):
+            shifts.append(reading(embed.project.bias))
+            reading = Reading(embed.project.weight.T.to(reading.weight) @ reading.weight, reading.factor)
+        reading, more = reading.before(embed.norm, lambda: wide(reduce(torch.add, terms.values())))
+        read = {name: reading(term) for name, term in terms.items()}
+        yield from _named("embed.bias", [*shifts, *more, *([read.pop("type")] if "type" in read else [])])
+        yield [f"embed.{name}" for name in read], torch.stack([*read.values()])
+
+    def _projection(self, x: Float[Tensor, "prompt place head d_head"], entered: bool) -> tuple[Reading, list[Tensor]]:
+        """What reads the normalised stream, with the norm of queries or keys folded in; and what is added to it."""
+        attn, part, width = self.attn, self.part, self.attn.config.d_head
+        norm = {"q": attn.norm_q, "k": attn.norm_k}.get(part, nn.Identity()) if entered else nn.Identity()
+        rows, bias = wide(getattr(attn, f"W_{part.upper()}")).to(x), attn.qkv.bias
+        if bias is not None:
+            rows = torch.cat([rows, getattr(attn, f"b_{part.upper()}").to(x)[:, None]], 1)  # folded alike
+        columns = slice(None)
+        if attn.config.qk_norm == "all":
+            x, rows = x.flatten(-2), rearrange(rows, "head row d_head -> 1 row (head d_head)")
+            columns = slice(self.row * width, (self.row + 1) * width)
+        else:
+            x, rows = x[..., self.row, :], rows[self.row][None]
+        rows = folded(norm, rows.mT, writes=True).mT[0, :, columns]
+        factor, n = fixed_scale(norm, x), attn.config.d_model
+        added = [*(row * factor[..., None] for row in rows[n:])]
+        if isinstance(norm, nn.LayerNorm) and norm.bias is not None:
+            added.append(norm.bias[columns].to(x).expand(*factor.shape, -1))
+        return Reading(rows[:n], factor), added
+
+
+def all_parts(reader: Reader, out: Run, columns: Columns, *, entered: bool = True) -> tuple[tuple[str, ...], Vectors]:
+    """The names of all writers, in the order in which they wrote, and what each put in, as `Reader.parts` gives it."""
+    blocks = [*reader.parts(out, columns, entered=entered)][::-1]
+    return tuple(name for names, _ in blocks for name in names), torch.cat([vectors for _, vectors in blocks])
+
+
+def grid(columns: Columns) -> tuple[Tensor, Tensor]:
+    """The index of some columns of each prompt."""
+    return torch.arange(len(columns), device=columns.device)[:, None], columns
+
+
+def with_sites(out: Run, readers: list[Reader]) -> Run:
+    """A run that has what the readers need: `out`, or the model run again (without edits) on the same text."""
+    sites = dict.fromkeys(site for reader in readers for site in reader.sites)
+    if sites.keys() <= out.activations.keys() and out[readers[-1].site].ndim == 4:
+        return out
+    return run(readers[0].model, out.tokens, [*sites], target=out.target, until=readers[-1].site)
+
+
+def _heads(
+    reading: Reading, sublayer: Sublayer, z: Float[Tensor, "prompt place head d_z"]
+) -> tuple[Vectors, list[Tensor]]:
+    """What each head puts in, and what the bias of their output and the shift of a norm after it do."""
+    attn = cast(Attention, sublayer.layer)
+    weight, bias = attn.W_O.to(z), [] if attn.out.bias is None else [attn.out.bias.to(z)]
+    reading, shifts = reading.before(sublayer.norm_after, lambda: sum(bias, z.flatten(-2) @ weight.flatten(0, 1)))
+    axes = "prompt place head d_z, head d_z d_head -> head prompt place d_head"
+    return einsum(z, weight @ reading.weight, axes) * reading.factor[..., None], [*shifts, *map(reading, bias)]
+
+
+def _named(name: str, terms: list[Tensor]) -> Iterator[tuple[list[str], Vectors]]:
+    """The sum of the terms as one writer, if there are any."""
+    if terms:
+        yield [name], sum(terms[1:], terms[0])[None]
+
+
+def _entry(index: int, size: int, axis: str, owner: str) -> int:
+    if not is_number(index):
+        raise InputError(f"expected one {axis} {owner}, 0-{size - 1}; got {index!r}")
+    return entries(index, size, axis, owner)[0]
