@@ -19,7 +19,7 @@ from analyses.execution.progress import Say, Stages
 from interp import InputError, Model
 from interp.circuits.completeness import completeness, minimality
 from interp.circuits.faithfulness import faithfulness
-from interp.circuits.finding import edge_scores, node_attribution, sign_shares, top
+from interp.circuits.finding import edge_scores, node_attribution, node_scores, sign_shares, top
 from interp.circuits.graph import Circuit, Graph, Kind, empty, whole
 from interp.circuits.hypotheses import hypotheses
 from interp.circuits.random_circuits import random_circuit
@@ -215,7 +215,7 @@ def _without(everything: Tensor, places: Tensor) -> Tensor:
 
 def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
     if method == "nodes":
-        return node_attribution(model, pairs, logit_difference())
+        return node_scores(node_attribution(model, pairs, logit_difference()))
     return edge_scores(edge_attribution(model, pairs, logit_difference(), steps=_STEPS[method]))
 
 

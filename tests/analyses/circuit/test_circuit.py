@@ -159,7 +159,7 @@ def test_nodes_are_for_every_wiring_and_edges_are_not():
         circuits.find(model, prompts)
     found = circuits.find(model, prompts, "nodes", settings=SMALL)
     rows = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "chooses"))
-    scores = node_attribution(model, prompts.pairs.take(rows), logit_difference()).mean(-1)
+    scores = node_attribution(model, prompts.pairs.take(rows), logit_difference()).effect().mean(-1)
     np.testing.assert_allclose(found.edges["score"], scores, atol=1e-10)
     circuit = from_nodes(Graph.from_model(model), found.edges.loc[found.edges["in_circuit"], "sender"])
     reports = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "reports"))
