@@ -24,6 +24,7 @@ from tiny import GPT2, model, token_ids
 import analyses
 import interp
 import models
+from analyses import circuit as circuit_room
 from analyses import corpora
 from analyses.figures import Drawn
 from analyses.runs import RunFolder
@@ -97,6 +98,8 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "model": decoder,
     "pairs": pairs,
     **dict.fromkeys(["tokens", "prompt", "prompts", "texts", "interp.attribution.head_results.out"], ids),
+    "analyses.circuit.find.prompts": lambda: circuit_room.prompts_of(pairs(), pd.DataFrame(index=range(3))),
+    "task": lambda: "agreement",
     "sites": lambda: SITES,
     **dict.fromkeys(["cells", "order"], lambda: [(0, 0)]),
     "sets": lambda: [[(0, 0)]],

@@ -1,1 +1,12 @@
-"""Circuits of a model, as others write them and as a person asks for them."""
+"""Which set of a model's edges is enough for a task, and how surely? Circuits, as a person asks and others write them.
+
+`prompts_of` and `task_prompts` make pairs with their templates, `find` does all of what `interp circuit` shows, and
+`page` says it; `mib` reads and writes the circuits of MIB.
+"""
+
+from analyses.circuit.circuit_page import blocks, page, sentence, short
+from analyses.circuit.circuit_pairs import TASKS, Prompts, prompts_of, task_prompts
+from analyses.circuit.circuit_run import ALL, STAGES, Ablation, Found, Method, Settings, find
+
+__all__ = ["ALL", "STAGES", "TASKS", "Ablation", "Found", "Method", "Prompts", "Settings", "blocks", "find", "page"]
+__all__ += ["prompts_of", "sentence", "short", "task_prompts"]

@@ -27,7 +27,13 @@ _BODIES = {
     "experiments": commands.experimenting(),
     **{name: commands.experimenting(name) for name in ("word-sense", "next-word")},
     **{"over-training": commands.over_training, "probes": commands.probes, "patch": commands.patch},
-    **{"compare": commands.compare, "figures": commands.figures, "inspect": commands.inspect, "view": commands.view},
+    **{
+        "circuit": commands.circuit,
+        "compare": commands.compare,
+        "figures": commands.figures,
+        "inspect": commands.inspect,
+        "view": commands.view,
+    },
     **{"train": commands.train, "generate": commands.generate, "models": commands.models},
 }
 for _name, _body in _BODIES.items():

@@ -43,9 +43,13 @@ Directions = StrEnum("Directions", "DENOISE NOISE BOTH")
 Dtype = StrEnum("Dtype", "FLOAT32 FLOAT64 BFLOAT16 INT8")
 Format = StrEnum("Format", "PDF SVG PNG")
 Parallel = StrEnum("Parallel", "DDP FSDP")
+Method = StrEnum("Method", {"EAP_IG": "eap-ig", "EAP": "eap", "EXACT": "exact", "NODES": "nodes"})
+Ablation = StrEnum("Ablation", "CORRUPT MEAN ZERO")
 
 _TYPES: Mapping[str, type] = {"text": str, "flag": bool, "whole": int, "number": float, "path": Path}
-_TYPES |= {each.__name__: each for each in (Metric, Stack, Attention, Directions, Dtype, Format, Parallel)}
+_TYPES |= {
+    each.__name__: each for each in (Metric, Stack, Attention, Directions, Dtype, Format, Parallel, Method, Ablation)
+}
 _DECLARED = tomllib.loads(files("analyses.cli").joinpath("commands.toml").read_text("utf-8"))
 COMMANDS: Mapping[str, Mapping[str, Any]] = _DECLARED["commands"]
 """By name: help, examples, options of its own, other `defaults` of shared options, and those that it is `without`."""

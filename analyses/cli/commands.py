@@ -126,6 +126,26 @@ def patch(
     return [*sentences, *patching.agreement_lines(written.correlations)]
 
 
+def circuit(request: Request, *, pairs, task, drop, as_typed, position, method, ablation, share) -> None:
+    """Finds a circuit."""
+    from analyses import circuit as circuits
+    from analyses import patch as patching
+    from analyses import report
+    from interp import InputError
+
+    if (pairs is None) == (task is None):
+        raise InputError(f"expected --pairs FILE.csv or --task NAME (one of {', '.join(circuits.TASKS)}), and not both")
+    reading: dict[str, Any] = {"drop": drop, "as_typed": as_typed, "source": pairs}
+    reading |= {"positions": patching.read_places(position or ())}
+    if task is not None and (given := [name for name, value in reading.items() if value]):
+        raise InputError(
+            f"--{given[0].replace('_', '-').removesuffix('s')} is of pairs in a file: give --pairs FILE.csv"
+        )
+    prompts: Any = task if pairs is None else patching.read_pairs(pairs)
+    choices: dict[str, Any] = {"method": method.value, "ablation": ablation.value, "share": share}
+    report.circuit(request.load(), prompts, request.out, **choices, **(reading if pairs else {}), **request.named)
+
+
 def figures(run, names, *, width, format, font_size, out, force, quiet, json) -> None:
     """Draws a run's figures for a paper."""
     from analyses import runs

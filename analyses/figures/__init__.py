@@ -4,7 +4,7 @@ Nothing is computed here, no model is run, and no plotting state is changed. All
 stands on a page. Tables are checked: no such row, or rows of several models or runs, is an `InputError`.
 """
 
-from analyses.figures.curves import forming, lens_line, lens_map, probes_by_layer, token_bars
+from analyses.figures.curves import circuit_curve, forming, lens_line, lens_map, probes_by_layer, token_bars
 from analyses.figures.head_figures import (
     Quantity,
     compared_gains,
@@ -19,6 +19,6 @@ from analyses.figures.sweep_maps import cell_map, cell_name, map_cells, metric_u
 from analyses.wording.head_names import head_name
 
 __all__ = ["Drawn", "Page", "Quantity", "best_heads", "cell_map", "cell_name", "compared_gains", "effect_grid"]
-__all__ += ["explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
+__all__ += ["circuit_curve", "explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
 __all__ += ["lens_line", "lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "probes_by_layer"]
 __all__ += ["steps", "sweep_drawings", "three_attentions", "token_bars", "top_cells"]

@@ -81,6 +81,14 @@ def lens_line(difference: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
 
 
 @style.styled
+def circuit_curve(curve: pd.DataFrame, unit: str = "edges", **page: Unpack[style.Page]) -> Figure:
+    """Faithfulness against size, of `tables/circuit_curve`: both rankings of a `unit`, beside random circuits."""
+    rows = select_rows(curve, ["ranking", "share"], single=(*SOURCES, "task"))
+    rows = rows.loc[rows["size"] > 0]  # a logarithmic axis has no place for none
+    return draw("circuit_curve", rows, page, {"kind": unit})
+
+
+@style.styled
 def token_bars(tokens: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
     """How surprising each token of one prompt is to the model that read those before it, from a run's table."""
     tokens = select_rows(tokens, ["position"], single=(*SOURCES, "prompt")).sort_values("position")

@@ -288,6 +288,7 @@ class Lines(Plot):
     """Values by layer or length, with the bands of their intervals; the look `band` is a band alone."""
 
     logarithmic: bool = False  # whether both axes are
+    log_sizes: bool = False  # whether the x axis is, of sizes
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         for label, options in self._styles(marks).items():
@@ -302,6 +303,9 @@ class Lines(Plot):
             ax.set_yscale("log")
             for axis in (ax.xaxis, ax.yaxis):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        elif self.log_sizes:
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         else:
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 import pandas as pd
 
+from analyses import circuit as circuits
 from analyses import compare as comparing
 from analyses import experiments as experimenting
 from analyses import patch as patching
@@ -143,6 +144,46 @@ def patch(
 
     page = write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
     return Written(Path(out), page.tables.get("correlations"), answers[-1])
+
+
+def circuit(
+    model: Model,
+    prompts: pd.DataFrame | str,
+    out: str | Path,
+    *,
+    name: str = UNNAMED,
+    seed: int = 0,
+    command: str = "",
+    progress: Say | None = None,
+    cluster: Executor | None = None,
+    method: circuits.Method = "eap-ig",
+    ablation: circuits.Ablation = "corrupt",
+    share: float = 0.9,
+    settings: circuits.Settings = circuits.ALL,
+    source: Path | None = None,
+    **reading: Any,
+) -> Path:
+    """Find the circuit of a table of prompts, or of one of our tasks by its name (`analyses.circuit.TASKS`).
+
+    Arguments, and what is raised, as of `analyses.circuit.find`; `source` is the file that prompts come from, `reading`
+    as of `analyses.patch.make_pairs`, or of `analyses.circuit.task_prompts`.
+    """
+
+    def measure(run: Run) -> Page:
+        if isinstance(prompts, str):
+            asked = circuits.task_prompts(model, prompts, seed=run.seed, **reading)
+        else:
+            if model.config.output == "none":
+                raise InputError(patching.NO_OUTPUT)
+            table, file = patching.with_corrupt(model, prompts), source and source.name
+            asked = circuits.prompts_of(patching.make_pairs(model, table, source=file, **reading), table, source=source)
+        found = circuits.find(
+            model, asked, method, ablation=ablation, share=share, settings=settings, seed=run.seed, progress=run.say
+        )
+        return circuits.page(found, run.models[0])
+
+    write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
+    return Path(out)
 
 
 def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record: Unpack[Record]) -> Path:

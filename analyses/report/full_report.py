@@ -32,6 +32,7 @@ from analyses.reading.inputs import TokenIds, by_ids
 from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import UNNAMED, Record, Run, short_name, write
+from analyses.report.task_circuits import CIRCUIT_STAGES, circuits
 from analyses.viewer import Passage
 from analyses.viewer.passages import choose_passages, read_texts
 from analyses.wording import plain_words
@@ -42,7 +43,7 @@ from interp import InputError, Model
 
 _RELATIONS = "; ".join(f"{name} {' to '.join(ends)}" for name, ends in plain_words.RELATIONS.items())
 _TERMS = {name: meaning.format(relations=_RELATIONS) for name, meaning in plain_words.WORDS["terms"].items()}
-_PARTS = "why", "scores", "explanations", "probes", "experiments"  # that stand below the behaviours
+_PARTS = "why", "circuits", "scores", "explanations", "probes", "experiments"  # that stand below the behaviours
 _TARGETS = {True: "its own targets", False: "each text as its own target"}  # that a decoder with an encoder read
 _MEANINGS = {column.title: column.meaning for column in doc.SCHEMAS["heads"].columns.values() if column.meaning}
 DEFINITIONS = {"finding": _TERMS.pop("finding"), **_MEANINGS, **_TERMS}
@@ -128,6 +129,7 @@ def build(
             if labelled:
                 parts["labels"] = report_parts.labels(labelled, reader, group)
                 parts["why"] = report_parts.why(labelled, reader, results, run)
+                parts["circuits"] = circuits(model, results, run)
             run.say("reading sentences", 0)
             texts_of = {each.behaviour.name: each.corpus for each in complete}
             examples = fact_examples(model, texts_of, facts, group, tables, seed=run.seed)
@@ -150,7 +152,7 @@ def _stages(names: Collection[str], *, labels: bool, probes: bool, experimenting
     """What is done once all was measured, in order; some may turn out to be needless."""
     labelling = ["reading with heads that have learnt nothing", *(f"{name}: knocking out" for name in names)]
     labelling += ["hiding keys from all heads of a label", *(f"{name}: looking for sets" for name in names)]
-    labelling += report_parts.WHY.values()
+    labelling += [*report_parts.WHY.values(), *CIRCUIT_STAGES]
     stages = ["comparing with rules", FIRST_PAGE, *labelling * labels, "reading sentences", "scores of papers"]
     stages += [*[CHOOSING, FITTING] * probes, "what explains attention"]
     return [*stages, *[experiments.STAGE] * experimenting, WRITING]

@@ -168,6 +168,10 @@ def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iter
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place"))
+    curves = tables.get("circuit_curve", pd.DataFrame({"task": []}))
+    for number, (_, rows) in enumerate(curves.groupby("task", sort=False)):
+        name = f"circuit_curve_{number}" if "heads" in tables else "circuit_curve"
+        yield name, partial(figures.circuit_curve, rows, (run.facts.get("circuit") or {}).get("kind", "edges"))
     if "forming" in tables and "formed" in run.tables:  # a report's curves are without losses
         formed = tables["formed"].groupby("run") if "formed" in tables else ()
         changes = {str(name): change_steps(rows) for name, rows in formed}

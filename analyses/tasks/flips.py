@@ -63,8 +63,8 @@ def flips_of(
     plain = unpatched(model, pairs, metrics)
     half = np.where(reports, "reports", "chooses")
     columns = {"pair": range(len(pairs)), "half": half}
-    columns |= {"clean": _texts(model, pairs.clean), "corrupted": _texts(model, pairs.corrupt)}
-    columns |= {metric.name: _tokens(model, getattr(pairs, metric.name)) for metric in metrics}
+    columns |= {"clean": texts_of(model, pairs.clean), "corrupted": texts_of(model, pairs.corrupt)}
+    columns |= {metric.name: tokens_of(model, getattr(pairs, metric.name)) for metric in metrics}
     for prompt, values in zip(("clean", "corrupted"), plain, strict=True):
         columns |= {f"{prompt}_{metric.name}": values[metric.name].cpu().numpy() for metric in metrics}
     prompts = pd.DataFrame(columns)
@@ -102,13 +102,15 @@ def _probabilities(pairs: Pairs) -> list[Metric]:
     return [function(read, name, reference=getattr(pairs, name)) for name in ("right", "wrong")]
 
 
-def _texts(model: Model, batch: TokenBatch) -> list[str]:
+def texts_of(model: Model, batch: TokenBatch) -> list[str]:
+    """Prompts as texts; as ids where nothing reads them."""
     rows = (ids[: int(length)].tolist() for ids, length in zip(batch.ids, batch.lengths, strict=True))
     if model.tokenizer is None:
         return [" ".join(map(str, ids)) for ids in rows]
     return [model.tokenizer.decode(ids) for ids in rows]
 
 
-def _tokens(model: Model, ids: torch.Tensor) -> list[str]:
+def tokens_of(model: Model, ids: torch.Tensor) -> list[str]:
+    """Tokens by their names; by their numbers where they have none."""
     label = str if model.tokenizer is None else model.tokenizer.label
     return [label(number) for number in ids.tolist()]

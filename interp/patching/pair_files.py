@@ -18,6 +18,7 @@ from interp.tokens import Span, Tokenizer
 
 COLUMNS = ("clean", "corrupt", "answer", "wrong")
 FIXED = ("target", "source")  # what the decoder, or else the encoder, reads for both prompts of a pair
+TEMPLATE = "template"  # the name of a column that says which pairs are of one
 POSITION = "position:"  # begins the name of a column of named positions
 _MARK = re.compile(r"\{([A-Za-z][\w+-]*):([^{}]*)\}")
 _LARGEST = 1 << 26  # bytes of a file of pairs
@@ -30,7 +31,7 @@ Columns = Mapping[str, Sequence[Any]]  # texts, and positions as numbers
 
 
 def read_columns(file: str | Path) -> dict[str, list[str]]:
-    """The columns of a CSV file of pairs: clean, corrupt, answer, wrong, target or source, and `position:NAME`."""
+    """The columns of a CSV file of pairs: `COLUMNS`, target or source, `position:NAME`, template."""
     if not Path(file).is_file():
         raise InputError(f"no file {file}: expected a CSV file of prompts")
     try:
@@ -48,7 +49,9 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
         raise InputError(f"row {long[0]} of {file} has more fields than the header: put quotes round texts with commas")
     if not rows:
         raise InputError(f"{file} has a header and no rows: expected one pair a row")
-    names = [name for name in header if name in (*COLUMNS, *FIXED) or name.removeprefix(POSITION) not in ("", name)]
+    names = [
+        name for name in header if name in (*COLUMNS, *FIXED, TEMPLATE) or name.removeprefix(POSITION) not in ("", name)
+    ]
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise InputError(f"{file} has the column {twice[0]} twice: expected one, so leave the other out or rename it")
     full = [row + [""] * (len(header) - len(row)) for row in rows]

@@ -1,0 +1,323 @@
+"""Which set of a model's parts is enough for a task? A ranking, circuits of each size, the smallest, and tests of it.
+
+Long work is lots: some circuits, or some prompts, at a time.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from analyses.circuit.circuit_pairs import Prompts
+from analyses.execution import lots
+from analyses.execution.progress import Say, Stages
+from interp import InputError, Model
+from interp.circuits.completeness import completeness, minimality
+from interp.circuits.faithfulness import faithfulness
+from interp.circuits.finding import edge_scores, node_attribution, node_scores, sign_shares, top
+from interp.circuits.graph import Circuit, Graph, Kind, empty, whole
+from interp.circuits.hypotheses import hypotheses
+from interp.circuits.random_circuits import random_circuit
+from interp.circuits.reference import Ablation
+from interp.circuits.size_curves import SHARES, SizeCurve
+from interp.circuits.splits import Split, grouped, share_of_difference
+from interp.errors import one_of, whole_number
+from interp.patching import Pairs, edge_attribution, logit_difference
+from interp.patching.results import ANSWERS, Cells, unreliable
+
+Method = Literal["eap-ig", "eap", "exact", "nodes"]
+_AREAS = {"signed": "cpr", "absolute": "cmd"}
+RANKINGS = (*_AREAS,)
+STAGES = "scoring edges", "choosing a circuit", "circuits of each size"
+STABLE = 0.95  # the share of resamples in which an edge keeps its sign
+MOST = 150  # members of a circuit whose tests take a pass for each
+_AT_ONCE = 16  # circuits or prompts of a lot
+_STEPS = {"eap-ig": 5, "eap": 1}
+_FINE = 16  # sizes that are tried between two
+_POSITIONS = "only the method exact tells positions apart, and these pairs name some: take it, or leave positions out"
+_WHOLE_NODES = "; the method nodes (--method nodes) finds circuits of whole heads and feed-forwards"
+
+
+class Settings(NamedTuple):
+    """How much is measured."""
+
+    n_random: int = 10  # random circuits of each size, and twice as many of the circuit's own
+    n_sizes: int = 24  # sizes of each ranking that are tried first
+    shares: Sequence[float] = SHARES  # of all edges, on the curve
+    tests: bool = True  # whether completeness, minimality and the tests of hypotheses are made
+
+
+ALL = Settings()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task's circuit and what is known of it: `tables/circuit_edges`, `circuit_curve` and `circuit_tests`."""
+
+    prompts: Prompts
+    split: Split
+    circuit: Circuit
+    edges: pd.DataFrame
+    curve: pd.DataFrame
+    tests: pd.DataFrame
+    facts: Mapping[str, Any]  # numbers of its sentences, and for run.json
+
+
+class Measure(NamedTuple):
+    """Measures circuits of one graph and kind, some in a lot."""
+
+    model: Model
+    ablation: Ablation
+    graph: Graph
+    kind: Kind
+
+    @property
+    def whole(self) -> Circuit:
+        """All edges, or all nodes."""
+        return whole(self.graph, self.kind)
+
+    def circuit(self, members: Tensor) -> Circuit:
+        """The circuit of these."""
+        return replace(empty(self.graph, self.kind), **{self.kind: members})
+
+    def ranked(self, scores: Tensor, ranking: str, size: int) -> Circuit:
+        """The best of a ranking, without dead ends."""
+        return top(self.graph, scores, size, absolute=ranking == "absolute").pruned()
+
+    def random(self, size: int, seeds: Iterable[int]) -> list[Circuit]:
+        """Random circuits of a size."""
+        if size >= self.whole.size:
+            return [self.whole for _ in seeds]
+        if self.kind == "edges":
+            return [random_circuit(self.graph, size, seed=seed) for seed in seeds]
+        draws = [torch.rand(self.whole.size, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        return [top(self.graph, draw, size) for draw in draws]
+
+    def cells(self, pairs: Pairs, circuits: Sequence[Circuit], progress: lots.Progress | None = None) -> Cells:
+        """`faithfulness` of circuits."""
+        return self.stacks(pairs, torch.stack([each.members for each in circuits]).split(_AT_ONCE), progress)
+
+    def stacks(self, pairs: Pairs, stacks: Iterable[Tensor], progress: lots.Progress | None = None) -> Cells:
+        """The same of members, `circuit *members`, a lot each."""
+        parts: list[Cells] = lots.do(partial(_faithful, self, pairs), [(each,) for each in stacks], progress)
+        values = {name: torch.cat([part.values[name] for part in parts]) for name in parts[0].values}
+        return replace(parts[0], values=values)
+
+
+def find(
+    model: Model,
+    prompts: Prompts,
+    method: Method = "eap-ig",
+    *,
+    ablation: Ablation = "corrupt",
+    share: float = 0.9,
+    settings: Settings = ALL,
+    seed: int = 0,
+    progress: Say | None = None,
+) -> Found:
+    """The smallest circuit that does at least `share` of a task, and what it does on prompts that chose nothing.
+
+    Half of the groups of prompts choose: there `method` scores the edges, and of the circuits tried the smallest is
+    taken whose faithfulness is at least `share` by the lower end of its 95% interval. What is reported is of the other
+    half. An `InputError` refuses a task that the model does not do, and a model that has no edges.
+    """
+    say = Stages.to(progress)
+    say.plan([*STAGES, *["needed"] * settings.tests])
+    kind: Kind = "nodes" if one_of("method", method, Method) == "nodes" else "edges"
+    one_of("ablation", ablation, Ablation)
+    whole_number("seed", seed)
+    if not 0 < share <= 1:
+        raise InputError(f"expected a share of the task above 0 and up to 1, got {share}")
+    measure = Measure(model, ablation, _graph(model, prompts.pairs, method), kind)
+    split = Split.from_pairs(prompts.pairs, prompts.groups, seed=seed)
+    if reason := _refusal(measure, prompts, split):
+        raise InputError(f"no circuit of this task: {reason}")
+    say(STAGES[0], 0)
+    by_prompt = _scores(measure, split.choosing, method, partial(say, STAGES[0]))
+    scores, signs = by_prompt.mean(-1), sign_shares(by_prompt, split.choosing_groups, seed=seed).cpu()
+    say(STAGES[1], 0)
+    circuit, ranking = _smallest(measure, split, scores, share, settings, seed, partial(say, STAGES[1]))
+    say(STAGES[2], 0)
+    curve, areas = _curves(measure, split, scores, settings, seed, partial(say, STAGES[2]))
+    kept = circuit & measure.circuit(signs >= STABLE)
+    tests, facts = _alone(measure, split, circuit, kept, 2 * settings.n_random, seed, partial(say, STAGES[2]))
+    edges = _member_rows(measure, circuit, scores, signs)
+    if settings.tests:
+        say("needed", 0)
+        more, members, counts = _needed(measure, split, circuit, seed, partial(say, "needed"))
+        tests, edges, facts = pd.concat([tests, more]), edges.join(members), facts | counts
+    facts |= {"method": method, "ablation": ablation, "share": share, "kind": kind, "ranking": ranking, "areas": areas}
+    facts |= {"size": circuit.size, "of": measure.whole.size, "kept": kept.size}
+    for side, groups in (("choose", split.choosing_groups), ("report", split.reporting_groups)):
+        facts[side] = {"pairs": len(groups), "groups": len({*groups})}
+    edges, curve, tests = (rows.assign(task=prompts.name).reset_index(drop=True) for rows in (edges, curve, tests))
+    return Found(_with_sides(prompts, split), split, circuit, edges, curve, tests, facts)
+
+
+def _with_sides(prompts: Prompts, split: Split) -> Prompts:
+    """Which pairs are of one group, and whether they choose or report."""
+    names, choosing = grouped(prompts.pairs, prompts.groups), {*split.choosing_groups}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    sides = ["chooses" if name in choosing else "reports" for name in names]
+    return prompts._replace(table=prompts.table.assign(group=[numbers[name] for name in names], side=sides))
+
+
+def _refusal(measure: Measure, prompts: Prompts, split: Split) -> str | None:
+    """Why nothing is a share of what the model does, on all prompts or on either side."""
+    cells, choosing = measure.cells(prompts.pairs, [measure.whole]), {*split.choosing_groups}
+    chooses = torch.tensor([name in choosing for name in grouped(prompts.pairs, prompts.groups)])
+    whole = cells.difference()
+    return (
+        cells.no_share() or unreliable(whole[chooses.to(whole.device)]) or unreliable(whole[~chooses.to(whole.device)])
+    )
+
+
+def _graph(model: Model, pairs: Pairs, method: Method) -> Graph:
+    if pairs.positions and method not in {"exact", "nodes"}:
+        raise InputError(_POSITIONS)
+    graph = Graph.from_model(model)
+    if graph.reason and method != "nodes":
+        raise InputError(graph.reason + _WHOLE_NODES)
+    return Graph.from_model(model, positions=[*pairs.positions]) if method == "exact" else graph
+
+
+def _faithful(measure: Measure, pairs: Pairs, stack: Tensor) -> Cells:
+    circuits = [measure.circuit(members) for members in stack]
+    return faithfulness(measure.model, pairs, logit_difference(), circuits, ablation=measure.ablation)
+
+
+def _scores(measure: Measure, pairs: Pairs, method: Method, progress: lots.Progress) -> Tensor:
+    """What each edge or node carries, `*members prompt`; NaN where there is none."""
+    if method == "exact":
+        everything = measure.whole.members
+        places = everything.nonzero()
+        cells = measure.stacks(pairs, (_without(everything, chunk) for chunk in places.split(_AT_ONCE)), progress)
+        scores = torch.full((*everything.shape, len(pairs)), torch.nan).to(cells.values[ANSWERS])
+        scores[tuple(places.T)] = cells.clean[ANSWERS] - cells.values[ANSWERS]
+        return scores
+    rows = torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE)
+    return torch.cat(
+        lots.do(partial(_attributed, measure.model, method), [(pairs.take(r),) for r in rows], progress), -1
+    )
+
+
+def _without(everything: Tensor, places: Tensor) -> Tensor:
+    """All but one, as often as there are places."""
+    stack = everything.repeat(len(places), *[1] * everything.ndim)
+    stack[(torch.arange(len(places)), *places.T)] = False
+    return stack
+
+
+def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
+    if method == "nodes":
+        return node_scores(node_attribution(model, pairs, logit_difference()))
+    return edge_scores(edge_attribution(model, pairs, logit_difference(), steps=_STEPS[method]))
+
+
+def _smallest(
+    measure: Measure, split: Split, scores: Tensor, share: float, settings: Settings, seed: int, progress: lots.Progress
+) -> tuple[Circuit, str]:
+    """The smallest circuit tried that is enough on the prompts that choose, and its ranking: the whole where none is.
+
+    Sizes grow by a factor first; then those between the smallest that is enough and the one before are tried.
+    """
+    everything, ranking = measure.whole, RANKINGS[0]
+    sizes = sorted({*np.geomspace(1, everything.size, settings.n_sizes).round().astype(int).tolist()})
+    options, best = [(each, size) for each in RANKINGS for size in sizes], (everything, ranking, everything.size)
+    for _ in range(2):
+        circuits = [measure.ranked(scores, *option) for option in options]
+        cells = measure.cells(split.choosing, circuits, progress)
+        bounds = share_of_difference(cells.effect(), cells.difference(), split.choosing_groups, seed=seed)
+        lower = np.where(np.isnan(bounds.low), bounds.value, bounds.low)
+        tried = [(c, *option) for c, option, low in zip(circuits, options, lower, strict=True) if low >= share]
+        best = min([*tried, best], key=lambda each: each[0].size)
+        _, ranking, size = best
+        before = max((each for each in sizes if each < size), default=0)
+        options = [(ranking, each) for each in {*np.linspace(before + 1, size, _FINE).astype(int).tolist()}]
+    return best[0], ranking
+
+
+def _curves(
+    measure: Measure, split: Split, scores: Tensor, settings: Settings, seed: int, progress: lots.Progress
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Faithfulness against size on the prompts that report, of both rankings; of edges CPR and CMD."""
+    count, tables, areas = measure.whole.size, [], {}
+    shares = [each for each in settings.shares if measure.kind == "edges" or each * count >= 1]
+    for ranking in RANKINGS:
+        circuits = [measure.ranked(scores, ranking, int(share * count)) for share in shares]
+        n_random = settings.n_random if ranking == RANKINGS[0] else 0  # of the other's sizes they do as much
+        seeds = range(1000 * seed, 1000 * seed + n_random)
+        cells = measure.cells(
+            split.reporting, circuits + [each for c in circuits for each in measure.random(c.size, seeds)], progress
+        )
+        values = cells.values[ANSWERS].split([len(circuits), len(circuits) * n_random])
+        curve, random = (replace(cells, values={ANSWERS: part}) for part in values)
+        found = SizeCurve((*shares,), (*circuits,), curve, split.reporting_groups, random if n_random else None)
+        tables.append(found.table(seed=seed).assign(ranking=ranking))
+        if measure.kind == "edges" and shares == [*SHARES]:
+            area = _AREAS[ranking]
+            areas[area] = found.areas(seed=seed)[area]
+    return pd.concat(tables).rename(columns={"edges": "size"}), areas
+
+
+def _alone(
+    measure: Measure, split: Split, circuit: Circuit, kept: Circuit, n: int, seed: int, progress: lots.Progress
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """What the circuit does alone and the rest without it, what its stable part does, and random circuits."""
+    random = measure.random(circuit.size, range(1000 * seed + 500, 1000 * seed + 500 + n))
+    cells = measure.cells(split.reporting, [circuit, measure.whole - circuit, kept, *random], progress)
+    found = share_of_difference(cells.effect(), cells.difference(), split.reporting_groups, seed=seed)
+    names = "alone", "without", "stable"
+    rows = [(name, found.value[n], found.low[n], found.high[n]) for n, name in enumerate(names)]
+    values = found.value[len(names) :]
+    rows.append(("random", values.mean(), values.min(), values.max()))
+    table = pd.DataFrame(rows, columns=["test", "value", "ci_low", "ci_high"])
+    table["n"] = [len({*split.reporting_groups})] * len(names) + [n]
+    return table, {name: [*map(float, numbers)] for name, *numbers in rows}
+
+
+def _needed(
+    measure: Measure, split: Split, circuit: Circuit, seed: int, progress: lots.Progress
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+    """The tests of a circuit, what each member is needed for, and how many are; or why that is not measured."""
+    why = "it is the whole model" if circuit.size == measure.whole.size else ""
+    if circuit.size > MOST:
+        why = f"it takes many passes a member, and the circuit has {circuit.size:,} (at most {MOST})"
+    if why:
+        return pd.DataFrame(), pd.DataFrame(), {"untested": why}
+    parts = lots.do(partial(_tested, measure, split, circuit, seed), [(n,) for n in range(3)], progress)
+    members = parts[1][1]
+    n_needed = int((members["needed_low"] > 0).to_numpy().sum())
+    return pd.concat([rows for rows, _ in parts]), members, {"needed": n_needed}
+
+
+def _tested(measure: Measure, split: Split, circuit: Circuit, seed: int, n: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of one test, and of minimality what of the circuit each member is needed for, by `name`."""
+    model, metric, options = measure.model, logit_difference(), {"ablation": measure.ablation, "seed": seed}
+    if n == 2:
+        rows = hypotheses(model, split.reporting, metric, circuit, split.reporting_groups, **options)
+        return rows.assign(test="hypothesis of " + rows["test"]), pd.DataFrame()
+    gaps = [completeness, minimality][n](model, split, metric, circuit, n_random=(20, 5)[n], **options)
+    table = gaps.table(seed=seed).rename(columns={"gap": "value", "groups": "n"})
+    rows = table.loc[table["worst"]].assign(test=gaps.title.lower()).drop(columns=["worst", "removed"])
+    if not gaps.members:
+        return rows, pd.DataFrame()
+    places = measure.whole.members.nonzero().tolist()
+    index = [places.index(place) for place in circuit.members.nonzero().tolist()]
+    sizes = table[["value", "ci_low", "ci_high"]].set_axis(["needed", "needed_low", "needed_high"], axis=1)
+    return rows, sizes.set_axis(index)
+
+
+def _member_rows(measure: Measure, circuit: Circuit, scores: Tensor, signs: Tensor) -> pd.DataFrame:
+    """A row an edge, or a node."""
+    everything = measure.whole
+    names = everything.names()
+    columns = ["position", "sender", "receiver"][-len(names[0]) :] if measure.kind == "edges" else ["sender"]
+    table = pd.DataFrame(names, columns=columns)
+    facts = {"score": scores.cpu(), "sign_share": signs, "in_circuit": circuit.members}
+    return table.assign(**{name: values[everything.members].numpy() for name, values in facts.items()})

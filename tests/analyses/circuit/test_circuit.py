@@ -1,0 +1,306 @@
+"""`interp circuit`: the same numbers as plain calls, a choice that its reporting prompts had no part in, refusals."""
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from commands import command, refusal
+from pages import outside_addresses, page_of, unlisted
+from tiny import randomise
+from worded import WORDS, worded
+
+from analyses import circuit as circuits
+from analyses import patch as patching
+from analyses import report
+from analyses.cli import command_frame as frame
+from analyses.execution.progress import Stages
+from analyses.page.wiring import edge_name, node_name, wiring
+from analyses.report import task_circuits
+from analyses.report.scaffold import Run
+from interp import InputError, Transformer, TransformerConfig, run
+from interp.circuits import Graph, faithfulness, from_edges, from_nodes
+from interp.circuits.finding import edge_scores, node_attribution, single_edges
+from interp.circuits.splits import share_of_difference
+from interp.patching import edge_attribution, logit_difference
+
+MORE = ["cat", "man", "ran", "sat", "on", "by"]
+SUBJECTS, VERBS, ENDS = (
+    ["Tim", "Sue", "dog", "cat", "man"],
+    ["saw", "ran", "sat", "because"],
+    ["the", "on", "by", "saw"],
+)
+SMALL = circuits.Settings(n_random=3, n_sizes=8)
+
+
+def does(model: Transformer) -> pd.DataFrame:
+    """Pairs that the model tells apart: its order of two words, those that it turns round most often, is another."""
+    frames, names = [*product(VERBS, ENDS)], [*WORDS, *MORE]
+    logits = run(model, [f"{s} {verb} {end}" for verb, end in frames for s in SUBJECTS]).logits[:, -1].double()
+    ids = [model.tokenizer.backend.token_to_id(name) for name in names]
+    margins = (logits[:, ids, None] - logits[:, None, ids]).unflatten(0, (len(frames), len(SUBJECTS)))
+    turns = ((margins.amax(1) > 0) & (margins.amin(1) < 0)).sum(0)
+    right, wrong = divmod(int(turns.argmax()), len(names))
+    rows = []
+    for (verb, end), margin in zip(frames, margins[..., right, wrong], strict=True):
+        best, worst = SUBJECTS[int(margin.argmax())], SUBJECTS[int(margin.argmin())]
+        if margin.max() > 0 > margin.min():
+            rows.append((f"{best} {verb} {end}", f"{worst} {verb} {end}", names[right], names[wrong], f"{verb} {end}"))
+    return pd.DataFrame(rows, columns=["clean", "corrupt", "answer", "wrong", "template"])
+
+
+def random_model(**changes) -> Transformer:
+    plain = worded(*MORE)
+    config = TransformerConfig(decoder=replace(plain.config.last, **changes))
+    model = Transformer(config, plain.tokenizer)
+    randomise(model, 1)
+    return model.double()
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def prompts(model) -> circuits.Prompts:
+    return asked(model, does(model))
+
+
+@pytest.fixture(scope="module")
+def found(model, prompts) -> circuits.Found:
+    return circuits.find(model, prompts, settings=SMALL)
+
+
+def asked(model: Transformer, table: pd.DataFrame, **options) -> circuits.Prompts:
+    return circuits.prompts_of(patching.make_pairs(model, table, **options), table)
+
+
+def circuit_in(table: pd.DataFrame, graph: Graph):
+    return from_edges(graph, table.loc[table["in_circuit"], ["sender", "receiver"]].itertuples(index=False))
+
+
+def test_the_curve_ends_at_nothing_and_at_all(found):
+    for ranking, rows in found.curve.groupby("ranking"):
+        assert rows["share"].is_monotonic_increasing
+        whole = rows.iloc[-1]
+        assert (whole["size"], whole["share"]) == (found.facts["of"], 1)
+        assert whole["faithfulness"] == pytest.approx(1)
+        assert (rows.loc[rows["size"] == 0, "faithfulness"].abs() < 1e-12).all()
+        if ranking == "signed":  # the other has nearly the same sizes
+            assert whole["random"] == pytest.approx(1)
+            assert (rows.loc[rows["size"] == 0, "random"].abs() < 1e-12).all()
+    assert set(found.curve["ranking"]) == {"signed", "absolute"}
+
+
+def test_the_circuit_is_that_of_plain_calls(model, prompts, found):
+    graph = Graph.from_model(model)
+    circuit = circuit_in(found.edges, graph)
+    assert circuit.size == found.facts["size"] == found.circuit.size > 0
+    sides = {side: found.prompts.table["side"] == side for side in ("chooses", "reports")}
+    pairs = {side: prompts.pairs.take(torch.tensor(np.flatnonzero(rows))) for side, rows in sides.items()}
+    cells = faithfulness(model, pairs["reports"], logit_difference(), circuit)
+    row = found.tests.set_index("test").loc["alone"]
+    assert row["value"] == pytest.approx(float(cells.recovered()), abs=1e-10)
+    chose = faithfulness(model, pairs["chooses"], logit_difference(), circuit)
+    groups = found.prompts.table.loc[sides["chooses"], "template"].tolist()
+    lower = share_of_difference(chose.effect(), chose.difference(), groups).low
+    assert lower[0] >= 0.9 or circuit.size == graph.n_edges
+    scores = edge_scores(edge_attribution(model, pairs["chooses"], logit_difference())).mean(-1)
+    np.testing.assert_allclose(found.edges["score"], scores[graph.exists], atol=1e-12)
+    assert found.facts["report"]["pairs"] == len(pairs["reports"])
+
+
+def test_a_template_is_on_one_side_and_without_a_column_it_is_the_words_that_do_not_vary(model, prompts, found):
+    table = found.prompts.table
+    assert (table.groupby("template")["side"].nunique() == 1).all()
+    assert set(table["side"]) == {"chooses", "reports"}
+    frames = asked(model, does(model).drop(columns="template")).groups
+    assert pd.factorize(pd.Series(frames))[0].tolist() == pd.factorize(table["template"])[0].tolist()
+    few = does(model)[:5].drop(columns="template")
+    assert asked(model, few).groups == []  # three a side are needed: each pair is its own
+
+
+def test_tests_say_what_is_needed(model, found):
+    tests = found.tests.set_index("test")
+    assert {"alone", "without", "stable", "random"} <= {*tests.index}
+    if "needed" in found.facts:
+        members = found.edges.loc[found.edges["in_circuit"]]
+        assert members["needed"].notna().all()
+        assert found.edges.loc[~found.edges["in_circuit"], "needed"].isna().all()
+        assert found.facts["needed"] == (members["needed_low"] > 0).sum()
+        names = members["sender"] + " -> " + members["receiver"]
+        (weakest,) = members.loc[names == tests.loc["minimality", "member"], "needed"]
+        assert tests.loc["minimality", "value"] == weakest
+    assert tests.loc["random", "ci_low"] <= tests.loc["random", "value"] <= tests.loc["random", "ci_high"]
+    quick = circuits.find(model, found.prompts, settings=SMALL._replace(tests=False))
+    assert {*quick.tests["test"]} == {"alone", "without", "stable", "random"}
+    pd.testing.assert_frame_equal(quick.curve, found.curve)
+
+
+@pytest.mark.parametrize("ablation", ["mean", "zero"])
+def test_exact_scores_are_single_edges(model, prompts, ablation):
+    found = circuits.find(model, prompts, "exact", ablation=ablation, settings=SMALL._replace(tests=False))
+    rows = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "chooses"))
+    one_by_one = single_edges(model, prompts.pairs.take(rows), logit_difference(), ablation=ablation)
+    exists = Graph.from_model(model).exists
+    np.testing.assert_allclose(found.edges["score"], edge_scores(one_by_one).mean(-1)[exists], atol=1e-10)
+
+
+def test_nodes_are_for_every_wiring_and_edges_are_not():
+    model = random_model(wiring="post")
+    prompts = asked(model, does(model))
+    with pytest.raises(InputError, match=r"norms follow the layers.*--method nodes"):
+        circuits.find(model, prompts)
+    found = circuits.find(model, prompts, "nodes", settings=SMALL)
+    rows = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "chooses"))
+    scores = node_attribution(model, prompts.pairs.take(rows), logit_difference()).effect().mean(-1)
+    np.testing.assert_allclose(found.edges["score"], scores, atol=1e-10)
+    circuit = from_nodes(Graph.from_model(model), found.edges.loc[found.edges["in_circuit"], "sender"])
+    reports = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "reports"))
+    cells = faithfulness(model, prompts.pairs.take(reports), logit_difference(), circuit)
+    assert found.facts["alone"][0] == pytest.approx(float(cells.recovered()), abs=1e-10)
+    assert not found.facts["areas"]  # which are of edges
+
+
+def test_exact_scores_tell_named_positions_apart(model):
+    prompts = asked(model, does(model), positions={"VERB": 1})
+    with pytest.raises(InputError, match="only the method exact tells positions apart"):
+        circuits.find(model, prompts)
+    found = circuits.find(model, prompts, "exact", settings=SMALL._replace(tests=False))
+    graph = Graph.from_model(model, positions=["VERB"])
+    assert len(found.edges) == graph.n_edges
+    assert set(found.edges["position"]) == {"VERB", "elsewhere"}
+    reached = found.edges.loc[found.edges["score"].abs() > 1e-12]
+    assert not ((reached["position"] == "VERB") & (reached["receiver"] == "logits")).any()  # read at the last token
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, model) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(frame, "opened", lambda *_: model)
+    does(model).to_csv("pairs.csv", index=False)
+    return tmp_path
+
+
+def test_the_command_leaves_what_python_finds(here, capsys, monkeypatch, found):
+    monkeypatch.setattr(report.builders.circuits, "ALL", SMALL)
+    monkeypatch.setitem(report.circuit.__kwdefaults__, "settings", SMALL)
+    ended = command(capsys, "circuit", "--pairs", "pairs.csv")
+    assert (ended.code, ended.err) == (0, "")
+    facts = json.loads((here / "circuit/run.json").read_text())
+    assert all((here / "circuit" / name).is_file() for name in facts["files"])
+    for name, table in (("edges", found.edges), ("curve", found.curve), ("tests", found.tests)):
+        left = pd.read_parquet(here / f"circuit/tables/circuit_{name}.parquet")
+        assert set(left.pop("task")) == {"pairs.csv"}
+        pd.testing.assert_frame_equal(left, table.drop(columns="task"), check_dtype=False)
+    said = f"{found.facts['size']} of {found.facts['of']} edges"
+    assert said in " ".join(ended.out.split())
+    page = page_of(here / "circuit")
+    assert said in page.text
+    assert (outside_addresses(page), unlisted(page)) == ([], [])
+    ids = {attrs.get("id") for _, attrs in page.tags}
+    links = [(attrs["href"] or "")[1:] for tag, attrs in page.tags if tag == "a"]
+    assert {link for link in links if link not in ids} == set()
+    heads = {node_name(name) for name in found.edges.loc[found.edges["in_circuit"], "sender"] if name[0].isdigit()}
+    assert heads <= set(links)  # a box of a head leads to its row
+    lines = [attrs for tag, attrs in page.tags if tag == "path" and "stroke-width" in attrs]
+    assert len(lines) == min(60, found.facts["size"])
+
+
+CLEAN = "clean,corrupt,answer,wrong\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pairs", "words"),
+    [
+        ([], None, "expected --pairs FILE.csv or --task NAME"),
+        (["--task", "agreement", "--pairs", "pairs.csv"], None, "not both"),
+        (["--task", "typo"], None, "agreement"),
+        (["--task", "agreement", "--position", "END=-1"], None, "--position is of pairs in a file"),
+        (["--pairs", "none.csv"], None, "no file none.csv"),
+        (["--pairs", "pairs.csv", "--share", "1.5"], None, "above 0 and up to 1"),
+        (["--pairs", "pairs.csv", "--position", "END=9"], None, "no position 9 for END"),
+        (["--pairs", "pairs.csv", "--position", "END=-1"], None, "only the method exact"),
+        (["--pairs", "few.csv"], "Tim saw,Sue saw,He,She\n", "all 1 pair are one group"),
+        (["--pairs", "few.csv"], "Tim saw,Tim saw,He,She\n", "identical"),
+        (["--pairs", "few.csv"], "<turned>", "no circuit of this task"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, model, arguments, pairs, words):
+    if pairs == "<turned>":  # the model does the opposite
+        table = does(model).rename(columns={"answer": "wrong", "wrong": "answer"})
+        table.to_csv("few.csv", index=False)
+    elif pairs:
+        (here / "few.csv").write_text(CLEAN + pairs)
+    assert words in refusal(capsys, "circuit", *arguments)
+    assert not (here / "circuit").exists()
+
+
+def test_a_model_without_output_is_refused(model, tmp_path):
+    silent = Transformer(replace(model.config, output="none"), model.tokenizer)
+    for prompts in (does(model), "agreement"):
+        with pytest.raises(InputError, match="no output layer"):
+            report.circuit(silent, prompts, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+EDGES = [
+    {"sender": "embed", "receiver": "0.1.q", "score": 2.0},
+    {"sender": "embed", "receiver": "0.1.v", "score": -1.0},
+    {"sender": "0.1", "receiver": "mlp.0", "score": 0.5},
+    {"sender": "mlp.0", "receiver": "logits", "score": 1.0},
+]
+
+
+def test_a_drawn_circuit_runs_upwards_and_says_what_it_draws():
+    drawn = wiring(EDGES, "caption", with_rows=True)
+    boxes = {box.name: box for box in drawn.boxes}
+    assert [*boxes] == ["embedding", "L0.H1", "feed-forward 0", "logits"]
+    heights = [box.y for box in drawn.boxes]
+    assert heights == sorted(heights, reverse=True)
+    assert max(box.x + box.width for box in drawn.boxes) <= drawn.width
+    assert [line.helps for line in drawn.lines] == [True, False, True, True]
+    widths = [line.width for line in drawn.lines]
+    assert widths == pytest.approx([6, 3.5, 2.25, 3.5])  # from 1 pixel up, by size
+    assert drawn.lines[1].name == "embedding → L0.H1 value: −1.000"
+    assert drawn.ids == ["embedding", "L0.H1", "feed-forward-0", "logits"]
+    assert [box.to for box in wiring(EDGES, "", with_rows=False).boxes] == ["", "L0.H1", "", ""]  # cards are of heads
+    words = dict((name, said) for _, name, said in drawn.rows)
+    assert words["L0.H1"].startswith("reads embedding → L0.H1 query (+2.000), embedding → L0.H1 value (−1.000); writes")
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ("encoder.0.3", "encoder.L0.H3"),
+        ("decoder.cross.1.2", "cross.L1.H2"),
+        ("decoder.mlp.1", "decoder feed-forward 1"),
+        ("token", "token"),
+        ("1.4.k", "L1.H4 key"),
+    ],
+)
+def test_nodes_in_words(node, words):
+    assert node_name(node) == words
+    assert edge_name({"sender": node}) == words
+
+
+def test_a_report_has_circuits_of_tasks_that_the_model_does(monkeypatch, model, prompts):
+    rows = [{"task": name, "carried": name, "refused": None} for name in ("agreement", "repeat")]
+    rows.append({"task": "name-gender", "carried": "he/she", "refused": "a coin would do as well"})
+    results = [SimpleNamespace(tested=SimpleNamespace(tasks=rows))]
+    offered = {"agreement": prompts, "repeat": asked(model, does(model)[:1])}
+    monkeypatch.setattr(task_circuits.finding, "task_prompts", lambda model, task, **_: offered[task])
+    monkeypatch.setattr(task_circuits, "_SMALL", SMALL._replace(tests=False))
+    part = task_circuits.circuits(model, results, Run([], 0, Stages.to(None), print))
+    assert [*part.facts["circuits"]] == ["agreement"]
+    assert [*part.facts["circuits_refused"]] == ["repeat"]  # one pair cannot both choose and report
+    assert part.tables["circuit_edges"]["in_circuit"].all()
+    assert part.sections[0].id == "circuits"
+    nothing = [SimpleNamespace(tested=SimpleNamespace(tasks=rows[2:]))]
+    assert not task_circuits.circuits(model, nothing, Run([], 0, Stages.to(None), print)).sections
