@@ -55,23 +55,20 @@ class Graph(Result):
         config, apart = model.config, one_of("embeddings", embeddings, Embeddings) == "apart"
         names = (*positions,)
         if len({*names, ELSEWHERE}) <= len(names):
-            raise InputError(
-                f"expected distinct names of positions, none of them {ELSEWHERE!r}; got {', '.join(names)}"
-            )
-        reason = _refusal(config)
-        if reason:
+            listed = ", ".join(names)
+            raise InputError(f"expected distinct names of positions, none of them {ELSEWHERE!r}; got {listed}")
+        if reason := _refusal(config):
             if apart or names:
                 raise InputError(reason)
-            return Graph((*_nodes(config),), (), torch.zeros(len([*_nodes(config)]), 0, dtype=torch.bool), (), reason)
+            nodes = (*_nodes(config),)
+            return Graph(nodes, (), torch.zeros(len(nodes), 0, dtype=torch.bool), reason=reason)
         if apart and (not isinstance(config.last.positions, Learned | Sinusoidal) or config.last.embedding_norm):
             raise InputError(_APART)
         inputs = ["token", "position"] if apart else ["embed"]
         senders, receivers, n_before = inputs, [], []
         for heads, reads, feed in _layers(config.last):
-            reads_of_feed = len(senders) + (
-                0 if config.last.parallel else len(heads)
-            )  # or what the heads beside it read
-            n_before += [len(senders)] * len(reads) + [reads_of_feed] * len(feed)
+            before_feed = len(senders) + len(heads) * (not config.last.parallel)
+            n_before += [len(senders)] * len(reads) + [before_feed] * len(feed)
             senders, receivers = [*senders, *heads, *feed], [*receivers, *reads, *feed]
         exists = torch.arange(len(senders))[:, None] < torch.tensor([*n_before, len(senders)])
         return Graph((*senders,), (*receivers, "logits"), exists, names)
@@ -95,15 +92,14 @@ class Graph(Result):
     def parts(self) -> Bool[Tensor, "receiver sender"]:
         """Which receivers are inputs of which sender; keys and values are of every head that shares them."""
         rows, index = torch.zeros(self.exists.shape[::-1], dtype=torch.bool), self.index("senders")
-        counts = {part: sum(name.endswith(f".{part}") for name in self.receivers) for part in "qk"}
-        shared = counts["q"] // max(counts["k"], 1)
+        queries, keys = (sum(name.endswith(part) for name in self.receivers) for part in (".q", ".k"))
         for row, name in enumerate(self.receivers[:-1]):
             layer, head, *part = name.split(".")
             if not part or part == ["q"]:
                 rows[row, index[f"{layer}.{head}"]] = True
             else:
-                first = index[f"{layer}.{int(head) * shared}"]
-                rows[row, first : first + shared] = True
+                first = index[f"{layer}.{int(head) * queries // keys}"]
+                rows[row, first : first + queries // keys] = True
         return rows
 
     def index(self, kind: Names) -> dict[str, int]:
@@ -114,8 +110,7 @@ class Graph(Result):
 
     def facts(self) -> tuple[str, dict[str, str]]:
         """How much of everything there is."""
-        facts = {"nodes": str(self.n_nodes), "edges": self.reason or f"{self.n_edges:,}"}
-        return "Graph", facts | ({"positions": ", ".join(self.positions)} if self.positions else {})
+        return "Graph", {"nodes": f"{self.n_nodes:,}", "edges": self.reason or f"{self.n_edges:,}"}
 
 
 def equal_graphs(first: Graph, second: Graph) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from interp.attribution.direct import wide
 from interp.attribution.scores import scores_of
 from interp.attribution.writers import Reader, all_parts, with_sites
-from interp.display import Result, so_many
+from interp.display import Result
 from interp.edits import add
 from interp.errors import InputError
 from interp.model import Model
@@ -37,8 +37,9 @@ class KeyContributions(Result):
 
     def facts(self) -> tuple[str, dict[str, str]]:
         """How much there is of each."""
-        counts = zip(self.values.shape, ("writer", "row", "key"), strict=True)
-        return "Contributions to scores", {"of": ", ".join(so_many(count, noun) for count, noun in counts)}
+        return "Contributions to scores", dict(
+            zip(("writers", "rows", "keys"), map(str, self.values.shape), strict=True)
+        )
 
 
 def attribution_sites(
@@ -73,10 +74,8 @@ def key_contributions(
     out = with_sites(out, [q, k])
     ids, mask = k.text(out).ids, q.text(out).mask
     rows = rows.to(ids.device)
-    inside = (
-        len(rows) > 0 and rows.shape[1:] == (2,) and bool(((rows >= 0) & (rows < rows.new_tensor(mask.shape))).all())
-    )
-    if not inside or not bool(mask[tuple(rows.T)].all()):
+    inside = len(rows) > 0 and rows.shape[1:] == (2,) and rows.min() >= 0
+    if not inside or bool((rows >= rows.new_tensor(mask.shape)).any()) or not bool(mask[tuple(rows.T)].all()):
         raise InputError(f"expected rows of a prompt and the column of a token in it, row x 2; got {rows.tolist()}")
     prompts, queries = rows.T
     counts, order = prompts.bincount(minlength=len(ids)), prompts.argsort(stable=True)

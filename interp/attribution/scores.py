@@ -24,9 +24,7 @@ from interp.running import Run
 from interp.tokens import Positions, TokenBatch
 from interp.visibility import Source, Visibility
 
-NamedPositions = (
-    Positions | Mapping[str, Positions]
-)  # one position a prompt, or several by name, as `Pairs.positions` has them
+NamedPositions = Positions | Mapping[str, Positions]  # one a prompt, or several by name, as in `Pairs.positions`
 By = Literal["pair", "query", "key"]
 
 

@@ -19,7 +19,7 @@ from interp.circuits.faithfulness import faithfulness
 from interp.circuits.finding import toggled
 from interp.circuits.graph import Circuit, whole
 from interp.circuits.reference import Ablation
-from interp.circuits.splits import Groups, Split, grouped, share_of_difference
+from interp.circuits.splits import Split, share_of_difference
 from interp.display import DataFrame, Result, signed, so_many
 from interp.errors import InputError, whole_number
 from interp.model import Model
@@ -59,14 +59,11 @@ class Gaps(Result):
         return pd.DataFrame(columns).assign(worst=np.arange(len(self.removed)) == self.worst)
 
     def facts(self) -> tuple[str, dict[str, str]]:
-        """The row that the choosing prompts pointed at, and the range of all."""
-        table = self.table()
-        row, sizes = table.iloc[self.worst], table["gap"].abs()
-        gap, low, high = (signed(row[name]) for name in ("gap", "ci_low", "ci_high"))
-        name = f"chosen {row['member']}" if self.members else "chosen"
-        facts = {name: f"{gap} ({low} to {high}), without {so_many(int(row['removed']), 'more member')}"}
-        facts["all"] = f"{sizes.min():.3g} to {sizes.max():.3g} in size"
-        return f"{self.title}: {so_many(len(table), 'row')}, as shares of the whole effect", facts
+        """The row that the choosing prompts pointed at."""
+        gap, low, high = (signed(each) for each in self.table().loc[self.worst, ["gap", "ci_low", "ci_high"]])
+        name = self.members[self.worst] if self.members else f"without {self.removed[self.worst].size}"
+        title = f"{self.title}: {so_many(len(self.removed), 'row')}, as shares of the whole effect"
+        return title, {f"chosen: {name}": f"{gap} ({low} to {high})"}
 
 
 def both_ways(
@@ -82,15 +79,6 @@ def both_ways(
     cells = faithfulness(model, pairs, metric, [*circuits, *removed], ablation=ablation)
     kept, left = next(iter(cells.values.values())).split(len(circuits))
     return replace(cells, values={metric.name: kept}), replace(cells, values={metric.name: left})
-
-
-def faithful(cells: Cells, pairs: Pairs, groups: Groups = (), *, seed: int = 0) -> DataFrame:
-    """Faithfulness of each circuit of `faithfulness`, with its interval over groups of prompts (by default prompts)."""
-    import pandas as pd  # noqa: PLC0415 (as above)
-
-    found = share_of_difference(cells.effect(), cells.difference(), grouped(pairs, groups), seed=seed)
-    columns = {"faithfulness": found.value, "ci_low": found.low, "ci_high": found.high, "groups": found.groups}
-    return pd.DataFrame(columns)
 
 
 def completeness(
@@ -117,21 +105,23 @@ def completeness(
     def both(sets: Sequence[Circuit]) -> list[Circuit]:
         return [each - removed for removed in sets for each in (circuit, everything)]
 
-    nothing = circuit - circuit
-    sets = [nothing, *(_subset(circuit, random) for _ in range(whole_number("n_random", n_random)))]
-    widths, grown, path = [*np.abs(_differences(measure(both(sets))))], nothing, []
+    def widths(sets: Sequence[Circuit]) -> Float[np.ndarray, " set"]:
+        return np.abs(np.subtract(*measure(both(sets)).reshape(-1, 2).T))
+
+    sets = _subsets(circuit, whole_number("n_random", n_random), random)
+    gaps, grown, path = [*widths(sets)], sets[0], []
     for _ in range(min(whole_number("steps", steps), circuit.size)):
         left = (circuit - grown).members.nonzero()
         sample = left[random.permutation(len(left))[: whole_number("candidates", candidates, 1)]]
         larger = [toggled(grown, place) for place in sample]
-        sizes = np.abs(_differences(measure(both(larger))))
+        sizes = widths(larger)
         grown = larger[int(sizes.argmax())]
-        path.append((float(sizes.max()), grown))
+        path.append((sizes.max(), grown))
     if path:
-        width, widest = max(path, key=lambda each: each[0])
-        widths, sets = [*widths, width], [*sets, widest]
+        gap, widest = max(path, key=lambda each: each[0])
+        gaps, sets = [*gaps, gap], [*sets, widest]
     cells = faithfulness(model, split.reporting, metric, both(sets), ablation=ablation)
-    return Gaps("Completeness", cells, (*sets,), (), split.reporting_groups, int(np.argmax(widths)))
+    return Gaps("Completeness", cells, (*sets,), (), split.reporting_groups, int(np.argmax(gaps)))
 
 
 def minimality(
@@ -153,9 +143,8 @@ def minimality(
     if not circuit.size:
         raise InputError("the circuit is empty: it has no member to be needed")
     random, measure = np.random.default_rng(whole_number("seed", seed)), partial(_means, model, split, metric, ablation)
-    nothing = circuit - circuit
-    sets = [nothing, *(_subset(circuit, random) for _ in range(whole_number("n_random", n_random)))]
-    members = [toggled(nothing, place) for place in circuit.members.nonzero()]
+    sets = _subsets(circuit, whole_number("n_random", n_random), random)
+    members = [toggled(sets[0], place) for place in circuit.members.nonzero()]
     smaller = measure([circuit - (removed | member) for member in members for removed in sets])
     changes = np.abs(smaller.reshape(len(members), -1) - measure([circuit - removed for removed in sets]))
     best = [sets[row] for row in changes.argmax(1)]
@@ -178,13 +167,11 @@ def _means(
     return values.double().mean(-1).cpu().numpy()
 
 
-def _differences(values: Float[np.ndarray, " circuit"]) -> Float[np.ndarray, " row"]:
-    return values[0::2] - values[1::2]
-
-
-def _subset(circuit: Circuit, random: np.random.Generator) -> Circuit:
-    """A random set of the circuit's members, of any size with the same probability."""
-    places = circuit.members.flatten().nonzero()[:, 0]
-    members = torch.zeros_like(circuit.members)
-    members.view(-1)[places[random.permutation(len(places))[: int(random.integers(len(places) + 1))]]] = True
-    return replace(circuit, **{circuit.kind: members})
+def _subsets(circuit: Circuit, count: int, random: np.random.Generator) -> list[Circuit]:
+    """The empty set, and random ones of the circuit's members, of any size with the same probability."""
+    places, sets = circuit.members.flatten().nonzero()[:, 0], [circuit - circuit]
+    for _ in range(count):
+        members = torch.zeros_like(circuit.members)
+        members.view(-1)[places[random.permutation(len(places))[: random.integers(len(places) + 1)]]] = True
+        sets.append(replace(circuit, **{circuit.kind: members}))
+    return sets

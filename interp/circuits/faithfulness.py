@@ -1,6 +1,7 @@
 """How well does a circuit do the task alone? Its metrics, with everything outside it replaced."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,7 +23,6 @@ from interp.tap import Tap
 from interp.transformer import Transformer, with_parts
 
 Finals = Float[Tensor, "circuit prompt position d_model"]
-Chunks = Sequence[Sequence[Tensor]]  # the members of circuits, some at a time
 _SHARE = 16  # of the rows that fill a pass: each comes with what every live node wrote, which has to stay in caches
 
 
@@ -73,13 +73,12 @@ def faithfulness(
         reading = [each.take(prompts) for each in plain]
         for name, value in record(model, take(pairs.inputs[0], prompts), reading, ()).values.items():
             clean[name][prompts] = value
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, circuit in enumerate(circuits):
-        groups.setdefault((circuit.kind, circuit.graph.senders[0], circuit.graph.positions), []).append(place)
-    for (kind, *_), places in groups.items():
+    kinds = [(circuit.kind, circuit.graph.senders[0], circuit.graph.positions) for circuit in circuits]
+    for kind in dict.fromkeys(kinds):
+        places = [place for place, each in enumerate(kinds) if each == kind]
         group = [circuits[place] for place in places]
-        last = empty(group[0].graph, "nodes" if kind == "nodes" else "edges")
-        for name, value in _measured(model, pairs, plain, [*group, last], ablation, budget).items():
+        group.append(empty(group[0].graph, group[0].kind))
+        for name, value in _measured(model, pairs, plain, group, ablation, budget).items():
             values[name][places], corrupt[name] = value[:-1], value[-1]
     measured = {each.name: values[each.name] for each in readouts}
     return Cells("", "denoise", ("circuit",), measured, clean, checked_values(corrupt, len(pairs)), kind="circuits")
@@ -111,41 +110,36 @@ def _measured(
     values = {each.name: torch.zeros(len(circuits), len(pairs), dtype=model.dtype, device=device) for each in readouts}
     # with corrupted prompts a node that nothing reaches writes what it does there, so that nodes are edges
     by_edges = circuits[0].nodes is None or (not graph.reason and common is None)
-    run, members = (
-        (_edge_runs, map(_edges, circuits)) if by_edges else (_node_runs, (each.members for each in circuits))
-    )
-    chunks = [each.to(device) for each in members]
+    members = [(_edges(each) if by_edges else each.members).to(device) for each in circuits]
     parts, n_cells = _parts(model, pairs, graph, budget)
-    chunks = [chunks[start : start + n_cells] for start in range(0, len(chunks), n_cells)]
+    chunks = [members[start : start + n_cells] for start in range(0, len(members), n_cells)]
     for prompts in parts:
         part = pairs.take(prompts)
         writes = written(model, graph, part.inputs[1]) if common is None else common
         reading, start = [each.take(prompts) for each in readouts], 0
-        for finals in run(model, graph, part, chunks, writes, common is None):
+        setting = model, graph, part, writes
+        run = _edge_run(*setting, common is None) if by_edges else partial(_node_run, *setting)
+        for finals in map(run, chunks):
             for each in reading:
                 values[each.name][start : start + len(finals), prompts] = each.from_final(model, each.at_reads(finals))
             start += len(finals)
     return values
 
 
-def _node_runs(
-    model: Transformer, graph: Graph, pairs: Pairs, chunks: Chunks, writes: Writes, corrupt: bool
-) -> Iterator[Finals]:
-    """The last stream of node circuits, so many at a time."""
-    for nodes in chunks:
-        edits = node_edits(model, graph, torch.stack([*nodes]), writes, pairs.inputs[0])
-        yield final_stream(model, pairs.inputs[0], Tap(edit=edits))
+def _node_run(model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, nodes: list[Tensor]) -> Tensor:
+    """The last stream of node circuits, `Finals`."""
+    edits = node_edits(model, graph, torch.stack(nodes), writes, pairs.inputs[0])
+    return final_stream(model, pairs.inputs[0], Tap(edit=edits))
 
 
-def _edge_runs(
-    model: Transformer, graph: Graph, pairs: Pairs, chunks: Chunks, writes: Writes, corrupt: bool
-) -> Iterator[Finals]:
-    """The same of edge circuits; with corrupted prompts from the first position on at which some differ."""
+def _edge_run(
+    model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, corrupt: bool
+) -> Callable[[list[Tensor]], Finals]:
+    """What gives that of edge circuits; with corrupted prompts from the first position on at which some differ."""
     batch, _ = pairs.inputs[0]
     first = int(pairs.first_changed.min()) if corrupt and model.last.config.causal else 0
     names = position_names(pairs.positions, graph, batch) if graph.positions else None
-    alone = Alone(model, graph, Reference.from_writes(model, graph, writes, batch), batch, first, names)
-    yield from map(alone.finals, chunks)
+    return Alone(model, graph, Reference.from_writes(model, graph, writes, batch), batch, first, names).finals
 
 
 def _edges(circuit: Circuit) -> Bool[Tensor, "*position sender receiver"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from interp.circuits.faithfulness import faithfulness
 from interp.circuits.graph import Circuit, empty, whole
-from interp.circuits.reference import Ablation
+from interp.circuits.reference import Ablation, node_sites
 from interp.circuits.splits import Groups, group_sums
 from interp.components import Graph
 from interp.errors import InputError, one_of, whole_number
@@ -50,18 +50,17 @@ def node_attribution(model: Model, pairs: Pairs, metric: Metric, direction: Dire
 
     Arguments are those of `attribution_patching`.
     """
-    names, tables, estimates = Graph.from_model(model).senders, {}, {}
-    sites = {"z": ("layer", "head"), "mlp_out": ("layer",), "resid_pre": ("layer",)}
-    for stack, attention in dict.fromkeys(map(_attention, names)):
-        own = [name for name in names if _attention(name) == (stack, attention)]
-        kinds = {_site(name): sites[_site(name)] for name in own}
-        place: Any = {"stack": stack, "attention": attention}
-        estimates = attribution_patching(model, pairs, metric, kinds, direction, **place)
-        for name in own:
-            tables[name] = estimates[_site(name)].effect()[_cell(name)]
-    direction = next(iter(estimates.values())).direction
-    cells = Cells("", direction, ("sender",), {}, labels={"sender": names}, kind="nodes")
-    cells.values[metric.name] = torch.stack([tables[name] for name in names]) * _sign(cells)
+    graph, axes = Graph.from_model(model), {"z": ("layer", "head"), "mlp_out": ("layer",), "resid_pre": ("layer",)}
+    places = [_place(site) for site in node_sites(model, graph)]
+    estimates: dict[Any, dict[str, Cells]] = {}
+    for attending in dict.fromkeys(attending for attending, *_ in places):
+        sites = {kind: axes[kind] for each, kind, _ in places if each == attending}
+        options: Any = dict(zip(("stack", "attention"), attending, strict=True))
+        estimates[attending] = attribution_patching(model, pairs, metric, sites, direction, **options)
+    tables = [estimates[attending][kind] for attending, kind, _ in places]
+    rows = [each.effect()[layer].view(-1, len(pairs)) for each, (*_, layer) in zip(tables, places, strict=True)]
+    cells = Cells("", tables[0].direction, ("sender",), {}, labels={"sender": graph.senders}, kind="nodes")
+    cells.values[metric.name] = torch.cat(rows) * _sign(cells)
     return cells
 
 
@@ -76,14 +75,10 @@ def single_edges(
 ) -> Cells:
     """How the metric changes as one edge alone carries another write, exactly; the axes are `edge_attribution`'s.
 
-    With `noise` the model reads the clean prompts and the edge carries the reference's write: the whole graph less the
-    edge, which finds what a task cannot do without (AND). With `denoise` it reads the corrupted ones and the edge
-    carries the clean write, which finds what is enough (OR). It costs a pass an edge.
-
-    Args:
-        model, pairs, metric, ablation: as in `faithfulness`; what is denoised carries the clean prompt's write.
-        edges: those to measure, by default all; of a graph without named positions.
-        direction: `noise` or `denoise`.
+    With `noise` the model reads the clean prompts and the edge carries the reference's write, which finds what a task
+    cannot do without (AND). With `denoise` it reads the corrupted ones and the edge carries the clean write, which
+    finds what is enough (OR). It costs a pass an edge; `edges` are those to measure, by default all. For the rest see
+    `faithfulness`.
     """
     direction = "denoise" if one_of("direction", direction, Direction).startswith("denois") else "noise"
     edges = whole(model) if edges is None else edges
@@ -92,15 +87,15 @@ def single_edges(
     if direction == "denoise" and ablation != "corrupt":
         raise InputError(f"denoising puts the clean write into the corrupted prompt: ablation {ablation!r} has none")
     places, graph = edges.edges.nonzero(), edges.graph
-    everything = whole(graph)
-    without = [toggled(everything, place) for place in places]
+    without = [toggled(whole(graph), place) for place in places]
     if direction == "denoise":
         readout = metric.prepare(model, pairs)  # of the pairs as they are: a divergence is from the clean prompts
         metric = Metric(metric.name, lambda *_: readout)
         pairs = replace(pairs, clean=pairs.corrupt, corrupt=pairs.clean)
     cells = faithfulness(model, pairs, metric, without, ablation=ablation)
-    scores = torch.full((*graph.exists.shape, len(pairs)), torch.nan).to(cells.values[metric.name])
-    scores[places[:, 0], places[:, 1]] = cells.values[metric.name] - cells.clean[metric.name]
+    changes = cells.values[metric.name] - cells.clean[metric.name]
+    scores = changes.new_full((*graph.exists.shape, len(pairs)), torch.nan)
+    scores[places[:, 0], places[:, 1]] = changes
     labels = {"sender": graph.senders, "receiver": graph.receivers}
     return Cells("", direction, ("sender", "receiver"), {metric.name: scores}, labels=labels, kind="edges")
 
@@ -118,11 +113,10 @@ def top(graph: Graph, scores: Scores, n: int, *, absolute: bool = False) -> Circ
     return _circuit(graph, chosen)
 
 
-def greedy(graph: Graph, scores: Scores, n: int, *, absolute: bool = True) -> Circuit:
+def greedy(graph: Graph, scores: Scores, n: int, *, absolute: bool = False) -> Circuit:
     """`n` edges, one after the other: the highest-scored that leads to the logits or to a node of the circuit.
 
-    So each of them reaches the logits; what no input reaches is left to `pruned`. As MIB and the package of Hanna et
-    al. (2024) do.
+    Each then reaches the logits; `pruned` takes what no input reaches. Hanna et al.'s package (2024) does the same.
     """
     strength = _strengths(graph, scores, absolute)
     if strength.shape != graph.shape:
@@ -194,10 +188,8 @@ def stable(
 def _strengths(graph: Graph, scores: Scores, absolute: bool) -> Scores:
     """Scores by which to rank on the processor, -inf where there is no edge or no score."""
     if scores.shape not in {graph.shape, (len(graph.senders),)}:
-        raise InputError(
-            f"expected a score for each edge, {graph.shape}, or for each node, ({len(graph.senders)},); "
-            f"got {(*scores.shape,)}"
-        )
+        expected = f"a score for each edge, {graph.shape}, or for each node, ({len(graph.senders)},)"
+        raise InputError(f"expected {expected}; got {(*scores.shape,)}")
     scores = scores.detach().cpu()
     missing = scores.isnan() if scores.ndim == 1 else scores.isnan() | ~graph.exists
     return (scores.abs() if absolute else scores).masked_fill(missing, -torch.inf)
@@ -220,16 +212,9 @@ def _sign(cells: Cells) -> int:
     return 1 if cells.direction == "denoise" else -1
 
 
-def _attention(name: str) -> tuple[str | None, str]:
-    """Stack and attention of a node: `decoder.cross.0.3`."""
-    first = name.split(".", maxsplit=1)[0]
-    return first if first in {"encoder", "decoder"} else None, "cross" if ".cross." in name else "self"
-
-
-def _site(name: str) -> str:
-    return "mlp_out" if "mlp." in name else "resid_pre" if name.endswith("embed") else "z"
-
-
-def _cell(name: str) -> tuple[int, ...]:
-    """Layer, and head where it has one; the embedding is what enters the first layer."""
-    return tuple(int(part) for part in name.split(".") if part.isdigit()) or (0,)
+def _place(site: str) -> tuple[tuple[str, str], str, int]:
+    """Stack and attention, kind and layer of `decoder.1.cross_attn.z`; the embedding enters the first layer."""
+    stack, *layer, kind = site.split(".")
+    if not layer:
+        return (stack, "self"), "resid_pre", 0
+    return (stack, "cross" if layer[-1] == "cross_attn" else "self"), kind, int(layer[0])

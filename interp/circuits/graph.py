@@ -38,8 +38,8 @@ class Circuit(Result):
         if self.members.dtype != torch.bool or self.members.shape != expected:
             got = f"{self.members.dtype} {(*self.members.shape,)}"
             raise InputError(f"expected a circuit's {self.kind} as booleans of shape {expected}, got {got}")
-        if self.edges is not None and bool((self.edges & ~self.graph.exists.to(self.edges.device)).any()):
-            *_, sender, receiver = (self.edges.cpu() & ~self.graph.exists).nonzero()[0].tolist()
+        if self.edges is not None and len(wrong := (self.edges.cpu() & ~self.graph.exists).nonzero()):
+            *_, sender, receiver = wrong[0].tolist()
             raise InputError(_no_edge(self.graph.senders[sender], self.graph.receivers[receiver]))
 
     @property
@@ -116,9 +116,9 @@ class Circuit(Result):
 
 def whole(source: Model | Graph, kind: Kind = "edges") -> Circuit:
     """The circuit that holds all edges, or all nodes."""
-    graph, everything = empty(source, kind).graph, empty(source, kind)
-    members = torch.ones_like(everything.members) if kind == "nodes" else graph.exists.expand(graph.shape).clone()
-    return replace(everything, **{kind: members})
+    circuit = empty(source, kind)
+    exists = circuit.graph.exists if kind == "edges" else torch.tensor(True)
+    return replace(circuit, **{kind: exists.expand_as(circuit.members).clone()})
 
 
 def empty(source: Model | Graph, kind: Kind = "edges") -> Circuit:
@@ -160,10 +160,8 @@ def check_circuit(model: Model, circuit: Any) -> None:
     embeddings: Embeddings = "apart" if circuit.graph.senders[:1] == ("token",) else "together"
     graph = Graph.from_model(model, embeddings=embeddings, positions=circuit.graph.positions)
     if not equal_graphs(graph, circuit.graph):
-        sizes = [
-            f"{so_many(each.n_nodes, 'node')} and {so_many(each.n_edges, 'edge')}" for each in (graph, circuit.graph)
-        ]
-        raise InputError(f"this circuit is of another model: expected a graph of {sizes[0]}, got {sizes[1]}")
+        expected, got = (f"{each.n_nodes:,} nodes and {each.n_edges:,} edges" for each in (graph, circuit.graph))
+        raise InputError(f"this circuit is of another model: expected a graph of {expected}, got {got}")
 
 
 def _place(name: str, index: dict[str, int], kind: str) -> int:

@@ -106,13 +106,14 @@ def hypotheses(
     sizes = group_sums(torch.ones(len(pairs)), labels)
     (name, values), *_ = cells.values.items()
     kept, removed, *rest = (group_sums(values, labels) / sizes[:, None]).T
-    everything = group_sums(cells.clean[name], labels) / sizes
+    everything, rounding = (group_sums(each, labels) / sizes for each in (cells.clean[name], cells.rounding(name)))
+    ties = np.where(np.abs(kept - everything) <= rounding, everything, kept)  # rounding speaks for neither
     without, random_sets = np.array(rest[: len(members)]), np.array(rest[len(members) :]).reshape(n_random, 2, -1)
     changes = np.abs(without - kept).mean(-1) if len(members) else np.zeros(0)
     by_member = minimality_test(changes, np.abs(np.diff(random_sets, axis=1)).mean((1, 2)), quantile=quantile)
     least, name = min(zip(by_member, member_names(circuit), strict=True), default=(1.0, None))
     rows = [
-        ("equivalence", equivalence_test(kept, everything, margin=margin), len(sizes), None),
+        ("equivalence", equivalence_test(ties, everything, margin=margin), len(sizes), None),
         ("independence", independence_test(removed, everything, seed=seed), len(sizes), None),
         ("minimality", least, n_random, name),
     ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 
 import torch
 from einops import einsum
@@ -25,7 +25,7 @@ from interp.components import Graph
 from interp.errors import InputError, one_of
 from interp.model import Model, Tokens, as_batches
 from interp.patching.pairs import Inputs, text_read
-from interp.running import Edited
+from interp.running import Edited, in_turn
 from interp.tap import UNTAPPED, Edit, Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer, with_parts
@@ -67,9 +67,11 @@ def keep(
     common = common_writes(model, kept.graph, ablation, inputs)
     writes = written(model, kept.graph, inputs[0]) if common is None else common
     if kept.nodes is not None:
-        return Kept(model, lambda read: (node_edits(model, kept.graph, kept.members, _fitting(writes, read), read), {}))
+        return _Kept(
+            model, lambda read: (node_edits(model, kept.graph, kept.members, _fitting(writes, read), read), {})
+        )
     whole, columns = with_parts(model, "keeping edges"), positions or {}
-    return Kept(model, lambda read: _Edges(whole, kept.pruned(), _fitting(writes, read), read[0], columns).edits())
+    return _Kept(model, lambda read: _Edges(whole, kept.pruned(), _fitting(writes, read), read[0], columns).edits())
 
 
 def _with_heads(model: Model, heads: Sequence[str | tuple[int, int]]) -> Circuit:
@@ -91,7 +93,7 @@ def _fitting(writes: Writes, inputs: Inputs) -> Writes:
     return writes
 
 
-class Kept(Edited):
+class _Kept(Edited):
     """A `Model` with edits made anew for what each call reads: some before, some after those of the call itself."""
 
     def __init__(self, model: Model, make: Callable[[Inputs], tuple[Edits, Edits]]):
@@ -101,22 +103,17 @@ class Kept(Edited):
     def __call__(
         self, batch: Tokens, tap: Tap = UNTAPPED, target: Tokens | None = None
     ) -> Float[Tensor, "*batch position d_vocab"] | None:
-        """Logits, as the model gives them with the circuit alone."""
         inputs = as_batches(self, batch, target)
-        before, after = self.make(inputs)
+        edits, after = self.make(inputs)
         if after and (lost := [site for site in tap.edit if not site.endswith(_NODES)]):
             raise InputError(f"{lost[0]} is read by no node of an edge circuit: edit what nodes write or read (attn.z)")
-        names = {*before, *after, *tap.edit}
-        chains = {name: [each[name] for each in (before, tap.edit, after) if name in each] for name in names}
-        inner = replace(tap, edit={name: partial(_in_order, chain) for name, chain in chains.items()}, fired=set())
+        for name, edit in [*tap.edit.items(), *after.items()]:
+            edits[name] = in_turn(edits.get(name), edit)
+        inner = replace(tap, edit=edits, fired=set())
         try:
             return self.model(inputs[0], inner, inputs[1])
         finally:
             tap.fired.update(inner.fired & tap.edit.keys())
-
-
-def _in_order(edits: Sequence[Edit], value: Tensor) -> Tensor:
-    return reduce(lambda result, edit: edit(result), edits, value)
 
 
 def node_edits(
@@ -155,16 +152,20 @@ class _Edges:
 
     def edits(self) -> tuple[Edits, Edits]:
         """What gives every receiver its own input, and what takes down what senders write."""
-        (stack,), blocks = self.model.config.stacks, self.model.last.blocks
-        before: Edits = {f"{stack}.resid_final": self.final}
+        (stack,), last, reference = self.model.config.stacks, self.model.last, self.reference
+        received = partial(self.received, base=reference.final, receiver="logits", read=last.norm)
+        before: Edits = {f"{stack}.resid_final": received}
         after: Edits = {f"{stack}.embed": self.embedded}
-        for layer, block in enumerate(blocks):
+        for layer, block in enumerate(last.blocks):
             place = f"{stack}.{layer}"
             before |= {f"{place}.attn.{part}": partial(self.projected, part=part, layer=layer) for part in "qkv"}
             after[f"{place}.attn.z"] = partial(self.mixed, layer=layer)
             if block.mlp is not None:
-                before[f"{place}.mlp.normalized"] = partial(self.normalized, layer=layer)
-                after[f"{place}.mlp_out"] = partial(self.fed, instead=self.writes[f"{place}.mlp_out"])
+                base, read = reference.between[layer], block.feed_forward.read
+                before[f"{place}.mlp.normalized"] = partial(
+                    self.received, base=base, receiver=f"mlp.{layer}", read=read
+                )
+                after[f"{place}.mlp_out"] = partial(self.fed, instead=self.writes[f"{place}.mlp_out"][..., 0, :])
         return before, after
 
     def read(self, base: Stream, receiver: str) -> Stream:
@@ -173,12 +174,9 @@ class _Edges:
         used = [sender for sender in range(len(self.changes)) if bool(kept[..., sender].any())]
         return sum((kept[..., sender, None] * self.changes[sender] for sender in used), base)
 
-    def embedded(self, value: Stream) -> Stream:
-        """The embedding as it is; apart, what ids and positions say."""
-        (site, *_), apart = self.writes, self.graph.senders[0] == "token"
-        parts = input_writes(self.model, self.graph, self.batch) if apart else value[..., None, :]
-        self.changes = [*(parts - self.writes[site]).unbind(-2)]
-        return value
+    def received(self, value: Stream, base: Stream, receiver: str, read: Callable[[Stream], Stream]) -> Stream:
+        """What a feed-forward or the output layer reads, through its norm."""
+        return _expanded(read(self.read(base, receiver)), value)
 
     def projected(self, value: Tensor, part: str, layer: int) -> Tensor:
         """Queries, keys or values, head by head."""
@@ -187,29 +185,27 @@ class _Edges:
             stream = self.read(self.reference.before[layer], f"{layer}.{head}.{part}")
             index = torch.tensor([head], device=stream.device)
             rows.append(block.attn.project_heads(block.attention.read(stream), part, index))
-        rows = torch.cat(torch.broadcast_tensors(*rows), -2)
-        return rows.expand(torch.broadcast_shapes(rows.shape, value.shape))
+        return _expanded(torch.cat(torch.broadcast_tensors(*rows), -2), value)
+
+    def embedded(self, value: Stream) -> Stream:
+        """What the embedding writes; where it stands apart, what ids and positions say."""
+        (site, *_), apart = self.writes, self.graph.senders[0] == "token"
+        parts = input_writes(self.model, self.graph, self.batch) if apart else value[..., None, :]
+        self.changes += (parts - self.writes[site]).unbind(-2)
+        return value
 
     def mixed(self, value: Tensor, layer: int) -> Tensor:
         """What heads write."""
         (stack,), weight = self.model.config.stacks, self.model.last.blocks[layer].attn.W_O
         change = value - self.writes[f"{stack}.{layer}.attn.z"]
-        pattern = "... head d_head, head d_head d_model -> head ... d_model"
-        self.changes += [*einsum(change, weight, pattern)]
+        self.changes += einsum(change, weight, "... head d_head, head d_head d_model -> head ... d_model")
         return value
-
-    def normalized(self, value: Stream, layer: int) -> Stream:
-        """What a feed-forward reads."""
-        stream = self.read(self.reference.between[layer], f"mlp.{layer}")
-        rows = self.model.last.blocks[layer].feed_forward.read(stream)
-        return rows.expand(torch.broadcast_shapes(rows.shape, value.shape))
 
     def fed(self, value: Stream, instead: Tensor) -> Stream:
         """What a feed-forward writes."""
-        self.changes.append(value - instead[..., 0, :])
+        self.changes.append(value - instead)
         return value
 
-    def final(self, value: Stream) -> Stream:
-        """What the output layer reads."""
-        rows = self.model.last.norm(self.read(self.reference.final, "logits"))
-        return rows.expand(torch.broadcast_shapes(rows.shape, value.shape))
+
+def _expanded(rows: Tensor, value: Tensor) -> Tensor:
+    return rows.expand(torch.broadcast_shapes(rows.shape, value.shape))

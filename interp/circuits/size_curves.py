@@ -9,13 +9,15 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
+from torch.nn.functional import pad
 
 from interp.circuits.faithfulness import faithfulness
 from interp.circuits.finding import Scores, edge_scores, greedy, top
 from interp.circuits.graph import Circuit
 from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
-from interp.circuits.splits import Split, group_sums, share_of_difference
+from interp.circuits.splits import Split, share_of_difference
 from interp.components import Graph
 from interp.display import DataFrame, Result, so_many
 from interp.errors import InputError, whole_number
@@ -23,7 +25,6 @@ from interp.model import Model
 from interp.patching.gradients.edges import edge_attribution
 from interp.patching.metrics import Metric
 from interp.patching.results import Cells
-from interp.statistics import Estimate, estimate
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of all edges: those of MIB
 
@@ -49,36 +50,30 @@ class SizeCurve(Result):
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
-        found = self._recovered(self.cells, seed)
+        whole = self.cells.difference()
+        found = share_of_difference(self.cells.effect(), whole, self.groups, seed=seed)
         columns = {"share": self.shares, "edges": [circuit.size for circuit in self.circuits]}
         columns |= {"faithfulness": found.value, "ci_low": found.low, "ci_high": found.high, "groups": found.groups}
         if self.random is not None:
-            values = self._recovered(self.random, seed).value.reshape(len(self.shares), -1)
+            values = share_of_difference(self.random.effect(), whole, self.groups).value.reshape(len(self.shares), -1)
             columns |= {"random": values.mean(1), "random_low": values.min(1), "random_high": values.max(1)}
         return pd.DataFrame(columns)
 
     def areas(self, *, seed: int = 0) -> dict[str, tuple[float, float, float]]:
         """CPR and CMD, each with its interval over groups; of CPR the ranking should be signed, of CMD absolute."""
-        sums, weights = (group_sums(each, self.groups) for each in (self.cells.effect(), self.cells.difference()))
-        sides = np.sign(1 - sums.sum(0) / weights.sum())  # the curve's, which resamples are taken not to leave
-        widths = _widths(self.shares)
-        totals = {"cpr": sums @ widths, "cmd": (weights[:, None] - sums) @ (widths * sides)}
-        areas = {name: _estimate(total, weights, seed) for name, total in totals.items()}
-        return {name: (float(each.value[0]), float(each.low[0]), float(each.high[0])) for name, each in areas.items()}
+        effects, whole = self.cells.effect().double(), self.cells.difference().double()
+        steps = torch.tensor(self.shares).to(effects).diff() / 2
+        widths = pad(steps, (0, 1)) + pad(steps, (1, 0))  # how much of the axis each point stands for
+        sides = (1 - effects.sum(-1) / whole.sum()).sign()  # of 1 that each point is on, in every resample alike
+        totals = torch.stack([widths @ effects, (widths * sides) @ (whole - effects)])
+        areas = share_of_difference(totals, whole, self.groups, seed=seed)
+        bounds = np.stack([areas.value, areas.low, areas.high], 1).tolist()
+        return dict(zip(("cpr", "cmd"), map(tuple, bounds), strict=True))
 
     def facts(self) -> tuple[str, dict[str, str]]:
-        """The areas, and some points of the curve."""
-        facts = {
-            name.upper(): f"{value:.3f} ({low:.3f} to {high:.3f})" for name, (value, low, high) in self.areas().items()
-        }
-        values = self._recovered(self.cells, 0).value
-        facts |= {
-            so_many(circuit.size, "edge"): f"{value:.3f}" for circuit, value in zip(self.circuits, values, strict=True)
-        }
-        return f"Faithfulness by size: {so_many(len(self.shares), 'circuit')}", facts
-
-    def _recovered(self, cells: Cells, seed: int) -> Estimate:
-        return share_of_difference(cells.effect(), cells.difference(), self.groups, seed=seed)
+        """The areas."""
+        areas = {name.upper(): "{:.3f} ({:.3f} to {:.3f})".format(*area) for name, area in self.areas().items()}
+        return f"Faithfulness by size: {so_many(len(self.shares), 'circuit')}", areas
 
 
 def circuits_by_size(
@@ -94,9 +89,8 @@ def circuits_by_size(
     With `grow` they are `greedy` from the logits, instead of the `top` of the ranking.
     """
     if not shares or [*shares] != sorted({*shares}) or not 0 < shares[0] <= shares[-1] <= 1:
-        raise InputError(
-            f"expected growing shares of the edges, above 0 and up to 1; got {', '.join(map(str, shares))}"
-        )
+        listed = ", ".join(map(str, shares))
+        raise InputError(f"expected growing shares of the edges, above 0 and up to 1; got {listed}")
     choose = greedy if grow else top
     sizes = [int(share * graph.n_edges) for share in shares]
     return [choose(graph, scores, size, absolute=absolute).pruned() for size in sizes]
@@ -139,21 +133,3 @@ def size_curve(
     tables = cells.values[metric.name].split([len(circuits), len(beside)])
     kept, random = (replace(cells, values={metric.name: table}) for table in tables)
     return SizeCurve((*shares,), (*circuits,), kept, split.reporting_groups, random if n_random else None)
-
-
-def areas(shares: Sequence[float], faithfulness: Sequence[float]) -> tuple[float, float]:
-    """CPR, the area under a curve of faithfulness, and CMD, the area between it and 1, by trapezoids from the first
-    share to the last on a linear axis (MIB's code; the corner below the first share is left out)."""
-    values, widths = np.asarray(faithfulness, dtype=float), _widths(shares)
-    return float(values @ widths), float(np.abs(1 - values) @ widths)
-
-
-def _widths(shares: Sequence[float]) -> np.ndarray:
-    """How much of the axis each point stands for under trapezoids."""
-    steps = np.diff(np.asarray(shares, dtype=float)) / 2
-    return np.r_[steps, 0] + np.r_[0, steps]
-
-
-def _estimate(totals: np.ndarray, weights: np.ndarray, seed: int) -> Estimate:
-    present = np.ones((len(totals), 1), dtype=bool)
-    return estimate(totals[:, None], weights[:, None], present=present, seed=seed)

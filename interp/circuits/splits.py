@@ -30,25 +30,17 @@ class Split(Result):
             name = f"{side}_groups"
             object.__setattr__(self, name, grouped(getattr(self, side), getattr(self, name)))
         if shared := {*_texts(self.choosing)} & {*_texts(self.reporting)}:
-            raise InputError(
-                f"{so_many(len(shared), 'pair')} would report on a circuit that they chose: expected pairs for "
-                "reporting that are not among those for choosing"
-            )
+            pairs = so_many(len(shared), "pair")
+            raise InputError(f"{pairs} would report on a circuit that they chose: expected each pair on one side")
         if groups := {*self.choosing_groups} & {*self.reporting_groups}:
-            raise InputError(
-                f"group {min(map(str, groups))!r} would report on a circuit that it chose: expected each group's pairs "
-                "on one side"
-            )
+            name = min(map(str, groups))
+            raise InputError(f"group {name!r} would report on a circuit that it chose: expected it on one side")
 
     @staticmethod
     def from_pairs(pairs: Pairs, groups: Groups = (), *, share: float = 0.5, seed: int = 0) -> "Split":
         """Split pairs at random, group by group; `share` of the groups choose, at least one on either side.
 
-        Args:
-            pairs: to split.
-            groups: a name a pair (its template); by default a pair is a group, with its copies.
-            share: of the groups that choose.
-            seed: of the split.
+        `groups` has a name a pair (its template); by default a pair is a group, with its copies.
         """
         if not 0 < share < 1:
             raise InputError(f"expected a share of the groups between 0 and 1, got {share}")
@@ -65,13 +57,8 @@ class Split(Result):
         return Split(choosing, reporting, *(tuple(labels[row] for row in rows) for rows in sides))
 
     def facts(self) -> tuple[str, dict[str, str]]:
-        """How many pairs and groups are on each side."""
-        sides = {"choose": self.choosing_groups, "report": self.reporting_groups}
-        facts = {
-            name: f"{so_many(len(groups), 'pair')} of {so_many(len({*groups}), 'group')}"
-            for name, groups in sides.items()
-        }
-        return "Split", facts
+        """How many pairs are on each side."""
+        return "Split", {"choose": f"{len(self.choosing):,}", "report": f"{len(self.reporting):,}"}
 
 
 def grouped(pairs: Pairs, groups: Groups = ()) -> tuple[Hashable, ...]:

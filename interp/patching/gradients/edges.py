@@ -59,9 +59,7 @@ def edge_attribution(
 
     Returns:
         Cells: on the axes `sender`, `receiver`, how far the metric is predicted to move from the own prompt's value
-            when the edge carries the other write. Senders are `embed`, heads (`0.3`: layer, head) and feed-forwards
-            (`mlp.2`); receivers are heads' queries, keys and values (`1.4.q`; `k` and `v` per key/value head),
-            feed-forwards and `logits`. Where a sender does not come before a receiver the score is NaN.
+            when the edge carries the other write. Names are those of `Graph`; where there is no edge the score is NaN.
     """
     model = with_parts(model, "edge attribution")
     only_stack(model, "edge attribution")
@@ -74,9 +72,8 @@ def edge_attribution(
     plan = Plan.from_arguments(model, pairs, metric, "resid_pre", ("layer",), direction)
     (readout,) = plan.readouts
     scores = model.last.embed.token.weight.detach().new_zeros(*graph.exists.shape, len(pairs))
-    extra = 2 * len(graph.senders) + 4 * (
-        model.config.n_heads + 2 * model.last.config.kv_heads
-    )  # writes; one layer's reads
+    n_reads = model.config.n_heads + 2 * model.last.config.kv_heads  # of one layer
+    extra = 2 * len(graph.senders) + 4 * n_reads
     names = _names(model, "resid_pre", "q", "k", "v", "z", "resid_post", "read by mlp", "mlp_out")
     for prompts in split(model, pairs, budget, extra * model.config.d_model):
         reading = [readout.take(prompts)], names

@@ -105,7 +105,7 @@ def test_growth_takes_the_strongest_edge_into_what_is_there():
     grown = greedy(GRAPH, SCORES, 4, absolute=True)
     # 1.2 leads to the logits, so it comes first, then what is strongest into the logits or into 1.2, and so on
     assert {*grown.names()} == {("1.2", "logits"), ("mlp.0", "logits"), ("embed", "mlp.0"), ("0.1", "logits")}
-    signed = greedy(GRAPH, SCORES, 3, absolute=False)
+    signed = greedy(GRAPH, SCORES, 3)
     assert {*signed.names()} == {("1.2", "logits"), ("0.1", "logits"), ("embed", "0.1.v")}
     for n in (0, 1, 7, GRAPH.n_edges):
         assert greedy(GRAPH, SCORES, n).size == n

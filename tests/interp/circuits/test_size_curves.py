@@ -11,7 +11,7 @@ from interp import InputError, Pairs, logit_difference
 from interp.circuits import Graph, faithfulness
 from interp.circuits.finding import edge_scores
 from interp.circuits.random_circuits import random_circuit, random_path
-from interp.circuits.size_curves import SHARES, SizeCurve, areas, circuits_by_size, size_curve
+from interp.circuits.size_curves import SHARES, SizeCurve, circuits_by_size, size_curve
 from interp.circuits.splits import Split
 from interp.patching import edge_attribution
 from interp.patching.results import Cells
@@ -20,20 +20,32 @@ GRAPH = Graph.from_model(model("gpt2"))
 NAMED = Graph.from_model(model("gpt2"), positions=("A", "B"))
 
 
-def test_areas_by_hand():
-    assert areas([0.1, 0.5, 1.0], [0.0, 1.0, 1.0]) == pytest.approx((0.2 + 0.5, 0.2))
-    assert areas([0.1, 0.5, 1.0], [2.0, 1.0, 0.5]) == pytest.approx((0.6 + 0.375, 0.2 + 0.125))
-    # what lies on both sides of 1 is not taken to cancel, and a perfect curve has all but the first share
-    assert areas([0.0, 0.5, 1.0], [1.5, 0.5, 1.5]) == pytest.approx((1.0, 0.5))
-    assert areas(SHARES, [1.0] * 10) == pytest.approx((0.999, 0.0))
-
-
 def curve(values: list[list[float]], shares: tuple[float, ...], groups: tuple[int, ...]) -> SizeCurve:
     """A curve of these values, circuit x prompt, where nothing kept gives 1 and everything 3."""
     table = torch.tensor(values, dtype=torch.float64)
     plain = torch.ones(table.shape[1], dtype=torch.float64)
     cells = Cells("", "denoise", ("circuit",), {"m": table}, {"m": 3 * plain}, {"m": plain}, kind="circuits")
     return SizeCurve(shares, (random_circuit(GRAPH, 3),) * len(shares), cells, groups)
+
+
+def areas(shares, faithfulness: list[float]) -> tuple[float, float]:
+    """CPR and CMD of a curve of means."""
+    values = np.array(faithfulness)
+    return float(np.trapezoid(values, shares)), float(np.trapezoid(np.abs(1 - values), shares))
+
+
+@pytest.mark.parametrize(
+    ("shares", "values", "expected"),
+    [
+        ((0.1, 0.5, 1.0), [0.0, 1.0, 1.0], (0.2 + 0.5, 0.2)),
+        ((0.1, 0.5, 1.0), [2.0, 1.0, 0.5], (0.6 + 0.375, 0.2 + 0.125)),
+        ((0.0, 0.5, 1.0), [1.5, 0.5, 1.5], (1.0, 0.5)),  # what lies on both sides of 1 does not cancel
+        (SHARES, [1.0] * 10, (0.999, 0.0)),  # a perfect curve has all but the first share
+    ],
+)
+def test_areas_by_hand(shares, values, expected):
+    found = curve([[1 + 2 * value] * 3 for value in values], shares, (0, 1, 2)).areas()
+    assert (found["cpr"][0], found["cmd"][0]) == pytest.approx(expected)
 
 
 def test_the_areas_of_a_curve_are_those_of_its_means():
