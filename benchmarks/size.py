@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = {"interp": 13_210, "models": 8_750, "analyses": 22_120, "tests": 25_200}  # lines of Python
-DOCS = 34_000  # words
+BUDGETS = {"interp": 15_710, "models": 8_820, "analyses": 23_450, "tests": 27_500}  # lines of Python
+DOCS = 36_500  # words
 PAGE_CODE = (".js", ".css", ".jinja")
 DATA = (".toml", ".json", ".csv", ".tsv", ".conllu", ".txt")
 

@@ -127,9 +127,11 @@ def build(
             )
             facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, group).items()}
             if labelled:
-                parts["labels"] = report_parts.labels(labelled, reader, group)
-                parts["why"] = report_parts.why(labelled, reader, results, run)
-                parts["circuits"] = circuits(model, results, run)
+                listed, why = (
+                    report_parts.labels(labelled, reader, group),
+                    report_parts.why(labelled, reader, results, run),
+                )
+                parts |= {"labels": listed, "why": why, "circuits": circuits(model, results, run)}
             run.say("reading sentences", 0)
             texts_of = {each.behaviour.name: each.corpus for each in complete}
             examples = fact_examples(model, texts_of, facts, group, tables, seed=run.seed)
