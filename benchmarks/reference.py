@@ -37,7 +37,8 @@ def verb_alone(number: int, people: Any, rng: random.Random) -> Any:
     return pair._replace(corrupt=pair.clean.replace(pair.frame, other))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Flips of each kind of pair, by head."""
     parser = arguments(__doc__)
     parser.add_argument("model", nargs="?", default="textbook")
     parser.add_argument("--pairs", type=int, default=PAIRS)
@@ -52,3 +53,7 @@ if __name__ == "__main__":
             for row in table.to_dict("records")
         }
         show(task=name, accuracy=task["accuracy"], refused=task["refused"], flips=flips)
+
+
+if __name__ == "__main__":
+    main()

@@ -51,6 +51,9 @@ PROBES = rising(cross(stack="decoder", task=["tag", "form"], depth=[0, 1, 2], he
     **dict.fromkeys(("ambiguous_accuracy", "ambiguous_baseline"), np.nan),
 )
 CURVES = rising(cross(run=["a", "b"], step=[0, 1, 2], measure=["loss", "induction"], **WHERE, layer=1, head=2), "value")
+SIZES = cross(ranking=["signed", "absolute"], share=[0.1, 0.2, 0.4]).assign(**INTERVAL, task="repeat", groups=9)
+SIZES = rising(SIZES.assign(size=lambda rows: rows["share"] * 100), "faithfulness", "random")
+SIZES = SIZES.assign(random_low=0.0, random_high=1.0)
 PATTERN = np.tril(np.full((3, 3), 0.5))
 BARS = pd.DataFrame([[0.1, 0.2], [0.3, 0.4]])
 
@@ -84,6 +87,7 @@ CASES = {
     "token_bars": Case(figures.token_bars, TOKENS),
     "compared_gains": Case(figures.compared_gains, COMPARED, sources="run"),
     "probes_by_layer": Case(figures.probes_by_layer, PROBES),
+    "circuit_curve": Case(figures.circuit_curve, SIZES, {"unit": "nodes"}),
     "forming": FORMING._replace(wrong={**FORMING.wrong, "boundaries": {"c": [1]}}),
 }
 THREE = dict.fromkeys("abc", PATTERN)
