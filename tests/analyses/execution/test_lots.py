@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from repeats import copying, repeating_texts
 
 from analyses.corpora import read
 from analyses.execution import lots
@@ -23,7 +24,6 @@ from analyses.reading.windows import Reading
 from analyses.scoring import collectors
 from interp import InputError, Model, run
 from models import load, planted
-from tests.analyses.labels.test_labels import copying, repeating_texts
 
 KEPT = {"a": torch.arange(6, dtype=torch.float64).reshape(2, 3), "b": torch.tensor([True, False])}
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from repeats import WORDS, copying, repeating_texts
 
 from analyses import part_of_speech
 from analyses.behaviours import OURS
@@ -21,23 +22,10 @@ from analyses.reading.inputs import Sample
 from analyses.wording.head_names import HEAD
 from benchmarks.labels import readers_one, sinks_one
 from benchmarks.planted import compose, planted_texts
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError
 from interp.patterns import Totals, group_of
 from models import load, planted
 from models.planted import Planted
-
-WORDS = [f"w{number}" for number in range(40)]
-
-
-def repeating_texts(count: int) -> list[AnnotatedText]:
-    drawn = [random.Random(number).sample(WORDS, 9) for number in range(count)]
-    return [AnnotatedText((*each,) * 3, (True,) * 27, f"document {number}") for number, each in enumerate(drawn)]
-
-
-def copying(behind: list, beside: list) -> Transformer:
-    """A previous-token head that an induction head needs, each with other heads in its layer."""
-    layers = [[planted.offset(-1, remember=True), *behind], [planted.induction(10.0), *beside]]
-    return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
 @pytest.mark.usefixtures("unchecked")

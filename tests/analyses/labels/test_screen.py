@@ -3,13 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+from repeats import copying, repeating_texts
 
 from analyses.labels import hiding, knockouts, label, screen
 from analyses.labels.hiding import CLAIM, KINDS, Sums, effect_of, settled
 from analyses.labels.screen import Screen, Screened
 from models import planted
 from tests.analyses.labels.test_knockouts import annotated, noisy
-from tests.analyses.labels.test_labels import copying, repeating_texts
 
 TOLD = ["effect", "ci_low", "ci_high", "p", "drop", "control"]
 ARMS = ["exchange", "exchange_low", "exchange_p", "removal", "removal_high", "removal_p"]

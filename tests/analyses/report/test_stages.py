@@ -1,11 +1,11 @@
 """What is planned before the first stage holds: no stage is beyond it, and the writing is the last."""
 
 import pytest
+from repeats import copying, repeating_texts
 
 from analyses import experiments, report
 from analyses.corpora import Corpus
 from analyses.execution.progress import WRITING, Announcer
-from tests.analyses.labels.test_labels import copying, repeating_texts
 
 
 @pytest.mark.filterwarnings("ignore::interp.errors.InputWarning")
