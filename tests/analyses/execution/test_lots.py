@@ -232,6 +232,7 @@ class Older(Sent):
     ],
 )
 def test_a_cluster_that_is_no_safe_one_is_refused(address, why):
+    pytest.importorskip("distributed", reason="needs Dask, of the extra `cluster`")
     with pytest.raises(InputError, match=why), connected(address):
         pass
 

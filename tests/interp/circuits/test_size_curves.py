@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from scipy import integrate
 from tiny import model, token_ids
 
 from interp import InputError, Pairs, logit_difference
@@ -31,7 +32,7 @@ def curve(values: list[list[float]], shares: tuple[float, ...], groups: tuple[in
 def areas(shares, faithfulness: list[float]) -> tuple[float, float]:
     """CPR and CMD of a curve of means."""
     values = np.array(faithfulness)
-    return float(np.trapezoid(values, shares)), float(np.trapezoid(np.abs(1 - values), shares))
+    return float(integrate.trapezoid(values, shares)), float(integrate.trapezoid(np.abs(1 - values), shares))
 
 
 @pytest.mark.parametrize(
