@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-_MANY = 16  # whole numbers in a list that are kept as a tensor
+_MANY, _LARGEST = 16, 1 << 63  # of more whole numbers than that a list is kept as a tensor, if each fits into one
 _OURS = ("interp.", "models.", "analyses.")  # whose plain classes are read again
 
 
@@ -56,7 +56,7 @@ def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:  # noqa: PLR0911 (one
         case set() | frozenset():
             return {"set": [_plain(each, tensors) for each in sorted(value)]}
         case list() | tuple() if type(value) in (list, tuple):
-            if len(value) > _MANY and all(type(each) is int for each in value):
+            if len(value) > _MANY and all(type(each) is int and abs(each) < _LARGEST for each in value):
                 entries: Any = {"ids": _put(torch.tensor(value), tensors)}
             else:
                 entries = [_plain(each, tensors) for each in value]

@@ -1,6 +1,8 @@
 """Lots: the same results wherever they are done, kept until all are there, and never mixed with another run's."""
 
+import gc
 import multiprocessing
+import weakref
 from collections import Counter
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from functools import partial
@@ -211,6 +213,30 @@ def test_results_that_came_back_are_not_held_until_the_last():
     calls = [workers.submit(lots._perform, (kept, times)) for times in (1, 2)]
     assert not workers._futures
     assert [decoded(call.result())["a"].shape for call in calls] == [(2, 3), (4, 3)]
+
+
+def test_an_executor_s_own_result_is_let_go_once_it_is_here():
+    """Dask would do a call again whose worker dies later."""
+    futures = []
+
+    class Watched(Sent):
+        def submit(self, fn, /, *args, **options):
+            future = super().submit(fn, *args, **options)
+            futures.append(weakref.ref(future))
+            return future
+
+    workers = Workers(Watched(), {})
+    call = workers.submit(lots._perform, (kept, 1))
+    gc.collect()
+    assert [future() for future in futures] == [None]
+    assert decoded(call.result())["a"].shape == (2, 3)
+
+
+def test_long_lists_of_whole_numbers_are_kept_as_they_are():
+    largest = [-(2**63), 2**63 - 1] * 20
+    for value in ([*range(40)], (*range(-20, 20),), largest, [2**70] * 20, [True] * 20, [1, "a"] * 20):
+        again = decoded(encoded([value]))[0]
+        assert repr(again) == repr(value)
 
 
 class Older(Sent):
