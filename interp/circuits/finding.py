@@ -19,7 +19,7 @@ from interp.circuits.reference import Ablation, node_sites
 from interp.circuits.splits import Groups, group_sums
 from interp.components import Graph
 from interp.errors import InputError, one_of, whole_number
-from interp.model import Model
+from interp.model import Model, split_name
 from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
@@ -214,7 +214,8 @@ def _sign(cells: Cells) -> int:
 
 def _place(site: str) -> tuple[tuple[str, str], str, int]:
     """Stack and attention, kind and layer of `decoder.1.cross_attn.z`; the embedding enters the first layer."""
-    stack, *layer, kind = site.split(".")
-    if not layer:
+    stack, layer, name = split_name(site)
+    assert stack is not None
+    if layer is None:
         return (stack, "self"), "resid_pre", 0
-    return (stack, "cross" if layer[-1] == "cross_attn" else "self"), kind, int(layer[0])
+    return (stack, "cross" if name.startswith("cross_attn.") else "self"), name.rpartition(".")[2], layer

@@ -5,19 +5,18 @@ A true edge is detectable where what its receiver reads of the sender differs be
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
-from interp import InputError, StackConfig, Transformer, TransformerConfig, run
-from interp import config as parts
+from interp import InputError, Transformer, run
 from interp.circuits import Circuit, Graph, faithfulness, from_edges, from_nodes, whole
 from interp.circuits.reference import common_writes, written
 from interp.patching import Pairs, function, logit_difference
 from models.tracr import Compiled
+from tests.interp.patching.test_ablation import saturating
 
 TRACR = {"reverse": "reverse", "frac_prevs": "proportion", "sort_unique": None}  # as ACDC's file calls them
 CONSTANT = ("token", "0.0.v")  # of reverse: it reads that BOS is BOS, and nothing else
@@ -210,41 +209,19 @@ def test_single_patches_find_true_parts_alone_and_all_nodes_that_vary(program):
     assert counts == FOUND[name]
 
 
-def saturating(low: float, high: float) -> Transformer:
-    """Two heads that write a cue into one sum, and a feed-forward that counts it from `low` to `high`.
-
-    From 0 to 1 one head is enough (OR), from 1 to 2 it takes both (AND).
-    """
-    stack = StackConfig(n_layers=1, d_model=3, n_heads=2, d_head=1, d_mlp=2, n_ctx=2, d_vocab=2, causal=True)
-    stack = replace(stack, norm=parts.NoNorm(), mlp=parts.Plain("relu"), positions=parts.NoPositions())
-    model, (cue, total, answer) = Transformer(TransformerConfig(decoder=stack)).double(), range(3)
-    block = model.last.blocks[0]
-    assert model.output is not None
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.zero_()
-        model.last.embed.token.weight[1, cue] = 1
-        block.attn.W_V[:, cue, 0] = 2  # at the end, half of what is seen is the cue
-        block.attn.W_O[:, 0, total] = 1
-        block.mlp.up.weight[:, total] = 1
-        block.mlp.up.bias.copy_(torch.tensor([-low, -high]))
-        block.mlp.down.weight[answer] = torch.tensor([1.0, -1.0])
-        model.output.weight[1, answer] = 1
-    return model
-
-
 @pytest.mark.parametrize(("kind", "ends"), [("or", (0.0, 1.0)), ("and", (1.0, 2.0))])
 def test_taking_away_finds_and_putting_in_finds_or(kind, ends):
-    model = saturating(*ends)
+    """Two heads write a cue into one sum, which is counted from 0 to 1 (either is enough) or from 1 to 2 (both are)."""
+    model = saturating(*ends).double()
     ids = torch.tensor([[1, 0]])
-    pairs = Pairs.from_ids(model, ids, ids * 0, right=1, wrong=0)
+    pairs = Pairs.from_ids(model, ids, ids * 0, right=0, wrong=1)
     whole_, serial = whole(model), ("mlp.0", "logits")
     parts_ = {("embed", "0.0.v"), ("embed", "0.1.v"), ("0.0", "mlp.0"), ("0.1", "mlp.0")}
     circuits = [from_edges(whole_.graph, [edge]) for edge in whole_.names()]
     for direction, turned in (("and", pairs), ("or", pairs.swapped())):
-        metric = logit_difference(1, 0)
+        metric = logit_difference(0, 1)
         moved = effects(model, turned, metric, whole_, circuits) > 1e-9
         edges = {edge for edge, each in zip(whole_.names(), moved, strict=True) if each}
         assert edges == ({serial, *parts_} if direction == kind else {serial})
-    alone = faithfulness(model, pairs, logit_difference(1, 0), from_edges(whole_.graph, [serial, *parts_]))
+    alone = faithfulness(model, pairs, logit_difference(0, 1), from_edges(whole_.graph, [serial, *parts_]))
     assert alone.values["logit_difference"].tolist() == [[1.0]]
