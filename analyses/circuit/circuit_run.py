@@ -68,8 +68,8 @@ class Found:
     facts: Mapping[str, Any]  # numbers of its sentences, and for run.json
 
 
-class Measure(NamedTuple):
-    """Measures circuits of one graph and kind, some in a lot."""
+class Candidates(NamedTuple):
+    """Circuits of one graph and kind, and how they are measured, some in a lot."""
 
     model: Model
     ablation: Ablation
@@ -133,26 +133,26 @@ def find(
     whole_number("seed", seed)
     if not 0 < share <= 1:
         raise InputError(f"expected a share of the task above 0 and up to 1, got {share}")
-    measure = Measure(model, ablation, _graph(model, prompts.pairs, method), kind)
+    candidates = Candidates(model, ablation, _graph(model, prompts.pairs, method), kind)
     split = Split.from_pairs(prompts.pairs, prompts.groups, seed=seed)
-    if reason := _refusal(measure, prompts, split):
+    if reason := _refusal(candidates, prompts, split):
         raise InputError(f"no circuit of this task: {reason}")
     say(STAGES[0], 0)
-    by_prompt = _scores(measure, split.choosing, method, partial(say, STAGES[0]))
+    by_prompt = _scores(candidates, split.choosing, method, partial(say, STAGES[0]))
     scores, signs = by_prompt.mean(-1), sign_shares(by_prompt, split.choosing_groups, seed=seed).cpu()
     say(STAGES[1], 0)
-    circuit, ranking = _smallest(measure, split, scores, share, settings, seed, partial(say, STAGES[1]))
+    circuit, ranking = _smallest(candidates, split, scores, share, settings, seed, partial(say, STAGES[1]))
     say(STAGES[2], 0)
-    curve, areas = _curves(measure, split, scores, settings, seed, partial(say, STAGES[2]))
-    kept = circuit & measure.circuit(signs >= STABLE)
-    tests, facts = _alone(measure, split, circuit, kept, 2 * settings.n_random, seed, partial(say, STAGES[2]))
-    edges = _member_rows(measure, circuit, scores, signs)
+    curve, areas = _curves(candidates, split, scores, settings, seed, partial(say, STAGES[2]))
+    kept = circuit & candidates.circuit(signs >= STABLE)
+    tests, facts = _alone(candidates, split, circuit, kept, 2 * settings.n_random, seed, partial(say, STAGES[2]))
+    edges = _member_rows(candidates, circuit, scores, signs)
     if settings.tests:
         say("needed", 0)
-        more, members, counts = _needed(measure, split, circuit, seed, partial(say, "needed"))
+        more, members, counts = _needed(candidates, split, circuit, seed, partial(say, "needed"))
         tests, edges, facts = pd.concat([tests, more]), edges.join(members), facts | counts
     facts |= {"method": method, "ablation": ablation, "share": share, "kind": kind, "ranking": ranking, "areas": areas}
-    facts |= {"size": circuit.size, "of": measure.whole.size, "kept": kept.size}
+    facts |= {"size": circuit.size, "of": candidates.whole.size, "kept": kept.size}
     for side, groups in (("choose", split.choosing_groups), ("report", split.reporting_groups)):
         facts[side] = {"pairs": len(groups), "groups": len({*groups})}
     edges, curve, tests = (rows.assign(task=prompts.name).reset_index(drop=True) for rows in (edges, curve, tests))
@@ -167,9 +167,9 @@ def _with_sides(prompts: Prompts, split: Split) -> Prompts:
     return prompts._replace(table=prompts.table.assign(group=[numbers[name] for name in names], side=sides))
 
 
-def _refusal(measure: Measure, prompts: Prompts, split: Split) -> str | None:
+def _refusal(candidates: Candidates, prompts: Prompts, split: Split) -> str | None:
     """Why nothing is a share of what the model does, on all prompts or on either side."""
-    cells, choosing = measure.cells(prompts.pairs, [measure.whole]), {*split.choosing_groups}
+    cells, choosing = candidates.cells(prompts.pairs, [candidates.whole]), {*split.choosing_groups}
     chooses = torch.tensor([name in choosing for name in grouped(prompts.pairs, prompts.groups)])
     whole = cells.difference()
     return (
@@ -186,23 +186,23 @@ def _graph(model: Model, pairs: Pairs, method: Method) -> Graph:
     return Graph.from_model(model, positions=[*pairs.positions]) if method == "exact" else graph
 
 
-def _faithful(measure: Measure, pairs: Pairs, stack: Tensor) -> Cells:
-    circuits = [measure.circuit(members) for members in stack]
-    return faithfulness(measure.model, pairs, logit_difference(), circuits, ablation=measure.ablation)
+def _faithful(candidates: Candidates, pairs: Pairs, stack: Tensor) -> Cells:
+    circuits = [candidates.circuit(members) for members in stack]
+    return faithfulness(candidates.model, pairs, logit_difference(), circuits, ablation=candidates.ablation)
 
 
-def _scores(measure: Measure, pairs: Pairs, method: Method, progress: lots.Progress) -> Tensor:
+def _scores(candidates: Candidates, pairs: Pairs, method: Method, progress: lots.Progress) -> Tensor:
     """What each edge or node carries, `*members prompt`; NaN where there is none."""
     if method == "exact":
-        everything = measure.whole.members
+        everything = candidates.whole.members
         places = everything.nonzero()
-        cells = measure.stacks(pairs, (_without(everything, chunk) for chunk in places.split(_AT_ONCE)), progress)
+        cells = candidates.stacks(pairs, (_without(everything, chunk) for chunk in places.split(_AT_ONCE)), progress)
         scores = torch.full((*everything.shape, len(pairs)), torch.nan).to(cells.values[ANSWERS])
         scores[tuple(places.T)] = cells.clean[ANSWERS] - cells.values[ANSWERS]
         return scores
     rows = torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE)
     return torch.cat(
-        lots.do(partial(_attributed, measure.model, method), [(pairs.take(r),) for r in rows], progress), -1
+        lots.do(partial(_attributed, candidates.model, method), [(pairs.take(r),) for r in rows], progress), -1
     )
 
 
@@ -220,18 +220,24 @@ def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
 
 
 def _smallest(
-    measure: Measure, split: Split, scores: Tensor, share: float, settings: Settings, seed: int, progress: lots.Progress
+    candidates: Candidates,
+    split: Split,
+    scores: Tensor,
+    share: float,
+    settings: Settings,
+    seed: int,
+    progress: lots.Progress,
 ) -> tuple[Circuit, str]:
     """The smallest circuit tried that is enough on the prompts that choose, and its ranking: the whole where none is.
 
     Sizes grow by a factor first; then those between the smallest that is enough and the one before are tried.
     """
-    everything, ranking = measure.whole, RANKINGS[0]
+    everything, ranking = candidates.whole, RANKINGS[0]
     sizes = sorted({*np.geomspace(1, everything.size, settings.n_sizes).round().astype(int).tolist()})
     options, best = [(each, size) for each in RANKINGS for size in sizes], (everything, ranking, everything.size)
     for _ in range(2):
-        circuits = [measure.ranked(scores, *option) for option in options]
-        cells = measure.cells(split.choosing, circuits, progress)
+        circuits = [candidates.ranked(scores, *option) for option in options]
+        cells = candidates.cells(split.choosing, circuits, progress)
         bounds = share_of_difference(cells.effect(), cells.difference(), split.choosing_groups, seed=seed)
         lower = np.where(np.isnan(bounds.low), bounds.value, bounds.low)
         tried = [(c, *option) for c, option, low in zip(circuits, options, lower, strict=True) if low >= share]
@@ -243,34 +249,34 @@ def _smallest(
 
 
 def _curves(
-    measure: Measure, split: Split, scores: Tensor, settings: Settings, seed: int, progress: lots.Progress
+    candidates: Candidates, split: Split, scores: Tensor, settings: Settings, seed: int, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Faithfulness against size on the prompts that report, of both rankings; of edges CPR and CMD."""
-    count, tables, areas = measure.whole.size, [], {}
-    shares = [each for each in settings.shares if measure.kind == "edges" or each * count >= 1]
+    count, tables, areas = candidates.whole.size, [], {}
+    shares = [each for each in settings.shares if candidates.kind == "edges" or each * count >= 1]
     for ranking in RANKINGS:
-        circuits = [measure.ranked(scores, ranking, int(share * count)) for share in shares]
+        circuits = [candidates.ranked(scores, ranking, int(share * count)) for share in shares]
         n_random = settings.n_random if ranking == RANKINGS[0] else 0  # of the other's sizes they do as much
         seeds = range(1000 * seed, 1000 * seed + n_random)
-        cells = measure.cells(
-            split.reporting, circuits + [each for c in circuits for each in measure.random(c.size, seeds)], progress
+        cells = candidates.cells(
+            split.reporting, circuits + [each for c in circuits for each in candidates.random(c.size, seeds)], progress
         )
         values = cells.values[ANSWERS].split([len(circuits), len(circuits) * n_random])
         curve, random = (replace(cells, values={ANSWERS: part}) for part in values)
         found = SizeCurve((*shares,), (*circuits,), curve, split.reporting_groups, random if n_random else None)
         tables.append(found.table(seed=seed).assign(ranking=ranking))
-        if measure.kind == "edges" and shares == [*SHARES]:
+        if candidates.kind == "edges" and shares == [*SHARES]:
             area = _AREAS[ranking]
             areas[area] = found.areas(seed=seed)[area]
     return pd.concat(tables).rename(columns={"edges": "size"}), areas
 
 
 def _alone(
-    measure: Measure, split: Split, circuit: Circuit, kept: Circuit, n: int, seed: int, progress: lots.Progress
+    candidates: Candidates, split: Split, circuit: Circuit, kept: Circuit, n: int, seed: int, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """What the circuit does alone and the rest without it, what its stable part does, and random circuits."""
-    random = measure.random(circuit.size, range(1000 * seed + 500, 1000 * seed + 500 + n))
-    cells = measure.cells(split.reporting, [circuit, measure.whole - circuit, kept, *random], progress)
+    random = candidates.random(circuit.size, range(1000 * seed + 500, 1000 * seed + 500 + n))
+    cells = candidates.cells(split.reporting, [circuit, candidates.whole - circuit, kept, *random], progress)
     found = share_of_difference(cells.effect(), cells.difference(), split.reporting_groups, seed=seed)
     names = "alone", "without", "stable"
     rows = [(name, found.value[n], found.low[n], found.high[n]) for n, name in enumerate(names)]
@@ -282,23 +288,25 @@ def _alone(
 
 
 def _needed(
-    measure: Measure, split: Split, circuit: Circuit, seed: int, progress: lots.Progress
+    candidates: Candidates, split: Split, circuit: Circuit, seed: int, progress: lots.Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """The tests of a circuit, what each member is needed for, and how many are; or why that is not measured."""
-    why = "it is the whole model" if circuit.size == measure.whole.size else ""
+    why = "it is the whole model" if circuit.size == candidates.whole.size else ""
     if circuit.size > MOST:
         why = f"it takes many passes a member, and the circuit has {circuit.size:,} (at most {MOST})"
     if why:
         return pd.DataFrame(), pd.DataFrame(), {"untested": why}
-    parts = lots.do(partial(_tested, measure, split, circuit, seed), [(n,) for n in range(3)], progress)
+    parts = lots.do(partial(_tested, candidates, split, circuit, seed), [(n,) for n in range(3)], progress)
     members = parts[1][1]
     n_needed = int((members["needed_low"] > 0).to_numpy().sum())
     return pd.concat([rows for rows, _ in parts]), members, {"needed": n_needed}
 
 
-def _tested(measure: Measure, split: Split, circuit: Circuit, seed: int, n: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tested(
+    candidates: Candidates, split: Split, circuit: Circuit, seed: int, n: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of one test, and of minimality what of the circuit each member is needed for, by `name`."""
-    model, metric, options = measure.model, logit_difference(), {"ablation": measure.ablation, "seed": seed}
+    model, metric, options = candidates.model, logit_difference(), {"ablation": candidates.ablation, "seed": seed}
     if n == 2:
         rows = hypotheses(model, split.reporting, metric, circuit, split.reporting_groups, **options)
         return rows.assign(test="hypothesis of " + rows["test"]), pd.DataFrame()
@@ -307,17 +315,17 @@ def _tested(measure: Measure, split: Split, circuit: Circuit, seed: int, n: int)
     rows = table.loc[table["worst"]].assign(test=gaps.title.lower()).drop(columns=["worst", "removed"])
     if not gaps.members:
         return rows, pd.DataFrame()
-    places = measure.whole.members.nonzero().tolist()
+    places = candidates.whole.members.nonzero().tolist()
     index = [places.index(place) for place in circuit.members.nonzero().tolist()]
     sizes = table[["value", "ci_low", "ci_high"]].set_axis(["needed", "needed_low", "needed_high"], axis=1)
     return rows, sizes.set_axis(index)
 
 
-def _member_rows(measure: Measure, circuit: Circuit, scores: Tensor, signs: Tensor) -> pd.DataFrame:
+def _member_rows(candidates: Candidates, circuit: Circuit, scores: Tensor, signs: Tensor) -> pd.DataFrame:
     """A row an edge, or a node."""
-    everything = measure.whole
+    everything = candidates.whole
     names = everything.names()
-    columns = ["position", "sender", "receiver"][-len(names[0]) :] if measure.kind == "edges" else ["sender"]
+    columns = ["position", "sender", "receiver"][-len(names[0]) :] if candidates.kind == "edges" else ["sender"]
     table = pd.DataFrame(names, columns=columns)
     facts = {"score": scores.cpu(), "sign_share": signs, "in_circuit": circuit.members}
     return table.assign(**{name: values[everything.members].numpy() for name, values in facts.items()})

@@ -19,7 +19,9 @@ from analyses import circuit as circuits
 from analyses import patch as patching
 from analyses import report
 from analyses.cli import command_frame as frame
+from analyses.execution.lots import Setting, Shards, using
 from analyses.execution.progress import Stages
+from analyses.execution.provenance import fingerprint
 from analyses.page.wiring import edge_name, node_name, wiring
 from analyses.report import task_circuits
 from analyses.report.scaffold import Run
@@ -96,6 +98,19 @@ def test_the_curve_ends_at_nothing_and_at_all(found):
             assert whole["random"] == pytest.approx(1)
             assert (rows.loc[rows["size"] == 0, "random"].abs() < 1e-12).all()
     assert set(found.curve["ranking"]) == {"signed", "absolute"}
+
+
+def test_a_run_that_goes_on_measures_nothing_twice(model, prompts, found, tmp_path):
+    counts = []
+    for _ in range(2):
+        shards = Shards(tmp_path, "", {id(model): fingerprint(model)})
+        with using(Setting(shards)):
+            again = circuits.find(model, prompts, settings=SMALL)
+        pd.testing.assert_frame_equal(again.edges, found.edges)
+        pd.testing.assert_frame_equal(again.tests, found.tests)
+        counts.append(shards.counts)
+    assert counts[0]["written"] == counts[1]["read"] - counts[0]["read"] > 5
+    assert counts[1]["written"] == 0
 
 
 def test_the_circuit_is_that_of_plain_calls(model, prompts, found):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from commands import command
 from pages import outside_addresses, page_of, unlisted
+from repeats import WORDS, repeating_texts
 from tiny import two_stacks
 
 from analyses import figures, report
@@ -26,14 +27,8 @@ from interp.patterns import N_GROUPS, Totals
 from interp.statistics import benjamini_hochberg
 from models.planted import Plan, Planted, antecedent, induction, offset, same_token, uniform
 
-WORDS = [f"w{number}" for number in range(40)]
 HOSTILE = "<script>alert(1)</script>"
 POSITION = ["position"]
-
-
-def repeating_texts(count: int) -> list[AnnotatedText]:
-    segments = (" ".join(random.Random(number).sample(WORDS, 9)) for number in range(count))
-    return [AnnotatedText.plain(f"{each} {each} {each}", f"document {at}") for at, each in enumerate(segments)]
 
 
 def corpus(texts: list[AnnotatedText], *annotates: str, name: str = "texts") -> Corpus:
