@@ -139,14 +139,14 @@ class Collector(Scoring):
 
     def state(self) -> Any:
         """What was added up, in plain values."""
-        return [self.counts, self.sums.state(), self.modes.filled(), self.sample]
+        return [self.counts, self.sums.state(), self.modes.state(), self.sample]
 
     def merge(self, state: Any) -> None:
         """Add what another collector added up of other texts."""
         counts, sums, modes, sample = state
         self.counts.update(counts)
         self.sums.merge(sums)
-        self.modes += modes
+        self.modes.merge(modes)
         self.sample = nsmallest(_UNTRAINED_WINDOWS, [*self.sample, *sample], key=lambda drawn: drawn[0])
 
     def scored(self) -> list[Scored]:
@@ -309,12 +309,12 @@ class CrossingCollector(Scoring):
 
     def state(self) -> Any:
         """What was added up, in plain values."""
-        return {sink: sums.filled() for sink, sums in self.totals.items()}
+        return {sink: sums.state() for sink, sums in self.totals.items()}
 
     def merge(self, state: Any) -> None:
         """Add what another collector added up of other texts."""
         for sink in SINKS:
-            self.totals[sink] += state[sink]
+            self.totals[sink].merge(state[sink])
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""

@@ -1,10 +1,16 @@
-"""How is what a lot returned kept in a file, without pickle? Tensors as safetensors, all else as JSON in the header."""
+"""How is what a lot returned kept in a file, without pickle? Tensors as safetensors, all else as JSON in the header.
+
+All tensors of a dtype are one, end to end: thousands of shards are read back to be added up, and each tensor of a file
+costs more than its numbers.
+"""
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib import import_module
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +19,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-_MANY, _LARGEST = 16, 1 << 63  # of more whole numbers than that a list is kept as a tensor, if each fits into one
+_MANY = 16  # of more numbers of one kind than that a list is kept as a tensor
+_KINDS = {bool: np.dtype(bool), int: np.dtype("int64"), float: np.dtype("float64")}
 _OURS = ("interp.", "models.", "analyses.")  # whose plain classes are read again
 
 
@@ -22,19 +29,26 @@ def encoded(value: Any) -> bytes:
 
     Anything else is a `TypeError`.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, list[Tensor]] = {}
     skeleton = _plain(value, tensors)
-    return save(tensors, {"value": json.dumps(skeleton)})
+    shapes = {kind: [tuple(part.shape) for part in parts] for kind, parts in tensors.items()}
+    flat = {kind: torch.cat([part.flatten() for part in parts]) for kind, parts in tensors.items()}
+    return save(flat, {"value": json.dumps([shapes, skeleton])})
 
 
 def decoded(content: bytes) -> Any:
     """What was encoded; a `ValueError` where the content is damaged."""
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
-    return _restored(json.loads(header["__metadata__"]["value"]), load(content))
+    shapes, skeleton = json.loads(header["__metadata__"]["value"])
+    flat, tensors = load(content), {}
+    for kind, sizes in shapes.items():
+        parts = flat[kind].split([*map(prod, sizes)])
+        tensors[kind] = [part.view(size) for part, size in zip(parts, sizes, strict=True)]
+    return _restored(skeleton, tensors)
 
 
-def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:  # noqa: PLR0911 (one a kind of value)
+def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR0911 (one a kind of value)
     match value:
         case None | bool() | str():
             return value
@@ -42,90 +56,93 @@ def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:  # noqa: PLR0911 (one
             return _plain(value.item(), tensors)
         case int() | float():
             return value
-        case Tensor():
+        case Tensor() if value.layout is torch.strided:
             return {"tensor": _put(value, tensors)}
         case np.ndarray() if value.dtype.kind != "O":
             return {"array": _put(torch.tensor(value), tensors)}
         case pd.DataFrame():
             index = None if isinstance(value.index, pd.RangeIndex) else value.index.tolist()
             columns = [[name, str(value[name].dtype), _column(value[name], tensors)] for name in value]
-            return {"frame": columns, "index": index, "rows": len(value)}
+            return {"frame": [columns, index, len(value)]}
         case Counter() | Mapping():
             kind = "counter" if isinstance(value, Counter) else "table"
             return {kind: [[_plain(each, tensors) for each in item] for item in value.items()]}
         case set() | frozenset():
             return {"set": [_plain(each, tensors) for each in sorted(value)]}
         case list() | tuple() if type(value) in (list, tuple):
-            if len(value) > _MANY and all(type(each) is int and abs(each) < _LARGEST for each in value):
-                entries: Any = {"ids": _put(torch.tensor(value), tensors)}
+            if (numbers := _numbers(value)) is None:
+                entries: Any = [_plain(each, tensors) for each in value]
             else:
-                entries = [_plain(each, tensors) for each in value]
+                entries = {"numbers": _put(numbers, tensors)}
             return entries if isinstance(value, list) else {"tuple": entries}
     names = getattr(value, "_fields", None) or ([each.name for each in fields(value)] if is_dataclass(value) else None)
     if names is None or isinstance(value, type) or not type(value).__module__.startswith(_OURS):
         raise TypeError(f"{type(value).__name__} is no plain value: expected numbers, text, tensors and tables")
     kind = f"{type(value).__module__}:{type(value).__qualname__}"
-    return {"class": kind, "fields": {name: _plain(getattr(value, name), tensors) for name in names}}
+    return {"class": [kind, {name: _plain(getattr(value, name), tensors) for name in names}]}
 
 
-def _put(tensor: Tensor, tensors: dict[str, Tensor]) -> Any:
-    """The name of a tensor; of one with few rows their places, their values and its shape."""
-    if tensor.is_sparse:
-        rows = tensor.coalesce()
-        return {"rows": [_put(part, tensors) for part in (rows.indices(), rows.values())], "shape": [*tensor.shape]}
-    name = str(len(tensors))
-    tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    return name
+def _numbers(values: Sequence[Any]) -> Tensor | None:
+    """More than a few numbers of one kind, if each fits into a tensor."""
+    kind = type(values[0]) if len(values) > _MANY else None
+    if kind not in _KINDS or any(type(each) is not kind for each in values):
+        return None
+    numbers = np.array(values)
+    return torch.from_numpy(numbers) if numbers.dtype == _KINDS[kind] else None
 
 
-def _column(column: Any, tensors: dict[str, Tensor]) -> Any:
+def _put(tensor: Tensor, tensors: dict[str, list[Tensor]]) -> Any:
+    """A tensor's dtype, and which of this dtype it is."""
+    same = tensors.setdefault(str(tensor.dtype), [])
+    same.append(tensor.detach().cpu())
+    return [str(tensor.dtype), len(same) - 1]
+
+
+def _column(column: Any, tensors: dict[str, list[Tensor]]) -> Any:
     if isinstance(column.dtype, np.dtype) and column.dtype.kind != "O":
         return _plain(column.to_numpy(), tensors)
     return [None if each is pd.NA else _plain(each, tensors) for each in column]
 
 
-def _restored(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:  # noqa: PLR0911, PLR0912 (one a kind of value)
+def _restored(skeleton: Any, tensors: Mapping[str, list[Tensor]]) -> Any:  # noqa: PLR0911 (one a kind of value)
     def restored(each: Any) -> Any:
         return _restored(each, tensors) if isinstance(each, list | dict) else each  # most are words and numbers
 
-    match skeleton:
-        case list():
-            return [*map(restored, skeleton)]
-        case {"tensor": place}:
-            return _tensor(place, tensors)
-        case {"array": place}:
-            return _tensor(place, tensors).numpy()
-        case {"frame": columns, "index": index, "rows": rows}:
-            series = {
-                name: pd.Series(restored(column), dtype=kind, index=range(rows)) for name, kind, column in columns
-            }
+    if not isinstance(skeleton, dict):
+        return [*map(restored, skeleton)] if isinstance(skeleton, list) else skeleton
+    ((kind, content),) = skeleton.items()
+    match kind:
+        case "class":
+            name, parts = content
+            return _class(name)(**{part: restored(each) for part, each in parts.items()})
+        case "tuple":
+            return tuple(restored(content))
+        case "tensor" | "array" | "numbers":
+            dtype, number = content
+            tensor = tensors[dtype][number]
+            return tensor if kind == "tensor" else tensor.numpy() if kind == "array" else tensor.tolist()
+        case "counter" | "table":
+            items = {restored(key): restored(value) for key, value in content}
+            return items if kind == "table" else Counter(items)
+        case "set":
+            return {*map(restored, content)}
+        case "frame":
+            columns, index, rows = content
+            series = {name: pd.Series(restored(column), dtype=of, index=range(rows)) for name, of, column in columns}
             frame = pd.DataFrame(series, index=range(rows), columns=[name for name, *_ in columns])
             return frame if index is None else frame.set_axis(index)
-        case {"counter": items}:
-            return Counter({restored(key): restored(value) for key, value in items})
-        case {"table": items}:
-            return {restored(key): restored(value) for key, value in items}
-        case {"set": entries}:
-            return {*map(restored, entries)}
-        case {"tuple": entries}:
-            return tuple(restored(entries))
-        case {"ids": place}:
-            return tensors[place].tolist()
-        case {"class": kind, "fields": parts}:
-            module, _, name = kind.partition(":")
-            if not module.startswith(_OURS):
-                raise ValueError(f"{kind} is no class of ours")
-            value: Any = import_module(module)
-            for part in name.split("."):
-                value = getattr(value, part)
-            if not isinstance(value, type) or not (is_dataclass(value) or hasattr(value, "_fields")):
-                raise ValueError(f"{kind} is no plain class")
-            return value(**{part: restored(each) for part, each in parts.items()})
-    return skeleton
+    raise ValueError(f"{kind} is no kind of value")
 
 
-def _tensor(place: Any, tensors: Mapping[str, Tensor]) -> Tensor:
-    if isinstance(place, str):
-        return tensors[place]
-    rows, values = (tensors[part] for part in place["rows"])
-    return torch.sparse_coo_tensor(rows, values, place["shape"], check_invariants=True, is_coalesced=True)
+@cache
+def _class(name: str) -> Any:
+    """A plain class of ours, by its module and its name."""
+    module, _, path = name.partition(":")
+    if not module.startswith(_OURS):
+        raise ValueError(f"{name} is no class of ours")
+    value: Any = import_module(module)
+    for part in path.split("."):
+        value = getattr(value, part)
+    if not isinstance(value, type) or not (is_dataclass(value) or hasattr(value, "_fields")):
+        raise ValueError(f"{name} is no plain class")
+    return value

@@ -65,7 +65,7 @@ class Shards:
         """A shard that is whole; None where there is none."""
         with suppress(OSError):
             content = path.read_bytes()
-            if hashlib.sha256(content[32:]).digest() == content[:32]:
+            if hashlib.sha256(memoryview(content)[32:]).digest() == content[:32]:
                 self.counts["read"] += 1
                 self.files.add(path)
                 return content[32:]

@@ -59,13 +59,13 @@ class Readings:
 
     def state(self) -> Any:
         """What was added up, in plain values."""
-        return [{sink: each.filled() for sink, each in sums.items()} for sums in (self.totals, self.nulls)]
+        return [{sink: each.state() for sink, each in sums.items()} for sums in (self.totals, self.nulls)]
 
     def merge(self, state: Any) -> None:
         """Add what another added up of other texts."""
         for sums, others in zip((self.totals, self.nulls), state, strict=True):
             for sink in self.sinks:
-                sums[sink] += others[sink]
+                sums[sink].merge(others[sink])
 
     def scored(self) -> list[Scored]:
         """The sums of all readings."""

@@ -25,7 +25,7 @@ from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError
 from interp.patterns import N_GROUPS
 from interp.patterns.tags import TagTotals
-from interp.patterns.totals import add_sparse
+from interp.patterns.totals import filled
 from interp.statistics import Estimate, benjamini_hochberg, estimate
 
 RULE_COLUMNS: list[str] = DECLARED["tables"]["rules"].split()
@@ -150,7 +150,7 @@ class Records:
 
     def state(self) -> list[Any]:
         """What was chosen, in plain values."""
-        return [self.unseen, self.parts, torch.from_numpy(self.kinds).to_sparse(), self.n]
+        return [self.unseen, self.parts, filled(torch.from_numpy(self.kinds).flatten()), self.n]
 
     def merge(self, state: list[Any]) -> None:
         """Add what was chosen in other texts, as long as there is room."""
@@ -158,7 +158,7 @@ class Records:
             unseen, parts, kinds, n = state
             self.unseen += unseen
             self.parts += parts
-            add_sparse(torch.from_numpy(self.kinds), kinds)
+            torch.from_numpy(self.kinds).flatten().index_add_(0, *kinds)
             self.n += n
 
     def add(self, outcomes: Outcomes, kinds: np.ndarray) -> None:

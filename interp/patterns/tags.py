@@ -19,7 +19,7 @@ from torch import Tensor
 from interp.patterns import nulls
 from interp.patterns.nulls import Null
 from interp.patterns.rows import CHUNK, REAL, Pattern, rows_at
-from interp.patterns.totals import N_GROUPS, Totals, add_sparse
+from interp.patterns.totals import N_GROUPS, Totals, filled
 
 # Bins begin at these distances. Before and after are separate bins, so that a head which attends to the next token,
 # whatever it is, shows no preference in a bidirectional stack.
@@ -34,7 +34,7 @@ _COARSE = (10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 256)
 _COARSE_BOTH = (16, 32, 64, 128)  # in a bidirectional stack: all rows of a text see the same number
 _EDGE = 8  # rows this near to an end of their text are compared with equally near ones: heads look elsewhere there
 _NOTHING = 1e-6  # expected mass a word
-_SUMS = {"given": 1, "rows": 1, "mass": 3, "keys": 3}  # of `TagTotals`, and how many of its axes are sparse in a lot
+_SUMS = {"given": 1, "rows": 1, "mass": 3, "keys": 3}  # of `TagTotals`, and how many of its axes are `filled` together
 _MOST_ODDS, _STEPS = 20.0, 40  # logarithms of odds are sought between these, halving so often
 
 
@@ -239,14 +239,17 @@ class TagTotals:
 
     def state(self) -> list[Any]:
         """All sums, in plain values."""
-        return [*(getattr(self, name).to_sparse(n_axes) for name, n_axes in _SUMS.items()), self.null.filled()]
+        return [*map(filled, self._by_row()), self.null.state()]
 
     def merge(self, state: list[Any]) -> None:
         """Add the sums of other texts."""
         *sums, null = state
-        for name, part in zip(_SUMS, sums, strict=True):
-            add_sparse(getattr(self, name), part)
-        self.null += null
+        for total, part in zip(self._by_row(), sums, strict=True):
+            total.index_add_(0, *part)
+        self.null.merge(null)
+
+    def _by_row(self) -> list[Tensor]:
+        return [getattr(self, name).flatten(0, n_axes - 1) for name, n_axes in _SUMS.items()]
 
     def of(self, groups: Bool[Tensor, " group"]) -> "TagTotals":
         """The sums of some groups, with the shares of these groups."""

@@ -10,11 +10,18 @@ from torch import Tensor
 
 N_GROUPS = 128
 AnySums = TypeVar("AnySums", bound="GroupSums")
+Filled = tuple[Int[Tensor, " row"], Float[Tensor, "row ..."]]
 
 
 def group_of(document: str) -> int:
     """The group, 0-127, that a document's totals are added to; the same in every process."""
     return blake2b(document.encode(), digest_size=1).digest()[0] % N_GROUPS
+
+
+def filled(total: Float[Tensor, "all_rows ..."]) -> Filled:
+    """The rows that hold something, and what they hold: few of those that a lot leaves. `index_add_` adds them."""
+    rows = total.reshape(len(total), -1).any(1).nonzero()[:, 0]
+    return rows, total[rows]
 
 
 @dataclass
@@ -23,8 +30,9 @@ class GroupSums:
 
     @classmethod
     def empty(cls: type[AnySums], n_heads: int, n_measures: int) -> AnySums:
-        """Nothing read yet."""
-        return cls(*(torch.zeros(N_GROUPS, n_heads, n_measures, dtype=torch.float64) for _ in fields(cls)))
+        """Nothing read yet; in memory heads lie side by side, as in a `state`."""
+        shape = N_GROUPS, n_measures, n_heads
+        return cls(*(torch.zeros(shape, dtype=torch.float64).transpose(1, 2) for _ in fields(cls)))
 
     def add(self, groups: Int[Tensor, " prompt"], *parts: Float[Tensor, "prompt head measure"]) -> None:
         """Add what each prompt has to its group."""
@@ -35,22 +43,15 @@ class GroupSums:
         """The sums of some groups; the others are empty."""
         return type(self)(*(part * groups[:, None, None] for part in vars(self).values()))
 
-    def filled(self: AnySums) -> AnySums:
-        """The same as sparse tensors, `group measure head`, of those measures of a group that have something."""
-        return type(self)(*(part.transpose(1, 2).to_sparse(2) for part in vars(self).values()))
+    def state(self) -> Filled:
+        """All sums, `filled`: a row is a measure of a group."""
+        return filled(torch.stack([part.mT.flatten(0, 1) for part in vars(self).values()], 1))
 
-    def __iadd__(self: AnySums, other: AnySums) -> AnySums:
-        for total, part in zip(vars(self).values(), vars(other).values(), strict=True):
-            if part.is_sparse:
-                add_sparse(total.transpose(1, 2), part)
-            else:
-                total.add_(part)
-        return self
-
-
-def add_sparse(total: Float[Tensor, "*any"], part: Float[Tensor, "*any"]) -> None:
-    """Add a sparse tensor in place, without a copy of the dense one."""
-    total[tuple(part.indices())] += part.values()
+    def merge(self, state: Filled) -> None:
+        """Add the sums of other texts."""
+        rows, values = state
+        for total, part in zip(vars(self).values(), values.unbind(1), strict=True):
+            total.mT.view(-1, total.shape[1]).index_add_(0, rows, part)
 
 
 @dataclass
