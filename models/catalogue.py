@@ -163,6 +163,9 @@ def cached(directory: Path | None = None) -> dict[str, Path]:
         cache = scan_cache_dir(directory)
     except CacheNotFound:
         return {}
+    except RuntimeError as damage:  # of a circle; clients before 2.0 end there
+        warn(f"left out of the hub's cache is all: {brief(str(damage))}", InputWarning, stacklevel=2)
+        return {}
     for damage in cache.warnings:
         warn(f"left out of the hub's cache: {brief(str(damage))}", InputWarning, stacklevel=2)
     newest_of = {}

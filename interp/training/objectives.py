@@ -80,7 +80,7 @@ class Windows:
 
     def _rows(self, starts: Int[Tensor, " row"], row: int) -> Examples:
         width = row - len(self.prefix)
-        stretches = self.stream[starts[:, None] + torch.arange(width + 1)].long()
+        stretches = torch.stack([self.stream[start : start + width + 1].long() for start in starts.tolist()])
         whole = torch.cat([self.prefix.expand(len(starts), -1), stretches], 1)
         targets = whole[:, 1:].clone()
         targets[:, : max(len(self.prefix) - 1, 0)] = IGNORED
