@@ -1,11 +1,12 @@
 """Are lots the same wherever they are done, what is lost when workers die, and what does a lot cost beside its work?
 
-    python -m benchmarks.clusters [--only same kills speed merge] [--model textbook] [--runs 20]
+    python -m benchmarks.clusters [--only same kills restarts speed merge] [--model textbook] [--runs 20]
 
-same    tables of report, patch, compare and probes, byte for byte: 1, 2 and 4 workers of Dask beside one process
-kills   the same report while workers are killed at random moments: how many lots were done more than once
-speed   seconds of reading a text with 1 and 2 workers, and what packing, encoding and keeping add to a lot
-merge   10,000 shards read back and added up: seconds, and by how much memory grew
+same     tables of report, patch, compare and probes, byte for byte: 1, 2 and 4 workers of Dask beside one process
+kills    the same report while workers are killed at random moments: how many lots were done more than once
+restarts the same report again after its scheduler was killed at a random moment, one for ten runs
+speed    seconds of reading a text with 1 and 2 workers, and what packing, encoding and keeping add to a lot
+merge    10,000 shards read back and added up: seconds, and by how much memory grew
 
 Every process has one thread. Run it with nothing else at work.
 """
@@ -19,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,17 @@ _TEXTS, _LONG, _SHARDS = "sentences:24", "tales:100", 500  # of each of the runs
 
 
 @contextmanager
-def workers(n: int) -> Iterator[tuple[Executor, Any]]:
-    """Processes of Dask, which are started again when they die."""
-    from distributed import Client, LocalCluster
+def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Executor, Any]]:
+    """Processes of Dask, which are started again when they die; of a `SubprocessCluster` the scheduler is one too."""
+    import distributed
+
+    from analyses.execution.cluster import connected
 
     often = {"allowed_failures": 20}  # so often may one lot's workers be killed
     options = {"dashboard_address": None, "silence_logs": 50, "scheduler_kwargs": often}
-    with LocalCluster(n_workers=n, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
-        yield client.get_executor(), cluster
+    processes = getattr(distributed, kind)(n_workers=n, threads_per_worker=1, **options)
+    with processes as cluster, connected(cluster.scheduler_address) as executor:
+        yield executor, cluster
 
 
 def commands(model: str) -> dict[str, Callable[..., object]]:
@@ -117,6 +121,41 @@ def kills(model: str, runs: int) -> None:
         shutil.rmtree(folder)
         differ = [table for table in whole if whole[table] != found.get(table)]
         show(name="kills", run=run, killed=killed, lots=counted.sent, repeated=repeated, differ=differ)
+
+
+def restarts(model: str, runs: int) -> None:
+    """Reports that are told that their scheduler died, and once more with another: their shards go on."""
+    from interp import InputError
+
+    write, rng = commands(model)["report"], random.Random(0)
+    with tempfile.TemporaryDirectory() as notes, workers(2) as (executor, _):
+        began, whole = time.perf_counter(), tables(write, counted := Counted(executor, Path(notes)))
+        seconds = time.perf_counter() - began
+    for run in range(runs // 10):
+        notes, said, kept = Path(tempfile.mkdtemp()), "", 0
+
+        def twice(out: Path, notes: Path = notes, **_: object) -> None:
+            nonlocal said, kept
+            with suppress(OSError), workers(2, "SubprocessCluster") as (executor, cluster):
+                scheduler = cluster.scheduler.process.pid
+                threading.Timer(rng.uniform(0.1, 0.9) * seconds, os.kill, (scheduler, 9)).start()
+                try:
+                    write(out=out, cluster=Counted(executor, notes))
+                except InputError as error:
+                    said, kept = str(error), len([*out.parent.glob(".out.shards/*.shard")])
+            with workers(2) as (executor, _):
+                write(out=out, cluster=Counted(executor, notes))
+
+        found = tables(twice, None)
+        counts = {"lots": counted.sent, "kept": kept, "repeated": len([*notes.iterdir()]) - counted.sent}
+        shutil.rmtree(notes)
+        show(
+            name="restarts",
+            run=run,
+            said=said,
+            **counts,
+            differ=[table for table in whole if whole[table] != found.get(table)],
+        )
 
 
 def makers() -> tuple[Callable[..., Any], ...]:
@@ -215,7 +254,7 @@ def main() -> None:
     """All, or what is asked for."""
     import torch
 
-    parts = {each.__name__: each for each in (same, kills, speed, merge)}
+    parts = {each.__name__: each for each in (same, kills, restarts, speed, merge)}
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=parts, default=[*parts])
     parser.add_argument("--model", default="textbook")
