@@ -157,7 +157,7 @@ class Records:
         if not self.full:
             unseen, parts, kinds, n = state
             self.unseen += unseen
-            self.parts += parts
+            self.parts += [Outcomes(*(each.clone() for each in vars(part).values())) for part in parts]  # its file goes
             torch.from_numpy(self.kinds).flatten().index_add_(0, *kinds)
             self.n += n
 

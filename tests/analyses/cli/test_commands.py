@@ -98,9 +98,9 @@ def test_names_of_what_was_written_stay_whole():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("generate x --seed -1", "'--seed': Input should be greater than or equal to 0"),
+        ("generate x --seed -1", "Invalid value for '--seed': "),
         (["patch", "--seed", "9" * 5_000], "'--seed'"),
-        ("report --pairs 999999999", "'--pairs': Input should be less than or equal to 10000"),
+        ("report --pairs 999999999", "Invalid value for '--pairs': "),
         (["report", "--corpus", "x" * 300, "--out", "never"], "File name too long"),
         (["generate", "x\udcff"], "expected arguments in UTF-8, got 'x\\udcff': type a text in UTF-8"),
         ("generate x --dtype half", "'--dtype': 'half' is not one of"),
