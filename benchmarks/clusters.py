@@ -147,15 +147,9 @@ def restarts(model: str, runs: int) -> None:
                 write(out=out, cluster=Counted(executor, notes))
 
         found = tables(twice, None)
-        counts = {"lots": counted.sent, "kept": kept, "repeated": len([*notes.iterdir()]) - counted.sent}
+        repeated, differ = len([*notes.iterdir()]) - counted.sent, [x for x in whole if whole[x] != found.get(x)]
         shutil.rmtree(notes)
-        show(
-            name="restarts",
-            run=run,
-            said=said,
-            **counts,
-            differ=[table for table in whole if whole[table] != found.get(table)],
-        )
+        show(name="restarts", run=run, said=said, lots=counted.sent, kept=kept, repeated=repeated, differ=differ)
 
 
 def makers() -> tuple[Callable[..., Any], ...]:

@@ -161,10 +161,9 @@ def cached(directory: Path | None = None) -> dict[str, Path]:
 
     try:
         cache = scan_cache_dir(directory)
-    except CacheNotFound:
-        return {}
-    except RuntimeError as damage:  # of a circle; clients before 2.0 end there
-        warn(f"left out of the hub's cache is all: {brief(str(damage))}", InputWarning, stacklevel=2)
+    except (CacheNotFound, RuntimeError) as error:
+        if isinstance(error, RuntimeError):  # at such a circle clients before 2.0 stop
+            warn(f"left out of the hub's cache is all: {brief(str(error))}", InputWarning, stacklevel=2)
         return {}
     for damage in cache.warnings:
         warn(f"left out of the hub's cache: {brief(str(damage))}", InputWarning, stacklevel=2)

@@ -1,12 +1,8 @@
-"""How is what a lot returned kept in a file, without pickle? Tensors as safetensors, all else as JSON in the header.
-
-All tensors of a dtype are one, end to end: thousands of shards are read back to be added up, and each tensor of a file
-costs more than its numbers.
-"""
+"""How is what a lot returned kept in a file, without pickle? Tensors as safetensors, all else as JSON in the header."""
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -20,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 _MANY = 16  # of more numbers of one kind than that a list is kept as a tensor
-_KINDS = {bool: np.dtype(bool), int: np.dtype("int64"), float: np.dtype("float64")}
+_KINDS = {bool: "bool", int: "int64", float: "float64"}
 _OURS = ("interp.", "models.", "analyses.")  # whose plain classes are read again
 
 
@@ -33,7 +29,7 @@ def encoded(value: Any) -> bytes:
     skeleton = _plain(value, tensors)
     shapes = {kind: [tuple(part.shape) for part in parts] for kind, parts in tensors.items()}
     flat = {kind: torch.cat([part.flatten() for part in parts]) for kind, parts in tensors.items()}
-    return save(flat, {"value": json.dumps([shapes, skeleton])})
+    return save(flat, {"value": json.dumps([shapes, skeleton])})  # one a dtype: a tensor costs more than its numbers
 
 
 def decoded(content: bytes) -> Any:
@@ -41,11 +37,8 @@ def decoded(content: bytes) -> Any:
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
     shapes, skeleton = json.loads(header["__metadata__"]["value"])
-    flat, tensors = load(content), {}
-    for kind, sizes in shapes.items():
-        parts = flat[kind].split([*map(prod, sizes)])
-        tensors[kind] = [part.view(size) for part, size in zip(parts, sizes, strict=True)]
-    return _restored(skeleton, tensors)
+    parts = {kind: flat.split([*map(prod, shapes[kind])]) for kind, flat in load(content).items()}
+    return _restored(skeleton, {kind: [*map(Tensor.view, parts[kind], shapes[kind])] for kind in parts})
 
 
 def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR0911 (one a kind of value)
@@ -70,25 +63,17 @@ def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR091
         case set() | frozenset():
             return {"set": [_plain(each, tensors) for each in sorted(value)]}
         case list() | tuple() if type(value) in (list, tuple):
-            if (numbers := _numbers(value)) is None:
-                entries: Any = [_plain(each, tensors) for each in value]
+            kind = _KINDS.get(type(value[0])) if len(value) > _MANY and len({*map(type, value)}) == 1 else None
+            if kind and (numbers := np.array(value)).dtype == kind:  # none of them is too large
+                entries: Any = {"numbers": _put(torch.from_numpy(numbers), tensors)}
             else:
-                entries = {"numbers": _put(numbers, tensors)}
+                entries = [_plain(each, tensors) for each in value]
             return entries if isinstance(value, list) else {"tuple": entries}
     names = getattr(value, "_fields", None) or ([each.name for each in fields(value)] if is_dataclass(value) else None)
     if names is None or isinstance(value, type) or not type(value).__module__.startswith(_OURS):
         raise TypeError(f"{type(value).__name__} is no plain value: expected numbers, text, tensors and tables")
     kind = f"{type(value).__module__}:{type(value).__qualname__}"
     return {"class": [kind, {name: _plain(getattr(value, name), tensors) for name in names}]}
-
-
-def _numbers(values: Sequence[Any]) -> Tensor | None:
-    """More than a few numbers of one kind, if each fits into a tensor."""
-    kind = type(values[0]) if len(values) > _MANY else None
-    if kind not in _KINDS or any(type(each) is not kind for each in values):
-        return None
-    numbers = np.array(values)
-    return torch.from_numpy(numbers) if numbers.dtype == _KINDS[kind] else None
 
 
 def _put(tensor: Tensor, tensors: dict[str, list[Tensor]]) -> Any:
@@ -136,7 +121,6 @@ def _restored(skeleton: Any, tensors: Mapping[str, list[Tensor]]) -> Any:  # noq
 
 @cache
 def _class(name: str) -> Any:
-    """A plain class of ours, by its module and its name."""
     module, _, path = name.partition(":")
     if not module.startswith(_OURS):
         raise ValueError(f"{name} is no class of ours")
