@@ -31,7 +31,7 @@ _TEXTS, _LONG, _SHARDS = "sentences:24", "tales:100", 500  # of each of the runs
 
 
 @contextmanager
-def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Executor, Any]]:
+def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Any, Any]]:
     """Processes of Dask, which are started again when they die; of a `SubprocessCluster` the scheduler is one too."""
     import distributed
 

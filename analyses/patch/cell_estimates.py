@@ -132,7 +132,7 @@ def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*
     tables = []
     for method, estimate in methods.items():
         exact = effect.abs() if method in MAGNITUDES else effect
-        exact, estimated = (each.detach().double().nanmean(-1).flatten().cpu().numpy() for each in (exact, estimate))
+        exact, estimated = (each.double().nanmean(-1).flatten().cpu().numpy() for each in (exact, estimate))
         columns = {"exact": exact, "estimate": estimated, "idle": idle, "n": n}
         rows = pd.DataFrame({**dict(zip(sweep.axes, indices, strict=True)), **columns})
         for axis in {*POSITIONAL} & {*sweep.axes} if sweep.positions else ():

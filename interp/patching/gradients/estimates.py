@@ -188,7 +188,7 @@ class _Estimates:
                     base[name][prompts], source[name][prompts] = tape.values[name].detach(), source_tape.values[name]
                 for name in (each.name for each in self.readouts):
                     for site, estimate in self._estimates(tape, source_tape, name).items():
-                        totals[site][name][..., prompts] += estimate if drop is None else estimate.abs()
+                        totals[site][name][..., prompts] += (estimate if drop is None else estimate.abs()).detach()
         return totals, base, source
 
     def _estimates(self, tape: Tape, source: Tape, metric: str) -> Values:
