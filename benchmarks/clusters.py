@@ -4,7 +4,7 @@
 
 same     tables of report, patch, compare and probes, byte for byte: 1, 2 and 4 workers of Dask beside one process
 kills    the same report while workers are killed at random moments: how many lots were done more than once
-restarts the same report again after its scheduler was killed at a random moment, one for ten runs
+restarts the same report again after its scheduler was killed at a random lot, one for ten runs
 speed    seconds of reading a text with 1 and 2 workers, and what packing, encoding and keeping add to a lot
 merge    10,000 shards read back and added up: seconds, and by how much memory grew
 
@@ -129,16 +129,21 @@ def restarts(model: str, runs: int) -> None:
 
     write, rng = commands(model)["report"], random.Random(0)
     with tempfile.TemporaryDirectory() as notes, workers(2) as (executor, _):
-        began, whole = time.perf_counter(), tables(write, counted := Counted(executor, Path(notes)))
-        seconds = time.perf_counter() - began
+        whole = tables(write, counted := Counted(executor, Path(notes)))
     for run in range(runs // 10):
         notes, said, kept = Path(tempfile.mkdtemp()), "", 0
 
         def twice(out: Path, notes: Path = notes, **_: object) -> None:
             nonlocal said, kept
             with suppress(OSError), workers(2, "SubprocessCluster") as (executor, cluster):
-                scheduler = cluster.scheduler.process.pid
-                threading.Timer(rng.uniform(0.1, 0.9) * seconds, os.kill, (scheduler, 9)).start()
+                scheduler, last = cluster.scheduler.process.pid, rng.randrange(1, counted.sent)
+
+                def kill() -> None:
+                    while len([*notes.iterdir()]) < last:
+                        time.sleep(0.01)
+                    os.kill(scheduler, 9)
+
+                threading.Thread(target=kill, daemon=True).start()
                 try:
                     write(out=out, cluster=Counted(executor, notes))
                 except InputError as error:
