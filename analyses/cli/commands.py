@@ -199,8 +199,9 @@ def view(texts, *, model, target, head, labels, out, device, placement, dtype, f
         if len(loaded.config.stacks) > 1 and not target:
             raise InputError("this model has an encoder and a decoder: give --target, what the decoder has read")
         progress("reading", 0)
-        passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, cycle(targets)))
-        page = viewer.Viewer(passages, called, linked=True, first=first)
+        pairs = zip(texts, cycle(targets))
+        passages = [viewer.read(loaded, *pair) for pair in pairs] if target else viewer.read_texts(loaded, texts)
+        page = viewer.Viewer(tuple(passages), called, linked=True, first=first)
         viewer.write(page, out, lead=f"{frame.title(model)}, {page.size}", force=force)
         begins = f"{out}#{viewer.address(loaded, page.start)}"
         written = frame.folded(f"wrote {out}: open it in a browser", f"it begins at {begins}")
