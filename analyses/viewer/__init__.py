@@ -3,4 +3,16 @@
 from analyses.viewer.passages import Attention, Called, Passage, Viewer, address, head_named, passage, read, read_texts
 from analyses.viewer.viewer_page import page, write
 
-__all__ = ["Attention", "Called", "Passage", "Viewer", "address", "head_named", "page", "passage", "read", "read_texts", "write"]
+__all__ = [
+    "Attention",
+    "Called",
+    "Passage",
+    "Viewer",
+    "address",
+    "head_named",
+    "page",
+    "passage",
+    "read",
+    "read_texts",
+    "write",
+]

@@ -328,7 +328,9 @@ def context_parts(model: Model, text: str) -> list[str]:
         parts.append("".join(words[:n]))
         words = words[n:]
     if words:
-        raise InputError(f"expected a text of at most {_PARTS} times the context, which holds {model.config.n_ctx} tokens")
+        raise InputError(
+            f"expected a text of at most {_PARTS} times the context, which holds {model.config.n_ctx} tokens"
+        )
     return parts or [text]
 
 

@@ -130,7 +130,6 @@
       }
       turn.setAttribute("aria-pressed", side === "keys");
       if (root.classList.contains("lined")) wire(pattern, panel);
-      mate()?.dispatchEvent(new CustomEvent("interp:picked", { detail: picked() }));
       if (square) picture(pattern);
       say(found, pattern);
     }
@@ -162,6 +161,8 @@
     // Two viewers side by side point at the same tokens, as long as they show the same ones.
     const mate = () => root.closest(".viewer-pair") && [...root.parentElement.children].find(each => each !== root);
     const picked = () => ({ passage, crossing: crossing(), side, at, pointed, held: inOrder() });
+    const tellPicks = each => each?.dispatchEvent(new CustomEvent("interp:picked", { detail: picked() }));
+    const acted = () => { soon(); tellPicks(mate()); };
     root.addEventListener("interp:picked", ({ detail }) => {
       if (detail.crossing !== crossing() || JSON.stringify(detail) === JSON.stringify(picked())) return;
       if (detail.passage !== passage) { passage = detail.passage; begin(); }
@@ -182,7 +183,7 @@
         pair.append(root, twin);
         twin.querySelector(".viewer-pin").textContent = "Unpin";
         view(twin, { kind, layer, head, passage });
-        twin.dispatchEvent(new CustomEvent("interp:picked", { detail: picked() }));
+        tellPicks(twin);
       }
       pin.textContent = mate() ? "Unpin" : "Pin beside";
       write(); // the matrix has other room for labels
@@ -353,7 +354,7 @@
       if (crossing()) return;
       side = other();
       link();
-      soon();
+      acted();
     }
 
     // What is seen, as an address: #L2.H5, #cross.L2.H5/12+14/to/p1.
@@ -390,12 +391,12 @@
     function hover(where, each) {
       if (!pointed && (held.size || (each === at && where === shown(side)))) return;
       pointed = null;
-      if (held.size) return soon();
+      if (held.size) return acted();
       if (crossing()) side = where;
       at = each;
       untouched = false;
       reach();
-      soon();
+      acted();
     }
 
     function hold(where, each) {
@@ -404,7 +405,7 @@
       if (!held.delete(each)) held.add(each);
       at = each;
       link();
-      soon();
+      acted();
     }
 
     function point(event) {
@@ -415,11 +416,11 @@
       pointed = now().causal && keys > queries || !isKept(layer, head) ? null : { queries, keys };
       untouched = false;
       if (pointed && !held.size) at = pointed[side];
-      soon();
+      acted();
     }
 
     for (const kind of ["pointermove", "pointerdown"]) square?.addEventListener(kind, point); // a finger's stays
-    square?.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") { pointed = null; soon(); } });
+    square?.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") { pointed = null; acted(); } });
     const on = (kind, act) => texts.addEventListener(kind, event => {
       const button = event.target.closest?.(".token");
       if (button) act(button.closest(".viewer-text").dataset.side, +button.dataset.at, event);
@@ -461,7 +462,7 @@
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawn = null; soon(); });
     root.addEventListener("keydown", event => {
       if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|INPUT)$/.test(event.target.tagName)) return;
-      if (event.key === "Escape") { held.clear(); pointed = null; link(); soon(); }
+      if (event.key === "Escape") { held.clear(); pointed = null; link(); acted(); }
       const step = { j: 1, k: -1 }[event.key], count = now().layers * now().heads;
       if (event.key === "t") flip();
       if (step && !pinned) {
@@ -483,7 +484,7 @@
         kind = Math.min(kind, kindsNow().length - 1);
         begin();
         link();
-        soon();
+        acted();
       });
       box("pickers").append(make("label", {}, "Text ", pick));
     }
