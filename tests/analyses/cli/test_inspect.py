@@ -119,7 +119,9 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     asked = "position", "--corpus", "stories:2", "--out", str(position)
     line = frame.folded(f"wrote {position}/report.html", "beside it run.json, tables/ and figures/")
     lines = [frame.filled(text) for text in told]
-    assert typed(capsys, *asked) == (0, "\n".join([*lines, line, ""]), "")
+    lines += [line, f"open {(position / 'report.html').resolve().as_uri()}"]
+    lines += [f"next: interp inspect {position} L1.H1", f"      interp card {position} L1.H1", ""]
+    assert typed(capsys, *asked) == (0, "\n".join(lines), "")
     found = json.loads(typed(capsys, *asked, "--json")[1])
     assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}
     assert typed(capsys, *asked, "--quiet") == (0, "", "")
