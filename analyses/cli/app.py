@@ -32,6 +32,7 @@ _BODIES = {
         "compare": commands.compare,
         "figures": commands.figures,
         "inspect": commands.inspect,
+        "card": commands.card,
         "view": commands.view,
     },
     **{"train": commands.train, "generate": commands.generate, "models": commands.models},

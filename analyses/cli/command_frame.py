@@ -7,6 +7,7 @@ Only what parses options is imported at once; a command brings in the rest when 
 # ruff: noqa: PLC0415
 
 import inspect
+import re
 import shlex
 import signal
 import sys
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
     from analyses.execution.progress import Announcer
+    from analyses.runs import RunFolder
 
 
 # What can be typed for an option: each value is its name in small letters.
@@ -167,7 +169,17 @@ def _leave(
     note = "" if out or folder == Path(name) else f" ({name} was there already)"
     written = folded(f"wrote {folder / 'report.html'}{note}", "beside it run.json, tables/ and figures/")
     facts = {"out": str(folder), "report": str(folder / "report.html"), "said": sentences}
-    tell(lambda: [*map(filled, sentences), written], lambda: facts, quiet=quiet, json=json)
+    link = f"open {(folder / 'report.html').resolve().as_uri()}"
+    ending = [*map(filled, sentences), written, link, *_next_commands(runs.read(folder), sentences)]
+    tell(lambda: ending, lambda: facts, quiet=quiet, json=json)
+
+
+def _next_commands(run: "RunFolder", sentences: Iterable[str]) -> list[str]:
+    """Two commands to go on with: of a report, about the head that its sentences name first."""
+    folder, head = shlex.quote(str(run.folder)), re.search(r"\b(\w+\.)?L\d+\.H\d+\b", " ".join(sentences))
+    if head is None or "heads" not in run.tables:
+        return [f"next: interp figures {folder}", "      interp view 'A sentence of your own.'"]
+    return [f"next: interp inspect {folder} {head[0]}", f"      interp card {folder} {head[0]}"]
 
 
 def tell(

@@ -173,6 +173,24 @@ def inspect(run, head, *, quiet, json) -> None:
     frame.tell(inspected.lines, inspected.data, quiet=quiet, json=json)
 
 
+def card(run, claim, *, out, force, quiet, json) -> None:
+    """Draws a claim of a run as a picture to pass on."""
+    from analyses import runs
+    from analyses.cli import inspection
+    from analyses.execution.provenance import check_free
+    from analyses.headlines import claim_pictures
+    from analyses.report.scaffold import citation
+
+    folder = runs.read(run)
+    found = inspection.claim(folder, claim)
+    out = out or Path(f"{found.id.replace('/', '-')}.png")
+    check_free(out, force=force)
+    model = {"name": folder.model, **folder.facts["model"]}
+    claim_pictures.save(found, citation([model], folder.facts), out)
+    lines, facts = [found.sentence, f"wrote {out}"], {"claim": found.id, "out": str(out)}
+    frame.tell(lambda: lines, lambda: facts, quiet=quiet, json=json)
+
+
 def view(texts, *, model, target, head, labels, out, device, placement, dtype, force, quiet, json) -> None:
     """Writes a page on which one can point at the tokens of a text."""
     with frame.progressing(silent=quiet) as progress:
@@ -199,8 +217,9 @@ def view(texts, *, model, target, head, labels, out, device, placement, dtype, f
         if len(loaded.config.stacks) > 1 and not target:
             raise InputError("this model has an encoder and a decoder: give --target, what the decoder has read")
         progress("reading", 0)
-        passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, cycle(targets)))
-        page = viewer.Viewer(passages, called, linked=True, first=first)
+        pairs = zip(texts, cycle(targets))
+        passages = [viewer.read(loaded, *pair) for pair in pairs] if target else viewer.read_texts(loaded, texts)
+        page = viewer.Viewer(tuple(passages), called, linked=True, first=first)
         viewer.write(page, out, lead=f"{frame.title(model)}, {page.size}", force=force)
         begins = f"{out}#{viewer.address(loaded, page.start)}"
         written = frame.folded(f"wrote {out}: open it in a browser", f"it begins at {begins}")

@@ -16,6 +16,7 @@ from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import refusals
 from analyses.explanations import ALL_GROUPS
 from analyses.headlines.facts import WRITTEN, Fact, answers, facts_of, ranked
+from analyses.headlines.head_cards import FactCard, overview
 from analyses.headlines.sentences import fact_clause, numbers
 from analyses.measures.definitions import RANKED
 from analyses.page.sections import SCHEMAS
@@ -109,6 +110,21 @@ def inspect(run: RunFolder, name: str) -> Inspected:
     facts = ranked(facts_of(run, tables).get(place, []))
     title = place.named(prefix=len({each.kind for each in heads}) > 1)
     return Inspected(run, title, place, facts, head_rows, answers(tables))
+
+
+def claim(run: RunFolder, address: str) -> FactCard:
+    """The claim of a report that has this address on its page (`L3.H4/induction`), or a head's first."""
+    name = address.partition("/")[0]
+    inspected = inspect(run, name)
+    tables = {each: run.table(each) for each in run.tables}
+    facts = {place: ranked(head_facts) for place, head_facts in facts_of(run, tables).items()}
+    if not facts.get(inspected.place):
+        raise InputError(f"{run.folder} has no claim about {inspected.name}")
+    cards = next(card for card in overview(tables, WRITTEN, ranked=facts)[1].cards if card.id == inspected.name).facts
+    found = {each.id.lower(): each for each in cards}.get(f"{inspected.name}/{address.partition('/')[2]}".lower())
+    if found is None and "/" in address:
+        raise InputError(f"no claim {address!r}: {run.folder} has {', '.join(each.id for each in cards)}")
+    return found or cards[0]
 
 
 def summary(run: RunFolder) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 
-from analyses.viewer.passages import Viewer, head_named, passage, read
+from analyses.viewer.passages import Viewer, head_named, passage, read, read_texts
 from analyses.viewer.viewer_page import frame, static, write
 from interp import InputError, Model, Run, Sweep
 from interp.display import Result
@@ -65,7 +65,8 @@ def view(
     else:
         if not texts:
             raise InputError('expected a text beside the model: view(model, "The old lady shook her head.")')
-        passages, model = [read(what, text, target) for text in texts], what
+        paired = target is not None or len(what.config.stacks) > 1
+        passages, model = [read(what, text, target) for text in texts] if paired else read_texts(what, texts), what
     assert model is not None  # a passage needs it
     first, called = None if head is None else head_named(model, head), {}
     if labels is not None:

@@ -17,6 +17,7 @@ from analyses.execution import output
 from analyses.execution.lots import Setting, Shards, using
 from analyses.execution.progress import FIRST_PAGE, WRITING, Say, Stages
 from analyses.execution.provenance import PACKAGES, RUNNERS, model_facts, recorded, versions
+from analyses.headlines.claim_pictures import claim_picture
 from analyses.page import sections as doc
 from analyses.page.sections import Block, Definitions, Details, Figure, Page, Piece, Section, is_text
 from analyses.viewer.viewer_page import FILTERS, environment, policy
@@ -168,6 +169,14 @@ def short_name(name: str) -> str:
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1] if re.match(r"(\w+:)?([/\\~]|\.{1,2}[/\\])", name) else name
 
 
+def citation(models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
+    """In a line to copy, what tells a run from all others."""
+    cited = [f"interp {facts['versions'].get('interp', '')}".strip()]
+    cited += [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
+    cited += [f"{short_name(each['name'])} ({each['sha256'][:12]})" for each in facts["corpora"]]
+    return "; ".join([*cited, f"seed {facts['seed']}"])
+
+
 def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Section]:
     lines: list[tuple[Block, ...]] = [("command", doc.code(facts["command"]))] if facts["command"] else []
     for model in models:
@@ -185,16 +194,12 @@ def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[
         ("versions", ", ".join(f"{package} {version}" for package, version in facts["versions"].items())),
         *((name, str(facts[name])) for name in ("processor", "seconds")),
     ]
-    # in a line to copy, what tells this run from all others
-    cited = [f"interp {facts['versions'].get('interp', '')}".strip()]
-    cited += [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
-    cited += [f"{short_name(each.corpus.name)} ({each.corpus.digest[:12]})" for each in page.corpora]
     shapes = _shapes(models) if page.overview else []
     cards = TEXTS["cite cards"] if any(hasattr(each, "cards") for each in page.overview) else "."
     terms = [doc.Details(counted(len(page.definitions), "term"), [doc.Definitions(page.definitions, "terms")])]
     return [
         Section("How this was made", [*shapes, doc.Definitions(lines, "facts")], "made"),
-        Section("How to cite", [doc.code("; ".join([*cited, f"seed {facts['seed']}"])), TEXTS["cite"] + cards], "cite"),
+        Section("How to cite", [doc.code(citation(models, facts)), TEXTS["cite"] + cards], "cite"),
         *([Section("Definitions", terms, "definitions")] if page.definitions else []),
     ]
 
@@ -225,7 +230,12 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
         return next((definition(name) for name in (measure, re.split("[:@]", measure)[0]) if name in terms), "")
 
     filters = {"kind": kind, "pieces": pieces, "definition": definition, "by_head": by_head}
-    filters |= {"percent": percent, "head": lambda text: text if text in heads else "", "defined": meaning}
+    filters |= {
+        "claim_picture": claim_picture,
+        "percent": percent,
+        "head": lambda text: text if text in heads else "",
+        "defined": meaning,
+    }
     templates = environment({"analyses.report": "templates", "analyses.viewer": "."}, FILTERS | filters)
     templates.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
     assert templates.loader is not None

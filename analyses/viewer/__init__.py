@@ -1,6 +1,18 @@
 """Where does each token of one's own sentence look? A page to be pointed at, in one file without any library."""
 
-from analyses.viewer.passages import Attention, Called, Passage, Viewer, address, head_named, passage, read
+from analyses.viewer.passages import Attention, Called, Passage, Viewer, address, head_named, passage, read, read_texts
 from analyses.viewer.viewer_page import page, write
 
-__all__ = ["Attention", "Called", "Passage", "Viewer", "address", "head_named", "page", "passage", "read", "write"]
+__all__ = [
+    "Attention",
+    "Called",
+    "Passage",
+    "Viewer",
+    "address",
+    "head_named",
+    "page",
+    "passage",
+    "read",
+    "read_texts",
+    "write",
+]

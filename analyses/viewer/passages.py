@@ -8,6 +8,7 @@ else whole rows.
 import base64
 import re
 import zlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -290,15 +291,47 @@ def _shortened(token: str) -> str:
     return token if len(token) <= _LONGEST else f"{token[: _LONGEST - 1]}…"
 
 
+_PARTS = 20  # contexts that a text may fill
 _PASSAGES = 2  # passages, where none are asked for
 _TEXTS = 20  # texts looked at for them
 _WORDS = 8, 40  # of a passage
 
 
 def read_texts(model: Model, texts: Sequence[str]) -> list[Passage]:
-    """The texts that somebody typed; a decoder that has a source reads the text itself as its target."""
-    paired = len(model.config.stacks) > 1
-    return [read(model, text, text if paired else None) for text in texts]
+    """The texts that somebody typed, in parts where they are longer than the context.
+
+    A decoder that has a source reads the text itself as its target.
+    """
+    if len(model.config.stacks) > 1:
+        return [read(model, text, text) for text in texts]
+    return [read(model, part) for text in texts for part in context_parts(model, text)]
+
+
+def context_parts(model: Model, text: str) -> list[str]:
+    """Whole words of a text, as many as the context holds, up to the end of a sentence where one is in its last half.
+
+    The model reads each part alone. An `InputError` refuses a text of more than 20 parts.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None or not isinstance(text, str):
+        return [text]  # which `read` refuses
+
+    def length(words: Sequence[str]) -> int:
+        return len(tokenizer.prefix) + len(tokenizer.pieces("".join(words)).ids) + len(tokenizer.suffix)
+
+    words, parts = re.findall(r"\s*\S+\s*$|\s*\S+", text), []
+    while words and len(parts) < _PARTS:
+        most = min(len(words), model.config.n_ctx)
+        n = max(1, bisect_right(range(1, most + 1), model.config.n_ctx, key=lambda n: length(words[:n])))
+        ends = [end for end in range(n, n // 2, -1) if words[end - 1].rstrip()[-1] in ".!?"]
+        n = n if n == len(words) or not ends else ends[0]
+        parts.append("".join(words[:n]))
+        words = words[n:]
+    if words:
+        raise InputError(
+            f"expected a text of at most {_PARTS} times the context, which holds {model.config.n_ctx} tokens"
+        )
+    return parts or [text]
 
 
 def choose_passages(model: Model, corpus: Iterable[AnnotatedText], measures: Sequence[Measure] = ()) -> list[Passage]:

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const SAID = 0.1, MOST = 3; // of what a head looks at, what is said in words
+  const LINED = 0.05; // and what has a line
   const PRONOUN = /^(he|him|his|himself|she|her|hers|herself)$/i;
   const make = (tag, set = {}, ...inside) => {
     const { role, label, ...rest } = set, made = Object.assign(document.createElement(tag), rest);
@@ -27,11 +28,14 @@
     context.fillRect(0, 0, columns, rows);
   }
 
-  function view(root) {
+  // `pinned`: the place at which a second viewer stays, beside the one that it was pinned from.
+  function view(root, pinned = null) {
     const data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
+    if (pinned) data.linked = data.heads = false;
     const called = new Map(data.called.map(([s, a, l, h, words, behaviour, asks, needed]) => [`${s} ${a} ${l}.${h}`, { words, behaviour, asks, needed }]));
     const box = name => root.querySelector(`.viewer-${name}`);
-    const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn"), next = box("next"), square = box("square");
+    const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn"), next = box("next"), pin = box("pin"), square = box("square");
+    const wires = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     // `side`: which tokens are picked, those that look ("queries") or those that are looked at ("keys")
     let passage = 0, kind = 0, layer = 0, head = 0, side = "queries", at = 0, held = new Set(), wanted = 0, untouched = true;
     let pointed = null, drawn = null; // the matrix's cell that is pointed at, and the head that it shows
@@ -125,9 +129,66 @@
         });
       }
       turn.setAttribute("aria-pressed", side === "keys");
+      if (root.classList.contains("lined")) wire(pattern, panel);
       if (square) picture(pattern);
       say(found, pattern);
     }
+
+    // Lines from each picked token to those of the other side that share at least 5% with it.
+    function wire(pattern, panel) {
+      const area = texts.getBoundingClientRect(), lines = [];
+      const top = button => {
+        const { left, top, width } = button.getBoundingClientRect();
+        return [left + width / 2 - area.left + texts.scrollLeft, top - area.top + texts.scrollTop];
+      };
+      for (const pick of pattern ? picks() : []) {
+        const [x, y] = top(panels[shown(side)][pick]);
+        panels[panel].forEach((button, each) => {
+          const level = side === "queries" ? share(pattern, pick, each) : share(pattern, each, pick);
+          if (level < LINED || button === panels[shown(side)][pick]) return;
+          const [x2, y2] = top(button), line = document.createElementNS(wires.namespaceURI, "path");
+          const lift = Math.min(y, y2) - Math.min(40, 10 + Math.abs(x - x2) / 8);
+          line.setAttribute("d", `M${x} ${y}C${x} ${lift} ${x2} ${lift} ${x2} ${y2}`);
+          line.setAttribute("stroke-width", 1 + 4 * level);
+          line.setAttribute("stroke-opacity", 0.3 + 0.7 * level);
+          lines.push(line);
+        });
+      }
+      wires.setAttribute("height", texts.scrollHeight);
+      wires.replaceChildren(...lines);
+    }
+
+    // Two viewers side by side point at the same tokens, as long as they show the same ones.
+    const mate = () => root.closest(".viewer-pair") && [...root.parentElement.children].find(each => each !== root);
+    const picked = () => ({ passage, crossing: crossing(), side, at, pointed, held: inOrder() });
+    const tellPicks = each => each?.dispatchEvent(new CustomEvent("interp:picked", { detail: picked() }));
+    const acted = () => { soon(); tellPicks(mate()); };
+    root.addEventListener("interp:picked", ({ detail }) => {
+      if (detail.crossing !== crossing() || JSON.stringify(detail) === JSON.stringify(picked())) return;
+      if (detail.passage !== passage) { passage = detail.passage; begin(); }
+      ({ side, at, pointed } = detail);
+      held = new Set(detail.held);
+      untouched = false;
+      reach();
+      soon();
+    });
+    pin.addEventListener("click", () => {
+      if (pinned) { mate().querySelector(".viewer-pin").click(); return; }
+      if (mate()) root.parentElement.replaceWith(root);
+      else {
+        const pair = make("div", { className: "viewer-pair" }), twin = root.cloneNode(true);
+        twin.querySelector("label:has(.viewer-pick)")?.remove();
+        twin.querySelector(".viewer-texts").replaceChildren();
+        root.replaceWith(pair);
+        pair.append(root, twin);
+        twin.querySelector(".viewer-pin").textContent = "Unpin";
+        view(twin, { kind, layer, head, passage });
+        tellPicks(twin);
+      }
+      pin.textContent = mate() ? "Unpin" : "Pin beside";
+      write(); // the matrix has other room for labels
+      soon();
+    });
 
     // Every head small, and the chosen one large: as small where its pattern was left out.
     function picture(pattern) {
@@ -190,6 +251,7 @@
         texts.append(crossing() ? make("div", {}, make("p", { className: "soft", textContent: caption(which) }), line) : line);
       }
       texts.classList.toggle("beside", crossing());
+      texts.append(wires);
       if (square) {
         const room = (box("matrix").clientWidth - 80) / 12; // labels that do not touch
         for (const [name, which] of [["rows", "queries"], ["columns", "keys"]]) {
@@ -292,7 +354,7 @@
       if (crossing()) return;
       side = other();
       link();
-      soon();
+      acted();
     }
 
     // What is seen, as an address: #L2.H5, #cross.L2.H5/12+14/to/p1.
@@ -329,12 +391,12 @@
     function hover(where, each) {
       if (!pointed && (held.size || (each === at && where === shown(side)))) return;
       pointed = null;
-      if (held.size) return soon();
+      if (held.size) return acted();
       if (crossing()) side = where;
       at = each;
       untouched = false;
       reach();
-      soon();
+      acted();
     }
 
     function hold(where, each) {
@@ -343,7 +405,7 @@
       if (!held.delete(each)) held.add(each);
       at = each;
       link();
-      soon();
+      acted();
     }
 
     function point(event) {
@@ -354,11 +416,11 @@
       pointed = now().causal && keys > queries || !isKept(layer, head) ? null : { queries, keys };
       untouched = false;
       if (pointed && !held.size) at = pointed[side];
-      soon();
+      acted();
     }
 
     for (const kind of ["pointermove", "pointerdown"]) square?.addEventListener(kind, point); // a finger's stays
-    square?.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") { pointed = null; soon(); } });
+    square?.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") { pointed = null; acted(); } });
     const on = (kind, act) => texts.addEventListener(kind, event => {
       const button = event.target.closest?.(".token");
       if (button) act(button.closest(".viewer-text").dataset.side, +button.dataset.at, event);
@@ -387,13 +449,23 @@
     turn.addEventListener("click", flip);
     const predict = () => next.setAttribute("aria-pressed", root.classList.toggle("predicting"));
     next.addEventListener("click", () => { predict(); write(); soon(); });
+    box("lines").addEventListener("click", ({ currentTarget }) => {
+      currentTarget.setAttribute("aria-pressed", root.classList.toggle("lined"));
+      soon();
+    });
+    root.addEventListener("click", ({ target }) => { // of the legend: only heads of a behaviour, or those that are needed
+      const only = target.closest("[data-only]"), on = only?.getAttribute("aria-pressed") !== "true";
+      if (!only) return;
+      for (const each of root.querySelectorAll("[data-only]")) each.setAttribute("aria-pressed", each === only && on);
+      for (const cell of cells.values()) cell.classList.toggle("absent-here", on && !cell.classList.contains(only.dataset.only));
+    });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawn = null; soon(); });
     root.addEventListener("keydown", event => {
       if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|INPUT)$/.test(event.target.tagName)) return;
-      if (event.key === "Escape") { held.clear(); pointed = null; link(); soon(); }
+      if (event.key === "Escape") { held.clear(); pointed = null; link(); acted(); }
       const step = { j: 1, k: -1 }[event.key], count = now().layers * now().heads;
       if (event.key === "t") flip();
-      if (step) {
+      if (step && !pinned) {
         const next = (layer * now().heads + head + step + count) % count;
         turnTo(kind, Math.floor(next / now().heads), next % now().heads);
         const detail = { stack: now().stack, attention: now().attention, layer, head };
@@ -402,9 +474,9 @@
     });
     document.addEventListener("interp:head", event => {
       const which = kindOf(event.detail);
-      if (which >= 0) turnTo(which, event.detail.layer, event.detail.head);
+      if (which >= 0 && !pinned) turnTo(which, event.detail.layer, event.detail.head);
     });
-    if (data.passages.length > 1) {
+    if (data.passages.length > 1 && !pinned) {
       const pick = make("select", { className: "viewer-pick" });
       pick.append(...data.passages.map((each, number) => make("option", { value: number, textContent: each.title })));
       pick.addEventListener("change", () => {
@@ -412,13 +484,18 @@
         kind = Math.min(kind, kindsNow().length - 1);
         begin();
         link();
-        soon();
+        acted();
       });
       box("pickers").append(make("label", {}, "Text ", pick));
     }
     if (data.linked) addEventListener("hashchange", () => follow(location.hash.slice(1)));
 
     root.classList.add("live");
+    if (pinned) {
+      passage = pinned.passage;
+      turnTo(pinned.kind, pinned.layer, pinned.head);
+      return;
+    }
     if (data.heads && tokens("queries").length <= 48) predict(); // a longer text would be buried
     if (!(data.linked && follow(location.hash.slice(1)))) turnTo(Math.max(0, kindOf(data.first)), data.first.layer, data.first.head);
   }

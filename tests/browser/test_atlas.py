@@ -145,3 +145,24 @@ def test_on_a_phone_a_tap_opens_a_sheet_and_covers_no_neighbour(browse, first_sc
     page.locator(".sheet-close").click()
     assert page.locator(".sheet-close").is_hidden()
     assert shown.overflow() <= 0
+
+
+def test_a_claim_is_passed_on_as_a_link_and_as_a_picture(browse, first_screen):
+    page = browse(first_screen, hash="#L1.H0").page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    claim = page.locator(".fact.shown:visible")
+    claim.get_by_label("Copy the link to this claim").click()
+    claim.locator("button", has_text="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").endswith(f"first.html#{claim.get_attribute('id')}")
+    with page.expect_download() as saved:
+        claim.locator("button", has_text="Picture").click()
+    picture = saved.value.path().read_bytes()
+    assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1200, 630)  # of a PNG
+
+
+def test_the_legend_leaves_only_heads_that_are_needed(browse, first_screen):
+    page = browse(first_screen).page
+    before = page.locator(".atlas a[data-head]:visible").count()
+    page.click(".legend [data-only=needed]")
+    left = page.locator(".atlas a[data-head]:visible")
+    assert 0 < left.count() == page.locator(".atlas a.needed").count() < before

@@ -125,6 +125,35 @@ def test_every_head_is_a_small_picture_and_the_chosen_one_a_large_one_in_its_col
     assert drawn(long, ".viewer-square canvas").shape == (24, 24, 4)
 
 
+def test_lines_lead_to_what_a_token_looks_at_and_two_heads_stand_side_by_side(browse, file):
+    shown = browse(file)
+    says(shown, "L1.H2")
+    shown.page.hover(".token >> text=dog")
+    assert shown.page.locator(".viewer-texts > svg path").count() == 0
+    shown.page.click(".viewer-lines")
+    shown.page.wait_for_selector(".viewer-texts > svg path")
+    assert shown.page.locator(".viewer-texts > svg path").count() == 1
+    shown.page.click(".viewer-pin")
+    shown.page.click('.viewer-pair > :first-child [data-place="0.1"]')
+    both = shown.page.locator(".viewer-says")
+    both.nth(0).filter(has_text="L0.H1 (object to verb): “dog” looks at “the” (60%)").wait_for()
+    both.nth(1).filter(has_text="L1.H2 (previous token): “dog” looks at “the” (100%)").wait_for()
+    shown.page.hover(".viewer-pair > :last-child .token >> text=ran")  # either of them is pointed at
+    both.nth(0).filter(has_text="“ran” looks at “it” (60%)").wait_for()
+    shown.page.click(".viewer-pair > :last-child .viewer-pin")
+    assert (both.count(), shown.page.inner_text(".viewer-pin")) == (1, "Pin beside")
+    assert not shown.errors
+
+
+def test_the_legend_leaves_only_heads_of_one_behaviour(browse, file):
+    shown = browse(file)
+    says(shown, "L1.H2")
+    for _ in range(2):
+        shown.page.click("[data-only=position]")
+        visible = [cell.get_attribute("data-place") for cell in shown.page.locator(".viewer .head:visible").all()]
+        assert ("1.2" in visible, len(visible)) == (True, 1 if _ == 0 else 6)
+
+
 def point(shown, query: int, key: int, n_queries: int = len(WORDS), n_keys: int = len(WORDS)) -> None:
     """Moves the mouse into a cell of the matrix."""
     area = shown.page.locator(".viewer-square").bounding_box()

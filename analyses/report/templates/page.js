@@ -84,6 +84,13 @@
     history.pushState(null, "", "#" + link.dataset.fact);
     show(link.dataset.fact);
   });
+  // The legend: only heads of a behaviour, or only those that are needed.
+  document.querySelector(".heads .legend")?.addEventListener("click", ({ target }) => {
+    const only = target.closest("[data-only]"), on = only?.getAttribute("aria-pressed") !== "true";
+    if (!only) return;
+    for (const each of all(".legend [data-only]")) each.setAttribute("aria-pressed", each === only && on);
+    for (const cell of cells) cell.classList.toggle("absent-here", on && !cell.classList.contains(only.dataset.only));
+  });
   function reveal() {
     const { top } = sheet?.getBoundingClientRect() ?? { top: 0 };
     if (top < 0 || top > innerHeight) document.querySelector(".heads")?.scrollIntoView();

@@ -119,7 +119,9 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     asked = "position", "--corpus", "stories:2", "--out", str(position)
     line = frame.folded(f"wrote {position}/report.html", "beside it run.json, tables/ and figures/")
     lines = [frame.filled(text) for text in told]
-    assert typed(capsys, *asked) == (0, "\n".join([*lines, line, ""]), "")
+    lines += [line, f"open {(position / 'report.html').resolve().as_uri()}"]
+    lines += [f"next: interp inspect {position} L1.H1", f"      interp card {position} L1.H1", ""]
+    assert typed(capsys, *asked) == (0, "\n".join(lines), "")
     found = json.loads(typed(capsys, *asked, "--json")[1])
     assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}
     assert typed(capsys, *asked, "--quiet") == (0, "", "")
@@ -147,3 +149,26 @@ def test_three_sentences_are_said_then_of_own_measures_and_how_many_more_there_a
         f"Experiments left out: {EXPERIMENTS['cost'].title}: too short.",
         f"{EXPERIMENTS['knight'].title}: nothing is said on prompts in the stories’ words: too few.",
     ]
+
+
+def test_a_claim_is_drawn_as_a_picture(position, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, said, wrong = typed(capsys, "card", str(position), "L1.H2")
+    name = "L1.H2-previous-token.png"
+    assert (code, said.splitlines()[-1], wrong) == (0, f"wrote {name}", "")
+    picture = (tmp_path / name).read_bytes()
+    assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1200, 630)  # of a PNG
+    assert typed(capsys, "card", str(position), "L1.H2")[0] == 0  # ours is replaced
+    Path("mine.png").write_bytes(b"mine")
+    assert typed(capsys, "card", str(position), "l1h2/previous-token", "--out", "a.svg")[0] == 0
+    drawn = (tmp_path / "a.svg").read_text("utf-8")
+    for words in ("L1.H2 looks at the token before", "with 90%", "uniform attention", "interp ", "seed 0"):
+        assert words in drawn, words
+    for arguments, why in (
+        (["L0.H0"], "has no claim about L0.H0"),
+        (["L1.H2/agreement"], "no claim 'L1.H2/agreement'"),
+        (["L1.H2", "--out", "mine.png"], "interp did not write it"),
+        (["L1.H2", "--out", "a.gif"], "ends in .png, .svg or .pdf"),
+    ):
+        assert why in refusal(capsys, "card", str(position), *arguments), why
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([name, "a.svg", "mine.png"])

@@ -176,7 +176,9 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     table().to_csv("pairs.csv", index=False)
     cells, facts, shown = patched("--pairs", "pairs.csv", "--estimates", "--direction", "denoise")
     printed = facts["printed"].splitlines()
-    assert printed[-1] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json, tables/ and figures/"
+    assert printed[-4] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json, tables/ and figures/"
+    assert printed[-3].startswith("open file:///")
+    assert printed[-2:] == ["next: interp figures patch", "      interp view 'A sentence of your own.'"]
     assert sum("rank correlation" in line for line in printed) == 4
     page = page_of(here / "patch")
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "h2" and "id" in attrs]

@@ -220,7 +220,7 @@ def test_a_page_of_ours_is_replaced_and_a_file_of_others_where_it_is_told(tmp_pa
         (["a", "--target", "b"], "expected no target"),
         (["a", "b", "c", "--target", "b", "--target", "c"], "one --target for each of 3 texts"),
         (["a", "--labels", "."], "no run.json is in it"),
-        (["word " * 5000], "longer than the model's context of 256"),
+        (["word " * 50_000], "a text of at most 20 times the context, which holds 256 tokens"),
     ],
 )
 def test_what_cannot_be_viewed_is_one_line(more, expected, tmp_path, monkeypatch, capsys):
@@ -322,8 +322,11 @@ def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated(
 
 def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
     assert lengths(read_texts(worded(), ["Tim saw the dog"])) == [4]
-    with pytest.raises(InputError, match="longer than the model's context of 29"):
-        read_texts(worded(), ["saw " * 30])
+    assert lengths(read_texts(worded(), ["saw " * 30])) == [29, 1]
+    sentences_of_20 = " ".join([*["saw"] * 19, "dog."] * 2)
+    assert lengths(read_texts(worded(), [sentences_of_20, "Tim"])) == [20, 20, 1]  # no sentence is cut
+    with pytest.raises(InputError, match="at most 20 times the context, which holds 29 tokens"):
+        read_texts(worded(), ["saw " * 581])
     with pytest.raises(InputError, match="has no tokenizer"):
         read_texts(tiny.model("gpt2"), ["Tim saw"])
     assert choose_passages(tiny.model("gpt2"), [sentences(1)]) == []
