@@ -117,7 +117,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "interp.circuits.minimality.circuit": lambda: circuits.whole(decoder(), "nodes"),
     "Gaps": lambda: circuits.completeness(decoder(), *split(), circuits.empty(decoder(), "nodes")),
     "SizeCurve": lambda: circuits.size_curve(decoder(), *split(), shares=(0.5, 1.0), n_random=1),
-    **{"edges": list, "nodes": list, "interp.circuits.Circuit.edges": lambda: circuits.empty(decoder()).edges},
+    **{"edges": list, "nodes": list, "members": lambda: circuits.empty(decoder()).members},
     "layer": lambda: 0,
     "rows": lambda: [[1, 2], [3]],
     "value": lambda: torch.zeros(()),

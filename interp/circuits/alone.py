@@ -45,7 +45,7 @@ class _Changes:
         """What the kept edges from these senders carry, one sum a set of edges, and each receiver's set; -1: none."""
         span, senders = self.span(first, stop)
         if not senders:
-            return self.values.new_empty(0, len(self.values), self.values.shape[-1]), [-1] * (receivers.stop - receivers.start)
+            return self.values.new_empty(0, 0, 0), [-1] * (receivers.stop - receivers.start)
         edges = self.edges[:, :, span, receivers].permute(3, 0, 1, 2)  # receiver cell name sender
         sets, index = edges.flatten(1).unique(dim=0, return_inverse=True)
         kept = sets.any(1)

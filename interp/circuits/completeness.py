@@ -173,5 +173,5 @@ def _subsets(circuit: Circuit, count: int, random: np.random.Generator) -> list[
     for _ in range(count):
         members = torch.zeros_like(circuit.members)
         members.view(-1)[places[random.permutation(len(places))[: random.integers(len(places) + 1)]]] = True
-        sets.append(replace(circuit, **{circuit.kind: members}))
+        sets.append(Circuit(circuit.graph, members))
     return sets

@@ -61,7 +61,7 @@ def faithfulness(
     """
     model, circuits = with_parts(model, "a circuit's run"), [circuits] if isinstance(circuits, Circuit) else [*circuits]
     one_of("ablation", ablation, Ablation)
-    _check(model, pairs, circuits)
+    _check(model, pairs, circuits, ablation)
     readouts = prepared(model, pairs, metrics)
     has_answers = pairs.right is not None and pairs.wrong is not None
     answers = [logit_difference()] if has_answers and all(each.name != ANSWERS for each in readouts) else []
@@ -84,7 +84,7 @@ def faithfulness(
     return Cells("", "denoise", ("circuit",), measured, clean, checked_values(corrupt, len(pairs)), kind="circuits")
 
 
-def _check(model: Transformer, pairs: Pairs, circuits: Sequence[Circuit]) -> None:
+def _check(model: Transformer, pairs: Pairs, circuits: Sequence[Circuit], ablation: Ablation) -> None:
     if not circuits:
         raise InputError("expected at least one circuit, as from_edges(graph, ...) gives it; got none")
     for circuit in circuits:
@@ -92,6 +92,10 @@ def _check(model: Transformer, pairs: Pairs, circuits: Sequence[Circuit]) -> Non
         if lacking := [name for name in circuit.graph.positions if name not in pairs.positions]:
             named = ", ".join(pairs.positions) or "no position"
             raise InputError(f"no position {lacking[0]!r} in these pairs, which a circuit names: they have {named}")
+    if ablation == "zero" and len({circuit.graph.senders[:1] == ("token",) for circuit in circuits}) > 1:
+        raise InputError(
+            "under ablation zero embeddings together leave less than apart: expected circuits of one kind of graph"
+        )
 
 
 def _measured(
@@ -109,7 +113,7 @@ def _measured(
     )
     values = {each.name: torch.zeros(len(circuits), len(pairs), dtype=model.dtype, device=device) for each in readouts}
     # with corrupted prompts a node that nothing reaches writes what it does there, so that nodes are edges
-    by_edges = circuits[0].nodes is None or (not graph.reason and common is None)
+    by_edges = circuits[0].kind == "edges" or (not graph.reason and common is None)
     members = [(_edges(each) if by_edges else each.members).to(device) for each in circuits]
     parts, n_cells = _parts(model, pairs, graph, budget)
     chunks = [members[start : start + n_cells] for start in range(0, len(members), n_cells)]
@@ -145,12 +149,9 @@ def _edge_run(
 def _edges(circuit: Circuit) -> Bool[Tensor, "*position sender receiver"]:
     """The edges that are run: without dead ends; of nodes all those that lead on from them."""
     graph = circuit.graph
-    if circuit.nodes is not None:
-        edges = circuit.nodes[:, None] & graph.exists
-        circuit = Circuit(graph, edges.expand(graph.shape).clone())
-    edges = circuit.pruned().edges
-    assert edges is not None
-    return edges
+    if circuit.kind == "nodes":
+        circuit = Circuit(graph, (circuit.members[:, None] & graph.exists).expand(graph.shape).clone())
+    return circuit.pruned().members
 
 
 def _parts(model: Transformer, pairs: Pairs, graph: Graph, budget: int) -> tuple[Sequence[Tensor], int]:

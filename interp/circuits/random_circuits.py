@@ -17,8 +17,7 @@ def random_path(graph: Graph, random: np.random.Generator, start: Circuit | None
     """
     reached = torch.zeros(len(graph.senders), dtype=torch.bool)
     if start is not None and not graph.positions:  # a node may be reached at one position and not at another
-        assert start.edges is not None
-        reached = (start.edges.any(0).float() @ graph.parts.float()) > 0
+        reached = (start.members.any(0).float() @ graph.parts.float()) > 0
     path, receiver = [], len(graph.receivers) - 1
     position = int(random.integers(len(graph.positions) + 1))
     while True:
