@@ -13,8 +13,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.attribution.direct import wide
-from interp.attribution.writers import Columns, Reader, all_parts, grid, with_sites
+from interp.attribution.writers import Columns, Reader, all_parts, grid, wide, with_sites
 from interp.devices import move, pick
 from interp.display import DataFrame, Figure, Result, draw_figure, signed, so_many
 from interp.errors import InputError, one_of
