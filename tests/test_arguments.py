@@ -113,7 +113,6 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "scores": lambda: torch.zeros(*circuits.Graph.from_model(decoder()).shape, 3),
     "groups": lambda: [*"abc"],
     "size": lambda: 1,
-    "interp.circuits.both_ways.circuits": lambda: [circuits.empty(decoder())],
     "interp.circuits.minimality.circuit": lambda: circuits.whole(decoder(), "nodes"),
     "Gaps": lambda: circuits.completeness(decoder(), *split(), circuits.empty(decoder(), "nodes")),
     "SizeCurve": lambda: circuits.size_curve(decoder(), *split(), shares=(0.5, 1.0), n_random=1),

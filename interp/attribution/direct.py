@@ -13,6 +13,7 @@ from interp.attention import Attention
 from interp.attribution.writers import (
     Reading,
     attention_layer,
+    checked_direction,
     contributions,
     folded,
     grid,
@@ -221,7 +222,7 @@ def _direction(
     model: Transformer, n_prompts: int, right: Answer | None, wrong: Answer | None, direction: Tensor | None
 ) -> tuple[Float[Tensor, "prompt d_model"], Float[Tensor, " prompt"] | None]:
     """The direction that is read after the final norm, and what the output layer adds."""
-    config, bias = model.last.config, None
+    config = model.last.config
     if config.norms_sums:
         raise InputError(
             "this model's norms come after its sums: each rescales all that was written before, so its stream is "
@@ -231,27 +232,22 @@ def _direction(
         raise InputError("expected either answers (right, and wrong to compare with) or a direction")
     if right is None:
         assert direction is not None
-        weight = wide(direction.to(model.device))
-        if weight.shape not in {(config.d_model,), (n_prompts, config.d_model)}:
-            shapes = f"({config.d_model},) or ({n_prompts}, {config.d_model})"
-            raise InputError(f"a direction has shape {shapes}, got {tuple(weight.shape)}")
-        weight = weight.expand(n_prompts, -1)
-    else:
-        output = model.output
-        if output is None:
-            raise InputError("this model has no output layer, so answers have no logits: give a direction")
-        if model.config.transform is not None:
-            raise InputError(
-                "this model transforms its final stream before the output layer, so that no logit is a sum of what "
-                "its layers write: give a direction of that stream, or patch or ablate instead"
-            )
-        ids = [answer_ids(model, answer, n_prompts) for answer in (right, wrong) if answer is not None]
-        weight, *rest = (wide(output.weight)[answers] * output.scale for answers in ids)
-        weight = weight - rest[0] if rest else weight
-        if output.bias is not None:
-            bias, *rest = (wide(output.bias)[answers] for answers in ids)
-            bias = bias - rest[0] if rest else bias
-    return weight, bias
+        return checked_direction(wide(direction.to(model.device)), n_prompts, config.d_model), None
+    output = model.output
+    if output is None:
+        raise InputError("this model has no output layer, so answers have no logits: give a direction")
+    if model.config.transform is not None:
+        raise InputError(
+            "this model transforms its final stream before the output layer, so that no logit is a sum of what "
+            "its layers write: give a direction of that stream, or patch or ablate instead"
+        )
+    ids = [answer_ids(model, answer, n_prompts) for answer in (right, wrong) if answer is not None]
+
+    def difference(rows: Tensor) -> Tensor:
+        first, *rest = (wide(rows)[answers] for answers in ids)
+        return first - rest[0] if rest else first
+
+    return difference(output.weight) * output.scale, None if output.bias is None else difference(output.bias)
 
 
 @torch.no_grad()

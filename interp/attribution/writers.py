@@ -295,6 +295,16 @@ def gain(norm: RootMeanSquare) -> Float[Tensor, " d_model"]:
     return norm.weight + norm.config.offset
 
 
+def checked_direction(
+    direction: Float[Tensor, "*prompt d_model"], n_prompts: int, d_model: int
+) -> Float[Tensor, "prompt d_model"]:
+    """A direction of the stream for each prompt, of one for all or one for each."""
+    if direction.shape not in {(d_model,), (n_prompts, d_model)}:
+        expected = f"({d_model},) or ({n_prompts}, {d_model})"
+        raise InputError(f"a direction has shape {expected}, got {tuple(direction.shape)}")
+    return direction.expand(n_prompts, -1)
+
+
 def wide(x: Tensor) -> Tensor:
     """At least float32: sums of many small terms."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

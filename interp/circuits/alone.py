@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from interp.circuits.reference import Reference, input_writes
+from interp.circuits.reference import Reference, Writes, input_writes, position_names
 from interp.components import Graph
 from interp.patching.changed_rows import attend
+from interp.patching.pairs import Pairs
 from interp.products import linear
-from interp.tokens import TokenBatch
 from interp.transformer import Block, Transformer
 from interp.visibility import Visibility
 
@@ -59,23 +59,14 @@ class _Changes:
 
 
 class Alone:
-    """Circuits of one graph over some prompts, from position `first` on: before it nothing differs.
+    """Circuits of one graph over some pairs, from position `first` on: before it nothing differs."""
 
-    `names` says which position's name each token of `batch` has, where edges have positions.
-    """
-
-    def __init__(
-        self,
-        model: Transformer,
-        graph: Graph,
-        reference: Reference,
-        batch: TokenBatch,
-        first: int = 0,
-        names: Int[Tensor, "prompt position"] | None = None,
-    ):
-        self.model, self.graph, self.reference, self.first = model, graph, reference, first
-        self.inputs = (input_writes(model, graph, batch) - next(iter(reference.writes.values())))[:, first:]
-        self.names = torch.zeros_like(batch.ids)[:, first:] if names is None else names[:, first:]
+    def __init__(self, model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, first: int = 0):
+        batch, _ = pairs.inputs[0]
+        self.model, self.graph, self.first = model, graph, first
+        self.reference = Reference.from_writes(model, graph, writes, batch)
+        self.inputs = (input_writes(model, graph, batch) - next(iter(writes.values())))[:, first:]
+        self.names = position_names(pairs.positions, graph, batch)[:, first:]
         self.before = graph.exists.sum(0).tolist()  # how many senders, by receiver
         visibility = Visibility.from_batch(batch, causal=model.last.config.causal, first=first)
         # padding is on the right: no causal query sees it
@@ -110,7 +101,7 @@ class Alone:
         reads = places[: feed - receiver]
         span, heads = changes.span(n_before, n_before + config.n_heads)
         if heads:
-            z = self._mixed(block, layer, torch.tensor(heads, device=sums.device), sums, reads)
+            z = self._mixed(block, layer, sums, reads)[..., heads, :]
             z = z - self.reference.writes[f"{stack}.{layer}.attn.z"][:, self.first :, heads]
             weight = block.attn.W_O if len(heads) == config.n_heads else block.attn.W_O[heads]
             torch.bmm(z.flatten(0, 2).transpose(0, 1), weight, out=changes.values[:, span].transpose(0, 1))
@@ -133,33 +124,26 @@ class Alone:
         return sum((term.view(-1, *base.shape) for term in terms), base)
 
     def _mixed(
-        self, block: Block, layer: int, heads: Int[Tensor, " head"], sums: Inputs, reads: Sequence[int]
+        self, block: Block, layer: int, sums: Inputs, reads: Sequence[int]
     ) -> Float[Tensor, "cell prompt position head d_head"]:
-        """z of some heads: queries, keys and values that keep no edge are the reference's."""
-        attn = block.attn
-        n_heads, n_keys, width = attn.config.n_heads, attn.config.kv_heads, attn.config.d_head
-        keys, key = (heads // (n_heads // n_keys)).unique(return_inverse=True)
-        rows = torch.cat([heads, n_heads + keys, n_heads + n_keys + keys])  # of all that is projected
-        index = {row: place for place, row in enumerate(rows.tolist())}
-        plain = self.reference.projected[layer][:, :, rows]
+        """z of all heads: queries, keys and values that keep no edge are the reference's."""
+        attn, width, plain = block.attn, block.attn.config.d_head, self.reference.projected[layer]
+        sizes = [attn.config.n_heads, attn.config.kv_heads, attn.config.kv_heads]
         new = plain[:, self.first :].movedim(2, 0)
-        n_cells = sums.shape[1] // new[0, ..., 0].numel()
-        projected = new[:, None].repeat(1, n_cells, 1, 1, 1)  # receiver cell prompt position d_head
+        projected = new[:, None].repeat(1, sums.shape[1] // new[0, ..., 0].numel(), 1, 1, 1)
         for place, total in enumerate(sums):
-            receivers = [row for row, each in enumerate(reads) if each == place]
-            stream = block.attention.read(self._added(self.reference.before[layer], total)) if receivers else None
+            if not (receivers := [row for row, each in enumerate(reads) if each == place]):
+                continue  # the feed-forward's
+            stream = block.attention.read(self._added(self.reference.before[layer], total))
             for start, stop in _runs(receivers):
                 part = slice(start * width, stop * width)
                 bias = None if attn.qkv.bias is None else attn.qkv.bias[part]
                 # of part of the weight the plain kernel, which does not copy it
                 out = (linear if stop - start == len(reads) else F.linear)(stream, attn.qkv.weight[part], bias)
-                rows_out = out.unflatten(-1, (-1, width)).movedim(-2, 0)
-                projected[index[start] : index[start] + stop - start] = rows_out
-        sizes = [len(heads), len(keys), len(keys)]
+                projected[start:stop] = out.unflatten(-1, (-1, width)).movedim(-2, 0)
         q, k, v = attn.enter(projected.movedim(0, -2).split(sizes, -2), self.visibility.positions)
         _, past_k, past_v = plain[:, : self.first].split(sizes, -2)
-        past = [attn.keys(past_k, self.past)[:, :, key], past_v[:, :, key]]
-        return attend(attn, q, k[..., key, :], v[..., key, :], past, self.visibility, heads)
+        return attend(attn, q, k, v, [attn.keys(past_k, self.past), past_v], self.visibility)
 
 
 def _runs(numbers: Sequence[int]) -> Iterable[tuple[int, int]]:

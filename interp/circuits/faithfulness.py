@@ -1,6 +1,6 @@
 """How well does a circuit do the task alone? Its metrics, with everything outside it replaced."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from interp.circuits.alone import Alone
 from interp.circuits.graph import Circuit, check_circuit, empty
 from interp.circuits.keeping import node_edits
-from interp.circuits.reference import Ablation, Reference, Writes, common_writes, position_names, written
+from interp.circuits.reference import Ablation, Writes, common_writes, written
 from interp.components import Graph
 from interp.errors import InputError, one_of
 from interp.model import Model
@@ -108,9 +108,8 @@ def _measured(
 ) -> Values:
     """The metrics, `circuit prompt`, of circuits of one graph and kind."""
     graph, device = circuits[0].graph, model.device
-    common = common_writes(
-        model, graph, ablation, [take(pairs.inputs[1], part) for part in split(model, pairs, budget)]
-    )
+    texts = [take(pairs.inputs[1], part) for part in split(model, pairs, budget)]
+    common = common_writes(model, graph, ablation, texts)
     values = {each.name: torch.zeros(len(circuits), len(pairs), dtype=model.dtype, device=device) for each in readouts}
     # with corrupted prompts a node that nothing reaches writes what it does there, so that nodes are edges
     by_edges = circuits[0].kind == "edges" or (not graph.reason and common is None)
@@ -121,8 +120,9 @@ def _measured(
         part = pairs.take(prompts)
         writes = written(model, graph, part.inputs[1]) if common is None else common
         reading, start = [each.take(prompts) for each in readouts], 0
+        first = int(part.first_changed.min()) if common is None and model.last.config.causal else 0
         setting = model, graph, part, writes
-        run = _edge_run(*setting, common is None) if by_edges else partial(_node_run, *setting)
+        run = Alone(*setting, first).finals if by_edges else partial(_node_run, *setting)
         for finals in map(run, chunks):
             for each in reading:
                 values[each.name][start : start + len(finals), prompts] = each.from_final(model, each.at_reads(finals))
@@ -130,20 +130,10 @@ def _measured(
     return values
 
 
-def _node_run(model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, nodes: list[Tensor]) -> Tensor:
-    """The last stream of node circuits, `Finals`."""
+def _node_run(model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, nodes: list[Tensor]) -> Finals:
+    """The last stream of node circuits."""
     edits = node_edits(model, graph, torch.stack(nodes), writes, pairs.inputs[0])
     return final_stream(model, pairs.inputs[0], Tap(edit=edits))
-
-
-def _edge_run(
-    model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, corrupt: bool
-) -> Callable[[list[Tensor]], Finals]:
-    """What gives that of edge circuits; with corrupted prompts from the first position on at which some differ."""
-    batch, _ = pairs.inputs[0]
-    first = int(pairs.first_changed.min()) if corrupt and model.last.config.causal else 0
-    names = position_names(pairs.positions, graph, batch) if graph.positions else None
-    return Alone(model, graph, Reference.from_writes(model, graph, writes, batch), batch, first, names).finals
 
 
 def _edges(circuit: Circuit) -> Bool[Tensor, "*position sender receiver"]:

@@ -144,7 +144,7 @@ class _Edges:
     ):
         self.model, self.graph, self.batch = model, circuit.graph, batch
         self.writes, self.reference = writes, Reference.from_writes(model, circuit.graph, writes, batch)
-        at = position_names(columns, circuit.graph, batch) if circuit.graph.positions else torch.zeros_like(batch.ids)
+        at = position_names(columns, circuit.graph, batch)
         by_name = circuit.members.view(-1, *circuit.graph.exists.shape).to(model.device)
         self.edges = by_name[at]  # prompt position sender receiver
         self.changes: list[Stream] = []  # in the order of the senders
