@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from interp.circuits.alone import Alone
@@ -22,7 +22,6 @@ from interp.patching.results import Cells
 from interp.tap import Tap
 from interp.transformer import Transformer, with_parts
 
-Finals = Float[Tensor, "circuit prompt position d_model"]
 _SHARE = 16  # of the rows that fill a pass: each comes with what every live node wrote, which has to stay in caches
 
 
@@ -130,8 +129,8 @@ def _measured(
     return values
 
 
-def _node_run(model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, nodes: list[Tensor]) -> Finals:
-    """The last stream of node circuits."""
+def _node_run(model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, nodes: list[Tensor]) -> Tensor:
+    """The last stream of node circuits, `circuit prompt position d_model`: writes may be one for all prompts."""
     edits = node_edits(model, graph, torch.stack(nodes), writes, pairs.inputs[0])
     return final_stream(model, pairs.inputs[0], Tap(edit=edits))
 
