@@ -20,7 +20,7 @@ from interp import InputError, Model
 from interp.circuits.completeness import completeness, minimality
 from interp.circuits.faithfulness import faithfulness
 from interp.circuits.finding import edge_scores, node_attribution, node_scores, sign_shares, top
-from interp.circuits.graph import Circuit, Graph, Kind, empty, whole
+from interp.circuits.graph import Circuit, Graph, Kind, whole
 from interp.circuits.hypotheses import hypotheses
 from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
@@ -83,7 +83,7 @@ class Candidates(NamedTuple):
 
     def circuit(self, members: Tensor) -> Circuit:
         """The circuit of these."""
-        return replace(empty(self.graph, self.kind), **{self.kind: members})
+        return Circuit(self.graph, members)
 
     def ranked(self, scores: Tensor, ranking: str, size: int) -> Circuit:
         """The best of a ranking, without dead ends."""
