@@ -19,20 +19,20 @@ from analyses.execution.progress import Say, Stages
 from interp import InputError, Model
 from interp.circuits.completeness import completeness, minimality
 from interp.circuits.faithfulness import faithfulness
-from interp.circuits.finding import edge_scores, node_attribution, node_scores, sign_shares, top
+from interp.circuits.finding import edge_scores, node_attribution, node_scores, sign_shares, toggled, top
 from interp.circuits.graph import Circuit, Graph, Kind, empty, whole
 from interp.circuits.hypotheses import hypotheses
 from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
-from interp.circuits.size_curves import SHARES, SizeCurve
+from interp.circuits.size_curves import SHARES, size_curve
 from interp.circuits.splits import Split, grouped, share_of_difference
 from interp.errors import one_of, whole_number
 from interp.patching import Pairs, edge_attribution, logit_difference
-from interp.patching.results import ANSWERS, Cells, unreliable
+from interp.patching.results import ANSWERS, Cells, guessed, unreliable
+from interp.statistics import FEWEST_CLUSTERS
 
 Method = Literal["eap-ig", "eap", "exact", "nodes"]
-_AREAS = {"signed": "cpr", "absolute": "cmd"}
-RANKINGS = (*_AREAS,)
+RANKINGS, _AREAS = ("signed", "absolute"), ("cpr", "cmd")
 STAGES = "scoring edges", "choosing a circuit", "circuits of each size"
 STABLE = 0.95  # the share of resamples in which an edge keeps its sign
 MOST = 150  # members of a circuit whose tests take a pass for each
@@ -91,22 +91,13 @@ class Candidates(NamedTuple):
 
     def random(self, size: int, seeds: Iterable[int]) -> list[Circuit]:
         """Random circuits of a size."""
-        if size >= self.whole.size:
-            return [self.whole for _ in seeds]
-        if self.kind == "edges":
-            return [random_circuit(self.graph, size, seed=seed) for seed in seeds]
-        draws = [torch.rand(self.whole.size, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-        return [top(self.graph, draw, size) for draw in draws]
+        return [random_circuit(self.graph, size, kind=self.kind, seed=seed) for seed in seeds]
 
     def cells(self, pairs: Pairs, circuits: Sequence[Circuit], progress: lots.Progress | None = None) -> Cells:
-        """`faithfulness` of circuits."""
-        return self.stacks(pairs, torch.stack([each.members for each in circuits]).split(_AT_ONCE), progress)
-
-    def stacks(self, pairs: Pairs, stacks: Iterable[Tensor], progress: lots.Progress | None = None) -> Cells:
-        """The same of members, `circuit *members`, a lot each."""
+        """`faithfulness` of circuits, some in a lot."""
+        stacks = torch.stack([each.members for each in circuits]).split(_AT_ONCE)
         parts: list[Cells] = lots.do(partial(_faithful, self, pairs), [(each,) for each in stacks], progress)
-        values = {name: torch.cat([part.values[name] for part in parts]) for name in parts[0].values}
-        return replace(parts[0], values=values)
+        return replace(parts[0], values={ANSWERS: torch.cat([part.values[ANSWERS] for part in parts])})
 
 
 def find(
@@ -168,12 +159,16 @@ def _with_sides(prompts: Prompts, split: Split) -> Prompts:
 
 
 def _refusal(candidates: Candidates, prompts: Prompts, split: Split) -> str | None:
-    """Why nothing is a share of what the model does, on all prompts or on either side."""
+    """Why nothing is a share of what the model does, on all prompts, on either side, or for one of few answers."""
     cells, choosing = candidates.cells(prompts.pairs, [candidates.whole]), {*split.choosing_groups}
-    chooses = torch.tensor([name in choosing for name in grouped(prompts.pairs, prompts.groups)])
-    whole = cells.difference()
+    groups, answers = grouped(prompts.pairs, prompts.groups), prompts.table["answer"]
+    chooses = torch.tensor([name in choosing for name in groups], device=cells.clean[ANSWERS].device)
+    sides = [cells.difference()[each] for each in (chooses, ~chooses)]
+    few = [*answers] if answers.value_counts().min() >= FEWEST_CLUSTERS else ()
     return (
-        cells.no_share() or unreliable(whole[chooses.to(whole.device)]) or unreliable(whole[~chooses.to(whole.device)])
+        cells.no_share()
+        or guessed(cells.clean[ANSWERS], few, [groups])
+        or next(filter(None, map(unreliable, sides)), None)
     )
 
 
@@ -193,24 +188,22 @@ def _faithful(candidates: Candidates, pairs: Pairs, stack: Tensor) -> Cells:
 
 def _scores(candidates: Candidates, pairs: Pairs, method: Method, progress: lots.Progress) -> Tensor:
     """What each edge or node carries, `*members prompt`; NaN where there is none."""
+    places = candidates.whole.members.nonzero()
     if method == "exact":
-        everything = candidates.whole.members
-        places = everything.nonzero()
-        cells = candidates.stacks(pairs, (_without(everything, chunk) for chunk in places.split(_AT_ONCE)), progress)
-        scores = torch.full((*everything.shape, len(pairs)), torch.nan).to(cells.values[ANSWERS])
-        scores[tuple(places.T)] = cells.clean[ANSWERS] - cells.values[ANSWERS]
+        changes = lots.do(partial(_exact, candidates, pairs), [(each,) for each in places.split(_AT_ONCE)], progress)
+        scores = torch.full((*candidates.whole.members.shape, len(pairs)), torch.nan).to(changes[0])
+        scores[tuple(places.T)] = torch.cat(changes)
         return scores
     rows = torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE)
-    return torch.cat(
-        lots.do(partial(_attributed, candidates.model, method), [(pairs.take(r),) for r in rows], progress), -1
-    )
+    parts = lots.do(partial(_attributed, candidates.model, method), [(pairs.take(each),) for each in rows], progress)
+    return torch.cat(parts, -1)
 
 
-def _without(everything: Tensor, places: Tensor) -> Tensor:
-    """All but one, as often as there are places."""
-    stack = everything.repeat(len(places), *[1] * everything.ndim)
-    stack[(torch.arange(len(places)), *places.T)] = False
-    return stack
+def _exact(candidates: Candidates, pairs: Pairs, places: Tensor) -> Tensor:
+    """What goes with each of some edges, `place prompt`."""
+    without = [toggled(candidates.whole, place) for place in places]
+    cells = faithfulness(candidates.model, pairs, logit_difference(), without, ablation=candidates.ablation)
+    return cells.clean[ANSWERS] - cells.values[ANSWERS]
 
 
 def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
@@ -252,23 +245,23 @@ def _curves(
     candidates: Candidates, split: Split, scores: Tensor, settings: Settings, seed: int, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Faithfulness against size on the prompts that report, of both rankings; of edges CPR and CMD."""
-    count, tables, areas = candidates.whole.size, [], {}
-    shares = [each for each in settings.shares if candidates.kind == "edges" or each * count >= 1]
-    for ranking in RANKINGS:
-        circuits = [candidates.ranked(scores, ranking, int(share * count)) for share in shares]
-        n_random = settings.n_random if ranking == RANKINGS[0] else 0  # of the other's sizes they do as much
-        seeds = range(1000 * seed, 1000 * seed + n_random)
-        cells = candidates.cells(
-            split.reporting, circuits + [each for c in circuits for each in candidates.random(c.size, seeds)], progress
-        )
-        values = cells.values[ANSWERS].split([len(circuits), len(circuits) * n_random])
-        curve, random = (replace(cells, values={ANSWERS: part}) for part in values)
-        found = SizeCurve((*shares,), (*circuits,), curve, split.reporting_groups, random if n_random else None)
-        tables.append(found.table(seed=seed).assign(ranking=ranking))
-        if candidates.kind == "edges" and shares == [*SHARES]:
-            area = _AREAS[ranking]
-            areas[area] = found.areas(seed=seed)[area]
-    return pd.concat(tables).rename(columns={"edges": "size"}), areas
+    parts = lots.do(
+        partial(_curve, candidates, split, scores, settings, seed), [(each,) for each in RANKINGS], progress
+    )
+    areas = {name: areas[name] for (_, areas), name in zip(parts, _AREAS, strict=True) if areas}
+    return pd.concat([table for table, _ in parts]).rename(columns={"edges": "size"}), areas
+
+
+def _curve(
+    candidates: Candidates, split: Split, scores: Tensor, settings: Settings, seed: int, ranking: str
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Of one ranking; random circuits of the sizes of the first, as those of the other do as much."""
+    shares = [each for each in settings.shares if candidates.kind == "edges" or each * candidates.whole.size >= 1]
+    options = {"graph": candidates.graph, "ablation": candidates.ablation, "absolute": ranking == "absolute"}
+    options["n_random"] = settings.n_random if ranking == RANKINGS[0] else 0
+    curve = size_curve(candidates.model, split, logit_difference(), scores, shares=shares, seed=seed, **options)
+    areas = curve.areas(seed=seed) if candidates.kind == "edges" and shares == [*SHARES] else {}
+    return curve.table(seed=seed).assign(ranking=ranking), areas
 
 
 def _alone(
