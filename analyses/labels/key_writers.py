@@ -267,12 +267,12 @@ def _sums(
         )
         sizes = [len(claims[name]) for name, *_ in items]
         parts = zip(items, keys.values.cpu().split(sizes, 1), keys.scores.cpu().split(sizes), strict=True)
-        for (name, *sets), values, scores in parts:
+        for (name, members, alike), values, scores in parts:
             prompts, _, claimed = zip(*claims[name], strict=True)
             mask = torch.zeros(scores.shape, dtype=torch.bool)
             for row, columns in zip(mask, claimed, strict=True):
                 row[list(columns)] = True
-            columns = _columns(values, scores, mask, *sets)
+            columns = _columns(values, scores, mask, members, alike)
             empty = columns.new_zeros(int(group.max()) + 1, columns.shape[1])
             added.append(empty.index_add(0, group[list(prompts)], columns))
     return added
