@@ -49,6 +49,7 @@ class Settings(NamedTuple):
     n_random: int = 10  # random circuits of each size, and twice as many of the circuit's own
     n_sizes: int = 24  # sizes of each ranking that are tried first
     shares: Sequence[float] = SHARES  # of all edges, on the curve
+    each_answer: bool = True  # whether each of few answers has to be given more often than by a coin
     tests: bool = True  # whether completeness, minimality and the tests of hypotheses are made
 
 
@@ -156,7 +157,8 @@ def find(
 def _refusal(candidates: Candidates, prompts: Prompts, groups: Groups, chooses: Tensor) -> str | None:
     """Why nothing is a share of what the model does, on all prompts, on either side, or for one of few answers."""
     cells, answers = candidates.cells(prompts.pairs, [candidates.whole]), prompts.table["answer"]
-    few = [*answers] if answers.value_counts().min() >= FEWEST_CLUSTERS else ()
+    each = candidates.settings.each_answer and answers.value_counts().min() >= FEWEST_CLUSTERS
+    few = [*answers] if each else ()
     sides = (unreliable(cells.difference()[side]) for side in (chooses, ~chooses))
     return (
         cells.no_share() or guessed(cells.clean[ANSWERS], few, [[*map(str, groups)]]) or next(filter(None, sides), None)

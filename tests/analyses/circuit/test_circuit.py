@@ -257,6 +257,19 @@ def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, model, arguments
     assert not (here / "circuit").exists()
 
 
+def test_each_of_few_answers_has_to_be_given_more_often_than_by_a_coin(model):
+    """Of two answers one is given as by a coin, though most pairs have an effect of the right sign."""
+    table = pd.concat([does(model)] * 2, ignore_index=True)
+    table.loc[len(table) // 2 :, ["clean", "corrupt"]] = table.loc[len(table) // 2 :, ["corrupt", "clean"]].to_numpy()
+    table.loc[len(table) // 2 :, ["answer", "wrong"]] = table.loc[len(table) // 2 :, ["wrong", "answer"]].to_numpy()
+    prompts = asked(model, table)
+    assert circuits.find(model, prompts, settings=SMALL._replace(tests=False)).circuit.size
+    odd = table.index[len(table) // 2 :: 2]  # half of the second answer's pairs, the wrong way round
+    table.loc[odd, ["clean", "corrupt"]] = table.loc[odd, ["corrupt", "clean"]].to_numpy()
+    with pytest.raises(InputError, match="where that is"):
+        circuits.find(model, asked(model, table), settings=SMALL._replace(tests=False))
+
+
 def test_a_model_without_output_is_refused(model, tmp_path):
     silent = Transformer(replace(model.config, output="none"), model.tokenizer)
     for prompts in (does(model), "agreement"):
