@@ -264,7 +264,7 @@ def test_each_of_few_answers_has_to_be_given_more_often_than_by_a_coin(model):
     table.loc[len(table) // 2 :, ["answer", "wrong"]] = table.loc[len(table) // 2 :, ["wrong", "answer"]].to_numpy()
     prompts = asked(model, table)
     assert circuits.find(model, prompts, settings=SMALL._replace(tests=False)).circuit.size
-    odd = table.index[len(table) // 2 :: 2]  # half of the second answer's pairs, the wrong way round
+    odd = table.index[len(table) // 2 :: 3]  # of the second answer’s pairs, the wrong way round
     table.loc[odd, ["clean", "corrupt"]] = table.loc[odd, ["corrupt", "clean"]].to_numpy()
     with pytest.raises(InputError, match="where that is"):
         circuits.find(model, asked(model, table), settings=SMALL._replace(tests=False))
