@@ -61,7 +61,7 @@ def test_an_induction_head_finds_its_key_by_what_the_previous_token_head_wrote()
     assert writers.loc["decoder.0.head.1", "advantage"] == pytest.approx(planted.GAIN, rel=1e-3)
     assert said(row) == (
         "It finds these keys by what L0.H1, which looks at the token before, wrote into them: without that part its "
-        "attention there falls from 100% to 2%; without that of another head, to 100%"
+        "attention there falls from 100% to 2%; without the part of another head, to 100%"
     )
     assert said(family_of(table, 0, "previous-token")) == (
         "It finds these keys by what the position embedding wrote into them: without that part its attention there "
