@@ -132,7 +132,7 @@ def test_heads_of_several_attentions_have_atlases_and_addresses_of_their_own():
     page = shown({"heads": pd.concat([own.loc[own["value"] < 0.5], pd.DataFrame([cross])])})
     assert {"cross.L1.H0", "decoder.L1.H1"} <= {cell["data-head"] for cell in cells(page)}
     assert "Cross-attention" in page.text
-    assert "cross.L1.H0 walks through the source in order: rank correlation 0.90" in page.text
+    assert "cross.L1.H0 follows the source in order: rank correlation 0.90" in page.text
 
 
 def test_sentences_are_shown_with_the_word_that_asks_and_the_one_attended_to():

@@ -36,7 +36,7 @@ def test_a_share_that_is_not_all_is_not_said_to_be():
         ("rule:last VERB/AUX", "last verb or auxiliary", "goes to the last verb or auxiliary"),
         ("rule:offset -1", "word before", "goes to the word before"),
         ("rule:any->NOUN", "any noun", "looks at nouns from any word"),
-        ("antecedent", "antecedent", "goes from a pronoun to what it stands for"),
+        ("antecedent", "antecedent", "goes from a pronoun to what it refers to"),
     ],
 )
 def test_labels_have_words_and_are_strings_again(label, short, said):
