@@ -88,7 +88,7 @@ def test_heads_that_stand_in_for_each_other_explain_it_together_alone(known):
     assert row["explains"] is known
     if known:
         assert said(row).startswith("It finds these keys by what the 2 heads that look at the token before wrote into")
-        assert said(row).endswith("without that of 2 other heads, to 100%")
+        assert said(row).endswith("without the part of 2 other heads, to 100%")
     else:
         assert said(row).startswith("No family of writers explains where it looks: without the strongest, L0.H")
 
