@@ -29,7 +29,7 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
         from interp import InputError
 
         if exact and not labels:
-            raise InputError("--exact is of what labels need, and there are none: add --labels, or leave it out")
+            raise InputError("--exact is about labels, and there are none: add --labels, or leave it out")
         requested: Sequence[Any] | None = behaviours
         if measures:
             from analyses.behaviours import OURS

@@ -58,7 +58,7 @@ def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool = Fals
 def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
     """From a row that shows nothing, of `heads`, or of `rules` on the half that heads were not chosen on.
 
-    Heads that have learnt nothing stay below `bar`.
+    Untrained heads stay below `bar`.
     """
     few = f" of only {cell['n']:.0f}" if cell["n"] < FEW_ITEMS else ""
     if "rival" in cell:
@@ -67,7 +67,7 @@ def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
     if (strength := cell.get("detectable")) is not None:
         hard = {"strength": number(math.ceil(10 * strength))} if math.isfinite(strength) else {}
         null += say("would be seen" if hard else "would not be seen", **hard)
-    return say("closest", head=head, infinitive=words.infinitive, of=few, **_shares(cell)) + null
+    return say("closest", head=head, said=words.said, of=few, **_shares(cell)) + null
 
 
 def _shares(cell: Cells) -> dict[str, str]:

@@ -170,7 +170,7 @@ def _unneeded(
         return None
     return (
         f"the model puts the right answer first in {int(right.sum())} of {len(right)} prompts, and a copy of it whose "
-        f"heads look elsewhere (shuffled queries and keys) in {best}: it asks nothing of where heads look"
+        f"heads look elsewhere (shuffled queries and keys) in {best}, so where heads look does not matter here"
     )
 
 

@@ -121,7 +121,7 @@ def greedy(graph: Graph, scores: Scores, n: int, *, absolute: bool = False) -> C
     """
     strength = _strengths(graph, scores, absolute)
     if strength.shape != graph.shape:
-        raise InputError("a circuit grows along edges: expected scores of edges, got those of nodes")
+        raise InputError("a circuit grows along edges: expected scores of edges, got scores of nodes")
     if (n := whole_number("n", n)) > graph.n_edges:
         raise InputError(f"expected at most {graph.n_edges:,} edges, got n={n:,}")
     strength = strength.view(-1, *graph.exists.shape)

@@ -238,7 +238,7 @@ def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_
     assert (set(cells["metric"]), set(cells["direction"])) == ({"rank", "kl_divergence"}, {"denoise", "noise"})
     assert facts["prompts"]["pairs"] == 1
     assert not any("estimates" in name for name in facts["files"])
-    assert "One pair tells nothing of other prompts" in shown
+    assert "One pair says nothing about other prompts" in shown
     page = page_of(here / "patch")
     assert (outside_addresses(page), unlisted(page)) == ([], [])
     assert shown.count(HOSTILE) >= 3
