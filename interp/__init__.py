@@ -57,3 +57,9 @@ __all__ = [
     "train",
     "zero",
 ]
+_ROOMS = "attribution circuits generation patching patterns probes statistics training"
+
+
+def __dir__() -> list[str]:
+    """What a user may call, and the packages that are loaded."""
+    return [*__all__, *(name for name in _ROOMS.split() if name in globals())]

@@ -4,3 +4,4 @@ from analyses.corpora.corpus import FORMATS, GENERATED, Corpus, join, read
 from analyses.corpora.in_memory import take
 
 __all__ = ["FORMATS", "GENERATED", "Corpus", "join", "read", "take"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

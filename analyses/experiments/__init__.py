@@ -98,3 +98,4 @@ def _outcome(model: Model, seed: int, name: str) -> Outcome | str:
 
 
 __all__ = ["EXPERIMENTS", "Experiment", "Outcome", "section"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

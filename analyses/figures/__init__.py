@@ -22,3 +22,4 @@ __all__ = ["Drawn", "Page", "Quantity", "best_heads", "cell_map", "cell_name", "
 __all__ += ["circuit_curve", "explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
 __all__ += ["lens_line", "lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "probes_by_layer"]
 __all__ += ["steps", "sweep_drawings", "three_attentions", "token_bars", "top_cells"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

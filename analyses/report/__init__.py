@@ -7,3 +7,4 @@ from analyses.report.builders import Written, circuit, compare, experiments, ove
 from analyses.report.full_report import build
 
 __all__ = ["Written", "build", "circuit", "compare", "experiments", "over_training", "patch", "probe"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

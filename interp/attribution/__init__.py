@@ -21,3 +21,4 @@ __all__ = ["Answer", "DirectAttribution", "KeyContributions", "LogitLens", "Posi
 __all__ += ["attribution_by_source", "attribution_sites", "composition_scores", "direct_logit_attribution"]
 __all__ += ["head_results", "key_contributions", "logit_lens", "remove_from_key", "score_attribution"]
 __all__ += ["value_attribution"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -15,3 +15,4 @@ __all__ = ["Circuit", "Graph", "empty", "faithfulness", "from_edges", "from_node
 __all__ += ["Gaps", "SizeCurve", "Split", "completeness", "edge_scores", "greedy"]
 __all__ += ["hypotheses", "minimality", "node_attribution", "node_scores", "random_circuit", "single_edges"]
 __all__ += ["size_curve", "stable", "top"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call
