@@ -9,9 +9,9 @@
 
 from interp.annotation import AnnotatedText, Attributes, Mention
 from interp.config import StackConfig, TransformerConfig
-from interp.edits import add, change, patch, put, scale, zero
+from interp.edits import add, change, patch, scale, set_to, zero
 from interp.errors import InputError
-from interp.generation.generate import generate, stream
+from interp.generation.generate import generate, generate_pieces
 from interp.generation.written import Written
 from interp.losses import loss, token_losses
 from interp.model import Model, Site, sites
@@ -44,14 +44,14 @@ __all__ = [
     "change",
     "edited",
     "generate",
+    "generate_pieces",
     "logit_difference",
     "loss",
     "patch",
-    "put",
     "run",
     "scale",
+    "set_to",
     "sites",
-    "stream",
     "sweep",
     "token_losses",
     "train",

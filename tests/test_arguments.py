@@ -125,7 +125,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "analyses.measures.definitions.declared.behaviour": lambda: "position",
     "analyses.measures.definitions.declared.name": lambda: "entropy",
     "interp.change.function": lambda: lambda value: value,
-    "interp.stream.model": lambda: models.load("default"),
+    "interp.generate_pieces.model": lambda: models.load("default"),
     "interp.patching.Sweep.rows.metric": lambda: "logit_difference",
     "interp.patching.Claim.prompt": lambda: 0,
     "queries": lambda: [2],

@@ -217,7 +217,7 @@ def _smallest(candidates: Candidates, scores: Tensor, share: float, progress: lo
     for _ in range(2):
         tops = [top(candidates.graph, scores, size, absolute=each == "absolute").pruned() for each, size in options]
         cells = candidates.cells(candidates.split.choosing, tops, progress)
-        bounds = share_of_difference(cells.effect(), cells.difference(), groups, seed=candidates.seed)
+        bounds = share_of_difference(cells.effects(), cells.difference(), groups, seed=candidates.seed)
         lower = np.where(np.isnan(bounds.low), bounds.value, bounds.low)
         tried = [(each, *option) for each, option, low in zip(tops, options, lower, strict=True) if low >= share]
         best = min([*tried, best], key=lambda each: each[0].size)
@@ -248,7 +248,7 @@ def _alone(
     seeds = range(first := 1000 * candidates.seed + 500, first + n)
     random = [random_circuit(candidates.graph, circuit.size, kind=candidates.kind, seed=seed) for seed in seeds]
     cells = candidates.cells(split.reporting, [circuit, candidates.whole - circuit, kept, *random], progress)
-    found = share_of_difference(cells.effect(), cells.difference(), split.reporting_groups, seed=candidates.seed)
+    found = share_of_difference(cells.effects(), cells.difference(), split.reporting_groups, seed=candidates.seed)
     rows = [*zip(names, found.value, found.low, found.high, strict=False)]
     values = found.value[len(names) :]
     rows.append(("random", values.mean(), values.min(), values.max()))

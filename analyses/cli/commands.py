@@ -261,7 +261,7 @@ def generate(
     quiet, json
 ) -> None:  # fmt: skip
     """Continues a text, shown while it is written."""
-    from interp import InputError, stream
+    from interp import InputError, generate_pieces
     from interp import generate as continue_text
 
     cut = {"--top-k": top_k, "--top-p": top_p}
@@ -276,7 +276,7 @@ def generate(
         ids = continue_text(loaded, prompt, tokens, **sampling).ids[0].tolist()
         frame.tell(lambda: [str(ids)], lambda: {"prompt": prompt, "ids": ids}, quiet=quiet, json=json)
         return
-    pieces = (piece for (piece,) in stream(loaded, prompt, tokens, **sampling))
+    pieces = (piece for (piece,) in generate_pieces(loaded, prompt, tokens, **sampling))
     if quiet or json:
         written = "".join(pieces)
         frame.tell(list, lambda: {"prompt": prompt, "written": written}, quiet=quiet, json=json)

@@ -50,7 +50,7 @@ class Gaps(Result):
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
-        effects = self.cells.effect()
+        effects = self.cells.effects()
         gaps = share_of_difference(effects[0::2] - effects[1::2], self.cells.difference(), self.groups, seed=seed)
         columns = {"member": self.members} if self.members else {}
         columns |= {"removed": [each.size for each in self.removed], "gap": gaps.value}

@@ -55,7 +55,7 @@ def faithfulness(
 
     Returns:
         Cells: on the axis `circuit`. `clean` are the clean prompts' values as they are, which the whole graph has, and
-            `corrupt` the empty circuit's: `.recovered()` is faithfulness as MIB defines it (Mueller et al. 2025), a
+            `corrupt` the empty circuit's: `.share()` is faithfulness as MIB defines it (Mueller et al. 2025), a
             ratio of mean differences.
     """
     model, circuits = with_parts(model, "a circuit's run"), [circuits] if isinstance(circuits, Circuit) else [*circuits]

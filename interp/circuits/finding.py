@@ -38,12 +38,12 @@ def edge_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sende
     """
     if cells.kind != "edges":
         raise InputError(f"expected scores of edges, as edge_attribution gives them; got {cells.kind}")
-    return cells.effect(metric) * _sign(cells)
+    return cells.effects(metric) * _sign(cells)
 
 
 def node_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sender prompt"]:
     """What each node carries, by `node_attribution` or as the sum over its edges, which is the same at one step."""
-    return cells.effect(metric) * _sign(cells) if cells.kind == "nodes" else edge_scores(cells, metric).nansum(1)
+    return cells.effects(metric) * _sign(cells) if cells.kind == "nodes" else edge_scores(cells, metric).nansum(1)
 
 
 def node_attribution(model: Model, pairs: Pairs, metric: Metric, direction: Direction = "denoise") -> Cells:
@@ -59,7 +59,7 @@ def node_attribution(model: Model, pairs: Pairs, metric: Metric, direction: Dire
         options: Any = dict(zip(("stack", "attention"), attending, strict=True))
         estimates[attending] = attribution_patching(model, pairs, metric, sites, direction, **options)
     tables = [estimates[attending][kind] for attending, kind, _ in places]
-    rows = [each.effect()[layer].view(-1, len(pairs)) for each, (*_, layer) in zip(tables, places, strict=True)]
+    rows = [each.effects()[layer].view(-1, len(pairs)) for each, (*_, layer) in zip(tables, places, strict=True)]
     cells = Cells("", tables[0].direction, ("sender",), {}, labels={"sender": graph.senders}, kind="nodes")
     cells.values[metric.name] = torch.cat(rows) * _sign(cells)
     return cells

@@ -51,17 +51,17 @@ class SizeCurve(Result):
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
         whole = self.cells.difference()
-        found = share_of_difference(self.cells.effect(), whole, self.groups, seed=seed)
+        found = share_of_difference(self.cells.effects(), whole, self.groups, seed=seed)
         columns = {"share": self.shares, "edges": [circuit.size for circuit in self.circuits]}
         columns |= {"faithfulness": found.value, "ci_low": found.low, "ci_high": found.high, "groups": found.groups}
         if self.random is not None:
-            values = share_of_difference(self.random.effect(), whole, self.groups).value.reshape(len(self.shares), -1)
+            values = share_of_difference(self.random.effects(), whole, self.groups).value.reshape(len(self.shares), -1)
             columns |= {"random": values.mean(1), "random_low": values.min(1), "random_high": values.max(1)}
         return pd.DataFrame(columns)
 
     def areas(self, *, seed: int = 0) -> dict[str, tuple[float, float, float]]:
         """CPR and CMD, each with its interval over groups; of CPR the ranking should be signed, of CMD absolute."""
-        effects, whole = self.cells.effect().double(), self.cells.difference().double()
+        effects, whole = self.cells.effects().double(), self.cells.difference().double()
         steps = torch.tensor(self.shares).to(effects).diff() / 2
         widths = pad(steps, (0, 1)) + pad(steps, (1, 0))  # how much of the axis each point stands for
         sides = (1 - effects.sum(-1) / whole.sum()).sign()  # of 1 that each point is on, in every resample alike

@@ -121,10 +121,10 @@ def test_the_circuit_is_that_of_plain_calls(model, prompts, found):
     pairs = {side: prompts.pairs.take(torch.tensor(np.flatnonzero(rows))) for side, rows in sides.items()}
     cells = faithfulness(model, pairs["reports"], logit_difference(), circuit)
     row = found.tests.set_index("test").loc["alone"]
-    assert row["value"] == pytest.approx(float(cells.recovered()), abs=1e-10)
+    assert row["value"] == pytest.approx(float(cells.share()), abs=1e-10)
     chose = faithfulness(model, pairs["chooses"], logit_difference(), circuit)
     groups = found.prompts.table.loc[sides["chooses"], "template"].tolist()
-    lower = share_of_difference(chose.effect(), chose.difference(), groups).low
+    lower = share_of_difference(chose.effects(), chose.difference(), groups).low
     assert lower[0] >= 0.9 or circuit.size == graph.n_edges
     scores = edge_scores(edge_attribution(model, pairs["chooses"], logit_difference())).mean(-1)
     np.testing.assert_allclose(found.edges["score"], scores[graph.exists], atol=1e-12)
@@ -174,12 +174,12 @@ def test_nodes_are_for_every_wiring_and_edges_are_not():
         circuits.find(model, prompts)
     found = circuits.find(model, prompts, "nodes", settings=SMALL)
     rows = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "chooses"))
-    scores = node_attribution(model, prompts.pairs.take(rows), logit_difference()).effect().mean(-1)
+    scores = node_attribution(model, prompts.pairs.take(rows), logit_difference()).effects().mean(-1)
     np.testing.assert_allclose(found.edges["score"], scores, atol=1e-10)
     circuit = from_nodes(Graph.from_model(model), found.edges.loc[found.edges["in_circuit"], "sender"])
     reports = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "reports"))
     cells = faithfulness(model, prompts.pairs.take(reports), logit_difference(), circuit)
-    assert found.facts["alone"][0] == pytest.approx(float(cells.recovered()), abs=1e-10)
+    assert found.facts["alone"][0] == pytest.approx(float(cells.share()), abs=1e-10)
     assert not found.facts["areas"]  # which are of edges
 
 

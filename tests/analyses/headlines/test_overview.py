@@ -161,7 +161,7 @@ def test_the_first_fact_of_each_planted_head_is_what_was_planted_and_stands_on_t
     ]
     model = Planted(WORDS, layers, n_ctx=110, start="<s>").build()
     options = {"behaviours": ["position"], "probes": False, "experiments": False, "pairs": 12}
-    report.build(model, [corpora.take(texts, name="repeats")], tmp_path / "out", **options)
+    report.build(model, [corpora.from_rows(texts, name="repeats")], tmp_path / "out", **options)
     run = runs.read(tmp_path / "out")
     tables = {name: run.table(name) for name in run.tables}
     found = {place: ranked(own) for place, own in facts(tables, OURS).items()}

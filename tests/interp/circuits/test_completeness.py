@@ -38,7 +38,7 @@ def test_keeping_finds_or_and_removing_finds_and(name, kept, left):
     model, pairs = gate(name)
     listed = circuits(model, [*LEFT, LAST], BOTH, [LEFT[1]], [LAST])
     removed = [whole(model) - circuit for circuit in listed]
-    shares = faithfulness(model, pairs, logit_difference(), [*listed, *removed]).recovered()
+    shares = faithfulness(model, pairs, logit_difference(), [*listed, *removed]).share()
     assert shares.tolist() == [kept, 1.0, 0.0, 0.0, 0.0, 0.0, left, 0.0]
 
 

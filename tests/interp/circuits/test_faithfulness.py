@@ -159,7 +159,9 @@ def test_the_share_of_a_circuit_is_the_ratio_of_mean_differences():
     corrupt = from_nodes(Graph.from_model(model), ["0.0", "mlp.1"])
     cells = faithfulness(model, pairs, logit_difference(), [whole(model), corrupt, empty(model)])
     value, clean, none = cells.values[METRIC][1].mean(), cells.clean[METRIC].mean(), cells.corrupt[METRIC].mean()
-    assert cells.effect()[1].mean() / cells.difference().mean() == pytest.approx(float((value - none) / (clean - none)))
+    assert cells.effects()[1].mean() / cells.difference().mean() == pytest.approx(
+        float((value - none) / (clean - none))
+    )
 
 
 def test_a_kept_model_is_a_model_for_every_other_function():

@@ -43,7 +43,7 @@ def test_a_nodes_attribution_is_that_of_its_edges_together(name):
         cells = edge_attribution(tiny, pairs, log_probability(), direction, steps=1)
         found = node_attribution(tiny, pairs, log_probability(), direction)
         torch.testing.assert_close(node_scores(found), node_scores(cells), rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(found.effect(), cells.effect().nansum(1), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(found.effects(), cells.effects().nansum(1), rtol=1e-9, atol=1e-10)
         assert [*found.table()["sender"]] == [*Graph.from_model(tiny).senders]
         assert f"embed {found.mean()[0]:+.3g}" in found.largest(k=99)
 
@@ -71,7 +71,7 @@ def test_one_edge_is_the_whole_graph_without_it_and_the_corrupted_run_with_it(mo
     denoised = edge_scores(single_edges(tiny, pairs, metric, edges, "denoise"))
     own = Metric(metric.name, lambda *_: metric.prepare(tiny, pairs))  # swapped pairs have the other answer
     back = single_edges(tiny, pairs.swapped(), own, edges)
-    torch.testing.assert_close(denoised[edges.members], back.effect()[edges.members])
+    torch.testing.assert_close(denoised[edges.members], back.effects()[edges.members])
 
 
 def test_edges_of_a_model_that_is_linear_in_its_stream_are_what_attribution_says():
@@ -88,7 +88,7 @@ def test_a_divergence_is_from_the_clean_prompts_in_both_directions():
     edges = from_edges(Graph.from_model(tiny), [("mlp.1", "logits")])
     assert (edge_scores(single_edges(tiny, pairs, kl_divergence(), edges))[edges.members] < 0).all()  # it only grows
     cells = single_edges(tiny, pairs, kl_divergence(), edges, "denoise")
-    assert cells.effect()[edges.members].abs().max() > 1e-3
+    assert cells.effects()[edges.members].abs().max() > 1e-3
 
 
 def test_the_top_is_by_rank_and_pruning_takes_what_nothing_feeds():

@@ -28,7 +28,7 @@ def test_names_and_edges_are_those_of_edge_attribution(name):
     model = tiny.model(name)
     cells, counted = edge_attribution(model, tiny.ragged_pairs(), logit_difference()), Graph.from_model(model)
     assert (cells.labels["sender"], cells.labels["receiver"]) == (counted.senders, counted.receivers)
-    assert torch.equal(~cells.effect()[..., 0].isnan(), counted.exists)
+    assert torch.equal(~cells.effects()[..., 0].isnan(), counted.exists)
 
 
 def test_a_feed_forward_reads_the_heads_beside_it_but_not_in_parallel_blocks():
