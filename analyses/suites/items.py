@@ -1,4 +1,4 @@
-"""What is a test suite? Paradigms of items: the same sentence in several conditions, of which a grammar prefers some."""
+"""What is a test suite? Paradigms of items: a sentence in several conditions, of which a grammar prefers some."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from analyses.suites.predictions import Prediction
 from interp.tokens import Span
 
 GOOD, BAD = "good", "bad"  # the conditions of minimal pairs
-CRITICAL, NAMED = "critical", "named"  # spans with a fixed meaning
+CRITICAL, NAMED, DIFFERING = "critical", "named", "differing"  # spans with a fixed meaning
 
 
 class Answer(NamedTuple):
@@ -24,8 +24,9 @@ class Answer(NamedTuple):
 class Sentence:
     """A sentence of one condition, and its parts: by name the characters [start, end) of `text`.
 
-    `critical` is where the sentence is decided, `named` the word where the linguist says one must look from there. Of
-    SyntaxGym also every region by its number ("5"); a region without text is an empty span.
+    `critical` is where the sentence is decided, `named` the word where the linguist says one must look from there,
+    `differing` the words that the other sentence of a pair lacks. SyntaxGym's have every region by its number ("5"); a
+    region without text is an empty span.
     """
 
     text: str
@@ -62,7 +63,6 @@ class Paradigm:
     phenomenon: str = ""  # "filler_gap_dependency"
     sister: str | None = None
     predictions: tuple[Prediction, ...] = ()
-    metric: str = "sum"  # of a region's surprisals: sum, mean, median, range, max, min
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,27 @@
 """What does a SyntaxGym prediction say? Formulas over regions' surprisals (Gauthier et al. 2020), read as written.
 
-(5;%match%) < (5;%mismatch%)                      region 5 is less surprising in condition `match`
-[(6;%a%) - (6;%b%)] > (7;%a%) + 0.5               sums, differences and numbers
-[(2;%a%) > (2;%b%)] & [(6;%c%) < (6;%d%)]         and; `|` is or; `=` is equal; `*` all regions
+    (5;%match%) < (5;%mismatch%)                      region 5 is less surprising in condition `match`
+    [(6;%a%) - (6;%b%)] > (7;%a%) + 0.5               sums, differences and numbers, in bits
+    [(2;%a%) > (2;%b%)] & [(6;%c%) = (6;%d%)]         and; `|` is or, and joins less closely; `=` is nearly equal
+
+`(*;%a%)` is the whole sentence. Nearly equal is within a thousandth of a bit and a hundred-thousandth of the value.
 """
 
-import operator
+import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from interp.errors import InputError
 
-LONGEST, DEEPEST = 2_000, 20  # characters, and brackets in brackets
+LONGEST = 2_000  # characters
 ALL_REGIONS = "*"
-_TOKEN = re.compile(
-    r"[(\[]\s*(?P<region>\d{1,6}|\*)\s*;\s*%(?P<condition>[^%]+)%\s*[)\]]|(?P<number>\d+(?:\.\d+)?)|(?P<sign>[-+<>=&|()\[\]])"
-)
-_LEVELS = "&|", "<>=", "+-"  # of the loosest first
-_DO: Mapping[str, Callable[..., np.ndarray]] = {
-    **{"&": operator.and_, "|": operator.or_, "<": operator.lt, ">": operator.gt, "=": operator.eq},
-    **{"+": operator.add, "-": operator.sub},
-}
+_REGION = re.compile(r"\(\s*(\d{1,6}|\*)\s*;\s*%([^%]+)%\s*\)")
+_PYTHON = {"[": "(", "]": ")", "&": " and ", "|": " or ", "=": "=="}
 _EXPECTED = "expected a formula as (5;%match%) < (5;%mismatch%)"
 
 
@@ -34,131 +31,90 @@ class Region(NamedTuple):
     number: str
     condition: str
 
-
-class Operation(NamedTuple):
-    """Two parts of a formula, and what is between them."""
-
-    sign: str
-    left: "Node"
-    right: "Node"
-
-
-Node = Region | Operation | float
+    def __str__(self) -> str:
+        return f"({self.number};%{self.condition}%)"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A formula as written, and as a tree."""
+    """A formula as written, every region that it reads, and its tree, in which these are called R0, R1, ..."""
 
     formula: str
-    tree: Node
+    regions: tuple[Region, ...]
+    tree: ast.expr
 
     @staticmethod
     def parse(formula: str) -> "Prediction":
-        """The formula, or an `InputError` that says what is wrong with it."""
-        if len(formula) > LONGEST:
-            raise InputError(f"{_EXPECTED}, of at most {LONGEST:,} characters; got {len(formula):,}")
-        parser = _Parser(formula)
-        tree = parser.level(0, 0)
-        if parser.token is not None:
-            raise parser.error()
-        if not _is_claim(tree):
-            raise InputError(f"{_EXPECTED}, got {formula!r:.80}, which compares nothing")
-        return Prediction(formula, tree)
+        """The formula, or an `InputError` that says what was expected."""
+        regions = tuple(dict.fromkeys(Region(number, name.strip()) for number, name in _REGION.findall(formula)))
+        plain = _REGION.sub(lambda match: f" R{regions.index(Region(match[1], match[2].strip()))} ", formula)
+        wrong = InputError(f"{_EXPECTED}, in at most {LONGEST:,} characters; got {formula!r:.120}")
+        rest = _REGION.sub("", formula)
+        if len(formula) > LONGEST or not regions or re.search(r"[^-\s\d.<>=&|()\[\]+]|\d{10}|==", rest):
+            raise wrong
+        try:
+            tree = ast.parse("".join(_PYTHON.get(sign, sign) for sign in plain).strip(), mode="eval").body
+            is_claim = _is_claim(tree)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise wrong from None
+        if not is_claim:
+            raise wrong
+        return Prediction(formula, regions, tree)
 
     @property
-    def regions(self) -> tuple[Region, ...]:
-        """Every region it reads, in order."""
-        return tuple(dict.fromkeys(node for node in _walk(self.tree) if isinstance(node, Region)))
-
-    @property
-    def claims(self) -> tuple["Prediction", ...]:
+    def claims(self) -> "tuple[Prediction, ...]":
         """What it says, apart: the parts that `&` joins at its top."""
-        nodes = [self.tree]
-        while any(joined := [isinstance(node, Operation) and node.sign == "&" for node in nodes]):
-            at = joined.index(True)
-            nodes[at : at + 1] = nodes[at][1:]
-        return tuple(Prediction(_written(node), node) for node in nodes)
+        if not isinstance(self.tree, ast.BoolOp) or isinstance(self.tree.op, ast.Or):
+            return (self,)
+        return tuple(
+            claim for part in self.tree.values for claim in Prediction(self._written(part), self.regions, part).claims
+        )
 
     def holds(self, surprisals: Mapping[Region, np.ndarray]) -> np.ndarray:
-        """Whether it is true of each item; NaN where a region it reads is."""
-        values = _value(self.tree, surprisals)
-        missing = np.any([np.isnan(surprisals[region]) for region in self.regions], axis=0)
-        return np.where(missing, np.nan, values)
+        """1 where it is true of an item, 0 where not, NaN where a region that it reads is; surprisals are in bits."""
+        values = [surprisals[region] for region in self.regions]
+        return np.where(np.isnan(values).any(0), np.nan, _value(self.tree, values))
+
+    def _written(self, part: ast.expr) -> str:
+        text = ast.unparse(part).replace(" and ", " & ").replace(" or ", " | ").replace("==", "=")
+        return re.sub(r"R(\d+)", lambda match: str(self.regions[int(match[1])]), text)
 
 
-class _Parser:
-    """Reads a formula from left to right; operators of one level join from the left, as in SyntaxGym's own parser."""
-
-    def __init__(self, formula: str):
-        self._formula, self._end = formula, 0
-        self.token: re.Match[str] | None = None
-        self.advance()
-
-    def error(self) -> InputError:
-        rest = self._formula[self.token.start() if self.token else self._end :].strip()
-        return InputError(f"{_EXPECTED}, got {rest[:40] or 'its end'!r} in {self._formula!r:.80}")
-
-    def advance(self) -> None:
-        while self._formula[self._end : self._end + 1].isspace():
-            self._end += 1
-        self.token = _TOKEN.match(self._formula, self._end)
-        if self.token is None and self._end < len(self._formula):
-            raise self.error()
-        self._end = self.token.end() if self.token else self._end
-
-    def level(self, level: int, depth: int) -> Node:
-        if level == len(_LEVELS):
-            return self.atom(depth)
-        left = self.level(level + 1, depth)
-        while self.token is not None and (sign := self.token["sign"]) and sign in _LEVELS[level]:
-            wrong = self.error()
-            self.advance()
-            right = self.level(level + 1, depth)
-            if {_is_claim(left), _is_claim(right)} != {level == 0}:
-                raise wrong  # a sum of claims, or `&` between numbers
-            left = Operation(sign, left, right)
-        return left
-
-    def atom(self, depth: int) -> Node:
-        token, wrong = self.token, self.error()
-        if token is None:
-            raise wrong
-        self.advance()
-        if token["region"]:
-            return Region(token["region"], token["condition"].strip())
-        if token["number"]:
-            return float(token["number"])
-        if token["sign"] not in "([" or depth == DEEPEST:
-            raise wrong
-        inner, closing = self.level(0, depth + 1), self.token
-        if closing is None or closing["sign"] != {"(": ")", "[": "]"}[token["sign"]]:
-            raise self.error()
-        self.advance()
-        return inner
+def _is_claim(node: ast.expr) -> bool:
+    """Whether a tree is claims, joined or not, about numbers; nothing else may be in it."""
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_claim, node.values))
+    if not isinstance(node, ast.Compare) or len(node.ops) > 1 or not isinstance(node.ops[0], ast.Lt | ast.Gt | ast.Eq):
+        return False
+    return _is_number(node.left) and _is_number(node.comparators[0])
 
 
-def _is_claim(node: Node) -> bool:
-    return isinstance(node, Operation) and node.sign not in _LEVELS[-1]
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Add | ast.Sub) and _is_number(node.left) and _is_number(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and _is_number(node.operand)
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and isinstance(node.value, int | float))
 
 
-def _walk(node: Node) -> Iterator[Node]:
-    yield node
-    if isinstance(node, Operation):
-        yield from _walk(node.left)
-        yield from _walk(node.right)
+def _nearly_equal(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.isclose(left, right, rtol=1e-5, atol=1e-3)
 
 
-def _value(node: Node, surprisals: Mapping[Region, np.ndarray]) -> np.ndarray | float:
-    if isinstance(node, Operation):
-        return _DO[node.sign](_value(node.left, surprisals), _value(node.right, surprisals))
-    return surprisals[node] if isinstance(node, Region) else node
+_DO: dict[type, Callable[..., Any]] = {
+    **{ast.And: np.logical_and, ast.Or: np.logical_or, ast.Lt: np.less, ast.Gt: np.greater, ast.Eq: _nearly_equal},
+    **{ast.Add: np.add, ast.Sub: np.subtract, ast.USub: np.negative},
+}
 
 
-def _written(node: Node) -> str:
-    if isinstance(node, Region):
-        return f"({node.number};%{node.condition}%)"
-    if isinstance(node, Operation):
-        parts = (f"[{_written(each)}]" if _is_claim(each) else _written(each) for each in (node.left, node.right))
-        return f" {node.sign} ".join(parts)
-    return f"{node:g}"
+def _value(node: ast.expr, values: list[np.ndarray]) -> Any:
+    match node:
+        case ast.BoolOp(op, parts):
+            return reduce(_DO[type(op)], [_value(part, values) for part in parts])
+        case ast.Compare(left, [op], [right]) | ast.BinOp(left, op, right):
+            return _DO[type(op)](_value(left, values), _value(right, values))
+        case ast.UnaryOp(op, operand):
+            return _DO[type(op)](_value(operand, values))
+        case ast.Name(name):
+            return values[int(name[1:])]
+    return ast.literal_eval(node)
