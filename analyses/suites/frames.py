@@ -8,6 +8,7 @@ import random
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +38,29 @@ def builtin(name: str, *, pairs: int = PAIRS, seed: int = 0) -> Suite:
     whole_number("pairs", pairs, least=1)
     whole_number("seed", seed)
     suite, _, words = name.partition(":")
-    lists = WORDS if not words else {}
-    paradigms = [
-        Paradigm(
-            f"{suite}-{key}", tuple(_items(f"{suite}-{key}", table, lists, pairs, seed)), _TABLES[suite]["field"], suite
-        )
-        for key, table in _TABLES[suite][words or _TEXTBOOK].items()
-    ]
-    return Suite(f"builtin:{name}", tuple(paradigms))
+    tables = _TABLES[suite][words or _TEXTBOOK].items()
+    built = (paradigm(f"{suite}-{key}", table, words or _TEXTBOOK, pairs, seed) for key, table in tables)
+    field = _TABLES[suite]["field"]
+    return Suite(f"builtin:{name}", tuple(replace(each, field=field, phenomenon=suite) for each in built))
 
 
-def _items(
-    name: str, table: Mapping[str, Any], lists: Mapping[str, Sequence[Any]], pairs: int, seed: int
-) -> list[Item]:
-    """The items of a paradigm, twins side by side; frames and lemmas take turns."""
-    rng, items, texts = random.Random(f"{name}-{seed}"), [], set[str]()
-    slots = {slot: _choices(words, lists) for slot, words in table["slots"].items()}
+def paradigm(
+    name: str, table: Mapping[str, Any], words: str = _TEXTBOOK, pairs: int = PAIRS, seed: int = 0
+) -> Paradigm:
+    """A paradigm of frames (`frames.toml` says how they are written), twins side by side.
+
+    Frames and lemmas take turns; `words` is whose lists come first, the textbook's or those of simple stories.
+    """
+    rng, items, texts = random.Random(f"{name}-{seed}"), list[Item](), set[str]()
+    slots = {slot: _choices(listed, WORDS if words == _TEXTBOOK else {}) for slot, listed in table["slots"].items()}
     lemmas = rng.sample(slots[table["group"]], len(slots[table["group"]]))
     for number in range(pairs):
         turn, frame = divmod(number, len(table["frames"]))
         lemma = lemmas[turn % len(lemmas)]
         for _ in range(_TRIES):
-            words = {slot: rng.choice(choices) for slot, choices in slots.items()} | {table["group"]: lemma}
-            halves = [each.format(**words).split("<") for each in table["frames"][frame]]
-            if len({*words.values()}) == len(words) and halves[0][0] not in texts:
+            drawn = {slot: rng.choice(choices) for slot, choices in slots.items()} | {table["group"]: lemma}
+            halves = [each.format(**drawn).split("<") for each in table["frames"][frame]]
+            if len({*drawn.values()}) == len(drawn) and halves[0][0] not in texts:
                 break
         else:
             raise InputError(f"{name}: expected at most {number} pairs, as its words make no more; got {pairs}")
@@ -71,7 +71,7 @@ def _items(
             prefix = sentences[GOOD].text[: sentences[GOOD].spans[CRITICAL][0]].rstrip()
             answer = Answer(prefix, *(each.text[slice(*each.spans[CRITICAL])] for each in sentences.values()))
             items.append(Item(f"{name}-{number}-{pole}", group, sentences, answer, pole))
-    return items
+    return Paradigm(name, tuple(items))
 
 
 def _choices(words: str, lists: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
