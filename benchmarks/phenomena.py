@@ -3,7 +3,7 @@
     python -m benchmarks.phenomena [--models 20] [--pairs 40]
 
 Plants heads that carry one phenomenon each among as many that look and write at random, in layers and places that are
-drawn: agreement (two heads, one half as strong), reflexives, and who has what for a living. All sentences have words of
+drawn: agreement (two heads, one a quarter as strong), reflexives, and who has what for a living. All sentences have words of
 several phenomena, and a noun between that would mislead. Prints one JSON line a model and one over all:
 
     passed        phenomena that the model knows
@@ -18,10 +18,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from analyses.suites.suite_run import measure
-
 from analyses.suites.frames import paradigm
 from analyses.suites.items import Suite
+from analyses.suites.suite_run import find
 from benchmarks.console import arguments, show
 from interp import Transformer
 from models.planted import Plan, Planted, antecedent, noise
@@ -36,7 +35,7 @@ CUES: dict[str, dict[str, list[str]]] = {  # the words that a head looks at, and
     "reflexives": {he: ["himself"] for he in MASCULINE_NAMES} | {she: ["herself"] for she in FEMININE_NAMES},
     "trade": {trade.noun: [trade.thing] for trade in WORDS["TRADES"]},
 }
-STRENGTHS = {"agreement": (4.0, 2.0), "reflexives": (4.0,), "trade": (4.0,)}
+STRENGTHS = {"agreement": (4.0, 1.0), "reflexives": (4.0,), "trade": (4.0,)}
 NOISE = 0.5
 
 
@@ -66,7 +65,7 @@ def measured(seed: int, pairs: int) -> dict[str, Any]:
     """The line of one model."""
     texts = suite(pairs, seed)
     model, truth = planted(texts, seed)
-    result = measure(model, texts, seed=seed)
+    result = find(model, texts, seed=seed)
     named = {(row.paradigm, int(row.layer), int(row.head)) for row in result.named.itertuples()}
     passed = int((result.accuracy["verdict"] == "passed").sum())
     return {"passed": passed, "missing": len(truth - named), "wrong": len(named - truth)}
