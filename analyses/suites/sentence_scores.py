@@ -11,15 +11,15 @@ the pseudo-log-likelihood (Salazar et al. 2020, equation 2). A model with an enc
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from analyses.execution import lots
-from analyses.suites.ngrams import KneserNey
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.losses import token_losses
 from interp.model import as_batch, texts_of
@@ -93,12 +93,11 @@ def rival_scores(
     }
 
 
-def n_grams(model: Model, texts: Iterable[str | AnnotatedText], order: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Log-probabilities, in nats, by n-grams of the model's own tokens that are counted in some texts."""
+def token_ids(model: Model, texts: Iterable[str | AnnotatedText]) -> Int[np.ndarray, " token"]:
+    """All texts in the model's own tokens, one after the other, each with what its tokenizer puts around it."""
     tokenizer = _tokenizer(model)
-    ids = [np.array(tokenizer.encode(each if isinstance(each, str) else each.text)) for each in texts]
-    counts = KneserNey(np.concatenate(ids or [np.array([], int)]), model.config.d_vocab, order)
-    return lambda tokens: np.log(counts.probabilities(tokens))
+    ids = [tokenizer.encode(each if isinstance(each, str) else each.text) for each in texts]
+    return np.array([*chain.from_iterable(ids)], dtype=np.int64)
 
 
 def _visible(text: str, spans: Iterable[Span]) -> list[Span]:

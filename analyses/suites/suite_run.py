@@ -1,0 +1,140 @@
+"""What does a model know of a suite, and which heads carry it? Sentences are scored; of what is passed, heads are asked.
+
+One half of the groups of a paradigm's contrasts chooses heads, sets of heads and rules, the other reports them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.cluster.hierarchy import leaves_list, linkage
+
+from analyses.execution.progress import Say, Stages
+from analyses.measures.findings import DISCOVERY
+from analyses.reading.inputs import Heads
+from analyses.suites import cause, knowledge
+from analyses.suites.contrasts import Contrast, contrasts
+from analyses.suites.items import Suite
+from analyses.suites.named_words import looks
+from interp import AnnotatedText, Model
+from interp.errors import whole_number
+from interp.statistics import benjamini_hochberg
+
+STAGES = "scoring sentences", "exchanging heads", "sets of heads"
+_LOOKS = 0.5  # of the contrasts: in so many a head that looks at the named word does
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tables of a suite (`suite_accuracy`, `suite_heads`, ...), an example of each paradigm, what has no cause."""
+
+    suite: Suite
+    tables: Mapping[str, pd.DataFrame]
+    examples: Mapping[str, Contrast]  # of paradigms whose heads were asked
+    untested: Mapping[str, str]  # of those that are passed and were not, why
+    left_out: Mapping[str, Counter[str]]  # preferences without a contrast, and contrasts with tokens that do not align
+
+    @cached_property
+    def accuracy(self) -> pd.DataFrame:
+        """A row a paradigm."""
+        return self.tables["suite_accuracy"].loc[lambda rows: rows["level"] == "paradigm"]
+
+    @cached_property
+    def named(self) -> pd.DataFrame:
+        """A row for each head that carries some of a paradigm, most first."""
+        return cause.named_heads(self.tables.get("suite_heads", pd.DataFrame()))
+
+    @property
+    def others(self) -> list[str]:
+        """A line for each paradigm that is not passed, or whose heads were not asked."""
+        rows = self.accuracy.loc[self.accuracy["verdict"] != knowledge.PASSED].to_dict("records")
+        lines = [f"{row['name']}: {row['verdict']} ({row['why']})." for row in rows]
+        return [*lines, *(f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items())]
+
+
+def find(
+    model: Model,
+    suite: Suite,
+    text: Iterable[str | AnnotatedText] | None = None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Say | None = None,
+) -> Found:
+    """What the model knows of a suite, and for each paradigm that it passes the heads that carry its preference.
+
+    Args:
+        model: causal or masked; heads are exchanged in models of ours.
+        suite: as `read` or `builtin` gives it.
+        text: what the rival n-grams are counted in; without it they are missing.
+        limit: items of each paradigm at most, drawn at random; by default all.
+        seed: of what is drawn, of halves, random sets and intervals.
+        progress: is called with the stage, and how many lots are done.
+    """
+    say, rng = Stages.to(progress), np.random.default_rng(whole_number("seed", seed))
+    say.plan(STAGES)
+    if limit is not None:
+        whole_number("limit", limit, least=1)
+        drawn = [(each, sorted(rng.permutation(len(each.items))[:limit])) for each in suite.paradigms]
+        suite = replace(suite, paradigms=tuple(replace(e, items=tuple(e.items[n] for n in rows)) for e, rows in drawn))
+    accuracy = knowledge.by_paradigm(knowledge.measure(model, suite, text, progress=partial(say, STAGES[0])))
+    passed = {*accuracy.loc[accuracy["verdict"] == knowledge.PASSED, "name"]}
+    studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
+    exchanging = partial(say, STAGES[1])
+    for name, (every, reasons) in ((e.name, contrasts(model, e)) for e in suite.paradigms if e.name in passed):
+        why = reasons.most_common(1)[0][0] if reasons else "it has no items"
+        each = cause.study(model, name, every, seed, exchanging) if every else why
+        if isinstance(each, str):
+            untested[name] = each
+        else:
+            studied.append(each)
+            aligned = [len(c.aligned) == len({*c.aligned}) == len(c.clean.ids) == len(c.corrupt.ids) for c in each.contrasts]
+            left_out[name] = +(reasons + Counter({"only some tokens align": aligned.count(False)}))
+    rows = [cause.head_rows(model, each, seed, exchanging) for each in studied]
+    order = _clustered(rows)
+    heads, studied = _with_q([rows[n] for n in order]), [studied[n] for n in order]
+    named = cause.named_heads(heads)
+    chosen = {e.name: cause.smallest_set(model, e, heads) for e in studied if e.name in {*named["paradigm"]}}
+    chosen = {name: members for name, members in chosen.items() if members}
+    sets = [cause.set_rows(model, each, chosen, seed, partial(say, STAGES[2])) for each in studied if chosen]
+    tables = {"accuracy": accuracy, "heads": heads, "attention": _attention(model, studied, named, seed, exchanging)}
+    tables |= {name: _joined([pair[n] for pair in sets]) for n, name in enumerate(("transfer", "parts"))}
+    tables = {f"suite_{name}": table for name, table in tables.items() if len(table)}
+    return Found(suite, tables, {each.name: each.contrasts[0] for each in studied}, untested, left_out)
+
+
+def _attention(model: Model, studied: list[cause.Studied], named: pd.DataFrame, seed: int, progress: Any) -> pd.DataFrame:
+    """Of the heads that carry something, whether they look at the named word, and do so more than the best rule."""
+    tables = []
+    for each in studied:
+        rows = looks(model, each.contrasts, each.groups, each.chooses, seed, progress)
+        rows = rows.assign(paradigm=each.name, **(Heads.from_model(model).columns(1)[0] if len(rows) else {}))
+        tables.append(rows.merge(named[["paradigm", "layer", "head"]]) if len(rows) else rows)
+    table = _with_q(tables)
+    if table.empty:
+        return table
+    beats = (table["ci_low"] > 0) & (table["q"] < DISCOVERY)
+    verdict = np.where(beats, "looks there, beyond rules", "looks there, as a rule does")
+    return table.assign(verdict=np.where(table["value"] >= _LOOKS, verdict, "looks elsewhere"))
+
+
+def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    full = [table for table in tables if len(table)]
+    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
+
+
+def _with_q(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    table = _joined(tables)
+    return table.assign(q=benjamini_hochberg(table["p"].to_numpy(float))) if len(table) else table
+
+
+def _clustered(tables: list[pd.DataFrame]) -> list[int]:
+    """The order in which paradigms that need the same heads are neighbours: average linkage of noised shares."""
+    shares = [rows.loc[rows["intervention"] == "noise", "effect"].to_numpy(float) for rows in tables]
+    if len(shares) < 3:
+        return [*range(len(shares))]
+    return leaves_list(linkage(np.stack(shares), "average", optimal_ordering=True)).tolist()
