@@ -37,9 +37,9 @@ def builtin(name: str, *, pairs: int = PAIRS, seed: int = 0) -> Suite:
         raise InputError(f"no suite builtin:{name}; there are {', '.join(BUILTIN)}")
     whole_number("pairs", pairs, least=1)
     whole_number("seed", seed)
-    suite, _, words = name.partition(":")
-    tables = _TABLES[suite][words or _TEXTBOOK].items()
-    built = (paradigm(f"{suite}-{key}", table, words or _TEXTBOOK, pairs, seed) for key, table in tables)
+    suite, colon, words = name.partition(":")
+    end, words = colon + words, words or _TEXTBOOK
+    built = (paradigm(f"{suite}-{key}{end}", table, words, pairs, seed) for key, table in _TABLES[suite][words].items())
     field = _TABLES[suite]["field"]
     return Suite(f"builtin:{name}", tuple(replace(each, field=field, phenomenon=suite) for each in built))
 
@@ -63,7 +63,7 @@ def paradigm(
             if len({*drawn.values()}) == len(drawn) and halves[0][0] not in texts:
                 break
         else:
-            raise InputError(f"{name}: expected at most {number} pairs, as its words make no more; got {pairs}")
+            raise InputError(f"{name}: expected fewer pairs, as its words make about {number}; got {pairs}")
         texts.add(halves[0][0])
         group = f"{frame}-{lemma if isinstance(lemma, str) else lemma[0]}"
         for pole, (start, end), (_, other_end) in zip(table["poles"], halves, reversed(halves), strict=True):
