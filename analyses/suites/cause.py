@@ -146,7 +146,10 @@ def _put(theirs: Tensor, mask: Tensor, plain: Tensor) -> Tensor:
 
 
 def _read(
-    model: Transformer, final: Float[Tensor, "cell prompt position d_model"], contrasts: Sequence[Contrast], prompts: Any
+    model: Transformer,
+    final: Float[Tensor, "cell prompt position d_model"],
+    contrasts: Sequence[Contrast],
+    prompts: Any,
 ) -> Float[Tensor, "cell prompt"]:
     streams = [final[:, row, [*prompt.reads]] for row, prompt in enumerate(prompts)]
     logits = [model.read(each) for each in streams]
@@ -188,8 +191,8 @@ def named_heads(heads: pd.DataFrame) -> pd.DataFrame:
     if heads.empty:
         return pd.DataFrame(columns=["paradigm", "layer", "head", "intervention"])
     rows = carriers(heads.loc[heads["intervention"] != "hide"]).loc[lambda found: found["effect"] > 0]
-    rows = rows.sort_values("choosing_bound", ascending=False, kind="stable")
-    return rows.drop_duplicates(["paradigm", "layer", "head"])
+    rows = rows.drop_duplicates(["paradigm", "layer", "head"])  # noise comes first
+    return rows.sort_values("choosing_bound", ascending=False, kind="stable")
 
 
 def smallest_set(model: Model, each: Studied, heads: pd.DataFrame) -> HeadSet:

@@ -175,14 +175,18 @@ def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...]
     middles = [range(first, size - n_last) for size in sizes]
     aligned = {n: n for n in range(first)} | {sizes[0] - n: sizes[1] - n for n in range(1, n_last + 1)}
     spans = [(tokens, corrupt.spans.get(name, ())) for name, tokens in clean.spans.items() if sizes[0] != sizes[1]]
-    blocks = [each for each in spans if all(at and {*at} <= {*middle} for at, middle in zip(each, middles, strict=True))]
+    blocks = [
+        each for each in spans if all(at and {*at} <= {*middle} for at, middle in zip(each, middles, strict=True))
+    ]
     for ours, theirs in blocks or [(middles[0], middles[1])]:
         aligned |= dict(zip(reversed(ours), reversed(theirs), strict=False))
     aligned |= dict(zip(clean.reads, corrupt.reads, strict=True))
     named = clean.spans.get(NAMED, ())
     rest = [n for n in range(first, sizes[0]) if n not in {*named, *clean.reads}]
     parts = {"named": named, "end": tuple(n for n in clean.reads if n not in named)}
-    parts |= {name: tuple(n for n in rest if (n in middles[0]) == (name == "different")) for name in ("different", "between")}
+    parts |= {
+        name: tuple(n for n in rest if (n in middles[0]) == (name == "different")) for name in ("different", "between")
+    }
     return Contrast(group, clean, corrupt, right, wrong, tuple(sorted(aligned.items())), parts)
 
 

@@ -25,7 +25,7 @@ from analyses.suites.ngrams import KneserNey
 from analyses.suites.predictions import ALL_REGIONS, Prediction, Region
 from analyses.suites.sentence_scores import TokenScores, rival_scores, token_ids, token_scores
 from interp import AnnotatedText, InputError, Model
-from interp.statistics import FEWEST_CLUSTERS, Contrast, contrast, mean_interval
+from interp.statistics import FEWEST_CLUSTERS, Contrast, contrast
 
 RIVALS = {"length": 0, "unigram": 1, "five_gram": 5}  # and how many tokens are counted together
 PASSED, BIAS, NOT_SHOWN, NOT_TESTABLE = "passed", "bias", "not shown", "not testable"
@@ -148,23 +148,24 @@ def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
     is passed, `rival` is the strictest, and `gain` what the model's mean over poles has above it, with its interval.
     """
     rows, verdicts = [], dict[frozenset[str], dict[str, Any]]()
-    whole, names = items[items["whole"]], {*items["paradigm"]}
+    whole, names = items.loc[items["whole"]], {*items["paradigm"]}
     for level, group in (("paradigm", "group"), ("field", "paradigm")):
         for name, part in whole.groupby(level, sort=False):
             scored = part.dropna(subset=["right"])
             row = {"level": level, "name": name, "n": len(scored), "missing": len(part) - len(scored)}
             row |= {"field": part["field"].iloc[0], "groups": scored[group].nunique()}
-            row["accuracy"], row["low"], row["high"], _ = mean_interval(scored["right"].to_numpy())
-            if row["groups"] >= FEWEST_CLUSTERS:
-                over_groups = _interval(scored, ["right"], scored[group])
-                row |= {"group_low": over_groups.low[0], "group_high": over_groups.high[0]}
+            for prefix, over in (("", np.arange(len(scored)) % 1_000), ("group_", scored[group])):
+                if not prefix or row["groups"] >= FEWEST_CLUSTERS:
+                    bounds = _interval(scored, ["right"], [*over])
+                    row |= {"accuracy": bounds.value[0]}
+                    row |= {f"{prefix}low": bounds.low[0], f"{prefix}high": bounds.high[0]}
             row |= scored.reindex(columns=[*_SHARES]).mean().to_dict()
             if level == "paradigm":
                 row["phenomenon"] = part["phenomenon"].iloc[0]
                 sister = part["sister"].iloc[0]
                 both = frozenset({name, sister} & names)
                 if both not in verdicts:
-                    verdicts[both] = _verdict(items[items["paradigm"].isin([*both])], sister)
+                    verdicts[both] = _verdict(items.loc[items["paradigm"].isin([*both])], sister)
                 row |= verdicts[both]
             rows.append(row)
     columns = ["level", "name", "field", "phenomenon", "n", "missing", "groups", "accuracy", "low", "high"]
@@ -174,9 +175,11 @@ def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
 
 def _interval(rows: pd.DataFrame, columns: Sequence[str], groups: Any, weights: Any = 1.0) -> Contrast:
     """The mean of a column, or of one less another, over groups of rows."""
-    codes, weights = pd.factorize(groups)[0], np.broadcast_to(weights, len(rows))
+    codes, weights = pd.factorize(np.asarray(groups, object))[0], np.broadcast_to(weights, len(rows))
     totals = [np.bincount(codes, weights * rows[column].to_numpy())[:, None] for column in columns]
-    return contrast(np.stack(totals), np.bincount(codes, weights)[None, :, None], (1, -1)[: len(columns)])
+    bounds = contrast(np.stack(totals), np.bincount(codes, weights)[None, :, None], (1, -1)[: len(columns)])
+    least = 1 - len(columns)  # of a share, or of a difference of two
+    return replace(bounds, low=np.clip(bounds.low, least, 1), high=np.clip(bounds.high, least, 1))
 
 
 def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """What does a run of `interp suite` say and show? Each fact with its sentences first, then the map, then numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
 import pandas as pd
 
 from analyses import figures
+from analyses.corpora import Corpus
 from analyses.measures.findings import both_ways
 from analyses.page import sections as doc
-from analyses.page.sections import SCHEMAS, Page, Section
+from analyses.page.sections import SCHEMAS, Page, Section, Source
 from analyses.suites.contrasts import PARTS
 from analyses.suites.knowledge import PASSED
 from analyses.suites.suite_run import Found
@@ -23,8 +24,8 @@ _HEADS = 3  # in a sentence
 _CELL = ["paradigm", "layer", "head"]
 
 
-def page(found: Found, model: Mapping[str, Any], counted_in: str = "") -> Page:
-    """What a run says and shows; `model` is as run.json has it, `counted_in` the text whose n-grams are rivals."""
+def page(found: Found, model: Mapping[str, Any], corpora: Sequence[Corpus] = ()) -> Page:
+    """What a run says and shows; `model` is as run.json has it, `corpora` are the texts whose n-grams are rivals."""
     heads = found.tables.get("suite_heads")
     drawn = [] if heads is None else [doc.drawing("suite_map", figures.suite_map(heads))]
     rows = found.accuracy.set_index("name")
@@ -33,7 +34,9 @@ def page(found: Found, model: Mapping[str, Any], counted_in: str = "") -> Page:
     sections = []
     for name, title in _WORDS["sections"].items():
         if rows := _rows(found, name):
-            table = SCHEMAS[f"suite_{'transfer' if name == 'sets' else name}"].page(rows, _WORDS["shown"][name], _TEXTS.get(f"{name} caption", ""))
+            table = SCHEMAS[f"suite_{'transfer' if name == 'sets' else name}"].page(
+                rows, _WORDS["shown"][name], _TEXTS.get(f"{name} caption", "")
+            )
             long = len(rows) > len(found.accuracy)
             sections.append(Section(title, [doc.Details(counted(len(rows), "row"), [table]) if long else table], name))
     reading = [doc.Definitions([*_WORDS["definitions"].items()], "terms")]
@@ -41,10 +44,11 @@ def page(found: Found, model: Mapping[str, Any], counted_in: str = "") -> Page:
     left_out = {"files": found.suite.left_out, "contrasts": found.left_out, "untested": found.untested}
     return Page(
         title=f"Which heads of {model['name']} know this grammar?",
-        overview=[doc.bold(sentence(found)), doc.Definitions(facts), *drawn],
+        overview=[doc.bold(sentence(found)), *([Section(_TEXTS["facts"], facts)] if facts else []), *drawn],
         summary=[doc.Definitions(short)],
         sections=[*sections, Section("How to read this", reading, "reading")],
-        method=[("suite", found.suite.name), ("n-grams of", counted_in or "no text"), ("left out", "; ".join(counts) or "nothing")],
+        corpora=[Source(each, "whose n-grams are rivals", {}) for each in corpora],
+        method=[("suite", found.suite.name), ("left out", "; ".join(counts) or "nothing")],
         tables=found.tables,
         facts={"suite": {"name": found.suite.name, "left_out": left_out}},
     )
@@ -54,33 +58,40 @@ def sentence(found: Found) -> str:
     """How much of the suite is passed, and by which heads."""
     passed, of = int((found.accuracy["verdict"] == PASSED).sum()), counted(len(found.accuracy), "paradigm")
     counts = found.named.groupby(["layer", "head"]).size().sort_values(ascending=False, kind="stable")
-    heads = [f"{head_name(*place)} carries part of {number(n)}" for place, n in counts.head(_HEADS).items()]
-    heads = heads[:1] + [each.replace("part of ", "") for each in heads[1:]]
+    heads = [
+        f"{head_name(*place)} carries {number(n)}{' of them' * (not at)}"
+        for at, (place, n) in enumerate(counts.head(_HEADS).items())
+    ]
     return f"The model passes {number(passed) if passed else 'none'} of {of}; {', '.join(heads) or 'no head is named'}."
 
 
-def fact(found: Found, row: Mapping[str, Any]) -> tuple[doc.Block, ...]:
+def fact(found: Found, row: Mapping[str, Any]) -> Section:
     """A paradigm with its example, the words marked that differ; what the model prefers, and which heads carry it."""
     example, sides = found.examples[row["name"]], []
+    kind = "answers" if example.wrong else "sentences"
     texts = [side.text.split() for side in (example.clean, example.corrupt)]
     changes = [each for each in SequenceMatcher(None, *texts, autojunk=False).get_opcodes() if each[0] != "equal"]
-    for words, at in zip(texts, (1, 3), strict=True):
+    for words, at, side in zip(texts, (1, 3), _WORDS["sides"][kind], strict=True):
         marked = {n for change in changes for n in range(*change[at : at + 2])}
-        sides.append([doc.Tokens([(word, n in marked) for n, word in enumerate(words)])])
+        sides.append((side, [doc.Tokens([(word, n in marked) for n, word in enumerate(words)])]))
     rival = row["rival"]
-    said = _TEXTS["answers" if example.wrong else "sentences"].format(
+    said = _TEXTS[kind].format(
         **{"share": percent(row["accuracy"]), "n": number(int(row["n"])), "rival": _WORDS["rivals"][rival]},
         theirs=percent(row[rival]),
     )
     heads = found.named.loc[found.named["paradigm"] == row["name"]].head(_HEADS).to_dict("records")
     texts = [_head_sentence(found, each) for each in heads] or [_TEXTS["no head"]]
-    kind = " ".join(part for part in (row["phenomenon"], row["field"]) if part).replace("_", " ")
-    return ([doc.bold(row["name"]), doc.soft(f" {kind}")], *sides, " ".join([said, *texts]))
+    about = "".join(f", {row[name]}" for name in ("phenomenon", "field") if row[name]).replace("_", " ")
+    return Section(f"{row['name']}{about}", [doc.Definitions(sides, "facts"), " ".join([said, *texts])])
 
 
 def _head_sentence(found: Found, head: Mapping[str, Any]) -> str:
     """What a head carries, and where it looks."""
-    words = {"head": head_name(head["layer"], head["head"]), "share": percent(head["effect"]), "flips": int(head["flips"])}
+    words = {
+        "head": head_name(head["layer"], head["head"]),
+        "share": percent(head["effect"]),
+        "flips": int(head["flips"]),
+    }
     text = _TEXTS[head["intervention"]].format(**words, n=int(head["n"]))
     for row in _of_named(found, "attention"):
         if all(row[name] == head[name] for name in _CELL):

@@ -4,7 +4,7 @@ One half of the groups of a paradigm's contrasts chooses heads, sets of heads an
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,7 +20,7 @@ from analyses.suites import cause, knowledge
 from analyses.suites.contrasts import Contrast, contrasts
 from analyses.suites.items import Suite
 from analyses.suites.named_words import looks
-from interp import AnnotatedText, Model
+from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.statistics import benjamini_hochberg
 
@@ -53,7 +53,21 @@ class Found:
         """A line for each paradigm that is not passed, or whose heads were not asked."""
         rows = self.accuracy.loc[self.accuracy["verdict"] != knowledge.PASSED].to_dict("records")
         lines = [f"{row['name']}: {row['verdict']} ({row['why']})." for row in rows]
-        return [*lines, *(f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items())]
+        return [
+            *lines,
+            *(f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()),
+        ]
+
+
+def joined(suites: Sequence[Suite]) -> Suite:
+    """Several suites as one; an `InputError` where two paradigms have one name."""
+    paradigms, left_out = [each for suite in suites for each in suite.paradigms], Counter[str]()
+    names = Counter(each.name for each in paradigms)
+    if names and (twice := names.most_common(1)[0])[1] > 1:
+        raise InputError(f"the paradigm {twice[0]} is there {twice[1]} times: expected different names")
+    for suite in suites:
+        left_out += suite.left_out
+    return Suite(", ".join(each.name for each in suites), tuple(paradigms), left_out)
 
 
 def find(
@@ -92,7 +106,9 @@ def find(
             untested[name] = each
         else:
             studied.append(each)
-            aligned = [len(c.aligned) == len({*c.aligned}) == len(c.clean.ids) == len(c.corrupt.ids) for c in each.contrasts]
+            aligned = [
+                len(c.aligned) == len({*c.aligned}) == len(c.clean.ids) == len(c.corrupt.ids) for c in each.contrasts
+            ]
             left_out[name] = +(reasons + Counter({"only some tokens align": aligned.count(False)}))
     rows = [cause.head_rows(model, each, seed, exchanging) for each in studied]
     order = _clustered(rows)
@@ -107,7 +123,9 @@ def find(
     return Found(suite, tables, {each.name: each.contrasts[0] for each in studied}, untested, left_out)
 
 
-def _attention(model: Model, studied: list[cause.Studied], named: pd.DataFrame, seed: int, progress: Any) -> pd.DataFrame:
+def _attention(
+    model: Model, studied: list[cause.Studied], named: pd.DataFrame, seed: int, progress: Any
+) -> pd.DataFrame:
     """Of the heads that carry something, whether they look at the named word, and do so more than the best rule."""
     tables = []
     for each in studied:
