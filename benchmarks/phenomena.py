@@ -1,6 +1,6 @@
 """Is every head that carries a phenomenon found for that one, and for no other?
 
-    python -m benchmarks.phenomena [--models 20] [--pairs 40]
+    python -m benchmarks.phenomena [--models 20] [--pairs 24]
 
 Plants heads that carry one phenomenon each among as many that look and write at random, in layers and places that are
 drawn: agreement (two heads, one a quarter as strong), reflexives, and who has what for a living. All sentences have words of
@@ -75,7 +75,7 @@ def main() -> None:
     """Print a line a model, and one over all."""
     parser = arguments(__doc__)
     parser.add_argument("--models", type=int, default=20)
-    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=24)
     options = parser.parse_args()
     lines = []
     for seed in range(options.models):

@@ -33,10 +33,10 @@ def builtin(name: str, *, pairs: int = PAIRS, seed: int = 0) -> Suite:
     Raises:
         InputError: a name that no suite has, or more pairs than its words make.
     """
-    if name not in BUILTIN:
-        raise InputError(f"no suite builtin:{name}; there are {', '.join(BUILTIN)}")
     whole_number("pairs", pairs, least=1)
     whole_number("seed", seed)
+    if name not in BUILTIN:
+        raise InputError(f"no suite builtin:{name}; there are {', '.join(BUILTIN)}")
     suite, colon, words = name.partition(":")
     end, words = colon + words, words or _TEXTBOOK
     built = (paradigm(f"{suite}-{key}{end}", table, words, pairs, seed) for key, table in _TABLES[suite][words].items())
