@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,11 +52,8 @@ def swapped(suite: Suite) -> Suite:
 
 
 @torch.no_grad()
-def plain_scores(folder: str, texts: Sequence[str]) -> np.ndarray:
+def plain_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
     """The log-probability of each text after its first token, in nats, by `transformers`."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).double(), AutoTokenizer.from_pretrained(folder)
     scores = []
     for text in texts:
         ids = torch.tensor([tokenizer(text).input_ids])
@@ -66,6 +64,8 @@ def plain_scores(folder: str, texts: Sequence[str]) -> np.ndarray:
 
 def loop_and_swap(name: str, suite: Suite) -> None:
     """The first two questions."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     model = load(name, dtype=torch.float64)
     ours, turned = (suites.measure(model, each).groupby("paradigm", sort=False) for each in (suite, swapped(suite)))
     off = (ours["right"].mean() + turned["right"].mean() - 1).abs().max()
@@ -73,9 +73,10 @@ def loop_and_swap(name: str, suite: Suite) -> None:
     largest, unlike, start = 0.0, 0, time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
+        plain = AutoModelForCausalLM.from_pretrained(folder).double(), AutoTokenizer.from_pretrained(folder)
         for each in suite.paradigms:
             texts = [item.sentences[condition].text for condition in (GOOD, BAD) for item in each.items]
-            theirs = plain_scores(folder, texts)
+            theirs = plain_scores(*plain, texts)
             largest = max(largest, np.abs(suites.score_sentences(model, texts)["log_probability"] - theirs).max())
             margins = np.subtract(*theirs.reshape(2, -1)).round(9)
             unlike += int((((1 + np.sign(margins)) / 2) != ours.get_group(each.name)["right"]).sum())

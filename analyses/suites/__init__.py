@@ -1,4 +1,4 @@
-"""Linguists' test suites: reading them, scoring sentences, what a model knows of a contrast, and which heads carry it."""
+"""Linguists' test suites: sentences scored, what a model knows of a contrast, and which heads carry it."""
 
 from analyses.suites.frames import BUILTIN, builtin
 from analyses.suites.items import Suite

@@ -23,7 +23,7 @@ from analyses.suites.contrasts import PARTS, Contrast
 from analyses.suites.named_words import AT_ONCE, hidden, read
 from analyses.tasks.flips import flip_counts
 from analyses.wording.head_names import head_name
-from interp import Model, TokenBatch, Transformer
+from interp import TokenBatch, Transformer
 from interp.circuits.splits import share_of_difference
 from interp.patching.patch_sites import PatchSite
 from interp.patching.patches import resumed
@@ -44,7 +44,7 @@ class Studied(NamedTuple):
 
     name: str
     contrasts: Sequence[Contrast]
-    groups: Sequence[str]
+    groups: np.ndarray
     chooses: Bool[np.ndarray, " contrast"]
     clean: Float[np.ndarray, " contrast"]
     corrupt: Float[np.ndarray, " contrast"]
@@ -53,7 +53,7 @@ class Studied(NamedTuple):
         """Of the whole difference, on one side."""
         side = np.flatnonzero(self.chooses == chooses)
         parts = [torch.from_numpy(each[..., side]) for each in (effects, self.clean - self.corrupt)]
-        return share_of_difference(parts[0], parts[1], [self.groups[n] for n in side], seed=seed)
+        return share_of_difference(parts[0], parts[1], self.groups[side].tolist(), seed=seed)
 
     def facts(self, values: Float[np.ndarray, "cell contrast"], way: str, seed: int) -> dict[str, Any]:
         """What cells do on the side that reports; preferences change if another answer, or sentence, is likelier."""
@@ -61,40 +61,41 @@ class Studied(NamedTuple):
         found = self.share(plain - values if way == "noise" else values - plain, chooses=False, seed=seed)
         level = 0.0 if self.contrasts[0].wrong else other
         changed, out = (values > level) != (plain > level), ~self.chooses
-        flips = flip_counts(changed[:, out], [[self.groups[n] for n in np.flatnonzero(out)]], seed)
+        flips = flip_counts(changed[:, out], [self.groups[out].tolist()], seed)
         columns = {"effect": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.two_sided}
         return {"paradigm": self.name, **columns, **flips, "n": int(out.sum())}
 
 
 def study(
-    model: Model, name: str, contrasts: Sequence[Contrast], seed: int, progress: lots.Progress | None = None
+    model: Transformer, name: str, contrasts: Sequence[Contrast], seed: int, progress: lots.Progress | None = None
 ) -> Studied | str:
     """At most `MOST` contrasts, in halves of whole groups; or why there is no difference that heads could carry.
 
     Of fewer than eight groups each contrast is one.
     """
-    if not isinstance(model, Transformer):
-        return "another library runs this model as a whole"
     rng = np.random.default_rng(seed)
     contrasts = [contrasts[n] for n in sorted(rng.permutation(len(contrasts))[:MOST])]
-    groups = [each.group for each in contrasts]
-    groups = groups if len({*groups}) >= FEWEST_CLUSTERS else [str(n) for n in range(len(contrasts))]
-    rank = dict(zip(dict.fromkeys(groups), rng.permutation(len({*groups})), strict=True))
-    chooses = np.array([2 * rank[group] < len(rank) for group in groups])
+    names = [each.group for each in contrasts]
+    groups = np.array(names if len({*names}) >= FEWEST_CLUSTERS else [*map(str, range(len(names)))])
+    codes, unique = pd.factorize(groups)
+    if len(unique) < FEWEST_CLUSTERS:
+        return f"it has {len(contrasts)} contrasts, fewer than {FEWEST_CLUSTERS}"
+    chooses = 2 * rng.permutation(len(unique))[codes] < len(unique)
     clean, corrupt, _ = exchange(model, contrasts, [], "noise", progress)
     for whole in (torch.from_numpy((clean - corrupt)[side]) for side in (chooses, ~chooses)):
-        if len({*groups}) < FEWEST_CLUSTERS:
-            return f"it has {len(contrasts)} contrasts, fewer than {FEWEST_CLUSTERS}"
-        if why := unreliable(whole):
+        wrong = f"between its prompts the wrong one is preferred, by {-float(whole.mean()):.3g} nats"
+        if why := unreliable(whole) or wrong * bool(whole.mean() < 0):
             return why
-        if whole.mean() < 0:
-            return f"between its prompts the wrong one is preferred, by {-float(whole.mean()):.3g} nats"
     why = guessed(torch.from_numpy(clean)) if contrasts[0].wrong else None
     return why or Studied(name, contrasts, groups, chooses, clean, corrupt)
 
 
 def exchange(
-    model: Model, contrasts: Sequence[Contrast], cells: Sequence[Cell], way: str, progress: lots.Progress | None = None
+    model: Transformer,
+    contrasts: Sequence[Contrast],
+    cells: Sequence[Cell],
+    way: str,
+    progress: lots.Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What is read of clean and corrupted prompts, and of the clean (noise) or corrupted ones with each cell."""
     parts = [(contrasts[n : n + AT_ONCE],) for n in range(0, len(contrasts), AT_ONCE)]
@@ -151,17 +152,20 @@ def _read(
     contrasts: Sequence[Contrast],
     prompts: Any,
 ) -> Float[Tensor, "cell prompt"]:
-    streams = [final[:, row, [*prompt.reads]] for row, prompt in enumerate(prompts)]
-    logits = [model.read(each) for each in streams]
-    return torch.stack([read(e.right, e.wrong, each) for e, each in zip(contrasts, logits, strict=True)], -1)
+    values = []
+    for row, (each, prompt) in enumerate(zip(contrasts, prompts, strict=True)):
+        logits = model.read(final[:, row, [*prompt.reads]])
+        assert logits is not None
+        values.append(read(each.right, each.wrong, logits))
+    return torch.stack(values, -1)
 
 
-def all_heads(model: Model) -> HeadSet:
+def all_heads(model: Transformer) -> HeadSet:
     """Layer by layer."""
     return tuple(product(range(model.config.n_layers), range(model.config.n_heads)))
 
 
-def head_rows(model: Model, each: Studied, seed: int, progress: lots.Progress | None = None) -> pd.DataFrame:
+def head_rows(model: Transformer, each: Studied, seed: int, progress: lots.Progress | None = None) -> pd.DataFrame:
     """A row a head and intervention, on the side that reports; `chose` and `choosing_bound` are of the other side.
 
     Hidden is the named word where the model reads, less the nearest other tokens; no rows where most items name none.
@@ -195,7 +199,7 @@ def named_heads(heads: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("choosing_bound", ascending=False, kind="stable")
 
 
-def smallest_set(model: Model, each: Studied, heads: pd.DataFrame) -> HeadSet:
+def smallest_set(model: Transformer, each: Studied, heads: pd.DataFrame) -> HeadSet:
     """The fewest heads found that carry half of what all do, where they are noised; on the side that chooses."""
     rows = heads.loc[(heads["paradigm"] == each.name) & (heads["intervention"] != "hide")]
     single = rows.groupby(["layer", "head"])["chose"].max().sort_values(ascending=False, kind="stable")
@@ -219,7 +223,7 @@ def smallest_set(model: Model, each: Studied, heads: pd.DataFrame) -> HeadSet:
 
 
 def set_rows(
-    model: Model, each: Studied, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
+    model: Transformer, each: Studied, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What the sets of all paradigms do in one, its own beside all heads and random sets; its own heads by part."""
     own = chosen.get(each.name, ())

@@ -94,16 +94,14 @@ def _preferences(paradigm: Paradigm, left_out: Counter[str]) -> Iterator[_Prefer
             yield _Preference(item.group, item.pole, *pair, CRITICAL, item.answer is not None)
         for claim in claims:
             match claim.tree:
-                case ast.Compare(ast.Name(left), [sign], [ast.Name(right)]):
+                case ast.Compare(ast.Name(left), [ast.Lt() | ast.Gt() as sign], [ast.Name(right)]):
                     names = (left, right) if isinstance(sign, ast.Lt) else (right, left)  # less surprising is better
-                    sides = [claim.regions[int(name[1:])] for name in names]
-                case _:
-                    sides = []
-            if len({side.number for side in sides}) == 1 and not isinstance(sign, ast.Eq):
-                pair = [item.sentences[side.condition] for side in sides]
-                yield _Preference(item.key, claim.formula, *pair, sides[0].number, has_answers=False)
-            else:
-                left_out[_NO_COMPARISON] += 1
+                    good, bad = (claim.regions[int(name[1:])] for name in names)
+                    if good.number == bad.number:
+                        pair = item.sentences[good.condition], item.sentences[bad.condition]
+                        yield _Preference(item.key, claim.formula, *pair, good.number, has_answers=False)
+                        continue
+            left_out[_NO_COMPARISON] += 1
 
 
 def _whole(model: Model, sentence: Sentence) -> Prompt:
@@ -168,7 +166,8 @@ def _same_words(
 def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...], wrong: tuple[int, ...]) -> Contrast:
     """With what is aligned: both ends, and between them one by one, or span by span.
 
-    Spans of unequal length, and what differs where no span is in it, are aligned from their last pieces.
+    Spans of unequal length, and what differs where no span is in it, are aligned from their last pieces. Of a pair of
+    sentences that names no word it is what differs.
     """
     sizes, first = (len(clean.ids), len(corrupt.ids)), _alike(clean.ids, corrupt.ids)
     n_last = min(_alike(clean.ids[::-1], corrupt.ids[::-1]), min(sizes) - first)
@@ -181,7 +180,7 @@ def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...]
     for ours, theirs in blocks or [(middles[0], middles[1])]:
         aligned |= dict(zip(reversed(ours), reversed(theirs), strict=False))
     aligned |= dict(zip(clean.reads, corrupt.reads, strict=True))
-    named = clean.spans.get(NAMED, ())
+    named = clean.spans.get(NAMED, ()) or (() if wrong else tuple(middles[0]))
     rest = [n for n in range(first, sizes[0]) if n not in {*named, *clean.reads}]
     parts = {"named": named, "end": tuple(n for n in clean.reads if n not in named)}
     parts |= {
@@ -198,3 +197,8 @@ def _alike(one: Sequence[int], other: Sequence[int]) -> int:
 def _likeness(one: Sequence[int], other: Sequence[int]) -> tuple[bool, int]:
     """How well two prompts align: whether they are of one length, and in how many tokens from either end they agree."""
     return len(one) == len(other), _alike(one, other) + _alike(one[::-1], other[::-1])
+
+
+def aligns(contrast: Contrast) -> bool:
+    """Whether every token of both prompts has a partner."""
+    return len(contrast.aligned) == len(contrast.clean.ids) == len(contrast.corrupt.ids)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from analyses.execution import lots
 from analyses.suites.contrasts import Contrast
-from interp import Model, TokenBatch, Transformer
+from interp import TokenBatch, Transformer
 from interp.circuits.splits import group_sums
 from interp.patching import Claim, Read, knock_out
 from interp.patching.patch_sites import last_stack
@@ -43,7 +43,7 @@ def read(right: Sequence[int], wrong: Sequence[int], logits: Float[Tensor, "*cel
 
 
 def hidden(
-    model: Model, contrasts: Sequence[Contrast], progress: lots.Progress | None = None
+    model: Transformer, contrasts: Sequence[Contrast], progress: lots.Progress | None = None
 ) -> Float[np.ndarray, "head contrast"]:
     """What hiding the named word from a head costs where it reads, beyond hiding as many of the nearest other tokens.
 
@@ -71,16 +71,16 @@ def _hidden(model: Transformer, contrasts: Sequence[Contrast]) -> Float[Tensor, 
     return costs
 
 
-def _visible(model: Model, each: Contrast) -> range:
+def _visible(model: Transformer, each: Contrast) -> range:
     """The clean text's own tokens that its first row that is read sees."""
     tokens = [n for _, word in each.clean.words for n in word]
     return range(min(tokens), 1 + (each.clean.reads[0] if model.config.last.causal else max(tokens)))
 
 
 def looks(
-    model: Model,
+    model: Transformer,
     contrasts: Sequence[Contrast],
-    groups: Sequence[str],
+    groups: np.ndarray,
     chooses: Bool[np.ndarray, " contrast"],
     seed: int,
     progress: lots.Progress | None = None,
@@ -94,7 +94,7 @@ def looks(
     choosing, reporting = (np.flatnonzero(~np.isnan(hits[0]) & (chooses == side)) for side in (True, False))
     if min(len(choosing), len(reporting)) < 2:
         return pd.DataFrame()
-    n_heads, names = len(hits) - len(RULES), [groups[n] for n in reporting]
+    n_heads, names = len(hits) - len(RULES), groups[reporting].tolist()
     rule = int(hits[n_heads:, choosing].mean(1).argmax())
     sums = group_sums(torch.from_numpy(hits[:, reporting]), names)
     sizes = group_sums(torch.ones(1, len(names)), names)

@@ -62,13 +62,14 @@ def read(*paths: str | Path) -> Suite:
             if file != path and ".jsonl" in file.suffixes and '"sentence_good"' not in first:
                 left_out["files of JSON Lines without pairs of sentences"] += 1
                 continue
-            with inside(str(file)):
-                is_pairs = '"sentence_good"' in first
-                reader = _table if not first.startswith("{") else _blimp if is_pairs else _syntaxgym
-                for paradigm in reader(file):
-                    if paradigm.name in paradigms:
-                        raise InputError(f"the paradigm {paradigm.name} is there already: expected different names")
-                    paradigms[paradigm.name] = paradigm
+            reader = _table if not first.startswith("{") else _blimp if '"sentence_good"' in first else _syntaxgym
+            try:
+                parts = [*reader(file)]
+            except InputError as error:
+                raise InputError(f"{error}" if str(file) in str(error) else f"{file}: {error}") from error
+            if twice := [each.name for each in parts if each.name in paradigms]:
+                raise InputError(f"{file}: the paradigm {twice[0]} is there already: expected different names")
+            paradigms |= {each.name: each for each in parts}
     if not paradigms:
         raise InputError(f"{', '.join(map(str, paths))}: no suite is there, expected {', '.join(_NAMES)}")
     return Suite(", ".join(Path(path).name for path in paths), tuple(paradigms.values()), left_out)

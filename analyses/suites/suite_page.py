@@ -1,5 +1,6 @@
 """What does a run of `interp suite` say and show? Each fact with its sentences first, then the map, then numbers."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
@@ -40,7 +41,7 @@ def page(found: Found, model: Mapping[str, Any], corpora: Sequence[Corpus] = ())
             long = len(rows) > len(found.accuracy)
             sections.append(Section(title, [doc.Details(counted(len(rows), "row"), [table]) if long else table], name))
     reading = [doc.Definitions([*_WORDS["definitions"].items()], "terms")]
-    counts = [f"{name}: {n} {why}" for name, each in found.left_out.items() for why, n in each.items()]
+    counts = [f"{name}: {n} {why}" for name, each in found.left_out.items() for why, n in each.items() if n]
     left_out = {"files": found.suite.left_out, "contrasts": found.left_out, "untested": found.untested}
     return Page(
         title=f"Which heads of {model['name']} know this grammar?",
@@ -56,12 +57,10 @@ def page(found: Found, model: Mapping[str, Any], corpora: Sequence[Corpus] = ())
 
 def sentence(found: Found) -> str:
     """How much of the suite is passed, and by which heads."""
-    passed, of = int((found.accuracy["verdict"] == PASSED).sum()), counted(len(found.accuracy), "paradigm")
-    counts = found.named.groupby(["layer", "head"]).size().sort_values(ascending=False, kind="stable")
-    heads = [
-        f"{head_name(*place)} carries {number(n)}{' of them' * (not at)}"
-        for at, (place, n) in enumerate(counts.head(_HEADS).items())
-    ]
+    passed, of = [*found.accuracy["verdict"]].count(PASSED), counted(len(found.accuracy), "paradigm")
+    counts = Counter(head_name(*place) for place in zip(found.named["layer"], found.named["head"], strict=True))
+    heads = [f"{head} carries {number(n)}" for head, n in counts.most_common(_HEADS)]
+    heads[:1] = [f"{each} of them" for each in heads[:1]]
     return f"The model passes {number(passed) if passed else 'none'} of {of}; {', '.join(heads) or 'no head is named'}."
 
 
@@ -70,8 +69,8 @@ def fact(found: Found, row: Mapping[str, Any]) -> Section:
     example, sides = found.examples[row["name"]], []
     kind = "answers" if example.wrong else "sentences"
     texts = [side.text.split() for side in (example.clean, example.corrupt)]
-    changes = [each for each in SequenceMatcher(None, *texts, autojunk=False).get_opcodes() if each[0] != "equal"]
-    for words, at, side in zip(texts, (1, 3), _WORDS["sides"][kind], strict=True):
+    changes = [each[1:] for each in SequenceMatcher(None, *texts, autojunk=False).get_opcodes() if each[0] != "equal"]
+    for words, at, side in zip(texts, (0, 2), _WORDS["sides"][kind], strict=True):
         marked = {n for change in changes for n in range(*change[at : at + 2])}
         sides.append((side, [doc.Tokens([(word, n in marked) for n, word in enumerate(words)])]))
     rival = row["rival"]

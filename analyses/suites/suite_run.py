@@ -1,4 +1,4 @@
-"""What does a model know of a suite, and which heads carry it? Sentences are scored; of what is passed, heads are asked.
+"""What does a model know of a suite, and which heads carry it? Of what it passes, heads are exchanged.
 
 One half of the groups of a paradigm's contrasts chooses heads, sets of heads and rules, the other reports them.
 """
@@ -7,20 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.cluster.hierarchy import leaves_list, linkage
 
+from analyses.execution import lots
 from analyses.execution.progress import Say, Stages
 from analyses.measures.findings import DISCOVERY
 from analyses.reading.inputs import Heads
 from analyses.suites import cause, knowledge
-from analyses.suites.contrasts import Contrast, contrasts
+from analyses.suites.contrasts import Contrast, aligns, contrasts
 from analyses.suites.items import Suite
 from analyses.suites.named_words import looks
-from interp import AnnotatedText, InputError, Model
+from interp import AnnotatedText, InputError, Model, Transformer
 from interp.errors import whole_number
 from interp.statistics import benjamini_hochberg
 
@@ -98,33 +98,40 @@ def find(
     accuracy = knowledge.by_paradigm(knowledge.measure(model, suite, text, progress=partial(say, STAGES[0])))
     passed = {*accuracy.loc[accuracy["verdict"] == knowledge.PASSED, "name"]}
     studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
-    exchanging = partial(say, STAGES[1])
-    for name, (every, reasons) in ((e.name, contrasts(model, e)) for e in suite.paradigms if e.name in passed):
-        why = reasons.most_common(1)[0][0] if reasons else "it has no items"
-        each = cause.study(model, name, every, seed, exchanging) if every else why
+    for name, paradigm in ((each.name, each) for each in suite.paradigms if each.name in passed):
+        every, left_out[name] = contrasts(model, paradigm)
+        each = max(left_out[name], key=left_out[name].__getitem__, default="another library runs this model as a whole")
+        if every and isinstance(model, Transformer):
+            each = cause.study(model, name, every, seed, partial(say, STAGES[1]))
         if isinstance(each, str):
             untested[name] = each
         else:
             studied.append(each)
-            aligned = [
-                len(c.aligned) == len({*c.aligned}) == len(c.clean.ids) == len(c.corrupt.ids) for c in each.contrasts
-            ]
-            left_out[name] = +(reasons + Counter({"only some tokens align": aligned.count(False)}))
-    rows = [cause.head_rows(model, each, seed, exchanging) for each in studied]
+            left_out[name]["only some tokens align"] = sum(not aligns(contrast) for contrast in each.contrasts)
+    tables = {"accuracy": accuracy}
+    if studied:
+        assert isinstance(model, Transformer)
+        tables |= _tables(model, studied, seed, say)
+    tables = {f"suite_{name}": table for name, table in tables.items() if len(table)}
+    return Found(suite, tables, {each.name: each.contrasts[0] for each in studied}, untested, left_out)
+
+
+def _tables(model: Transformer, studied: Sequence[cause.Studied], seed: int, say: Stages) -> dict[str, pd.DataFrame]:
+    """Of heads, sets and their transfer, parts of the prompt, attention; paradigms that are alike are neighbours."""
+    rows = [cause.head_rows(model, each, seed, partial(say, STAGES[1])) for each in studied]
     order = _clustered(rows)
     heads, studied = _with_q([rows[n] for n in order]), [studied[n] for n in order]
     named = cause.named_heads(heads)
     chosen = {e.name: cause.smallest_set(model, e, heads) for e in studied if e.name in {*named["paradigm"]}}
     chosen = {name: members for name, members in chosen.items() if members}
     sets = [cause.set_rows(model, each, chosen, seed, partial(say, STAGES[2])) for each in studied if chosen]
-    tables = {"accuracy": accuracy, "heads": heads, "attention": _attention(model, studied, named, seed, exchanging)}
-    tables |= {name: _joined([pair[n] for pair in sets]) for n, name in enumerate(("transfer", "parts"))}
-    tables = {f"suite_{name}": table for name, table in tables.items() if len(table)}
-    return Found(suite, tables, {each.name: each.contrasts[0] for each in studied}, untested, left_out)
+    transfer, parts = (_joined([pair[n] for pair in sets]) for n in range(2))
+    attention = _attention(model, studied, named, seed, partial(say, STAGES[1]))
+    return {"heads": heads, "transfer": transfer, "parts": parts, "attention": attention}
 
 
 def _attention(
-    model: Model, studied: list[cause.Studied], named: pd.DataFrame, seed: int, progress: Any
+    model: Transformer, studied: Sequence[cause.Studied], named: pd.DataFrame, seed: int, progress: lots.Progress
 ) -> pd.DataFrame:
     """Of the heads that carry something, whether they look at the named word, and do so more than the best rule."""
     tables = []
