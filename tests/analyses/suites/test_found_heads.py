@@ -1,4 +1,4 @@
-"""The heads of suites: planted ones are found for their own phenomenon, and the textbook's are those that its page names."""
+"""Planted heads are found for their own phenomenon, and the textbook's are those that the page names."""
 
 import re
 
