@@ -3,8 +3,9 @@
     python -m benchmarks.phenomena [--models 20] [--pairs 24]
 
 Plants heads that carry one phenomenon each among as many that look and write at random, in layers and places that are
-drawn: agreement (two heads, one a quarter as strong), reflexives, and who has what for a living. The same words ask all
-of them, and every sentence has nouns that the heads of agreement look at. Prints one JSON line a model and one over all:
+drawn: agreement (two heads, one a quarter as strong), reflexives, and who has what for a living. The same words ask
+all of them, and every sentence has nouns that the heads of agreement look at. Prints a JSON line a model and one over
+all:
 
     passed        phenomena that the model knows
     missing       planted heads that are not found for their own phenomenon
