@@ -8,39 +8,31 @@ paradigm that is the other pole). Braces in a sentence name its parts: `The {nam
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from analyses.corpora import sentence_pairs
 from analyses.corpora.text_rows import json_object
 from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, Answer, Item, Paradigm, Sentence, Suite
-from analyses.suites.predictions import ALL_REGIONS, Prediction
+from analyses.suites.predictions import ALL_REGIONS, Prediction, Region
 from interp.bounded_files import is_file, lines, unpacked_name, whole
 from interp.errors import InputError, inside
 from interp.patching.pair_files import read_columns, unmarked
 from interp.statistics import FEWEST_CLUSTERS
 from interp.tokens import Span
 
-LARGEST, MOST_ITEMS, MOST_CONDITIONS = 1 << 26, 100_000, 64  # bytes and items of a file, conditions of an item
-LONGEST = 2_000  # characters of a sentence
+LARGEST, MOST_ITEMS = 1 << 26, 100_000  # bytes and items of a file
+LONGEST, _MOST = 2_000, 64  # characters of a sentence; predictions of a suite, conditions of an item, regions of one
 _COLUMNS = ("paradigm", "field", "phenomenon", "group", "pole", "sister")
 _NAMES = ".jsonl", ".json", ".csv"
 _WORD = re.compile(r"\w[\w'’-]*|[^\w\s]")
+_Row = tuple[Sentence, Sentence, dict[str, str]]  # good and bad, and what is said of them, by `_COLUMNS`
 _GYM = 'expected a suite as SyntaxGym has them, an object with "meta", "predictions" and "items"'
-
-
-class _Row(NamedTuple):
-    """A pair, and what is said of it; empty what is not."""
-
-    key: str
-    good: Sentence
-    bad: Sentence
-    about: Mapping[str, str]  # of `_COLUMNS`
 
 
 def read(*paths: str | Path) -> Suite:
@@ -62,9 +54,10 @@ def read(*paths: str | Path) -> Suite:
             if file != path and ".jsonl" in file.suffixes and '"sentence_good"' not in first:
                 left_out["files of JSON Lines without pairs of sentences"] += 1
                 continue
-            reader = _table if not first.startswith("{") else _blimp if '"sentence_good"' in first else _syntaxgym
+            rows = _blimp if '"sentence_good"' in first else _table
             try:
-                parts = [*reader(file)]
+                is_gym = first.startswith("{") and rows is _table
+                parts = [_syntaxgym(file)] if is_gym else _paradigms(file, [*islice(rows(file), MOST_ITEMS + 1)])
             except InputError as error:
                 raise InputError(f"{error}" if str(file) in str(error) else f"{file}: {error}") from error
             if twice := [each.name for each in parts if each.name in paradigms]:
@@ -75,66 +68,62 @@ def read(*paths: str | Path) -> Suite:
     return Suite(", ".join(Path(path).name for path in paths), tuple(paradigms.values()), left_out)
 
 
-def _blimp(file: Path) -> Iterable[Paradigm]:
-    rows, uses = [], {"paradigm": "UID", "field": "field", "phenomenon": "linguistics_term"}
-    for number, (row, *pair) in enumerate(sentence_pairs.read_rows(file), 1):
-        spans = [
-            {CRITICAL: (len(each.before) + 1, len(each.before) + 1 + len(each.word))}
-            if each.word and each.text.startswith(f"{each.before} {each.word}")
-            else {}
-            for each in pair
-        ]
-        good, bad = (Sentence(each.text, span) for each, span in zip(pair, spans, strict=True))
-        about = {use: str(row.get(key, "")) for use, key in uses.items()}
-        rows.append(_Row(str(number), good, bad, about))
-    return _paradigms(file, rows)
+def _blimp(file: Path) -> Iterator[_Row]:
+    uses = {"paradigm": "UID", "field": "field", "phenomenon": "linguistics_term"}
+    for row, *pair in sentence_pairs.read_rows(file):
+        sentences = []
+        for text, before, word in pair:
+            start = len(before) + 1
+            decides = word and text.startswith(f"{before} {word}")
+            sentences.append(Sentence(text, {CRITICAL: (start, start + len(word))} if decides else {}))
+        yield sentences[0], sentences[1], {use: str(row.get(key, "")) for use, key in uses.items()}
 
 
-def _table(file: Path) -> Iterable[Paradigm]:
-    columns, rows = read_columns(file, (GOOD, BAD), _COLUMNS), []
-    for number, texts in enumerate(zip(columns[GOOD], columns[BAD], strict=True), 1):
-        if not all(text.strip() for text in texts):
+def _table(file: Path) -> Iterator[_Row]:
+    columns = read_columns(file, (GOOD, BAD), _COLUMNS)
+    for number, (good, bad) in enumerate(zip(columns[GOOD], columns[BAD], strict=True), 1):
+        if not good.strip() or not bad.strip():
             raise InputError(f"row {number} lacks a sentence: expected good and bad")
-        good, bad = (Sentence(*unmarked(text)) for text in texts)
         about = {name: columns[name][number - 1].strip() for name in _COLUMNS if name in columns}
-        rows.append(_Row(str(number), good, bad, about))
-    return _paradigms(file, rows)
+        yield Sentence(*unmarked(good)), Sentence(*unmarked(bad)), about
 
 
-def _paradigms(file: Path, rows: Sequence[_Row]) -> Iterable[Paradigm]:
+def _paradigms(file: Path, rows: Sequence[_Row]) -> list[Paradigm]:
     """The rows of each paradigm, as items."""
     if len(rows) > MOST_ITEMS:
-        raise InputError(f"{len(rows):,} pairs are more than {MOST_ITEMS:,}: divide the file")
+        raise InputError(f"more than {MOST_ITEMS:,} pairs: divide the file")
     by_name, sisters = defaultdict[str, list[_Row]](list), _contrasts()[0]
     for row in rows:
-        for sentence in (row.good, row.bad):
-            _check_length(sentence.text, f"pair {row.key}")
-        by_name[row.about.get("paradigm") or unpacked_name(file).rpartition(".")[0]].append(row)
-    for name, part in by_name.items():
-        first = part[0].about
-        sister = first.get("sister") or sisters.get(name)
-        yield Paradigm(name, _items(part), first.get("field", ""), first.get("phenomenon", ""), sister)
+        _check_length(row[:2])
+        by_name[row[2].get("paradigm") or unpacked_name(file).rpartition(".")[0]].append(row)
+    facts = {
+        name: [part[0][2].get(key, "") for key in ("field", "phenomenon", "sister")] for name, part in by_name.items()
+    }
+    return [
+        Paradigm(name, _items(by_name[name]), field, phenomenon, sister or sisters.get(name))
+        for name, (field, phenomenon, sister) in facts.items()
+    ]
 
 
 def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
     """Pairs with what their words say: where they differ, the answer, the group, and the pole."""
-    differing = [_differing(row.good.text, row.bad.text) for row in rows]
+    spans = [_differing(good.text, bad.text) for good, bad, _ in rows]
     words = [
-        tuple(t[slice(*s)] for t, s in zip((row.good.text, row.bad.text), both, strict=True))
-        for row, both in zip(rows, differing, strict=True)
+        (good.text[slice(*ours)], bad.text[slice(*theirs)])
+        for (good, bad, _), (ours, theirs) in zip(rows, spans, strict=True)
     ]
-    groups = _groups([row.good.text[: spans[0][0]] for row, spans in zip(rows, differing, strict=True)], words)
-    left = Counter(words)
-    left = Counter({pair: min(n, left[pair[::-1]]) for pair, n in left.items()})  # as many of either direction
+    groups = _groups([good.text[: ours[0]] for (good, *_), (ours, _) in zip(rows, spans, strict=True)], words)
+    counts = Counter(words)
+    left = {pair: min(n, counts[pair[::-1]]) for pair, n in counts.items()}  # as many of either direction
     items = []
-    for row, spans, pair, group in zip(rows, differing, words, groups, strict=True):
-        pole = row.about.get("pole") or (_answer_class(*pair) if left[pair] > 0 else "")
-        left[pair] -= 1
-        good, bad = (
-            replace(each, spans={**each.spans, DIFFERING: span}) for each, span in zip(row[1:3], spans, strict=True)
-        )
-        own = row.about.get("group") or group or f"{row.key}"
-        items.append(Item(row.key, own, {GOOD: good, BAD: bad}, _answer(good, bad), pole))
+    for number, ((*pair, about), differing) in enumerate(zip(rows, spans, strict=True)):
+        both = words[number]
+        pole = about["pole"] if "pole" in about else _answer_class(*both) if left[both] > 0 else ""
+        left[both] -= 1
+        good, bad = (replace(s, spans={**s.spans, DIFFERING: span}) for s, span in zip(pair, differing, strict=True))
+        key = str(number + 1)
+        group = about.get("group") or groups[number] or key
+        items.append(Item(key, group, {GOOD: good, BAD: bad}, _answer(good, bad), pole))
     return tuple(items)
 
 
@@ -192,52 +181,50 @@ def _answer_class(word: str, other: str) -> str:
     return "with -s" if is_with else "without -s"
 
 
-def _syntaxgym(file: Path) -> Iterable[Paradigm]:
+def _syntaxgym(file: Path) -> Paradigm:
     suite = json_object(whole(file, LARGEST), _GYM)
-    meta, metric = _part(suite, "meta", dict), suite["meta"].get("metric", "sum")
-    if metric not in ("sum", ["sum"]):
+    meta, entries = _part(suite, "meta", dict), _part(suite, "items", list)
+    if (metric := meta.get("metric", "sum")) not in ("sum", ["sum"]):
         raise InputError(f'expected the metric "sum" of a region\'s surprisals, got {metric!r:.80}')
+    predictions = tuple(Prediction.parse(_part(each, "formula", str)) for each in _part(suite, "predictions", list))
+    if not 0 < len(entries) <= MOST_ITEMS or not 0 < len(predictions) <= _MOST:
+        expected = f"expected 1-{MOST_ITEMS:,} items and 1-{_MOST} predictions"
+        raise InputError(f"{expected}, got {len(entries):,} and {len(predictions)}")
+    read = [*dict.fromkeys(region for prediction in predictions for region in prediction.regions)]
+    items = []
+    for number, entry in enumerate(entries, 1):
+        with inside(f"item {number}"):
+            items.append(_gym_item(number, entry, read))
     name = str(meta.get("name") or unpacked_name(file).rpartition(".")[0])
-    formulas = [_part(each, "formula", str) for each in _part(suite, "predictions", list)]
-    predictions = tuple(map(Prediction.parse, formulas))
-    entries = _part(suite, "items", list)
-    if not entries or not predictions or len(entries) > MOST_ITEMS:
-        raise InputError(
-            f"{_GYM}, and 1-{MOST_ITEMS:,} items; got {len(entries):,}, and {len(predictions)} predictions"
-        )
-    items = tuple(_gym_item(number, entry, predictions) for number, entry in enumerate(entries, 1))
-    yield Paradigm(name, items, phenomenon=str(meta.get("phenomenon", "")), predictions=predictions)
+    return Paradigm(name, tuple(items), phenomenon=str(meta.get("phenomenon", "")), predictions=predictions)
 
 
-def _gym_item(number: int, entry: Any, predictions: Sequence[Prediction]) -> Item:
-    with inside(f"item {number}"):
-        sentences, conditions = {}, _part(entry, "conditions", list)
-        for condition in islice(conditions, MOST_CONDITIONS):
-            text, spans = "", {}
-            for region in _part(condition, "regions", list):
-                content = _part(region, "content", str).strip()
-                text += " " * bool(text and content)
-                spans[str(region.get("region_number"))] = (len(text), len(text) + len(content))
-                text += content
-                _check_length(text, "a sentence")
-            sentences[_part(condition, "condition_name", str)] = (text, spans)
-        read = {region for prediction in predictions for region in prediction.regions}
-        for region in read:
-            if region.condition not in sentences or region.number not in (ALL_REGIONS, *sentences[region.condition][1]):
-                raise InputError(f"expected what predictions read, {region} among it; got none")
-        numbers = {region.number for region in read} - {ALL_REGIONS}
-        if len(numbers) == 1:
-            for _, spans in sentences.values():
-                spans |= {CRITICAL: spans[number] for number in numbers & spans.keys()}  # noqa: B035 (at most one)
-        if empty := [name for name, (text, _) in sentences.items() if not text]:
-            raise InputError(f"the condition {empty[0]} has no text: expected regions with content")
-        key = str(entry.get("item_number", number))
-        return Item(key, key, {name: Sentence(*each) for name, each in sentences.items()})
+def _gym_item(number: int, entry: Any, read: Sequence[Region]) -> Item:
+    sentences, numbers = dict[str, Sentence](), {region.number for region in read} - {ALL_REGIONS}
+    for condition in (conditions := _part(entry, "conditions", list)):
+        text, spans = "", dict[str, Span]()
+        for region in _part(condition, "regions", list)[:_MOST]:
+            content = _part(region, "content", str).strip()
+            text += " " * bool(text and content)
+            spans[str(region.get("region_number"))] = (len(text), len(text) + len(content))
+            text += content
+        if len(numbers) == 1 and numbers <= spans.keys():
+            spans[CRITICAL] = spans[min(numbers)]
+        sentences[_part(condition, "condition_name", str)] = Sentence(text, spans)
+    _check_length([*sentences.values()])
+    if len(conditions) > _MOST or any(len(condition["regions"]) > _MOST for condition in conditions):
+        raise InputError(f"expected at most {_MOST} conditions, and regions of each; got more")
+    for region in read:
+        known = sentences[region.condition].spans if region.condition in sentences else ()
+        if region.number not in (ALL_REGIONS, *known) or not known:
+            raise InputError(f"expected what predictions read, {region} among it; got none")
+    key = str(entry.get("item_number", number))
+    return Item(key, key, sentences)
 
 
-def _check_length(text: str, what: str) -> None:
-    if len(text) > LONGEST:
-        raise InputError(f"{what} is longer than {LONGEST:,} characters, the most of one sentence")
+def _check_length(sentences: Sequence[Any]) -> None:
+    if long := [sentence.text for sentence in sentences if not 0 < len(sentence.text) <= LONGEST]:
+        raise InputError(f"expected sentences of 1-{LONGEST:,} characters, got {len(long[0]):,}: {long[0]:.40}")
 
 
 def _part(whole: Any, key: str, kind: type) -> Any:

@@ -134,16 +134,16 @@ def condition(**regions: object) -> list[dict[str, object]]:
 REFUSED = {
     "line 1: expected pairs of sentences": '{"sentence_good": ',
     'a text as "sentence_bad"': '{"sentence_good": "a"}',
-    "longer than 2,000 characters": pair("a " * 1_001, "b"),
+    "expected sentences of 1-2,000 characters, got 2,001": pair("a " * 1_000 + "a", "b"),
     "got no such object": "{" + "[" * 100_000,
     'expected the metric "sum"': json.dumps(gym(meta={"metric": "mean"})),
     '"meta" is to be an object': json.dumps(gym(meta=3)),
     "expected a formula": json.dumps(gym(predictions=[{"formula": "(1;%a%)"}])),
-    "0 predictions": json.dumps(gym(predictions=[])),
+    "got 1 and 0": json.dumps(gym(predictions=[])),
     'item 1: expected a suite as SyntaxGym has them, an object with "meta", "predictions" and "items"; "content"': (
         json.dumps(gym(items=condition(region_number=3, content=None)))
     ),
-    "expected what predictions read, (3;%mismatch%) among it": json.dumps(gym(items=condition(content="a"))),
+    "expected what predictions read, (3;%match%) among it": json.dumps(gym(items=condition(content="a"))),
     "lacks the columns good, bad": "clean,corrupt\na,b\n",
     "row 1 lacks a sentence": "good,bad\na,\n",
     "marks critical twice": "good,bad\n{critical:a} {critical:b},c\n",
@@ -164,7 +164,7 @@ def test_a_file_at_fault_is_one_line(tmp_path, says):
 def test_more_than_a_file_may_hold_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(suite_files, "MOST_ITEMS", 2)
     (tmp_path / "p.csv").write_text("good,bad\n" + "a,b\n" * 3)
-    assert "3 pairs are more than 2" in refusal(suites.read, tmp_path / "p.csv")
+    assert "more than 2 pairs" in refusal(suites.read, tmp_path / "p.csv")
     assert "no file or directory" in refusal(suites.read, tmp_path / "absent")
 
 
