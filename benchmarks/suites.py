@@ -67,9 +67,12 @@ def loop_and_swap(name: str, suite: Suite) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = load(name, dtype=torch.float64)
-    ours, turned = (suites.measure(model, each).groupby("paradigm", sort=False) for each in (suite, swapped(suite)))
-    off = (ours["right"].mean() + turned["right"].mean() - 1).abs().max()
-    show(model=name, question="swap", paradigms=len(suite.paradigms), largest=float(off), met=bool(off < 1e-12))
+    ours, turned = (
+        {name: part["right"].to_numpy() for name, part in suites.measure(model, each).groupby("paradigm")}
+        for each in (suite, swapped(suite))
+    )
+    off = max(abs(float(ours[paradigm].mean() + turned[paradigm].mean()) - 1) for paradigm in ours)
+    show(model=name, question="swap", paradigms=len(suite.paradigms), largest=off, met=off < 1e-12)
     largest, unlike, start = 0.0, 0, time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
@@ -79,7 +82,7 @@ def loop_and_swap(name: str, suite: Suite) -> None:
             theirs = plain_scores(*plain, texts)
             largest = max(largest, np.abs(suites.score_sentences(model, texts)["log_probability"] - theirs).max())
             margins = np.subtract(*theirs.reshape(2, -1)).round(9)
-            unlike += int((((1 + np.sign(margins)) / 2) != ours.get_group(each.name)["right"]).sum())
+            unlike += int((((1 + np.sign(margins)) / 2) != ours[each.name]).sum())
     seconds, met = round(time.process_time() - start), bool(largest < TARGET) and not unlike
     show(model=name, question="loop", largest=float(largest), answers_unlike=unlike, met=met, seconds=seconds)
 

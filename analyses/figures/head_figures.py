@@ -116,9 +116,9 @@ def suite_map(heads: pd.DataFrame, *, top: int = 48, **page: Unpack[Page]) -> Fi
 
     A dot marks a head that carries some of it, by either exchange; of many heads there are the `top` largest.
     """
+    rows = select_rows(heads, ["paradigm", *HEAD], intervention="noise")
     found = carriers(heads.loc[heads["intervention"] != "hide"]).loc[lambda rows: rows["effect"] > 0]
     named = {*found[["paradigm", *HEAD]].itertuples(index=False, name=None)}
-    rows = select_rows(heads, ["paradigm", *HEAD], intervention="noise")
     size = rows["effect"].abs().groupby([rows["layer"], rows["head"]]).max().nlargest(top)
     columns = {place: column for column, place in enumerate(sorted(size.index))}
     places = [*zip(rows["layer"], rows["head"], strict=True)]

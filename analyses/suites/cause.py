@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from analyses.execution import lots
-from analyses.labels.sets import other_sets
 from analyses.measures.findings import NOTABLE, carriers
 from analyses.reading.inputs import Heads
 from analyses.suites.contrasts import PARTS, Contrast
@@ -227,10 +226,12 @@ def set_rows(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What the sets of all paradigms do in one, its own beside all heads and random sets; its own heads by part."""
     own = chosen.get(each.name, ())
-    others, _ = other_sets([*own], [*all_heads(model)], OTHERS, seed) if own else ([], 0)
+    rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in own]
+    draws = [tuple(free[n] for n in rng.permutation(len(free))[: len(own)]) for _ in range(OTHERS) if own]
+    others = [*dict.fromkeys(tuple(sorted(each)) for each in draws if len(each) == len(own))]
     parts = [part for part in PARTS if sum(bool(c.parts[part]) for c in each.contrasts) > HALF * len(each.contrasts)]
     places = [*product(own, parts)]
-    sets = [all_heads(model), *chosen.values(), *map(tuple, others)]
+    sets = [all_heads(model), *chosen.values(), *others]
     cells: list[Cell] = [*((heads, "") for heads in sets), *(((head,), part) for head, part in places)]
     facts = each.facts(exchange(model, each.contrasts, cells, "noise", progress)[2], "noise", seed)
     rows = pd.DataFrame(facts).drop(columns="p")

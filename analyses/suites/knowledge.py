@@ -185,7 +185,7 @@ def _interval(rows: pd.DataFrame, columns: Sequence[str], groups: Any, weights: 
 def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:
     """Of one contrast: its rows are those of a paradigm, or of two that are sisters."""
     rows = rows.dropna(subset=["right"])
-    poles = rows["paradigm"] if rows["paradigm"].nunique() > 1 else rows["pole"]
+    poles = rows["paradigm"] if len({*rows["paradigm"]}) > 1 else rows["pole"]
     rows, poles = rows.loc[poles != ""], poles.loc[poles != ""]
     sizes = poles.value_counts()
     if len(sizes) < 2 or sizes.min() < _FEWEST:

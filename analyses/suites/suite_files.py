@@ -114,7 +114,7 @@ def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
     ]
     groups = _groups([good.text[: ours[0]] for (good, *_), (ours, _) in zip(rows, spans, strict=True)], words)
     counts = Counter(words)
-    left = {pair: min(n, counts[pair[::-1]]) for pair, n in counts.items()}  # as many of either direction
+    left = {(one, other): min(n, counts[other, one]) for (one, other), n in counts.items()}  # as many of either way
     items = []
     for number, ((*pair, about), differing) in enumerate(zip(rows, spans, strict=True)):
         both = words[number]
