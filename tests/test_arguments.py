@@ -26,6 +26,7 @@ import interp
 import models
 from analyses import circuit as circuit_room
 from analyses import corpora
+from analyses import suites as suite_room
 from analyses.figures import Drawn
 from analyses.runs import RunFolder
 from interp import (
@@ -97,6 +98,9 @@ WRITTEN = ["score_attribution", "value_attribution", "key_contributions", "remov
 VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument, or by function and argument
     "model": decoder,
     "pairs": pairs,
+    "analyses.suites.builtin.name": lambda: "agreement",
+    "suite": partial(suite_room.builtin, "agreement", pairs=1),
+    "suites": lambda: [suite_room.builtin("agreement", pairs=1)],
     **dict.fromkeys(["tokens", "prompt", "prompts", "texts", "interp.attribution.head_results.out"], ids),
     "analyses.circuit.find.prompts": lambda: circuit_room.prompts_of(pairs(), pd.DataFrame(index=range(3))),
     "task": lambda: "agreement",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from models import catalogue
 
 
+_BUILTIN = "builtin:"  # before the name of a suite of ours
+
+
 def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
     """Measures and tests `behaviours` (None: all of them, with what else a report has)."""
 
@@ -144,6 +147,18 @@ def circuit(request: Request, *, pairs, task, drop, as_typed, position, method, 
     prompts: Any = task if pairs is None else patching.read_pairs(pairs)
     choices: dict[str, Any] = {"method": method.value, "ablation": ablation.value, "share": share}
     report.circuit(request.load(), prompts, request.out, **choices, **(reading if pairs else {}), **request.named)
+
+
+def suite(request: Request, suites, *, corpus, limit) -> None:
+    """Asks a linguist's test suites."""
+    from analyses import report
+    from analyses import suites as rooms
+
+    named = [rooms.builtin(name.removeprefix(_BUILTIN)) for name in suites if name.startswith(_BUILTIN)]
+    files = [Path(name) for name in suites if not name.startswith(_BUILTIN)]
+    asked = rooms.joined([*named, *([rooms.read(*files)] if files else [])])
+    text = frame.corpora(corpus, request.model)
+    report.suite(request.load(), asked, request.out, corpora=text, limit=limit, **request.named)
 
 
 def figures(run, names, *, width, format, font_size, out, force, quiet, json) -> None:

@@ -12,6 +12,7 @@ from analyses.figures.head_figures import (
     explained_bars,
     gain_intervals,
     head_grid,
+    suite_map,
 )
 from analyses.figures.single_heads import best_heads, three_attentions
 from analyses.figures.style import Drawn, Page, literal, measure_name, page
@@ -21,5 +22,5 @@ from analyses.wording.head_names import head_name
 __all__ = ["Drawn", "Page", "Quantity", "best_heads", "cell_map", "cell_name", "compared_gains", "effect_grid"]
 __all__ += ["circuit_curve", "explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
 __all__ += ["lens_line", "lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "probes_by_layer"]
-__all__ += ["steps", "sweep_drawings", "three_attentions", "token_bars", "top_cells"]
+__all__ += ["steps", "suite_map", "sweep_drawings", "three_attentions", "token_bars", "top_cells"]
 __dir__ = __all__.copy  # `dir()` gives what a user may call
