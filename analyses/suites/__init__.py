@@ -10,3 +10,4 @@ from analyses.suites.suite_run import Found, find, joined
 
 __all__ = ["BUILTIN", "Found", "Suite", "builtin", "by_paradigm", "find", "joined", "measure", "page", "read"]
 __all__ += ["score_sentences"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -18,7 +18,7 @@ from analyses.measures.findings import DISCOVERY
 from analyses.reading.inputs import Heads
 from analyses.suites import cause, knowledge
 from analyses.suites.contrasts import Contrast, aligns, contrasts
-from analyses.suites.items import Suite
+from analyses.suites.items import Paradigm, Suite
 from analyses.suites.named_words import looks
 from interp import AnnotatedText, InputError, Model, Transformer
 from interp.errors import whole_number
@@ -85,7 +85,8 @@ def find(
         model: causal or masked; heads are exchanged in models of ours.
         suite: as `read` or `builtin` gives it.
         text: what the rival n-grams are counted in; without it they are missing.
-        limit: items of each paradigm at most, drawn at random; by default all.
+        limit: items of each paradigm at most, drawn at random with their neighbours, the twins of built-in suites; by
+            default all.
         seed: of what is drawn, of halves, random sets and intervals.
         progress: is called with the stage, and how many lots are done.
     """
@@ -93,8 +94,7 @@ def find(
     say.plan(STAGES)
     if limit is not None:
         whole_number("limit", limit, least=1)
-        drawn = [(each, sorted(rng.permutation(len(each.items))[:limit])) for each in suite.paradigms]
-        suite = replace(suite, paradigms=tuple(replace(e, items=tuple(e.items[n] for n in rows)) for e, rows in drawn))
+        suite = replace(suite, paradigms=tuple(_drawn(each, limit, rng) for each in suite.paradigms))
     accuracy = knowledge.by_paradigm(knowledge.measure(model, suite, text, progress=partial(say, STAGES[0])))
     passed = {*accuracy.loc[accuracy["verdict"] == knowledge.PASSED, "name"]}
     studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
@@ -114,6 +114,13 @@ def find(
         tables |= _tables(model, studied, seed, say)
     tables = {f"suite_{name}": table for name, table in tables.items() if len(table)}
     return Found(suite, tables, {each.name: each.contrasts[0] for each in studied}, untested, left_out)
+
+
+def _drawn(paradigm: Paradigm, limit: int, rng: np.random.Generator) -> Paradigm:
+    """So many items of a paradigm, two neighbours at a time."""
+    pairs = rng.permutation(-(-len(paradigm.items) // 2))
+    rows = [row for pair in pairs for row in (2 * pair, 2 * pair + 1) if row < len(paradigm.items)]
+    return replace(paradigm, items=tuple(paradigm.items[row] for row in sorted(rows[:limit])))
 
 
 def _tables(model: Transformer, studied: Sequence[cause.Studied], seed: int, say: Stages) -> dict[str, pd.DataFrame]:
