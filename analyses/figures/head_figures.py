@@ -96,13 +96,16 @@ def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
 
 
 @styled
-def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figure:
+def effect_grid(effects: pd.DataFrame, task: str, *, by: str | None = None, **page: Unpack[Page]) -> Figure:
     """Denoising and noising of every head side by side, on one scale; a dot marks a head that carries part of the
-    answer, or of the other (`analyses.measures.findings.carriers`). `effects` are rows of `tables/effects`.
+    answer, or of the other (`analyses.measures.findings.carriers`). `effects` are rows of `tables/effects`;
+    `by` is a column of a joined table (`model`, `run`), each value of which has panels of its own.
     """
-    rows = select_rows(effects, ["intervention", *HEAD], task=task)
+    groups = [] if by is None else [by]
+    options: Any = {"single": () if groups else SOURCES, **dict.fromkeys(groups)}
+    rows = select_rows(effects, ["intervention", *groups, *HEAD], task=task, **options)
     rows = rows.sort_values(["intervention", *HEAD[:2]], kind="stable")
-    rows = _by_kind(rows, [_WAYS.get(str(way), str(way)) for way in rows["intervention"]])
+    rows = _by_kind(rows, [_WAYS.get(str(way), str(way)) for way in rows["intervention"]], groups)
     rows = rows.assign(dot=rows.index.isin(carriers(rows).index))
     dots = _DOTS.format("a share, above 0 or below,", ", on the pairs that did not choose the head")
     words = {"task": task, "dots": dots * bool(rows["dot"].any())}

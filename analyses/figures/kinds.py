@@ -7,7 +7,7 @@ public figures are data (`figures.toml`), those of experiments stand beside thei
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -192,6 +192,18 @@ class Map(Plot):
     most: Sequence[int] = (12, 30)  # names down and across at most
     upwards: bool = True  # whether the first row is at the bottom
     ticks: Sequence[float] | None = None  # where the colour bar has numbers
+
+    def figure(self, table: pd.DataFrame, page: style.Page, note: str | None = None) -> Figure:
+        """As all; with layers from left to right where the page asks for it, or is not high enough for them."""
+        if any(each.y != "layer" for each in self.series) or table.empty:
+            return super().figure(table, page, note)
+        is_high = self.height + self.row * _count(table, "layer") > style.HIGHEST - self.key
+        if not page.get("horizontal", is_high):
+            return super().figure(table, page, note)
+        series = [replace(each, x=each.y, y=each.x, row=each.tick, tick=each.row) for each in self.series]
+        texts = {"xlabel": self.ylabel, "ylabel": self.xlabel, "caption": self.caption.replace("bottom", "left")}
+        turned = replace(self, series=series, names=self.names[::-1], upwards=False, most=self.most[::-1], **texts)
+        return super(Map, turned).figure(table, page, note)
 
     def _rows(self, rows: pd.DataFrame) -> int:
         return max(4, _count(rows, "y"))

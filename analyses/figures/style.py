@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from io import BytesIO
@@ -15,10 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from scipy.optimize import isotonic_regression
+
+from interp.errors import InputError
 
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
@@ -55,12 +58,16 @@ class Page(TypedDict, total=False):
         says what its marks mean. Of several panels each keeps the few words that tell it from the others.
     width: in inches: 3.3 is a column of a paper, 6.9 its page; by default that of a report.
     font_size: in points, 9 by default; what is smaller or larger in a figure changes with it.
+    font: the name of a font that this machine has.
+    horizontal: whether a map has its layers from left to right; by default where they are too many to stand up.
     ax: axes of a figure of one's own to draw into instead, one for each panel; nothing else of that figure is changed.
     """
 
     title: str | None
     width: float
     font_size: float
+    font: str
+    horizontal: bool
     ax: Axes | Sequence[Axes] | np.ndarray
 
 
@@ -99,7 +106,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def draw_styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
         _check({name: value for name, value in kwargs.items() if name not in arguments})
         scale = float(kwargs.get("font_size", FONT)) / FONT  # pyright: ignore[reportArgumentType]
-        with rc_context(_STYLE | {name: points * scale for name, points in _SIZES.items()}):
+        font = {"font.family": [kwargs["font"], "DejaVu Sans"]} if kwargs.get("font") else {}
+        with rc_context(_STYLE | font | {name: points * scale for name, points in _SIZES.items()}):
             figure = draw(*args, **kwargs)
             if kwargs.get("title", _QUESTION) is None:
                 _move_title(figure, kwargs.get("ax"))
@@ -110,6 +118,15 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         return figure
 
     return draw_styled
+
+
+def check_font(name: str | None) -> None:
+    """Refuse a font that this machine lacks, with the names of some that it has."""
+    fonts = sorted(fontManager.get_font_names())
+    if name is not None and name not in fonts:
+        near = get_close_matches(str(name), fonts, 3, 0.5)
+        some = ", ".join([*near, *(font for font in fonts if font not in near)][:6])
+        raise InputError(f"font: expected one that this machine has, such as {some}; got {name!r}")
 
 
 def _move_title(figure: Figure, axes: Any) -> None:
@@ -200,6 +217,7 @@ def _check(options: Mapping[str, Any]) -> None:
     """Whether a figure has these options, and sizes are sizes."""
     if unknown := options.keys() - Page.__annotations__.keys():
         raise TypeError(f"no option {', '.join(sorted(unknown))} here: expected {', '.join(Page.__annotations__)}")
+    check_font(options.get("font"))
     for name, unit in (("width", "inches (3.3, 6.9)"), ("font_size", "points")):
         size = options.get(name, 1)
         if not isinstance(size, int | float | np.number) or not 0 < size < _LARGEST:
