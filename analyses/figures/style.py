@@ -334,6 +334,11 @@ def colour_of(rows: Any) -> str:
     return BEHAVIOURS.get(str(names[0]), CUSTOM) if len(names) == 1 else INK
 
 
+def small_width(count: int) -> float:
+    """How many inches so many letters of a small text take."""
+    return count * _LETTER * sized(8) / 72
+
+
 def broken(text: str, width: int | float) -> str:
     """A text in lines of so many inches, broken after blanks and hyphens; a long one after colons, slashes, arrows."""
     letters = max(1, int(72 * width / (_LETTER * sized(FONT))))

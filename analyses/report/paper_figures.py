@@ -64,8 +64,8 @@ def write(
 
     `names` are some of `drawings`, by default all. `width` is in inches, 2 to 20; a figure that needs more, or that no
     page would hold, is left out. `font_size` is that of most text in points, 5 to 30; ticks have 8 where it has 9;
-    `font` and `horizontal` as for all figures (`figures.Page`). `heads` are those of `patterns` and `lines`, "L3.H4"; by
-    default the strongest. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
+    `font` and `horizontal` as for all figures (`figures.Page`). `heads` are those of `patterns` and `lines` ("L3.H4"),
+    by default the strongest. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
     """
     one_of("format", format, Format)
     inches = f"inches; {COLUMN} is a column of a paper, 6.9 its page"
@@ -128,13 +128,13 @@ def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: s
             figure.savefig(picture, format=format, metadata=PICTURES[format])
     except UserWarning as error:
         raise RoomError("its text leaves no room for its panels: give it more width, or smaller text") from error
-    source = []
+    lines = []
     for run in runs:
         texts, command = ", ".join(each["name"] for each in run.facts.get("corpora", ())), run.facts.get("command")
         facts = {"Model": run.model, "Text": texts, "Seed": str(run.seed)}
-        source += [f"{name}: {value}." for name, value in facts.items() if value]
-        source += [f"Made by: {command}"] if command else []
-    caption = f"{getattr(figure, 'caption', '')}\n\n{' '.join(source)}\n{TEXT_MARK}"
+        source = [f"{name}: {value}." for name, value in facts.items() if value]
+        lines.append(" ".join([*source, *([f"Made by: {command}"] if command else [])]))
+    caption = f"{getattr(figure, 'caption', '')}\n\n{chr(10).join(lines)}\n{TEXT_MARK}"
     picture.with_suffix(".txt").write_text(caption, "utf-8")
 
 
