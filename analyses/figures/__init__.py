@@ -20,15 +20,5 @@ from analyses.wording.head_names import head_name
 
 __all__ = ["Drawn", "Page", "Quantity", "best_heads", "cell_map", "cell_name", "compared_gains", "effect_grid"]
 __all__ += ["circuit_curve", "explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
-__all__ += [
-    "lens_line",
-    "lens_map",
-    "literal",
-    "map_cells",
-    "measure_name",
-    "metric_unit",
-    "page",
-    "pattern_atlas",
-    "probes_by_layer",
-]
-__all__ += ["steps", "sweep_drawings", "three_attentions", "token_bars", "top_cells", "word_lines"]
+__all__ += ["lens_line", "lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "pattern_atlas"]
+__all__ += ["probes_by_layer", "steps", "sweep_drawings", "three_attentions", "token_bars", "top_cells", "word_lines"]

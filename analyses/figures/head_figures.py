@@ -61,7 +61,7 @@ def head_grid(
     rows = select_rows(heads, ["measure", *groups, *HEAD], single=() if groups else SOURCES, **columns)
     names = names or [*rows["measure"].unique()]
     largest = rows.groupby("measure")["gain"].max() if quantity == "gain" else pd.Series()
-    empty = [name for name in names if len(names) > 1 and largest.get(name, 1) < _FAINTEST * largest.max()]
+    empty = [name for name in names if largest.max() > 0 and largest.get(name, 1) < _FAINTEST * largest.max()]
     names = [name for name in names if name not in empty]
     rows = rows.loc[~rows["measure"].isin(empty)]
     rows = rows.assign(dot=shows(heads, rows, groups) if quantity != "value" else False)  # a value alone is no finding
@@ -71,7 +71,7 @@ def head_grid(
         "asked": " or ".join(names[:3]) + " or others" * (len(names) > 3),
         "quantity": _LABELS[quantity].capitalize(),
         "undefined": " Hatched: undefined." * bool(rows["value"].isna().to_numpy().any()),
-        "empty": f" No head is above the baseline in {', '.join(map(measure_name, empty))}." * bool(empty),
+        "empty": f" Not drawn, since no head gains much: {', '.join(map(measure_name, empty))}." * bool(empty),
         "dots": _DOTS.format("a gain", _DOCUMENTS) * bool(rows["dot"].any()),
     }
     colours = SIGNED if quantity == "lift" else style.shades(style.colour_of(rows))
@@ -91,7 +91,7 @@ def _by_kind(rows: pd.DataFrame, titles: Sequence[str], groups: Sequence[str] = 
 
 def _columns(rows: pd.DataFrame, groups: Sequence[str] = ()) -> int:
     """How many panels of so many heads stand side by side; all `groups` of a measure where they can."""
-    heads, together = max(rows["head"]) + 1, rows[groups[0]].nunique() if groups else 1
+    heads, together = max(rows["head"]) + 1, len({*rows[groups[0]]}) if groups else 1
     return max(1, (4 if heads <= 8 else 3 if heads <= 16 else 2) // together) * together
 
 

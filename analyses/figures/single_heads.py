@@ -128,29 +128,20 @@ def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
 
 @style.styled
 def word_lines(
-    patterns: Mapping[str, Pattern],
-    *,
-    queries: Sequence[str],
-    keys: Sequence[str] | None = None,
-    **page: Unpack[style.Page],
+    patterns: Mapping[str, Pattern], queries: Sequence[str], keys: Sequence[str], **page: Unpack[style.Page]
 ) -> Figure:
-    """Lines from each word on the left to those on the right that a head looks at, wider and darker for more.
+    """Lines from each of the `queries` on the left to the `keys` that a head looks at, wider and darker for more.
 
-    Args:
-        patterns: `query key` by the name of the head, a panel each.
-        queries, keys: names of the rows and of the columns; `keys` are the `queries` by default.
+    `patterns` are `query key` by the name of the head, a panel each.
     """
-    keys = queries if keys is None else keys
     check_patterns(patterns, queries, keys)
     size, longest = style.sized(8), max(len(queries), len(keys))
     options: Any = {"height": 0.4 + 1.3 * size / 72 * longest, "columns": 2, "key": 0.1}
-    question = f"Which words do{'es the head' if len(patterns) == 1 else ' the heads'} look at?"
-    figure, axes = style.panels(question, len(patterns), **options, options=page)
-    strongest = []
+    figure, axes = style.panels("Which words does a head look at?", len(patterns), **options, options=page)
     for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
-        links = np.argwhere(np.asarray(pattern) >= _FAINTEST)
-        shares = np.asarray(pattern)[tuple(links.T)]
-        ends = [((0.03, query), (0.97, key)) for query, key in links.tolist()]
+        shares = np.asarray(pattern, float)
+        links = np.argwhere(shares >= _FAINTEST)
+        ends, shares = [((0.03, query), (0.97, key)) for query, key in links.tolist()], shares[tuple(links.T)]
         ax.add_collection(LineCollection(ends, colors=style.INK, alpha=0.15 + 0.85 * shares, lw=0.3 + 2.2 * shares))
         for place, side, words in ((0.0, "right", queries), (1.0, "left", keys)):
             for height, word in enumerate(words):
@@ -158,13 +149,8 @@ def word_lines(
                 ax.text(place, height, text, ha=side, va="center", fontsize=size)
         ax.set(xlim=(0, 1), ylim=(longest - 0.4, -0.6), title=style.measure_name(name))
         ax.set_axis_off()
-        words = [f"{queries[query].strip()} to {keys[key].strip()}" for query, key in links[np.argsort(-shares)[:3]]]
-        strongest.append(f"{name}: strongest from {', '.join(words)}." if words else f"{name}: nothing.")
     heads = ", ".join(map(style.measure_name, patterns))
-    style.caption(
-        figure, f"Attention of {heads}: from the words on the left to those on the right, {_FAINTEST:.0%} or more."
-    )
-    setattr(figure, "alt", " ".join(strongest))  # noqa: B010 (as in `style.caption`)
+    style.caption(figure, f"Where {heads} looks, left to right: wider for more, nothing below {_FAINTEST:.0%}.")
     return figure
 
 
@@ -172,47 +158,34 @@ def word_lines(
 def pattern_atlas(
     patterns: Mapping[tuple[int, int], Pattern], behaviours: Mapping[tuple[int, int], str], **page: Unpack[style.Page]
 ) -> Figure:
-    """A small picture of the attention of every head, in the colour of what it is known for; grey where nothing is.
+    """A small picture of the attention of every head: its `query key` pattern by layer and head.
 
-    Args:
-        patterns: `query key` by layer and head.
-        behaviours: by layer and head, where one is known.
+    It has the colour of its behaviour, or is grey where `behaviours` have none.
     """
-    if not patterns:
-        raise InputError("expected a pattern at least, got none")
-    n_layers, n_heads = (max(cell[axis] for cell in patterns) + 1 for axis in (0, 1))
-    width = page.get("width", style.WIDTH)
-    is_high = n_layers * (width - 0.6) / n_heads + 0.8 > style.HIGHEST
-    is_wide = page.get("horizontal", is_high)
-    tiles = np.full((n_layers, n_heads, SIDE + 2, SIDE + 2, 4), 0.0)
+    check_patterns({str(cell): pattern for cell, pattern in patterns.items()}, None, None)
+    down, across = (max(cell[axis] for cell in patterns) + 1 for axis in (0, 1))
+    tiles, width = np.zeros((down, across, SIDE + 2, SIDE + 2, 4)), page.get("width", style.WIDTH)
+    key = {}
     for cell, pattern in patterns.items():
-        colour = style.BEHAVIOURS.get(behaviours.get(cell, ""), style.CUSTOM if behaviours.get(cell) else style.GREY)
-        rows = averaged(np.asarray(pattern))
-        stretched = rows[np.arange(SIDE) * len(rows) // SIDE][:, np.arange(SIDE) * rows.shape[1] // SIDE]
-        tiles[*cell, 1:-1, 1:-1] = [*to_rgb(colour), 0.0]
-        tiles[*cell, 1:-1, 1:-1, 3] = 0.06 + 0.94 * np.sqrt(stretched.clip(0, 1))
-    down, across = (n_heads, n_layers) if is_wide else (n_layers, n_heads)
-    tiles = tiles.swapaxes(0, 1) if is_wide else tiles[::-1]
+        name = behaviours.get(cell, "nothing found")
+        colour = style.BEHAVIOURS.get(name, style.CUSTOM if cell in behaviours else style.GREY)
+        small = averaged(np.asarray(pattern))
+        small = small[np.ix_(*(np.arange(SIDE) * size // SIDE for size in small.shape))]
+        tiles[*cell, 1:-1, 1:-1, :3] = to_rgb(colour)
+        tiles[*cell, 1:-1, 1:-1, 3] = 0.06 + 0.94 * np.sqrt(small.clip(0, 1))
+        key[name] = Patch(color=colour)
+    names, bottom = ("layer", "head"), "bottom"
+    if page.get("horizontal", down * (width - 0.6) / across > style.HIGHEST - 0.9):
+        tiles, down, across, names, bottom = tiles.swapaxes(0, 1), across, down, names[::-1], "left"
     side = min(1.2, (width - 0.6) / across)
     options: Any = {"height": 0.4 + side * down, "key": 0.5, "width": min(width, 0.9 + side * across)}
     figure, (ax,) = style.panels("Where does every head look?", **options, options=page)
-    picture = tiles.transpose(0, 2, 1, 3, 4).reshape(down * (SIDE + 2), across * (SIDE + 2), 4)
-    ax.imshow(picture, extent=(-0.5, across - 0.5, down - 0.5, -0.5), interpolation="nearest", aspect="equal")
-    layers, heads = ([str(number) for number in range(count)] for count in (n_layers, n_heads))
-    texts = (heads, "head", layers, "layer") if is_wide else (layers[::-1], "layer", heads, "head")
-    ax.set_yticks(range(down), texts[0])
-    ax.set_xticks(range(across), texts[2])
-    ax.set(ylabel=texts[1], xlabel=texts[3])
+    rows = tiles.swapaxes(1, 2).reshape(down, SIDE + 2, -1, 4)
+    rows, ends = (rows, (down - 0.5, -0.5)) if bottom == "left" else (rows[::-1], (-0.5, down - 0.5))
+    ax.imshow(rows.reshape(-1, *rows.shape[2:]), extent=(-0.5, across - 0.5, *ends), interpolation="nearest")
+    ax.set(xticks=range(across), yticks=range(down), ylabel=names[0], xlabel=names[1])
     ax.tick_params(length=0)
     ax.spines[["left", "bottom"]].set_visible(False)
-    names = [*dict.fromkeys(behaviours[cell] for cell in sorted(behaviours) if cell in patterns)]
-    key = {name: Patch(color=style.BEHAVIOURS.get(name, style.CUSTOM)) for name in names}
-    style.legend(
-        figure, [ax], key | ({"nothing found": Patch(color=style.GREY)} if len(behaviours) < len(patterns) else {})
-    )
-    layer_0 = "left" if is_wide else "bottom"
-    style.caption(
-        figure, f"The attention of every head, layer 0 at the {layer_0}; in each picture queries run downwards."
-    )
-    setattr(figure, "alt", f"{len(patterns)} heads, {len(behaviours)} of them known for something.")  # noqa: B010
+    style.legend(figure, [ax], key)
+    style.caption(figure, f"The attention of every head, layer 0 at the {bottom}; in each, queries run downwards.")
     return figure

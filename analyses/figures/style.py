@@ -37,7 +37,8 @@ _SIZES = {  # in points where the text has 9
     **{"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "figure.titlesize": 11},
 }
 _STYLE: Any = {"figure.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False}
-_SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType: text that can be searched, and that journals take
+# TrueType: text that can be searched, and that journals take; in svg it stays text
+_SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 _SCREEN, _PRINTED = 144, 300  # dots an inch
 _LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
 HIGHEST = 9.0  # inches: no page of a paper holds a higher figure

@@ -186,23 +186,23 @@ def _of_patterns(tables: Mapping[str, pd.DataFrame], heads: Sequence[str]) -> It
     """What heads do with the first passage, as far as the run keeps it; `heads` are by default the strongest."""
     rows = [KeptPattern(**row) for row in tables.get("patterns", pd.DataFrame()).to_dict("records")]
     several = len({row[1:3] for row in rows}) > 1
-    names = {Place(*row[1:5]).named(prefix=several): row for row in reversed(rows)}  # the first passage of each
+    names: dict[str, KeptPattern] = {}
+    for row in rows:  # the first passage of each
+        names.setdefault(Place(*row[1:5]).named(prefix=several), row)
     if unknown := [head for head in heads if head not in names]:
-        raise InputError(f"no pattern of {', '.join(unknown)} is kept: expected some of {', '.join([*names][::-1])}")
-    if not rows:
-        return
-    chosen = {name: names[name] for name in heads} or {[*names][-1]: rows[0]}
-    queries, keys = rows[0].tokens if not heads else names[heads[0]].tokens
-    if odd := [name for name, row in chosen.items() if row.tokens != (queries, keys)]:
+        raise InputError(f"no pattern of {', '.join(unknown)} is kept: expected some of {', '.join(names) or 'none'}")
+    heads = heads or [*names][:1]
+    texts = [names[head].tokens for head in heads]
+    if odd := [head for head, tokens in zip(heads, texts, strict=True) if tokens != texts[0]]:
         raise InputError(f"{odd[0]} reads other tokens than {heads[0]}: draw heads of one kind of attention at a time")
-    patterns = {name: row.pattern for name, row in chosen.items()}
-    texts: Any = {"queries": queries, "keys": keys}
-    labels: Any = {"axes_labels": ("from", "to"), "label": "attention"}
-    yield "patterns", partial(figures.best_heads, patterns, **texts, **labels)
-    yield "lines", partial(figures.word_lines, patterns, **texts)
-    kind = {row[3:5]: row for row in names.values() if row[1:3] == rows[0][1:3]}
-    behaviours = {cell: row.behaviour for cell, row in kind.items() if row.behaviour}
-    yield "atlas", partial(figures.pattern_atlas, {cell: row.pattern for cell, row in kind.items()}, behaviours)
+    if heads:
+        patterns, (queries, keys) = {head: names[head].pattern for head in heads}, texts[0]
+        labels: Any = {"queries": queries, "keys": keys, "axes_labels": ("from", "to"), "label": "attention"}
+        yield "patterns", partial(figures.best_heads, patterns, **labels)
+        yield "lines", partial(figures.word_lines, patterns, queries, keys)
+        kind = {row[3:5]: row for row in names.values() if row[1:3] == rows[0][1:3]}
+        behaviours = {cell: row.behaviour for cell, row in kind.items() if row.behaviour}
+        yield "atlas", partial(figures.pattern_atlas, {cell: row.pattern for cell, row in kind.items()}, behaviours)
 
 
 def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Drawing]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, product
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -118,35 +118,32 @@ class Attention:
 
 
 class KeptPattern(NamedTuple):
-    """One head over one passage, as a run keeps it: a row of `tables/patterns`.
-
-    `word` and `behaviour` are its first fact's; `queries` and `keys` are JSON, and `shares` is `Attention.packed`.
-    """
+    """A row of `tables/patterns`: a head over a passage; tokens are JSON, `shares` as `Attention.packed` gives them."""
 
     passage: int
     stack: str
     attention: str
     layer: int
     head: int
-    word: str
-    behaviour: str
+    behaviour: str  # of its first fact
     queries: str
-    keys: str  # none where they are the queries
+    keys: str
     causal: bool
     shares: str
 
     @property
     def tokens(self) -> tuple[list[str], list[str]]:
         """The tokens that look, and those that are looked at."""
-        queries = json.loads(self.queries)
-        return queries, json.loads(self.keys) if self.keys else queries
+        return json.loads(self.queries), json.loads(self.keys)
 
     @property
     def pattern(self) -> Float[NDArray[np.floating], "query key"]:
         """The share of attention, to a 255th; an `InputError` where there are not as many as tokens."""
         shares = np.zeros([*map(len, self.tokens)], np.uint8)
         places = np.tril_indices(len(shares)) if self.causal else np.indices(shares.shape).reshape(2, -1)
-        values = zlib.decompressobj().decompress(base64.b64decode(self.shares), shares.size + 1)
+        values = b""
+        with suppress(ValueError, zlib.error):
+            values = zlib.decompressobj().decompress(base64.b64decode(self.shares), shares.size + 1)
         if len(values) != len(places[0]):
             raise InputError(f"a pattern is damaged: expected {len(places[0])} shares of attention, got {len(values)}")
         shares[tuple(places)] = np.frombuffer(values, np.uint8)
@@ -252,19 +249,16 @@ class Viewer:
     @property
     def kept(self) -> list[KeptPattern]:
         """What a run keeps of the patterns, for figures: those that come first, in `KEPT` letters of a table."""
-        rows, room, tokens = [], KEPT, partial(json.dumps, ensure_ascii=False)
-        for name in dict.fromkeys([self.start, *self.ordered]):
-            called = self.called.get(name, Called(""))
-            for number, passage in enumerate(self.passages):
-                for each in passage.attentions:
-                    packed = self._packed[0][id(each)]["kept"].get(f"{name[2]}.{name[3]}")
-                    if packed is None or name[:2] != (each.heads.stack, each.heads.attention):
-                        continue
-                    keys = "" if each.heads.attention == "self" else tokens(each.keys)
-                    texts = called.words, called.behaviour, tokens(each.queries), keys
-                    rows.append(KeptPattern(number, *name, *texts, each.heads.causal, packed))
-                    if (room := room - sum(len(str(part)) for part in rows[-1])) < 0:
-                        return rows[:-1]
+        rows, room, text = [], KEPT, partial(json.dumps, ensure_ascii=False)
+        attentions = [(at, each) for at, passage in enumerate(self.passages) for each in passage.attentions]
+        for name, (at, each) in product(dict.fromkeys([self.start, *self.ordered]), attentions):
+            packed = self._packed[0][id(each)]["kept"].get(f"{name[2]}.{name[3]}")
+            if packed is None or name[:2] != (each.heads.stack, each.heads.attention):
+                continue
+            texts = text(each.queries), text(each.keys), each.heads.causal, packed
+            rows.append(KeptPattern(at, *name, self.called.get(name, Called("")).behaviour, *texts))
+            if (room := room - sum(len(str(part)) for part in rows[-1])) < 0:
+                return rows[:-1]
         return rows
 
     @property
