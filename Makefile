@@ -47,18 +47,20 @@ notebooks: $(READY)  ## run the notebooks again, in place
 check-notebooks: $(READY)  ## run copies of them, or of NOTEBOOKS="first_look patching", and leave the committed ones alone
 	$(BIN)/python notebooks/run.py --check $(NOTEBOOKS)
 
-docs: $(READY)  ## the documentation's pages, in site/; a warning is an error
+docs: $(READY)  ## the documentation's pages, in site/, with live pages where `make gallery` made them; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-GALLERY := site/gallery
-gallery: docs  ## the same, with the live pages that docs/gallery.md leads to; some six minutes
-	$(BIN)/interp report --out $(GALLERY)/report
-	$(BIN)/interp view "The boy met the old lady at the door, and the old lady met the dog." --labels $(GALLERY)/report --out $(GALLERY)/view.html
-	$(BIN)/interp patch --clean "Once upon a time, Tom went to the park. He played with" \
-	  --corrupt "Once upon a time, Amy went to the park. He played with" --answer his --wrong her --out $(GALLERY)/patch
+GALLERY := build/gallery
+gallery: $(READY)  ## the live pages of the documentation, docs/live; some five minutes
+	mkdir -p docs/live
+	$(BIN)/interp report --model textbook --out $(GALLERY)/report
+	$(BIN)/interp view "The sailor praised the cook because he cooked well." --model textbook --labels $(GALLERY)/report --out $(GALLERY)/view.html
+	$(BIN)/interp patch --clean "The king was tired, because" --answer he --corrupt "The queen was tired, because" --wrong she --out $(GALLERY)/patch
 	$(BIN)/interp experiments --out $(GALLERY)/experiments
 	$(BIN)/interp probes --out $(GALLERY)/probes
 	$(BIN)/interp compare default minilm --out $(GALLERY)/compare
+	cp $(GALLERY)/view.html docs/live
+	for page in report patch experiments probes compare; do cp $(GALLERY)/$$page/report.html docs/live/$$page.html; done
 
 setup: $(READY)
 

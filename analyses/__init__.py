@@ -6,6 +6,15 @@ if TYPE_CHECKING:
     from analyses.report.notebook import view
 
 __all__ = ["view"]
+_ROOMS = (
+    "behaviours circuit compare coreference corpora experiments explanations figures labels measures over_training "
+    "part_of_speech patch position probe report runs suites tasks viewer"
+)
+
+
+def __dir__() -> list[str]:
+    """What a user may call, and the packages that are loaded."""
+    return [*__all__, *(name for name in _ROOMS.split() if name in globals())]
 
 
 def __getattr__(name: str) -> Any:

@@ -44,6 +44,9 @@ from interp.tokens import Tokenizer
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 from models.stories.writer import OF_OBJECT, OF_SUBJECT, TRADES, Trade
 
+__all__ = ["BEHAVIOUR", "MEASURES", "PREDICTING", "TASKS", "Collector", "effects", "measure"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call
+
 
 def measure(
     model: Model,

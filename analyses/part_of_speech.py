@@ -41,6 +41,9 @@ from interp.patterns.tags import TagTotals, tag_sides
 from interp.tokens import NO_WORD
 from models.stories.lexicon import NOUNS
 
+__all__ = ["BEHAVIOUR", "TASKS", "Collector", "effects", "measure", "relation_measure", "tag_measure"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call
+
 UNIVERSAL_TAGS = frozenset(DECLARED["tags"]["universal"].split())
 TAG_PAIRS = tuple(
     (query, key) for query, _, key in (each.partition("->") for each in DECLARED["tags"]["pairs"].split())

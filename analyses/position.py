@@ -34,6 +34,9 @@ from interp.patterns.rows import SINKS
 from interp.tokens import NO_WORD
 from models.initialisation import untrained
 
+__all__ = ["BEHAVIOUR", "CROSSING", "MEASURES", "TASKS", "Collector", "effects", "induction", "measure", "repeated"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call
+
 _PAIRS = 40  # of the causal test
 _AT_ONCE = 8  # repeats that are read together
 _UNTRAINED_WINDOWS = 32  # of text, on which untrained models set the bar of `positional-head`

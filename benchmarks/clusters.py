@@ -110,7 +110,8 @@ def kills(model: str, runs: int) -> None:
                 nonlocal killed
                 while not ended.wait(rng.uniform(5, 25)):
                     nanny = rng.choice([*cluster.workers.values()] or [None])
-                    if nanny and nanny.process is not None and nanny.process.pid:
+                    # one that dies while it starts takes its nanny along: then a machine is lost, not a worker
+                    if nanny and nanny.process is not None and nanny.process.status.name == "running":
                         os.kill(nanny.process.pid, 9)
                         killed += 1
 

@@ -47,8 +47,8 @@ from analyses.measures.head_tables import Collected
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect, measured
 from analyses.scoring.rules import RELATIONS
+from analyses.suites.ngrams import KneserNey
 from benchmarks.console import arguments, machine, show
-from benchmarks.ngrams import KneserNey
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
 from interp.statistics import estimate
 from interp.training import token_arrays as texts

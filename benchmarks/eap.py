@@ -57,7 +57,7 @@ def ids(shape: Shape, seed: int) -> Tensor:
 def ours(model: Model, pairs: Pairs, direction: Direction, along: Along, steps: int) -> Tensor:
     """Mean scores with the package's sign."""
     cells = edge_attribution(model, pairs, logit_difference(), direction, steps=steps, along=along)
-    return cells.effect().mean(-1) * (-1 if direction == "denoise" else 1)
+    return cells.effects().mean(-1) * (-1 if direction == "denoise" else 1)
 
 
 def compared(python: str, package: str, shape: Shape) -> None:

@@ -143,7 +143,7 @@ def _by_objects(model: Model, movers: Sequence[Known], count: int, seed: int) ->
     if movers:
         receivers = [Receiver("q", layer=each.layer, head=each.head) for each in movers]
         sent = path_patch(model, pairs, logit_difference(), receivers, through="mlps", direction="noise")
-        effects = sent.effect().double().cpu().flatten(0, 1).T.numpy()
+        effects = sent.effects().double().cpu().flatten(0, 1).T.numpy()
         gain = shares(effects, sent.difference().double().cpu().numpy(), seed=seed)
         tables.append(_rows(model, INHIBITION, gain.value, gain.low, gain.high))
     return pd.concat(tables, ignore_index=True)

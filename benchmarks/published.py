@@ -34,10 +34,10 @@ from analyses.report.coreference_scores import REPORTING, RULES, coreference_sco
 from analyses.scoring.antecedents import RIVALS
 from analyses.scoring.collectors import collect
 from analyses.scoring.rules import RELATIONS
+from analyses.suites.ngrams import KneserNey
 from analyses.tasks.causal_tests import Task, patch_heads
 from benchmarks.console import arguments
 from benchmarks.default_model import streams, tokenizer_of
-from benchmarks.ngrams import KneserNey
 from interp import InputError, Transformer
 from interp.bounded_files import lines
 from interp.losses import token_losses

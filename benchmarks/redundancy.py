@@ -67,7 +67,7 @@ def measured(seed: int) -> dict[str, Any]:
     kept = stable(graph, scores, templates, share=0.95)
     wrong, largest = (kept - truth).size, (top(graph, scores.mean(-1), kept.size) - truth).size
     cells = faithfulness(model, prompts(model, seed + 1000, 20)[0], logit_difference(), kept)
-    share, right = float(cells.recovered()), float((cells.values["logit_difference"] > 0).double().mean())
+    share, right = float(cells.share()), float((cells.values["logit_difference"] > 0).double().mean())
     line: dict[str, Any] = {"edges": kept.size, "missing": (truth - kept).size, "wrong": wrong, "top": largest}
     return line | {"fewer": largest - wrong, "share": share, "right": right}
 

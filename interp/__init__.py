@@ -9,9 +9,9 @@
 
 from interp.annotation import AnnotatedText, Attributes, Mention
 from interp.config import StackConfig, TransformerConfig
-from interp.edits import add, change, patch, put, scale, zero
+from interp.edits import add, change, patch, scale, set_to, zero
 from interp.errors import InputError
-from interp.generation.generate import generate, stream
+from interp.generation.generate import generate, generate_pieces
 from interp.generation.written import Written
 from interp.losses import loss, token_losses
 from interp.model import Model, Site, sites
@@ -44,16 +44,22 @@ __all__ = [
     "change",
     "edited",
     "generate",
+    "generate_pieces",
     "logit_difference",
     "loss",
     "patch",
-    "put",
     "run",
     "scale",
+    "set_to",
     "sites",
-    "stream",
     "sweep",
     "token_losses",
     "train",
     "zero",
 ]
+_ROOMS = "attribution circuits generation patching patterns probes statistics training"
+
+
+def __dir__() -> list[str]:
+    """What a user may call, and the packages that are loaded."""
+    return [*__all__, *(name for name in _ROOMS.split() if name in globals())]

@@ -109,7 +109,7 @@ def _region(site: Site, shape: torch.Size, index: Mapping[str, Tensor], single: 
 def on_a_copy(function: Change) -> Edit:
     """An edit from a function of a value's copy, which may return None (and not write) to leave the value as it is."""
     if not callable(function):
-        raise InputError(f"expected an edit: zero(), put(value), ..., or a function of the value; got {function!r}")
+        raise InputError(f"expected an edit: zero(), set_to(value), ..., or a function of the value; got {function!r}")
 
     def edit(value: Tensor) -> Tensor:
         result = function(copy := value.clone())
@@ -139,10 +139,10 @@ def _like(value: Tensor | float, part: Tensor) -> Tensor:
 
 def zero(**selection: Index) -> SelectiveEdit:
     """Put zeros at `selection` (`head=5`, `position=[3, -1]`); everywhere without it."""
-    return put(0.0, **selection)
+    return set_to(0.0, **selection)
 
 
-def put(value: Tensor | float, **selection: Index) -> SelectiveEdit:
+def set_to(value: Tensor | float, **selection: Index) -> SelectiveEdit:
     """Put `value` at `selection`; it broadcasts to the part that it replaces."""
     return SelectiveEdit(partial(_like, value), selection)
 

@@ -9,6 +9,9 @@ from scipy import special
 
 from interp.errors import whole_number
 
+__all__ = ["Contrast", "Estimate", "benjamini_hochberg", "contrast", "estimate", "mean_interval", "share", "shares"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call
+
 Array = np.ndarray
 REPLICATES = 1000
 FEWEST_CLUSTERS = 8  # fewer have no variance that can be estimated

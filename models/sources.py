@@ -102,7 +102,7 @@ def _from_hub(name: str) -> Path:
         cached_file = try_to_load_from_cache(name, CONFIG)
     if not isinstance(cached_file, str):  # a mistyped path looks alike
         warnings.warn(
-            f'no directory "{name}": it is taken for a model of the Hugging Face hub, which is asked for it',
+            f'no directory "{name}": interp looks for it on the Hugging Face hub',
             InputWarning,
             stacklevel=3,
         )

@@ -23,7 +23,7 @@ from models.catalogue import families
 
 VARIANTS = Path(__file__).resolve().parent / "models/families/variants.json"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "families.md"
-COLUMNS = ("family", "stacks", "attention", "positions", "norms", "feed-forward", "variants", "float32", "float64")
+COLUMNS = ("family", "stacks", "attention", "positions", "norms", "feed-forward", "float32", "float64")
 
 
 class Unrounded(SimpleNamespace):
@@ -88,7 +88,7 @@ def page(deviations: Mapping[str, tuple[str, ...]]) -> str:
     for name, parts in families().items():
         if parts is not None:  # our own format is no family
             words = (parts.stacks, parts.attention, parts.positions, parts.wiring, parts.feed_forward)
-            rows.append((f"`{name}`", *words, str(len(by_family().get(name, ()))), *deviations.get(name, ("", ""))))
+            rows.append((f"`{name}`", *words, *deviations.get(name, ("", ""))))
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     return re.sub(r"(^\|.*\n)+", lambda _: table, PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 

@@ -26,6 +26,7 @@ import interp
 import models
 from analyses import circuit as circuit_room
 from analyses import corpora
+from analyses import suites as suite_room
 from analyses.figures import Drawn
 from analyses.runs import RunFolder
 from interp import (
@@ -97,6 +98,9 @@ WRITTEN = ["score_attribution", "value_attribution", "key_contributions", "remov
 VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument, or by function and argument
     "model": decoder,
     "pairs": pairs,
+    "analyses.suites.builtin.name": lambda: "agreement",
+    "suite": partial(suite_room.builtin, "agreement", pairs=1),
+    "suites": lambda: [suite_room.builtin("agreement", pairs=1)],
     **dict.fromkeys(["tokens", "prompt", "prompts", "texts", "interp.attribution.head_results.out"], ids),
     "analyses.circuit.find.prompts": lambda: circuit_room.prompts_of(pairs(), pd.DataFrame(index=range(3))),
     "task": lambda: "agreement",
@@ -113,11 +117,10 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "scores": lambda: torch.zeros(*circuits.Graph.from_model(decoder()).shape, 3),
     "groups": lambda: [*"abc"],
     "size": lambda: 1,
-    "interp.circuits.both_ways.circuits": lambda: [circuits.empty(decoder())],
     "interp.circuits.minimality.circuit": lambda: circuits.whole(decoder(), "nodes"),
     "Gaps": lambda: circuits.completeness(decoder(), *split(), circuits.empty(decoder(), "nodes")),
     "SizeCurve": lambda: circuits.size_curve(decoder(), *split(), shares=(0.5, 1.0), n_random=1),
-    **{"edges": list, "nodes": list, "interp.circuits.Circuit.edges": lambda: circuits.empty(decoder()).edges},
+    **{"edges": list, "nodes": list, "members": lambda: circuits.empty(decoder()).members},
     "layer": lambda: 0,
     "rows": lambda: [[1, 2], [3]],
     "value": lambda: torch.zeros(()),
@@ -126,7 +129,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "analyses.measures.definitions.declared.behaviour": lambda: "position",
     "analyses.measures.definitions.declared.name": lambda: "entropy",
     "interp.change.function": lambda: lambda value: value,
-    "interp.stream.model": lambda: models.load("default"),
+    "interp.generate_pieces.model": lambda: models.load("default"),
     "interp.patching.Sweep.rows.metric": lambda: "logit_difference",
     "interp.patching.Claim.prompt": lambda: 0,
     "queries": lambda: [2],

@@ -10,3 +10,4 @@ from analyses.circuit.circuit_run import ALL, STAGES, Ablation, Found, Method, S
 
 __all__ = ["ALL", "STAGES", "TASKS", "Ablation", "Found", "Method", "Prompts", "Settings", "blocks", "find", "page"]
 __all__ += ["prompts_of", "sentence", "short", "task_prompts"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

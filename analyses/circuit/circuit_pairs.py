@@ -50,7 +50,7 @@ def task_prompts(model: Model, task: str, *, count: int | None = None, seed: int
     build = TASKS[one_of("task", task, TASKS)]
     built = build(model, count, seed, task, DECLARED["tasks"][task]["question"])
     if built.pairs is None:
-        raise InputError(f"task {task} cannot be asked of this model: {built.refused}")
+        raise InputError(f"task {task} cannot be tested on this model: {built.refused}")
     sides = [texts_of(model, side) for side in (built.pairs.clean, built.pairs.corrupt)]
     sides += [tokens_of(model, ids) for ids in (built.pairs.right, built.pairs.wrong) if ids is not None]
     table = pd.DataFrame(dict(zip(("clean", "corrupt", "answer", "wrong"), sides, strict=True)))

@@ -3,7 +3,7 @@
 Long work is lots: some circuits, or some prompts, at a time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -19,20 +19,20 @@ from analyses.execution.progress import Say, Stages
 from interp import InputError, Model
 from interp.circuits.completeness import completeness, minimality
 from interp.circuits.faithfulness import faithfulness
-from interp.circuits.finding import edge_scores, node_attribution, node_scores, sign_shares, top
-from interp.circuits.graph import Circuit, Graph, Kind, empty, whole
+from interp.circuits.finding import edge_scores, node_attribution, node_scores, sign_shares, toggled, top
+from interp.circuits.graph import Circuit, Graph, Kind, whole
 from interp.circuits.hypotheses import hypotheses
 from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
-from interp.circuits.size_curves import SHARES, SizeCurve
-from interp.circuits.splits import Split, grouped, share_of_difference
+from interp.circuits.size_curves import SHARES, size_curve
+from interp.circuits.splits import Groups, Split, grouped, share_of_difference
 from interp.errors import one_of, whole_number
 from interp.patching import Pairs, edge_attribution, logit_difference
-from interp.patching.results import ANSWERS, Cells, unreliable
+from interp.patching.results import ANSWERS, Cells, guessed, unreliable
+from interp.statistics import FEWEST_CLUSTERS
 
 Method = Literal["eap-ig", "eap", "exact", "nodes"]
-_AREAS = {"signed": "cpr", "absolute": "cmd"}
-RANKINGS = (*_AREAS,)
+_AREAS = {"signed": "cpr", "absolute": "cmd"}  # of rankings
 STAGES = "scoring edges", "choosing a circuit", "circuits of each size"
 STABLE = 0.95  # the share of resamples in which an edge keeps its sign
 MOST = 150  # members of a circuit whose tests take a pass for each
@@ -49,6 +49,7 @@ class Settings(NamedTuple):
     n_random: int = 10  # random circuits of each size, and twice as many of the circuit's own
     n_sizes: int = 24  # sizes of each ranking that are tried first
     shares: Sequence[float] = SHARES  # of all edges, on the curve
+    each_answer: bool = True  # whether each of few answers has to be given more often than by a coin
     tests: bool = True  # whether completeness, minimality and the tests of hypotheses are made
 
 
@@ -69,12 +70,15 @@ class Found:
 
 
 class Candidates(NamedTuple):
-    """Circuits of one graph and kind, and how they are measured, some in a lot."""
+    """Circuits of one graph and kind, the prompts that choose one and report on it, and how they are measured."""
 
     model: Model
     ablation: Ablation
     graph: Graph
     kind: Kind
+    split: Split
+    settings: Settings
+    seed: int
 
     @property
     def whole(self) -> Circuit:
@@ -83,30 +87,13 @@ class Candidates(NamedTuple):
 
     def circuit(self, members: Tensor) -> Circuit:
         """The circuit of these."""
-        return replace(empty(self.graph, self.kind), **{self.kind: members})
-
-    def ranked(self, scores: Tensor, ranking: str, size: int) -> Circuit:
-        """The best of a ranking, without dead ends."""
-        return top(self.graph, scores, size, absolute=ranking == "absolute").pruned()
-
-    def random(self, size: int, seeds: Iterable[int]) -> list[Circuit]:
-        """Random circuits of a size."""
-        if size >= self.whole.size:
-            return [self.whole for _ in seeds]
-        if self.kind == "edges":
-            return [random_circuit(self.graph, size, seed=seed) for seed in seeds]
-        draws = [torch.rand(self.whole.size, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-        return [top(self.graph, draw, size) for draw in draws]
+        return Circuit(self.graph, members)
 
     def cells(self, pairs: Pairs, circuits: Sequence[Circuit], progress: lots.Progress | None = None) -> Cells:
-        """`faithfulness` of circuits."""
-        return self.stacks(pairs, torch.stack([each.members for each in circuits]).split(_AT_ONCE), progress)
-
-    def stacks(self, pairs: Pairs, stacks: Iterable[Tensor], progress: lots.Progress | None = None) -> Cells:
-        """The same of members, `circuit *members`, a lot each."""
+        """`faithfulness` of circuits, some in a lot."""
+        stacks = torch.stack([each.members for each in circuits]).split(_AT_ONCE)
         parts: list[Cells] = lots.do(partial(_faithful, self, pairs), [(each,) for each in stacks], progress)
-        values = {name: torch.cat([part.values[name] for part in parts]) for name in parts[0].values}
-        return replace(parts[0], values=values)
+        return replace(parts[0], values={ANSWERS: torch.cat([part.values[ANSWERS] for part in parts])})
 
 
 def find(
@@ -133,47 +120,48 @@ def find(
     whole_number("seed", seed)
     if not 0 < share <= 1:
         raise InputError(f"expected a share of the task above 0 and up to 1, got {share}")
-    candidates = Candidates(model, ablation, _graph(model, prompts.pairs, method), kind)
-    split = Split.from_pairs(prompts.pairs, prompts.groups, seed=seed)
-    if reason := _refusal(candidates, prompts, split):
+    graph, split = _graph(model, prompts.pairs, method), Split.from_pairs(prompts.pairs, prompts.groups, seed=seed)
+    candidates = Candidates(model, ablation, graph, kind, split, settings, seed)
+    names, choosing = grouped(prompts.pairs, prompts.groups), {*split.choosing_groups}
+    chooses = np.array([name in choosing for name in names])
+    if reason := _refusal(candidates, prompts, names, torch.from_numpy(chooses)):
         raise InputError(f"no circuit of this task: {reason}")
     say(STAGES[0], 0)
-    by_prompt = _scores(candidates, split.choosing, method, partial(say, STAGES[0]))
+    by_prompt = _scores(candidates, method, partial(say, STAGES[0]))
     scores, signs = by_prompt.mean(-1), sign_shares(by_prompt, split.choosing_groups, seed=seed).cpu()
     say(STAGES[1], 0)
-    circuit, ranking = _smallest(candidates, split, scores, share, settings, seed, partial(say, STAGES[1]))
+    circuit, ranking = _smallest(candidates, scores, share, partial(say, STAGES[1]))
     say(STAGES[2], 0)
-    curve, areas = _curves(candidates, split, scores, settings, seed, partial(say, STAGES[2]))
+    shares = [each for each in settings.shares if kind == "edges" or each * candidates.whole.size >= 1]
+    curves = partial(_curve, candidates, scores, shares)
+    tables, areas = zip(*lots.do(curves, [(each,) for each in _AREAS], partial(say, STAGES[2])), strict=True)
     kept = circuit & candidates.circuit(signs >= STABLE)
-    tests, facts = _alone(candidates, split, circuit, kept, 2 * settings.n_random, seed, partial(say, STAGES[2]))
+    tests, facts = _alone(candidates, circuit, kept, partial(say, STAGES[2]))
     edges = _member_rows(candidates, circuit, scores, signs)
     if settings.tests:
         say("needed", 0)
-        more, members, counts = _needed(candidates, split, circuit, seed, partial(say, "needed"))
+        more, members, counts = _needed(candidates, circuit, partial(say, "needed"))
         tests, edges, facts = pd.concat([tests, more]), edges.join(members), facts | counts
-    facts |= {"method": method, "ablation": ablation, "share": share, "kind": kind, "ranking": ranking, "areas": areas}
-    facts |= {"size": circuit.size, "of": candidates.whole.size, "kept": kept.size}
+    facts |= {"method": method, "ablation": ablation, "share": share, "kind": kind, "ranking": ranking}
+    facts |= {"size": circuit.size, "of": candidates.whole.size, "kept": kept.size, "areas": {**areas[0], **areas[1]}}
     for side, groups in (("choose", split.choosing_groups), ("report", split.reporting_groups)):
         facts[side] = {"pairs": len(groups), "groups": len({*groups})}
-    edges, curve, tests = (rows.assign(task=prompts.name).reset_index(drop=True) for rows in (edges, curve, tests))
-    return Found(_with_sides(prompts, split), split, circuit, edges, curve, tests, facts)
+    sides = {"group": pd.factorize(pd.Series(names))[0], "side": np.where(chooses, "chooses", "reports")}
+    prompts = prompts._replace(table=prompts.table.assign(**sides))
+    edges, curve, tests = (
+        rows.assign(task=prompts.name).reset_index(drop=True) for rows in (edges, pd.concat(tables), tests)
+    )
+    return Found(prompts, split, circuit, edges, curve, tests, facts)
 
 
-def _with_sides(prompts: Prompts, split: Split) -> Prompts:
-    """Which pairs are of one group, and whether they choose or report."""
-    names, choosing = grouped(prompts.pairs, prompts.groups), {*split.choosing_groups}
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    sides = ["chooses" if name in choosing else "reports" for name in names]
-    return prompts._replace(table=prompts.table.assign(group=[numbers[name] for name in names], side=sides))
-
-
-def _refusal(candidates: Candidates, prompts: Prompts, split: Split) -> str | None:
-    """Why nothing is a share of what the model does, on all prompts or on either side."""
-    cells, choosing = candidates.cells(prompts.pairs, [candidates.whole]), {*split.choosing_groups}
-    chooses = torch.tensor([name in choosing for name in grouped(prompts.pairs, prompts.groups)])
-    whole = cells.difference()
+def _refusal(candidates: Candidates, prompts: Prompts, groups: Groups, chooses: Tensor) -> str | None:
+    """Why nothing is a share of what the model does, on all prompts, on either side, or for one of few answers."""
+    cells, answers = candidates.cells(prompts.pairs, [candidates.whole]), prompts.table["answer"]
+    each = candidates.settings.each_answer and answers.value_counts().min() >= FEWEST_CLUSTERS
+    few = [*answers] if each else ()
+    sides = (unreliable(cells.difference()[side]) for side in (chooses, ~chooses))
     return (
-        cells.no_share() or unreliable(whole[chooses.to(whole.device)]) or unreliable(whole[~chooses.to(whole.device)])
+        cells.no_share() or guessed(cells.clean[ANSWERS], few, [[*map(str, groups)]]) or next(filter(None, sides), None)
     )
 
 
@@ -191,26 +179,25 @@ def _faithful(candidates: Candidates, pairs: Pairs, stack: Tensor) -> Cells:
     return faithfulness(candidates.model, pairs, logit_difference(), circuits, ablation=candidates.ablation)
 
 
-def _scores(candidates: Candidates, pairs: Pairs, method: Method, progress: lots.Progress) -> Tensor:
+def _scores(candidates: Candidates, method: Method, progress: lots.Progress) -> Tensor:
     """What each edge or node carries, `*members prompt`; NaN where there is none."""
+    pairs, everything = candidates.split.choosing, candidates.whole.members
     if method == "exact":
-        everything = candidates.whole.members
         places = everything.nonzero()
-        cells = candidates.stacks(pairs, (_without(everything, chunk) for chunk in places.split(_AT_ONCE)), progress)
-        scores = torch.full((*everything.shape, len(pairs)), torch.nan).to(cells.values[ANSWERS])
-        scores[tuple(places.T)] = cells.clean[ANSWERS] - cells.values[ANSWERS]
+        changes = lots.do(partial(_exact, candidates), [(each,) for each in places.split(_AT_ONCE)], progress)
+        scores = torch.full((*everything.shape, len(pairs)), torch.nan).to(changes[0])
+        scores[tuple(places.T)] = torch.cat(changes)
         return scores
     rows = torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE)
-    return torch.cat(
-        lots.do(partial(_attributed, candidates.model, method), [(pairs.take(r),) for r in rows], progress), -1
-    )
+    parts = lots.do(partial(_attributed, candidates.model, method), [(pairs.take(each),) for each in rows], progress)
+    return torch.cat(parts, -1)
 
 
-def _without(everything: Tensor, places: Tensor) -> Tensor:
-    """All but one, as often as there are places."""
-    stack = everything.repeat(len(places), *[1] * everything.ndim)
-    stack[(torch.arange(len(places)), *places.T)] = False
-    return stack
+def _exact(candidates: Candidates, places: Tensor) -> Tensor:
+    """What goes with each of some edges, `place prompt`."""
+    without = torch.stack([toggled(candidates.whole, place).members for place in places])
+    cells = _faithful(candidates, candidates.split.choosing, without)
+    return cells.clean[ANSWERS] - cells.values[ANSWERS]
 
 
 def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
@@ -219,67 +206,50 @@ def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
     return edge_scores(edge_attribution(model, pairs, logit_difference(), steps=_STEPS[method]))
 
 
-def _smallest(
-    candidates: Candidates,
-    split: Split,
-    scores: Tensor,
-    share: float,
-    settings: Settings,
-    seed: int,
-    progress: lots.Progress,
-) -> tuple[Circuit, str]:
+def _smallest(candidates: Candidates, scores: Tensor, share: float, progress: lots.Progress) -> tuple[Circuit, str]:
     """The smallest circuit tried that is enough on the prompts that choose, and its ranking: the whole where none is.
 
     Sizes grow by a factor first; then those between the smallest that is enough and the one before are tried.
     """
-    everything, ranking = candidates.whole, RANKINGS[0]
-    sizes = sorted({*np.geomspace(1, everything.size, settings.n_sizes).round().astype(int).tolist()})
-    options, best = [(each, size) for each in RANKINGS for size in sizes], (everything, ranking, everything.size)
+    everything, groups = candidates.whole, candidates.split.choosing_groups
+    sizes = sorted({*np.geomspace(1, everything.size, candidates.settings.n_sizes).round().astype(int).tolist()})
+    options, best = [(each, size) for each in _AREAS for size in sizes], (everything, "signed", everything.size)
     for _ in range(2):
-        circuits = [candidates.ranked(scores, *option) for option in options]
-        cells = candidates.cells(split.choosing, circuits, progress)
-        bounds = share_of_difference(cells.effect(), cells.difference(), split.choosing_groups, seed=seed)
+        tops = [top(candidates.graph, scores, size, absolute=each == "absolute").pruned() for each, size in options]
+        cells = candidates.cells(candidates.split.choosing, tops, progress)
+        bounds = share_of_difference(cells.effects(), cells.difference(), groups, seed=candidates.seed)
         lower = np.where(np.isnan(bounds.low), bounds.value, bounds.low)
-        tried = [(c, *option) for c, option, low in zip(circuits, options, lower, strict=True) if low >= share]
+        tried = [(each, *option) for each, option, low in zip(tops, options, lower, strict=True) if low >= share]
         best = min([*tried, best], key=lambda each: each[0].size)
         _, ranking, size = best
         before = max((each for each in sizes if each < size), default=0)
         options = [(ranking, each) for each in {*np.linspace(before + 1, size, _FINE).astype(int).tolist()}]
-    return best[0], ranking
+    return best[:2]
 
 
-def _curves(
-    candidates: Candidates, split: Split, scores: Tensor, settings: Settings, seed: int, progress: lots.Progress
+def _curve(
+    candidates: Candidates, scores: Tensor, shares: Sequence[float], ranking: str
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Faithfulness against size on the prompts that report, of both rankings; of edges CPR and CMD."""
-    count, tables, areas = candidates.whole.size, [], {}
-    shares = [each for each in settings.shares if candidates.kind == "edges" or each * count >= 1]
-    for ranking in RANKINGS:
-        circuits = [candidates.ranked(scores, ranking, int(share * count)) for share in shares]
-        n_random = settings.n_random if ranking == RANKINGS[0] else 0  # of the other's sizes they do as much
-        seeds = range(1000 * seed, 1000 * seed + n_random)
-        cells = candidates.cells(
-            split.reporting, circuits + [each for c in circuits for each in candidates.random(c.size, seeds)], progress
-        )
-        values = cells.values[ANSWERS].split([len(circuits), len(circuits) * n_random])
-        curve, random = (replace(cells, values={ANSWERS: part}) for part in values)
-        found = SizeCurve((*shares,), (*circuits,), curve, split.reporting_groups, random if n_random else None)
-        tables.append(found.table(seed=seed).assign(ranking=ranking))
-        if candidates.kind == "edges" and shares == [*SHARES]:
-            area = _AREAS[ranking]
-            areas[area] = found.areas(seed=seed)[area]
-    return pd.concat(tables).rename(columns={"edges": "size"}), areas
+    """Faithfulness against size by one ranking, and its area; random circuits beside the first, as those do as much."""
+    model, ablation, graph, kind, split, settings, seed = candidates
+    options = {"graph": graph, "ablation": ablation, "absolute": ranking == "absolute", "seed": seed}
+    n_random = settings.n_random if ranking == "signed" else 0
+    curve = size_curve(model, split, logit_difference(), scores, shares=shares, n_random=n_random, **options)
+    areas = curve.areas(seed=seed) if kind == "edges" and [*shares] == [*SHARES] else {}
+    table = curve.table(seed=seed).assign(ranking=ranking).rename(columns={"edges": "size"})
+    return table, {name: area for name, area in areas.items() if name == _AREAS[ranking]}
 
 
 def _alone(
-    candidates: Candidates, split: Split, circuit: Circuit, kept: Circuit, n: int, seed: int, progress: lots.Progress
+    candidates: Candidates, circuit: Circuit, kept: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """What the circuit does alone and the rest without it, what its stable part does, and random circuits."""
-    random = candidates.random(circuit.size, range(1000 * seed + 500, 1000 * seed + 500 + n))
+    split, n, names = candidates.split, 2 * candidates.settings.n_random, ("alone", "without", "stable")
+    seeds = range(first := 1000 * candidates.seed + 500, first + n)
+    random = [random_circuit(candidates.graph, circuit.size, kind=candidates.kind, seed=seed) for seed in seeds]
     cells = candidates.cells(split.reporting, [circuit, candidates.whole - circuit, kept, *random], progress)
-    found = share_of_difference(cells.effect(), cells.difference(), split.reporting_groups, seed=seed)
-    names = "alone", "without", "stable"
-    rows = [(name, found.value[n], found.low[n], found.high[n]) for n, name in enumerate(names)]
+    found = share_of_difference(cells.effects(), cells.difference(), split.reporting_groups, seed=candidates.seed)
+    rows = [*zip(names, found.value, found.low, found.high, strict=False)]
     values = found.value[len(names) :]
     rows.append(("random", values.mean(), values.min(), values.max()))
     table = pd.DataFrame(rows, columns=["test", "value", "ci_low", "ci_high"])
@@ -288,7 +258,7 @@ def _alone(
 
 
 def _needed(
-    candidates: Candidates, split: Split, circuit: Circuit, seed: int, progress: lots.Progress
+    candidates: Candidates, circuit: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """The tests of a circuit, what each member is needed for, and how many are; or why that is not measured."""
     why = "it is the whole model" if circuit.size == candidates.whole.size else ""
@@ -296,36 +266,30 @@ def _needed(
         why = f"it takes many passes a member, and the circuit has {circuit.size:,} (at most {MOST})"
     if why:
         return pd.DataFrame(), pd.DataFrame(), {"untested": why}
-    parts = lots.do(partial(_tested, candidates, split, circuit, seed), [(n,) for n in range(3)], progress)
-    members = parts[1][1]
-    n_needed = int((members["needed_low"] > 0).to_numpy().sum())
+    parts = lots.do(partial(_tested, candidates, circuit), [(n,) for n in range(3)], progress)
+    (_, members), n_needed = parts[1], int((parts[1][1]["needed_low"] > 0).to_numpy().sum())
     return pd.concat([rows for rows, _ in parts]), members, {"needed": n_needed}
 
 
-def _tested(
-    candidates: Candidates, split: Split, circuit: Circuit, seed: int, n: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tested(candidates: Candidates, circuit: Circuit, n: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of one test, and of minimality what of the circuit each member is needed for, by `name`."""
-    model, metric, options = candidates.model, logit_difference(), {"ablation": candidates.ablation, "seed": seed}
+    model, ablation, *_, split, _, seed = candidates
+    options: Any = {"ablation": ablation, "seed": seed}
     if n == 2:
-        rows = hypotheses(model, split.reporting, metric, circuit, split.reporting_groups, **options)
+        rows = hypotheses(model, split.reporting, logit_difference(), circuit, split.reporting_groups, **options)
         return rows.assign(test="hypothesis of " + rows["test"]), pd.DataFrame()
-    gaps = [completeness, minimality][n](model, split, metric, circuit, n_random=(20, 5)[n], **options)
+    gaps = [completeness, minimality][n](model, split, logit_difference(), circuit, n_random=(20, 5)[n], **options)
     table = gaps.table(seed=seed).rename(columns={"gap": "value", "groups": "n"})
     rows = table.loc[table["worst"]].assign(test=gaps.title.lower()).drop(columns=["worst", "removed"])
-    if not gaps.members:
-        return rows, pd.DataFrame()
-    places = candidates.whole.members.nonzero().tolist()
-    index = [places.index(place) for place in circuit.members.nonzero().tolist()]
     sizes = table[["value", "ci_low", "ci_high"]].set_axis(["needed", "needed_low", "needed_high"], axis=1)
-    return rows, sizes.set_axis(index)
+    index = np.flatnonzero(circuit.members[candidates.whole.members])
+    return rows, sizes.set_axis(index) if gaps.members else pd.DataFrame()
 
 
 def _member_rows(candidates: Candidates, circuit: Circuit, scores: Tensor, signs: Tensor) -> pd.DataFrame:
     """A row an edge, or a node."""
-    everything = candidates.whole
-    names = everything.names()
+    names, everything = candidates.whole.names(), candidates.whole.members
     columns = ["position", "sender", "receiver"][-len(names[0]) :] if candidates.kind == "edges" else ["sender"]
-    table = pd.DataFrame(names, columns=columns)
     facts = {"score": scores.cpu(), "sign_share": signs, "in_circuit": circuit.members}
-    return table.assign(**{name: values[everything.members].numpy() for name, values in facts.items()})
+    rows = {name: values[everything].numpy() for name, values in facts.items()}
+    return pd.DataFrame(names, columns=columns).assign(**rows)

@@ -54,16 +54,16 @@ def write_circuit(
 ) -> None:
     """Write a circuit of edges and the scores of all edges as MIB reads them, gzipped where the name ends in `.gz`."""
     graph, config = circuit.graph, model.last.config
-    if circuit.edges is None or graph.positions or graph.senders[0] != "embed":
+    if circuit.kind == "nodes" or graph.positions or graph.senders[0] != "embed":
         raise InputError("MIB's file has edges without positions, from the sum of the embeddings: got another circuit")
     if config.kv_heads != config.n_heads:
         raise InputError("MIB's file has a key and a value for each head, and this model's heads share them")
-    used = circuit.edges.any(1)
+    used = circuit.members.any(1)
     nodes = {_their_node(name): {"in_graph": bool(used[row])} for row, name in enumerate(graph.senders)}
     edges = {
         _their_edge(graph.senders[row], graph.receivers[column]): {
             "score": float(scores[row, column]),
-            "in_graph": bool(circuit.edges[row, column]),
+            "in_graph": bool(circuit.members[row, column]),
         }
         for row, column in graph.exists.nonzero().tolist()
     }

@@ -29,6 +29,7 @@ _BODIES = {
     **{"over-training": commands.over_training, "probes": commands.probes, "patch": commands.patch},
     **{
         "circuit": commands.circuit,
+        "suite": commands.suite,
         "compare": commands.compare,
         "figures": commands.figures,
         "inspect": commands.inspect,

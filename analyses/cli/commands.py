@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from models import catalogue
 
 
+_BUILTIN = "builtin:"  # before the name of a suite of ours
+
+
 def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
     """Measures and tests `behaviours` (None: all of them, with what else a report has)."""
 
@@ -29,7 +32,7 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
         from interp import InputError
 
         if exact and not labels:
-            raise InputError("--exact is of what labels need, and there are none: add --labels, or leave it out")
+            raise InputError("--exact is about labels, and there are none: add --labels, or leave it out")
         requested: Sequence[Any] | None = behaviours
         if measures:
             from analyses.behaviours import OURS
@@ -144,6 +147,18 @@ def circuit(request: Request, *, pairs, task, drop, as_typed, position, method, 
     prompts: Any = task if pairs is None else patching.read_pairs(pairs)
     choices: dict[str, Any] = {"method": method.value, "ablation": ablation.value, "share": share}
     report.circuit(request.load(), prompts, request.out, **choices, **(reading if pairs else {}), **request.named)
+
+
+def suite(request: Request, suites, *, corpus, limit) -> None:
+    """Asks a linguist's test suites."""
+    from analyses import report
+    from analyses import suites as rooms
+
+    named = [rooms.builtin(name.removeprefix(_BUILTIN)) for name in suites if name.startswith(_BUILTIN)]
+    files = [Path(name) for name in suites if not name.startswith(_BUILTIN)]
+    asked = rooms.joined([*named, *([rooms.read(*files)] if files else [])])
+    text = frame.corpora(corpus, request.model)
+    report.suite(request.load(), asked, request.out, corpora=text, limit=limit, **request.named)
 
 
 def figures(run, names, *, head, width, format, font_size, font, horizontal, out, force, quiet, json) -> None:
@@ -265,7 +280,7 @@ def generate(
     quiet, json
 ) -> None:  # fmt: skip
     """Continues a text, shown while it is written."""
-    from interp import InputError, stream
+    from interp import InputError, generate_pieces
     from interp import generate as continue_text
 
     cut = {"--top-k": top_k, "--top-p": top_p}
@@ -280,7 +295,7 @@ def generate(
         ids = continue_text(loaded, prompt, tokens, **sampling).ids[0].tolist()
         frame.tell(lambda: [str(ids)], lambda: {"prompt": prompt, "ids": ids}, quiet=quiet, json=json)
         return
-    pieces = (piece for (piece,) in stream(loaded, prompt, tokens, **sampling))
+    pieces = (piece for (piece,) in generate_pieces(loaded, prompt, tokens, **sampling))
     if quiet or json:
         written = "".join(pieces)
         frame.tell(list, lambda: {"prompt": prompt, "written": written}, quiet=quiet, json=json)

@@ -65,7 +65,7 @@ class Inspected:
                 yield from wrap(f"- {sentence}.", COLUMNS, subsequent_indent="  ")
                 yield from wrap(line, COLUMNS, initial_indent="    ", subsequent_indent="    ")
         if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
-            yield from ("", "Nothing that was asked of this head holds.")
+            yield from ("", "No test of this head found anything.")
         for name, shows in _TABLES.items():
             rows = _leading(name, self.rows.get(name, pd.DataFrame()), shows["largest"], shows["rows"])
             if len(rows):

@@ -1,6 +1,7 @@
 """Annotated corpora: what is read, from which formats or rows, and as which stream of texts."""
 
 from analyses.corpora.corpus import FORMATS, GENERATED, Corpus, join, read
-from analyses.corpora.in_memory import take
+from analyses.corpora.in_memory import from_rows
 
-__all__ = ["FORMATS", "GENERATED", "Corpus", "join", "read", "take"]
+__all__ = ["FORMATS", "GENERATED", "Corpus", "from_rows", "join", "read"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

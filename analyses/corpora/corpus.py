@@ -54,7 +54,7 @@ class Corpus:
     """Texts from one source. Iterating streams them anew each time; a malformed line is then an `InputError`."""
 
     name: str  # what was asked for: a path, or "stories:300:1", and what was done to it: "stories:300:1, first 20"
-    kind: str  # a key of FORMATS or GENERATORS, "datasets", "rows" of what `take` took, "joined" of several kinds
+    kind: str  # a key of FORMATS or GENERATORS, "datasets", "rows" of what `from_rows` took, "joined" of several kinds
     annotates: frozenset[str]  # of "tags", "relations", "chains" and "targets", those that its first text has
     digest: str  # SHA-256 of files' bytes one after another; of a data set's commit, a generator's first texts, rows
     source: Callable[[], Iterator[AnnotatedText]] = field(repr=False)
@@ -237,7 +237,7 @@ def join(corpora: Sequence[Corpus], *, name: str | None = None) -> Corpus:
     for corpus in corpora:
         if not isinstance(corpus, Corpus):
             kind = type(corpus).__name__
-            raise InputError(f"join: expected corpora, got {kind}: corpora.read or corpora.take makes one")
+            raise InputError(f"join: expected corpora, got {kind}: corpora.read or corpora.from_rows makes one")
         if corpus.digest in digests:
             raise InputError(f"join: {corpus.name} comes twice, so its texts would count twice: leave one out")
         digests.append(corpus.digest)

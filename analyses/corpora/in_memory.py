@@ -19,7 +19,7 @@ from interp.errors import InputError, inside
 _TEXTS, _LONGEST = 100, 64  # random texts, and tokens of each at most
 
 
-def take(
+def from_rows(
     data: Any,
     *,
     text: str | None = None,

@@ -1,7 +1,8 @@
 """Which of two sentences is grammatical? Minimal pairs as BLiMP has them (Warstadt et al. 2020), one a line of JSON."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from analyses.corpora.text_rows import json_object
 from interp.bounded_files import lines
@@ -24,18 +25,25 @@ class Sentence(NamedTuple):
 
 def read_sentences(file: str | Path) -> list[tuple[Sentence, Sentence]]:
     """The good and the bad sentence of each line, plain or compressed, which are the same in seven lines of BLiMP."""
-    pairs = []
+    return [(good, bad) for _, good, bad in read_rows(file)]
+
+
+def read_rows(file: str | Path) -> Iterator[tuple[dict[str, Any], Sentence, Sentence]]:
+    """The same, each after all that its line says, as `UID`."""
+    is_empty = True
     for number, line in enumerate(lines(Path(file)), 1):
-        with inside(f"{file}, line {number}"):
-            pairs += [_pair(line)] if line.strip() else []
-    if not pairs:
+        if line.strip():
+            with inside(f"{file}, line {number}"):
+                row = json_object(line, _EXPECTED)
+                pair = _pair(row)
+            yield row, *pair
+            is_empty = False
+    if is_empty:
         raise InputError(f"{file} is empty: {_EXPECTED}")
-    return pairs
 
 
-def _pair(line: str) -> tuple[Sentence, Sentence]:
-    row = json_object(line, _EXPECTED)
+def _pair(row: Mapping[str, Any]) -> tuple[Sentence, Sentence]:
     keys = "sentence_good", "sentence_bad", *next((keys for method, keys in _KEYS.items() if row.get(method)), ())
     if wrong := [key for key in keys if not isinstance(row.get(key), str) or not row[key].strip()]:
         raise InputError(f'expected a text as "{wrong[0]}", got {row.get(wrong[0])!r:.80}')
-    return Sentence(*(row[key] for key in keys[::2])), Sentence(*(row[key] for key in keys[1::2]))
+    return Sentence(*(row[key].strip() for key in keys[::2])), Sentence(*(row[key].strip() for key in keys[1::2]))

@@ -42,12 +42,14 @@ def parse(rows: Lines, labels: Mapping[str, Sequence[str]] | None = None) -> Ite
 
 
 def columns_of(names: Sequence[Any]) -> dict[str, str]:
-    """By use, the columns of these that are called as the arguments of `take`; annotation only beside `words`."""
+    """By use, the columns of these that are called as the arguments of `from_rows`; annotation only beside `words`."""
     uses = (TEXT, "document", *(("words", "tags", "heads", "relations", "lemmas") if "words" in names else ()))
     if by_use := {use: use for use in uses if use in names and {TEXT, "words"} & {*names}}:
         return by_use
     got = ", ".join(map(str, names)) or "none"
-    raise InputError(f'expected a column "text" or "words", got {got}: rename one, or corpora.take(rows, text=...)')
+    raise InputError(
+        f'expected a column "text" or "words", got {got}: rename one, or corpora.from_rows(rows, text=...)'
+    )
 
 
 def json_object(line: str, expected: str) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def section(
         figure = replace(drawing(name, study.plot.draw(table, study.question)), caption=study.caption)
         sections.append(Section(study.title, [text, figure], anchor))
         short.append((link(study.title, anchor), sentence))
-    caveats = [f"Not asked of this model: {'; '.join(titles)}: {reason}." for reason, titles in refused.items()]
-    none = f"None of the articles’ experiments can be asked of this model: {'; '.join(refused)}."
+    caveats = [f"Not run on this model: {'; '.join(titles)}: {reason}." for reason, titles in refused.items()]
+    none = f"None of the articles’ experiments can run on this model: {'; '.join(refused)}."
     return Part(
         sections=sections,
         short=short,
@@ -98,3 +98,4 @@ def _outcome(model: Model, seed: int, name: str) -> Outcome | str:
 
 
 __all__ = ["EXPERIMENTS", "Experiment", "Outcome", "section"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -229,7 +229,7 @@ def distance_sentence(outcome: Outcome) -> str:
     text = f"Attention looks {with_interval(first, 'distance')} tokens away in layer 0"
     if outcome.contrast:
         value, low, high = outcome.contrast.values()
-        way = "farther" if low > 0 else "nearer" if high < 0 else "neither surely nearer nor farther, the difference"
+        way = "farther" if low > 0 else "nearer" if high < 0 else "neither clearly nearer nor farther, the difference"
         bounds = (-value, -high, -low) if high < 0 else (value, low, high)
         difference = with_interval(dict(zip(outcome.contrast, bounds, strict=True)), "gain")
         text += f" and {with_interval(last, 'distance')} in layer {last['layer']}: {way} by {difference}"

@@ -84,7 +84,7 @@ def by_swapping(
             refused[source] = reason
             continue
         effects = {
-            site: np.mean([each.effect().double().cpu().numpy() for each in two], 0) for site, two in sweeps.items()
+            site: np.mean([each.effects().double().cpu().numpy() for each in two], 0) for site, two in sweeps.items()
         }
         whole = ways[0].difference().double().cpu().numpy()
         accuracy = float((torch.cat([way.clean["logit_difference"] for way in ways]) > 0).double().mean())

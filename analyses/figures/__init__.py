@@ -12,6 +12,7 @@ from analyses.figures.head_figures import (
     explained_bars,
     gain_intervals,
     head_grid,
+    suite_map,
 )
 from analyses.figures.single_heads import best_heads, pattern_atlas, three_attentions, word_lines
 from analyses.figures.style import Drawn, Page, literal, measure_name, page
@@ -21,4 +22,6 @@ from analyses.wording.head_names import head_name
 __all__ = ["Drawn", "Page", "Quantity", "best_heads", "cell_map", "cell_name", "compared_gains", "effect_grid"]
 __all__ += ["circuit_curve", "explained_bars", "forming", "gain_intervals", "head_grid", "head_name"]
 __all__ += ["lens_line", "lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "pattern_atlas"]
-__all__ += ["probes_by_layer", "steps", "sweep_drawings", "three_attentions", "token_bars", "top_cells", "word_lines"]
+__all__ += ["probes_by_layer", "steps", "suite_map", "sweep_drawings", "three_attentions", "token_bars", "top_cells"]
+__all__ += ["word_lines"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -124,6 +124,32 @@ def effect_grid(effects: pd.DataFrame, task: str, *, by: str | None = None, **pa
 
 
 @styled
+def suite_map(heads: pd.DataFrame, *, top: int = 48, **page: Unpack[Page]) -> Figure:
+    """Paradigm by head, of `tables/suite_heads` in its order: the share that goes where a head is noised.
+
+    A dot marks a head that carries some of it, by either exchange; of many heads there are the `top` largest.
+    """
+    rows = select_rows(heads, ["paradigm", *HEAD], intervention="noise")
+    found = carriers(heads.loc[heads["intervention"] != "hide"]).loc[lambda rows: rows["effect"] > 0]
+    named = {*found[["paradigm", *HEAD]].itertuples(index=False, name=None)}
+    size = rows["effect"].abs().groupby([rows["layer"], rows["head"]]).max().nlargest(top)
+    columns = {place: column for column, place in enumerate(sorted(size.index))}
+    places = [*zip(rows["layer"], rows["head"], strict=True)]
+    rows = rows.assign(
+        name=[head_name(*place) for place in places], column=[columns.get(place, -1) for place in places]
+    )
+    rows = rows.assign(
+        line=pd.factorize(rows["paradigm"])[0],
+        dot=[row in named for row in rows[["paradigm", *HEAD]].itertuples(index=False, name=None)],
+    )
+    few = f" Of {len({*places})} heads the {top} with the largest shares." * (len(columns) < len({*places}))
+    dots = _DOTS.format("a share", ", on the items that did not choose the head") * bool(rows["dot"].any())
+    options: Any = {"scale": style.signed_scale(float(rows["effect"].abs().to_numpy().max())), "columns": 1}
+    options["width"] = min(style.WIDTH, 4 + 0.2 * len(columns))
+    return draw("suite_map", rows.loc[rows["column"] >= 0], page, {"heads": few, "dots": dots}, **options)
+
+
+@styled
 def gain_intervals(heads: pd.DataFrame, measure: str, *, top: int = 12, **page: Unpack[Page]) -> Figure:
     """The `top` heads with the largest gains in one measure, with their 95% intervals; the baseline is the line at 0.
 

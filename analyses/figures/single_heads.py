@@ -101,7 +101,7 @@ def three_attentions(
         down, across = ([style.literal(token.replace(" ", "␣")) for token in tokens] for tokens in (queries, keys))
         rows, ticks = [down[row] for row in cells["query"]], [across[key] for key in cells["key"]]
         tables.append(cells.assign(row=rows, tick=ticks, bar="attention"))
-    words = {"outlined": ", and outlined is what is known to belong together" * bool(aligned)}
+    words = {"outlined": "; outlined cells are known to belong together" * bool(aligned)}
     options: Any = {"scale": Normalize(0, 1), "colours": style.shades(), "most": (len(written) + len(source),) * 2}
     note = "outlined: what is known to belong together" if aligned else None
     figure = draw("three_attentions", pd.concat(tables), page, words, note=note, **options)

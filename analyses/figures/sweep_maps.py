@@ -112,7 +112,7 @@ def top_cells(
     text = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
     label = label.replace("\n", " ") if page.get("width", WIDTH) > _NARROW and "ax" not in page else label
     asks = f"In which layer{site} is" if whole_layers else f"Which cells{site} carry most of"
-    words = {"asks": asks, "surely": ", and how surely" * has_intervals, "label": label}
+    words = {"asks": asks, "surely": ", and how certain is it" * has_intervals, "label": label}
     values = rows["value"].to_numpy(dtype=float)
     rules = [{"x": 0}, *([{"x": 1, "ls": ":"}] if quantity == "share" and np.nanmax(np.abs(values)) > 0.5 else [])]
     figure = draw("top_cells", rows.loc[rows["cell"].isin(names)], page, words, names=names, rules=rules)

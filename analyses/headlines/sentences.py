@@ -58,7 +58,7 @@ def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool = Fals
 def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
     """From a row that shows nothing, of `heads`, or of `rules` on the half that heads were not chosen on.
 
-    Heads that have learnt nothing stay below `bar`.
+    Untrained heads stay below `bar`.
     """
     few = f" of only {cell['n']:.0f}" if cell["n"] < FEW_ITEMS else ""
     if "rival" in cell:
@@ -67,7 +67,7 @@ def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
     if (strength := cell.get("detectable")) is not None:
         hard = {"strength": number(math.ceil(10 * strength))} if math.isfinite(strength) else {}
         null += say("would be seen" if hard else "would not be seen", **hard)
-    return say("closest", head=head, infinitive=words.infinitive, of=few, **_shares(cell)) + null
+    return say("closest", head=head, said=words.said, of=few, **_shares(cell)) + null
 
 
 def _shares(cell: Cells) -> dict[str, str]:
@@ -118,14 +118,16 @@ def set_clause(row: Cells, words: Words) -> str:
 def writers_clause(row: Cells, vocabulary: Mapping[str, Words]) -> str:
     """From the row of a family of `writers`: who wrote the keys that a head finds, and where it looks without."""
     n, members, name = int(row["others_size"]), str(row["members"]).split("+"), str(row["writer"])
-    count, (head, *more) = "another head" if n == 1 else f"{n} other heads", members
-    others = say("other writers", count=count, value=percent(row["others_without"])) if row["others"] else ""
+    count, (head, *more) = "another head" if n == 1 else f"{n} other heads" if n else "other writers", members
     if name in members:
         writers = part_words(name)
     elif more:
         writers = say("family of heads", count=len(members), infinitive=worded(name, vocabulary).infinitive)
     else:
         writers = say("head of a label", head=part_words(head), said=worded(name, vocabulary).said)
+    if not row["others"]:
+        return say("only writer", writers=writers)
+    others = say("other writers", count=count, value=percent(row["others_without"]))
     attention = {name: percent(row[name]) for name in ("before", "without")}
     goes = "falls" if row["without"] <= row["before"] else "rises"
     return say("writers" if row["explains"] else "no writers", writers=writers, goes=goes, others=others, **attention)

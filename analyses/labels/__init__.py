@@ -7,3 +7,4 @@ costs; `evidence` gathers attention and effects of two halves of a text, and `ju
 from analyses.labels.judgement import LABEL_COLUMNS, Labelled, label
 
 __all__ = ["LABEL_COLUMNS", "Labelled", "label"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

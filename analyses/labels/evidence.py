@@ -291,7 +291,7 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
             makers = {
                 name: (measured[name].collector, {**measured[name].bare, **measured[name].null}) for name in names
             }
-            progress = partial(study.say, "reading with heads that have learnt nothing")
+            progress = partial(study.say, "reading with untrained heads")
             progress(0)
             nulls = _nulls(study.model, kind, seed)
             reach = partial(_reached, study.model, kind, makers, sample, seed)

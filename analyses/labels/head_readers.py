@@ -51,7 +51,7 @@ def measure(
         InputError: the model has no edges, as norms follow its layers; or no output layer, or another library runs it.
     """
     if not isinstance(model, Transformer) or model.output is None:
-        raise InputError("who reads a head is asked of transformers that interp runs, with an output layer")
+        raise InputError("only transformers that interp runs, with an output layer, say who reads a head")
     if reason := Graph.from_model(model).reason:
         raise InputError(reason)
     rows, columns = list[dict[str, Any]](), [*HEAD, "task", "task_effect"]

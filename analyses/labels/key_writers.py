@@ -5,8 +5,10 @@ attention. Scores are sums over who wrote the keys (`interp.attribution.keys`), 
 query gives to all keys alike cancels; where keys are rotated, even what all keys share scores by distance, and counts
 as its writer's.
 
-A family is the heads before that have one label in common, or any writer alone. One half of the documents chooses the
-family without whose part the attention falls most, compared with as many other heads; the other half reports.
+A family is the heads before that have one label in common, or any writer alone. Its rivals are sets of other writers
+that write as much: their part is scaled until the scores that it adds spread over the keys as the family's do. One half
+of the documents chooses the family without whose part the attention falls most, compared with rivals; the other half
+reports. Without what writes nearly all of a key any attention is lost, so that alone would tell nothing.
 """
 
 import math
@@ -42,14 +44,15 @@ WRITER_COLUMNS = [
     *("advantage", "ci_low", "ci_high", "p", "q", "share", "n", "documents", "before", "without", "without_low"),
     *("without_high", "others", "others_size", "others_without", "rank", "explains"),
 ]
-_OTHERS = (10, 100)  # families of other heads, on the half that chooses, and on the one that reports
+_OTHERS = (10, 100)  # rivals, on the half that chooses, and on the one that reports
 _DOCUMENTS, _WORDS = 24, 60  # of each half, and of each document, that are read at most
 _REPEATS, _ROWS = 16, 8  # random repeats, of each half; and rows of a text that one measure takes, at most
 _TOKENS = 1024  # that a lot reads, about
-_AT_ONCE = 1 << 22  # scores without families that are held at once
+_AT_ONCE = 1 << 22  # numbers of sets' parts that are held at once
 _ONE_SIGN = 0.8  # of all parts without their signs: where fewer have one sign they are no shares of a whole
-_RANK = 0.05  # of families of other heads, how many may leave as little
-_LEFT = 0.5  # of the attention, at most, without what explains it
+_RANK = 0.05  # of rivals, how many may leave as little
+_NOTHING = 1e-3  # of a family's part: rivals that write less take nothing away, as all of it may be rounding
+_LEFT = 0.5  # of the attention, and of what rivals leave of it, at most, without what explains it
 Family = tuple[str, ...]  # writers
 Claims = Mapping[str, Sequence[tuple[int, int, tuple[int, ...]]]]  # by measure: prompt, row, claimed keys
 Lot = tuple[Sequence[tuple[int, ...]], Sequence[int], Claims]  # ids of texts, their groups of documents, and claims
@@ -57,7 +60,7 @@ Sums = Float[np.ndarray, "group column"]  # rows, what each writer adds, the att
 
 
 class Question(NamedTuple):
-    """A head, a measure, all writers before the head, families of them, and others of as many heads for each."""
+    """A head, a measure, all writers before the head, families of them, and the rivals of each."""
 
     layer: int
     head: int
@@ -67,13 +70,14 @@ class Question(NamedTuple):
     others: Sequence[Sequence[Family]]
 
     @property
-    def memberships(self) -> Bool[Tensor, "family writer"]:
-        """Who is in no family, in each, and in all others."""
-        members = [(), *self.families.values(), *chain(*self.others)]
-        return torch.tensor([[writer in family for writer in self.writers] for family in members])
+    def sets(self) -> tuple[Bool[Tensor, "set writer"], list[int]]:
+        """Who is in no family, in each, and in all rivals; and which of these sets each writes as much as."""
+        members, sizes = [(), *self.families.values(), *chain(*self.others)], [*range(1 + len(self.families))]
+        sizes += [row for row, drawn in enumerate(self.others, 1) for _ in drawn]
+        return torch.tensor([[writer in family for writer in self.writers] for family in members]), sizes
 
     def chosen(self, sums: Sums, seed: int) -> "Question":
-        """The family without which least is left, compared with others; with more of these."""
+        """The family without which least is left, compared with rivals; with more of these."""
         before, *left = sums[:, 1 + len(self.writers) :].sum(0) / sums[:, 0].sum()
         rest, excess = iter(left[len(self.families) :]), dict[str, float]()
         for name, without, drawn in zip(self.families, left, self.others, strict=False):
@@ -96,9 +100,10 @@ def measure(
 
     `advantage` is in nats, with its interval over documents; `p` is two-sided. `share` is missing where less than 80%
     of all parts have one sign. The row of `kind` family has the attention on the claimed keys `before` and `without`
-    what the family wrote there; `p` is of their difference. `others` families of `others_size` other heads before it
-    leave `others_without` on average, and a share of them, `rank`, as little as this one. `explains`: at most half is
-    left, significantly, and at most 5% of the others leave as little. `q` is over all rows.
+    what the family wrote there; `p` is of their difference. `others` rivals that write as much, of `others_size` heads
+    (0: sets of any writers), leave `others_without` on average, and a share of them, `rank`, as little as the family.
+    `explains`: what is left is at most half of the attention, significantly, and of what rivals leave, and at most 5%
+    of these leave as little; where nothing else writes keys, nothing does. `q` is over all rows.
 
     Labels that are rules, and those asked at masked words, have no row.
 
@@ -114,14 +119,15 @@ def measure(
         InputError: scores are capped, or the model has two stacks or is run by another library.
     """
     if not isinstance(model, Transformer) or len(model.config.stacks) > 1:
-        raise InputError("who writes a head's keys is asked of transformers of one stack that interp itself runs")
+        raise InputError("only transformers of one stack that interp itself runs say who writes a head's keys")
     tables = [pd.DataFrame(columns=WRITER_COLUMNS)]
     for behaviour in select(behaviours).values():
         if behaviour.name in corpora:
             tables += _of_behaviour(model, labels, corpora[behaviour.name], behaviour, seed, progress)
     table = pd.concat(tables[1:] or tables, ignore_index=True).reindex(columns=WRITER_COLUMNS)
     q = benjamini_hochberg(table["p"].astype(float).fillna(1.0).to_numpy())
-    holds = (table["without"] <= _LEFT * table["before"]) & (table["rank"] <= _RANK) & (q < DISCOVERY)
+    most = _LEFT * table[["before", "others_without"]].min(axis=1, skipna=False)  # missing without rivals
+    holds = (table["without"] <= most) & (table["rank"] <= _RANK) & (q < DISCOVERY)
     return table.assign(q=q, explains=holds)
 
 
@@ -170,13 +176,18 @@ def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
 
 
 def others(family: Family, writers: Family, most: int, seed: int) -> list[Family]:
-    """Families of as many other heads, or of all where they are fewer: all there are, or so many at random."""
-    rest = [name for name in writers if name not in family and ".head." in name]
-    size, rng, drawn = min(len(family), len(rest)), random.Random(repr((seed, family))), dict[Family, None]()
-    if math.comb(len(rest), size) <= most:
-        return [*combinations(rest, size)] if size else []
+    """Rivals: sets of as many other heads (of all where they are fewer), all there are or so many at random.
+
+    A family without a head, or beside no other, has sets of any number of other writers.
+    """
+    rest = [name for name in writers if name not in {*family, "distance"}]
+    heads = [name for name in rest if ".head." in name] if ".head." in "".join(family) else []
+    sizes = [min(len(family), len(heads))] if heads else [*range(1, len(rest) + 1)]
+    if sum(math.comb(len(heads or rest), size) for size in sizes) <= most:
+        return [drawn for size in sizes for drawn in combinations(heads or rest, size)]
+    rng, drawn = random.Random(repr((seed, family))), dict[Family, None]()
     while len(drawn) < most:
-        drawn[tuple(sorted(rng.sample(rest, size)))] = None
+        drawn[tuple(sorted(rng.sample(heads or rest, rng.choice(sizes))))] = None
     return [*drawn]
 
 
@@ -225,8 +236,8 @@ def _read(
     model: Transformer, texts: Sequence[Lot], questions: Sequence[Question], progress: lots.Progress | None
 ) -> list[Sums]:
     """What is added up of each question over some texts."""
-    asked = [(each.layer, each.head, each.measure, each.memberships) for each in questions]
-    sums = [np.zeros((N_GROUPS, 1 + sum(memberships.shape))) for *_, memberships in asked]
+    asked = [(each.layer, each.head, each.measure, *each.sets) for each in questions]
+    sums = [np.zeros((N_GROUPS, 1 + sum(members.shape))) for *_, members, _ in asked]
     places = [[index for index, each in enumerate(asked) if each[2] in claims] for *_, claims in texts]
     lots_asked = [(lot, here) for lot, here in zip(texts, places, strict=True) if here]
     arguments = [(*lot, [asked[index] for index in here]) for lot, here in lots_asked]
@@ -242,7 +253,7 @@ def _sums(
     ids: Sequence[tuple[int, ...]],
     groups: Sequence[int],
     claims: Claims,
-    asked: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"]]],
+    asked: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"], Sequence[int]]],
 ) -> list[Float[Tensor, "group column"]]:
     """The sums of one lot for each head and measure, by the groups that it has, in order."""
     sites = dict.fromkeys(site for layer, *_ in asked for site in attribution_sites(model, layer))
@@ -251,15 +262,17 @@ def _sums(
     added = list[Tensor]()
     for (layer, head), of_head in groupby(asked, key=lambda each: each[:2]):
         items = [each[2:] for each in of_head]  # all rows of a head share its keys
-        keys = key_contributions(out, layer, head, torch.tensor([row[:2] for name, _ in items for row in claims[name]]))
-        sizes = [len(claims[name]) for name, _ in items]
+        keys = key_contributions(
+            out, layer, head, torch.tensor([row[:2] for name, *_ in items for row in claims[name]])
+        )
+        sizes = [len(claims[name]) for name, *_ in items]
         parts = zip(items, keys.values.cpu().split(sizes, 1), keys.scores.cpu().split(sizes), strict=True)
-        for (name, memberships), values, scores in parts:
+        for (name, members, alike), values, scores in parts:
             prompts, _, claimed = zip(*claims[name], strict=True)
             mask = torch.zeros(scores.shape, dtype=torch.bool)
             for row, columns in zip(mask, claimed, strict=True):
                 row[list(columns)] = True
-            columns = _columns(values, scores, mask, memberships)
+            columns = _columns(values, scores, mask, members, alike)
             empty = columns.new_zeros(int(group.max()) + 1, columns.shape[1])
             added.append(empty.index_add(0, group[list(prompts)], columns))
     return added
@@ -269,15 +282,25 @@ def _columns(
     values: Float[Tensor, "writer row key"],
     scores: Float[Tensor, "row key"],
     claimed: Bool[Tensor, "row key"],
-    memberships: Bool[Tensor, "family writer"],
+    memberships: Bool[Tensor, "set writer"],
+    sizes: Sequence[int],
 ) -> Float[Tensor, "row column"]:
-    """Of each row 1, the advantage by writer, and the attention on claimed keys that is left without each family."""
+    """Of each row 1, the advantage by writer, and the attention on claimed keys that is left without each set.
+
+    The part of each is scaled, row by row, to spread over the visible keys as much as that of the set at `sizes`.
+    """
     ahead, behind = (scores.masked_fill(~side, -torch.inf).softmax(-1) for side in (claimed, ~claimed))
     advantage, left = einsum(values, ahead - behind, "writer row key, row key -> row writer"), list[Tensor]()
+    visible, spreads = ~scores.isneginf(), list[Tensor]()
     for members in memberships.to(values).split(max(1, _AT_ONCE // scores.numel())):
-        rest = scores - einsum(members, values, "family writer, writer row key -> family row key")
-        left.append((rest.softmax(-1) * claimed).sum(-1))
-    columns = torch.cat([torch.ones_like(advantage[:, :1]), advantage, torch.cat(left).T], 1)
+        parts = einsum(members, values, "set writer, writer row key -> set row key")
+        means = parts.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True)
+        spreads += ((parts - means) * visible).norm(dim=-1, keepdim=True)
+        rows = range(len(left), len(spreads))
+        spread, wanted = (torch.stack([spreads[row] for row in of]) for of in (rows, [sizes[row] for row in rows]))
+        rest = scores - parts * (wanted / spread).where(spread > _NOTHING * wanted, 0)
+        left += (rest.softmax(-1) * claimed).sum(-1)
+    columns = torch.cat([torch.ones_like(advantage[:, :1]), advantage, torch.stack(left, 1)], 1)
     return columns.where(columns.isfinite().all(1, keepdim=True), 0)  # attention may reach no claimed key, or no other
 
 
@@ -297,9 +320,10 @@ def _table(question: Question, sums: Sums, seed: int) -> pd.DataFrame:
     of_others, drawn = left[:, 2:].sum(0) / rows.sum(), question.others[0]
     removal = {"before": each.value[n + 1], "without": each.value[n + 2]}
     removal |= {"without_low": each.low[n + 2], "without_high": each.high[n + 2]}
-    removal |= {"others": len(drawn), "others_size": len(drawn[0]) if drawn else 0}
+    sizes = {len(each) for each in drawn if ".head." in "".join(family)}
+    removal |= {"others": len(drawn), "others_size": sizes.pop() if len(sizes) == 1 else 0}
     removal["others_without"] = of_others.mean() if drawn else np.nan
-    removal["rank"] = float((of_others <= removal["without"]).mean()) if drawn else 0.0
+    removal["rank"] = float((of_others <= removal["without"]).mean()) if drawn else np.nan
     table = pd.DataFrame(columns).assign(kind=["writer"] * n + ["family"], n=int(rows.sum()))
     table.loc[n, [*removal]] = [*removal.values()]
     return table.assign(**dict(zip(question._fields[:3], question, strict=False)), documents=int(each.groups.max()))

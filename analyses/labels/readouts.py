@@ -82,7 +82,7 @@ def readouts(
     if not read_by:
         raise InputError(
             "this model has no output layer, so probes read it, and the training texts have neither tags nor chains "
-            "for what is asked: give annotated texts of other documents as `training`"
+            "for these measures: give annotated texts of other documents as `training`"
         )
     return read_by
 

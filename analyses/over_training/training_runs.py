@@ -136,7 +136,7 @@ def run_of_folder(folder: Path, load: Load, *, seed: int = 0, progress: Say | No
     run = read_run(folder, folder.resolve().name, load, seed=seed, progress=progress)
     if run.heads.empty:
         raise InputError(
-            f"{folder} tells nothing of heads: expected heads/... in its metrics.jsonl, or models in steps/"
+            f"{folder} says nothing about heads: expected heads/... in its metrics.jsonl, or models in steps/"
         )
     return run
 

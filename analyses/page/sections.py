@@ -24,7 +24,7 @@ from interp import InputError
 
 Cells = Mapping[str, Any]
 _LONGEST = 28  # letters of a text on a terminal
-UNUSED = "not used: it annotates nothing that is asked here, or an earlier corpus has it too"
+UNUSED = "not used: it annotates nothing that is needed here, or an earlier corpus does too"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from analyses.wording.formats import number
@@ -44,7 +45,7 @@ class Wiring:
     height: int
     boxes: Sequence[Box]
     lines: Sequence[Line]
-    layers: Sequence[tuple[str, float]]  # names of rows by their height
+    layers: Mapping[float, str]  # names of rows by their height
     caption: str
     rows: Sequence[tuple[str, str, str]]
 
@@ -58,10 +59,8 @@ def node_name(node: str) -> str:
     """A node, or what it reads for, in words: `L0.H3`, `L0.H3 query`, `feed-forward 2`, `embedding`, `cross.L0.H3`."""
     stack, cross, layer, head, part, feed, other = _parts(node)
     if layer:
-        prefix = f"{cross or stack}." if stack else ""
-        return prefix + head_name(int(layer), int(head)) + _READS.get(part, "")
-    name = f"feed-forward {feed}" if feed else other.replace("embed", "embedding")
-    return f"{stack} {name}" if stack else name
+        return f"{cross or stack}." * bool(stack) + head_name(int(layer), int(head)) + _READS.get(part, "")
+    return f"{stack} {f'feed-forward {feed}' if feed else other.replace('embed', 'embedding')}".strip()
 
 
 def edge_name(edge: Mapping[str, Any]) -> str:
@@ -75,37 +74,39 @@ def wiring(edges: Sequence[Mapping[str, Any]], caption: str, *, with_rows: bool)
 
     A box leads to its row, or without rows a head's to its card.
     """
-    drawn, strongest = edges[:MOST], max(abs(edge["score"]) for edge in edges) or 1
-    names = {name for edge in drawn for name in (edge["sender"], _reader(edge)) if name}
-    floors = sorted({_floor(name) for name in names})
-    rows = [sorted((name for name in names if _floor(name) == floor), key=_place) for floor in floors]
-    widths = {name: max(40, 16 + 8 * len(_text(name))) for name in names}
-    inner = max([sum(widths[name] + _GAP for name in row) for row in rows if not _parts(row[0])[5]], default=0)
-    heights = [_RISE * (len(rows) - floor) - _RISE + 18 for floor in range(len(rows))]
-    boxes: dict[str, Box] = {}
-    for row, y in zip(rows, heights, strict=True):
-        x = _LEFT + (inner - sum(widths[name] + _GAP for name in row)) / 2
-        x = _LEFT + inner + _GAP if _parts(row[0])[5] else x  # feed-forwards stand in a column of their own
+    drawn, boxes, layers = edges[:MOST], dict[str, Box](), dict[float, str]()
+    names = sorted({name for edge in drawn for name in (edge["sender"], _reader(edge)) if name}, key=_place)
+    texts = {
+        name: f"H{_place(name)[-1]}" if _parts(name)[2] else node_name(name).rstrip("0123456789 ") for name in names
+    }
+    widths = {name: max(40, 16 + 8 * len(text)) + _GAP for name, text in texts.items()}
+    rows = [[*row] for _, row in groupby(names, lambda name: _place(name)[:-1])]
+    inner = max((sum(map(widths.__getitem__, row)) for row in rows if not _parts(row[0])[5]), default=0)
+    for row, y in zip(rows, range(_RISE * (len(rows) - 1) + 18, 0, -_RISE), strict=True):
+        *_, layer, _, _, feed, _ = _parts(row[0])
+        x = _LEFT + (inner + _GAP if feed else (inner - sum(map(widths.__getitem__, row))) / 2)  # in their own column
         for name in row:
             to = _id(name) if with_rows or _parts(name)[2] else ""
-            boxes[name] = Box(_text(name), node_name(name), x, y, widths[name], to)
-            x += widths[name] + _GAP
+            boxes[name] = Box(texts[name], node_name(name), x, y, widths[name] - _GAP, to)
+            x += widths[name]
+        layers |= {y: f"layer {layer or feed}"} if layer or feed else {}
+    strongest = max(abs(edge["score"]) for edge in edges) or 1
     lines = [_line(edge, boxes, strongest) for edge in drawn if "receiver" in edge]
-    layers = [(f"layer {floor[1]:g}", y) for floor, y in zip(floors, heights, strict=True) if 0 <= floor[1] < 1e9]
-    said = [(_id(name), node_name(name), _sentence(name, edges)) for row in rows for name in row]
-    size = round(_LEFT + inner + _GAP + _BOW + 20), _RISE * len(rows)
-    return Wiring(*size, [*boxes.values()], lines, layers, caption, said if with_rows else ())
+    said = [(_id(name), node_name(name), _sentence(name, edges)) for name in names if with_rows]
+    width = max(box.x + box.width for box in boxes.values()) + _BOW
+    return Wiring(round(width), _RISE * len(rows), [*boxes.values()], lines, layers, caption, said)
 
 
 def _line(edge: Mapping[str, Any], boxes: Mapping[str, Box], strongest: float) -> Line:
     """From the top of the box that writes to the bottom of that which reads: its query left, its value right."""
     start, end = boxes[edge["sender"]], boxes[_reader(edge)]
-    part = {"q": 0.2, "k": 0.5, "v": 0.8}.get(_parts(edge["receiver"])[4], 0.5)
-    x, y, to_x, to_y = start.x + start.width / 2, start.y, end.x + end.width * part, end.y + _HIGH
-    steps = (y - to_y) // _RISE  # rows that it passes, whose boxes it goes round
-    bow = min(_BOW, 18 * steps) if abs(x - to_x) < _BEND else 0
-    first, last = x + bow, to_x + bow
-    path = f"M{x:.1f} {y:.1f}C{first:.1f} {y - _BEND:.1f} {last:.1f} {to_y + _BEND:.1f} {to_x:.1f} {to_y:.1f}"
+    to_x = end.x + end.width * {"q": 0.2, "k": 0.5, "v": 0.8}.get(_parts(edge["receiver"])[4], 0.5)
+    aside = to_x - start.x - start.width / 2
+    rows = (start.y - end.y - _HIGH) // _RISE  # that it passes, whose boxes it goes round
+    bow = min(_BOW, 18 * rows) if abs(aside) < _BEND else 0
+    x = start.x + start.width * (0.5 if abs(aside) < _BEND or not rows else 0.1 if aside < 0 else 0.9)
+    path = f"M{x:.1f} {start.y}C{x + bow:.1f} {start.y - _BEND} "
+    path += f"{to_x + bow:.1f} {end.y + _HIGH + _BEND} {to_x:.1f} {end.y + _HIGH}"
     width = _THIN + (_THICK - _THIN) * abs(edge["score"]) / strongest
     return Line(path, round(width, 2), edge["score"] >= 0, f"{edge_name(edge)}: {number(edge['score'], sign=True)}")
 
@@ -131,23 +132,17 @@ def _reader(edge: Mapping[str, Any]) -> str:
     return re.sub(r"\.[qkv]$", "", edge.get("receiver", ""))
 
 
-def _floor(node: str) -> tuple[str, float, bool, bool]:
-    """How far up a node stands: the stack, the layer, and there heads first and feed-forwards last."""
-    stack, cross, layer, _, _, feed, other = _parts(node)
+def _place(node: str) -> tuple[str, float, bool, bool, int]:
+    """How far up a node stands: the stack, the layer, and there heads first and feed-forwards last; and the head."""
+    stack, cross, layer, head, _, feed, other = _parts(node)
+    last = other == "logits"
     return (
-        "z" if other == "logits" else stack,
-        float("inf" if other == "logits" else layer or feed or -1),
+        "z" if last else stack,
+        float("inf" if last else layer or feed or -1),
         bool(cross),
         bool(feed),
+        int(head or 0),
     )
-
-
-def _place(node: str) -> int:
-    return int(_parts(node)[3] or 0)
-
-
-def _text(node: str) -> str:
-    return f"H{_place(node)}" if _parts(node)[2] else node_name(node).rstrip("0123456789 ")
 
 
 def _id(node: str) -> str:

@@ -12,3 +12,4 @@ from analyses.patch.patch_run import with_corrupt as with_corrupt
 
 __all__ = ["COLUMNS", "DIRECTIONS", "METRICS", "NO_OUTPUT", "Answers", "Patched", "agreement_lines", "with_corrupt"]
 __all__ += ["correlations", "find", "make_pairs", "measure", "page", "read_pairs", "read_places", "read_prompts"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

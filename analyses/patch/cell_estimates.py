@@ -110,7 +110,7 @@ def _methods(
     signed = {ATP: attribution_patching(*cells, **place)[site]}
     if site in {"q", "k"}:
         signed[QK_FIX] = attribution_patching(*cells, **place, qk_fix=True)[site]
-    estimates = {method: {name: each.effect(name) for name in each.values} for method, each in signed.items()}
+    estimates = {method: {name: each.effects(name) for name in each.values} for method, each in signed.items()}
     try:
         estimates[ATP_STAR] = atp_star(*cells, **place)[site].values
     except InputError as error:  # a single layer
@@ -125,7 +125,7 @@ def _idle(effects: Sequence[Float[Tensor, "*cells prompt"]], least: Float[Tensor
 
 def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
     """One row a cell and method, cells that lie in no prompt left out."""
-    effect = sweep.effect(metric)
+    effect = sweep.effects(metric)
     idle = _idle([effect, *methods.values()], sweep.rounding(metric)).flatten().cpu().numpy()
     indices = np.unravel_index(np.arange(len(idle)), effect.shape[:-1])
     n = (~effect.isnan()).sum(-1).flatten().cpu().numpy()
@@ -158,12 +158,12 @@ def edge_rows(
             for method, steps in ((EAP, 1), (EAP_IG, STEPS))
         }
         reasons = _receivers(scored, seed, few)
-        exact = torch.full_like(scored[EAP].effect(), torch.nan)
+        exact = torch.full_like(scored[EAP].effects(), torch.nan)
         for receiver in reasons:
             for index, effect in _measured(model, pairs, name, sweep.direction, scored[EAP], receiver):
                 exact[index, scored[EAP].labels["receiver"].index(receiver)] = effect
         least = sweep.rounding(name)
-        idle = _idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
+        idle = _idle([exact.nan_to_num(torch.inf), *(edges.effects() for edges in scored.values())], least)
         for method, edges in scored.items():
             tables.append(_edge_rows(edges, exact, idle, reasons).assign(method=method, metric=name))
     table = pd.concat(tables, ignore_index=True)
@@ -177,7 +177,7 @@ def edge_rows(
 
 def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
     """Which receivers to measure, with the reason: `all`, by `chance` or as the `strongest`."""
-    sizes = torch.stack([edges.effect().mean(-1).abs() for edges in scored.values()])
+    sizes = torch.stack([edges.effects().mean(-1).abs() for edges in scored.values()])
     size = sizes.amax(0)[1:]  # without the embedding
     names = [str(name) for name in scored[EAP].labels["receiver"]]
     reachable = (~size.isnan()).any(0)
@@ -192,7 +192,7 @@ def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
 def _measured(
     model: Model, pairs: Pairs, metric: str, direction: Direction, edges: Edges, receiver: str
 ) -> Iterator[tuple[int, Float[Tensor, " prompt"]]]:
-    exists = ~edges.effect()[:, edges.labels["receiver"].index(receiver)].isnan().any(-1)
+    exists = ~edges.effects()[:, edges.labels["receiver"].index(receiver)].isnan().any(-1)
     match receiver.split("."):  # `1.4.q`, `mlp.1` or `logits`
         case [layer, head, part]:
             end = Receiver(cast(Part, part), int(layer), int(head))
@@ -204,7 +204,7 @@ def _measured(
     senders = [(index, name) for index, name in enumerate(names) if exists[index] and name != "embed"]
     for site, by in _SENDERS.items():
         if group := [(index, name) for index, name in senders if name.startswith("mlp") == (site == "mlp_out")]:
-            effect = path_patch(model, pairs, METRICS[metric](), [end], site, by, "nothing", direction).effect()
+            effect = path_patch(model, pairs, METRICS[metric](), [end], site, by, "nothing", direction).effects()
             for index, name in group:
                 yield index, effect[tuple(map(int, name.removeprefix("mlp.").split(".")))]
 
@@ -216,7 +216,7 @@ def _edge_rows(
     reasons: dict[str, str],
 ) -> pd.DataFrame:
     """One row an edge. A score has the sign of the metric's change, an effect is positive towards the other prompt."""
-    estimate = edges.effect() if edges.direction == "denoise" else -edges.effect()
+    estimate = edges.effects() if edges.direction == "denoise" else -edges.effects()
     cells = (~estimate.isnan().any(-1)).nonzero(as_tuple=True)
     senders, receivers = (
         [str(edges.labels[side][index]) for index in indices.tolist()]

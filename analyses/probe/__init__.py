@@ -9,3 +9,4 @@ from analyses.probe.probe_section import section
 from analyses.probe.probe_tasks import TASKS, Task
 
 __all__ = ["DEPTH_COLUMNS", "LAYER_COLUMNS", "TASKS", "Probed", "Task", "measure", "section"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -180,7 +180,7 @@ def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
     rivals = []
     for columns, name in ((RULE, f"{WORDS['rule']} “{best['baseline_name']}” gets"), (UNTRAINED, WORDS["untrained"])):
         _, rival, _, low, high = (best[column] for column in columns)
-        doubt = "" if direction(low, high) == "more" else " (the probe is not surely better)"
+        doubt = "" if direction(low, high) == "more" else " (the probe is not clearly better)"
         rivals.append(f"{name} {percent(rival)}{doubt}")
     right = f"{percent(best['accuracy'])} of {number(best['n'])} {'words' if task.label else 'pairs'} right"
     return f"Read best {depth}: {right}; {' and '.join(rivals)}."

@@ -300,7 +300,7 @@ def _headline(rows: pd.DataFrame, headline: Sequence[str]) -> pd.DataFrame:
 def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float] | None = None) -> list[Text]:
     """For each headline measure that any head shows, the best head and how many others.
 
-    `bars` are by measure what heads that have learnt nothing do not gain; None where there are no labels.
+    `bars` are by measure what untrained heads do not gain; None where there are no labels.
     """
     heads, rows, words = measured.heads, notable(measured.heads), vocabulary({behaviour.name: behaviour})
     n_heads, compared = len(heads[HEAD].drop_duplicates()), beside_rules(measured)
@@ -320,7 +320,7 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
             if (bar := (bars or {}).get(measure, 0.0)) >= NOTABLE:
                 gain = percent(bar) if first["unit"] == "share" else number(bar)
                 reach = "gain as much" if first["gain"] <= bar else f"gain less than {gain}"
-                line += f" Heads that have learnt nothing {reach}."
+                line += f" Untrained heads {reach}."
             if rule := rules.get(tuple(first[column] for column in _CELL)):
                 line += f" {WORDS['tag_verdicts' if rule['rival'] == OTHERS else 'rule_verdicts'][rule['verdict']]}"
             lines.append(line)

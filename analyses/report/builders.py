@@ -18,6 +18,7 @@ from analyses import compare as comparing
 from analyses import experiments as experimenting
 from analyses import patch as patching
 from analyses import probe as probing
+from analyses import suites
 from analyses.behaviours import OURS
 from analyses.corpora import Corpus
 from analyses.execution.progress import WRITING, Say
@@ -183,6 +184,31 @@ def circuit(
         return circuits.page(found, run.models[0])
 
     write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
+    return Path(out)
+
+
+def suite(
+    model: Model,
+    suite: suites.Suite,
+    out: str | Path,
+    *,
+    corpora: Sequence[Corpus] = (),
+    limit: int | None = None,
+    name: str = UNNAMED,
+    **record: Unpack[Record],
+) -> Path:
+    """What the model knows of a suite, and which heads carry it. Arguments, and what is raised, as of `suites.find`.
+
+    `corpora` are the texts whose n-grams are rivals.
+    """
+
+    def measure(run: Run) -> Page:
+        texts = [text for corpus in corpora for text in corpus] or None
+        return suites.page(
+            suites.find(model, suite, texts, limit=limit, seed=run.seed, progress=run.say), run.models[0], corpora
+        )
+
+    write(out, measure, {name: model}, **record)
     return Path(out)
 
 

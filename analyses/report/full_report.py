@@ -152,7 +152,7 @@ def build(
 
 def _stages(names: Collection[str], *, labels: bool, probes: bool, experimenting: bool) -> list[str]:
     """What is done once all was measured, in order; some may turn out to be needless."""
-    labelling = ["reading with heads that have learnt nothing", *(f"{name}: knocking out" for name in names)]
+    labelling = ["reading with untrained heads", *(f"{name}: knocking out" for name in names)]
     labelling += ["hiding keys from all heads of a label", *(f"{name}: looking for sets" for name in names)]
     labelling += [*report_parts.WHY.values(), *CIRCUIT_STAGES]
     stages = ["comparing with rules", FIRST_PAGE, *labelling * labels, "reading sentences", "scores of papers"]
@@ -189,7 +189,7 @@ def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
 def _experiments(run: Run, model: Model) -> Part:
     part = experiments.section(model, seed=run.seed, progress=run.say)
     titles: Any = [link for link, _ in part.short]
-    links = doc.joined(titles) or ["None can be asked of this model"]
+    links = doc.joined(titles) or ["None can run on this model"]
     folds = [doc.Details("One by one", [*part.sections, *part.counted])]
     section = Section("Experiments", [[TEXTS["experiments"], " ", *links, "."], *folds], "experiments")
     return replace(part, sections=[section], short=(), counted=())

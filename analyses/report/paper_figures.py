@@ -214,6 +214,8 @@ def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iter
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place"))
+    if "suite_heads" in tables:
+        yield "suite_map", partial(figures.suite_map, tables["suite_heads"])
     curves = tables.get("circuit_curve", pd.DataFrame({"task": []}))
     for number, (_, rows) in enumerate(curves.groupby("task", sort=False)):
         name = f"circuit_curve_{number}" if "heads" in tables else "circuit_curve"

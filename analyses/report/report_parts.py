@@ -97,7 +97,7 @@ def why(labelled: Labelled, model: Model, results: Sequence[Result], run: Run) -
             table = tables[name] = measure(progress=partial(run.say, WHY[name]), **options)
         except InputError as error:
             left_out[name] = str(error)
-            blocks.append(doc.caveat(f"{WHY[name].capitalize()} was not asked: {error}."))
+            blocks.append(doc.caveat(f"{WHY[name].capitalize()} was not tested: {error}."))
             continue
         rows = table.loc[table["kind"] == "family"] if name == "writers" else strongest_readers(table)
         if len(rows):

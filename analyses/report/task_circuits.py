@@ -15,9 +15,8 @@ from interp import InputError, Model
 from interp.circuits.size_curves import SHARES
 
 CIRCUIT_STAGES = finding.STAGES
-_SMALL = finding.Settings(
-    n_random=3, n_sizes=12, shares=SHARES[1::2], tests=False
-)  # a tenth of a report's time, at most
+# a tenth of a report's time, at most; its causal tests asked of each answer already, on more pairs
+_SMALL = finding.Settings(n_random=3, n_sizes=12, shares=SHARES[1::2], each_answer=False, tests=False)
 _PAIRS = {"agreement": 100, "reference": 60, "name-gender": 60, "repeat": 24}  # whose prompts are long
 _TERMS = "circuit", "faithfulness, share of the task", "random circuits"
 

@@ -149,7 +149,7 @@ def _measure(model: Model, task: Task, seed: int) -> Patched:
         return facts | {"refused": reason}, [], None  # before a sweep, which would take minutes of a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
     reports = reporting_half(task.pairs, seed)
-    removed = sweeps[DIRECTIONS.index("noise")].effect()[..., torch.from_numpy(~reports)].double().mean(-1).cpu()
+    removed = sweeps[DIRECTIONS.index("noise")].effects()[..., torch.from_numpy(~reports)].double().mean(-1).cpu()
     flips = flips_of(model, task.pairs, removed.numpy(), reports, clusters, seed)
     return facts, [_effect_rows(model, sweep, clusters, reports, seed) for sweep in sweeps], flips
 
@@ -170,7 +170,7 @@ def _unneeded(
         return None
     return (
         f"the model puts the right answer first in {int(right.sum())} of {len(right)} prompts, and a copy of it whose "
-        f"heads look elsewhere (shuffled queries and keys) in {best}: it asks nothing of where heads look"
+        f"heads look elsewhere (shuffled queries and keys) in {best}, so where heads look does not matter here"
     )
 
 
@@ -201,7 +201,7 @@ def _effect_rows(
     ((metric, values),) = sweep.values.items()
     unpatched_values = sweep.clean if sweep.direction == "noise" else sweep.corrupt
     changed = ((values > 0) != (unpatched_values[metric] > 0)).flatten(0, -2).cpu().numpy()  # head prompt
-    effect = sweep.effect().double().flatten(0, -2).cpu().numpy().T
+    effect = sweep.effects().double().flatten(0, -2).cpu().numpy().T
     whole = sweep.difference().double().cpu().numpy()
 
     def of_half(half: Bool[np.ndarray, " pair"]) -> Shares:

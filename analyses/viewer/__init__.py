@@ -16,3 +16,4 @@ __all__ = [
     "read_texts",
     "write",
 ]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

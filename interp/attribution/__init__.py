@@ -17,21 +17,8 @@ from interp.attribution.scores import ScoreAttribution, score_attribution, value
 from interp.patching.pairs import Answer
 from interp.tokens import Positions
 
-__all__ = [
-    "Answer",
-    "DirectAttribution",
-    "KeyContributions",
-    "LogitLens",
-    "Positions",
-    "ScoreAttribution",
-    "attribution_by_source",
-    "attribution_sites",
-    "composition_scores",
-    "direct_logit_attribution",
-    "head_results",
-    "key_contributions",
-    "logit_lens",
-    "remove_from_key",
-    "score_attribution",
-    "value_attribution",
-]
+__all__ = ["Answer", "DirectAttribution", "KeyContributions", "LogitLens", "Positions", "ScoreAttribution"]
+__all__ += ["attribution_by_source", "attribution_sites", "composition_scores", "direct_logit_attribution"]
+__all__ += ["head_results", "key_contributions", "logit_lens", "remove_from_key", "score_attribution"]
+__all__ += ["value_attribution"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -7,21 +7,32 @@ from typing import Any
 import torch
 from einops import einsum
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from interp.attention import Attention
+from interp.attribution.writers import (
+    Reading,
+    attention_layer,
+    checked_direction,
+    contributions,
+    folded,
+    grid,
+    head_readings,
+    named,
+    sublayers,
+    wide,
+)
 from interp.devices import move, pick
 from interp.display import DataFrame, Figure, Result, draw_figure, signed, so_many
 from interp.errors import InputError, one_of
 from interp.indices import is_number
 from interp.model import Model
-from interp.parts import RootMeanSquare
 from interp.patching.pairs import Answer, Inputs, answer_ids
 from interp.patching.patch_sites import Attending, last_stack, only_stack
 from interp.patching.results import Drawing, cell_rows, dust, long_table, unreliable
 from interp.running import Run, Tokens, as_batches, run
 from interp.tokens import Positions
-from interp.transformer import Block, Transformer, with_parts
+from interp.transformer import Transformer, with_parts
 
 _PREFIX: dict[Attending, str] = {"self": "", "cross": "cross_"}
 
@@ -57,8 +68,8 @@ class DirectAttribution(Result):
     total: Float[Tensor, " prompt"]
     model: Transformer = field(repr=False)
     inputs: Inputs = field(repr=False)
-    columns: Int[Tensor, " prompt"] = field(repr=False)  # where each prompt is read
-    directions: Mapping[Attending, Float[Tensor, "layer prompt head d_head"]] = field(repr=False)  # what z is worth
+    columns: Int[Tensor, "prompt 1"] = field(repr=False)  # where each prompt is read
+    reading: Reading = field(repr=False)  # what each prompt's stream before the last norm is worth
 
     def __getitem__(self, name: str) -> Float[Tensor, " prompt"]:
         """One term by its name."""
@@ -157,40 +168,25 @@ def direct_logit_attribution(
     if columns.shape[1] != 1:
         raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
     name, stack = last_stack(model), model.last
-    attentions: list[Attending] = ["self", "cross"] if stack.config.cross_attention else ["self"]
-    sites = [f"{name}.*.{_PREFIX[attention]}attn.z" for attention in attentions]
-    sites += [f"{name}.{layer}.mlp_out" for layer, block in enumerate(stack.blocks) if block.mlp is not None]
+    before = sublayers(model, name)
+    sites = [f"{site}.z" if isinstance(sublayer.layer, Attention) else f"{site}_out" for site, sublayer, _ in before]
     embed, last, final = f"{name}.embed", f"{name}.{len(stack.blocks) - 1}.resid_post", f"{name}.resid_final"
     out = run(model, inputs[0], capture=[*sites, embed, last, final], target=inputs[1])
 
-    index = torch.arange(len(columns), device=columns.device), columns[:, 0]
+    def at(site: str) -> Float[Tensor, "prompt place *axes"]:
+        return wide(pick(out[site], grid(columns)))
 
-    def values(site: str) -> Float[Tensor, "prompt ..."]:
-        return wide(pick(out[site], index))
-
-    e = _direction_before(stack.norm, values(last), direction)
-    terms = {"embed": (values(embed) * e).sum(-1)}
-    directions: dict[Attending, list[Tensor]] = {attention: [] for attention in attentions}
-    for layer, block in enumerate(stack.blocks):
-        prefix = f"{name}.{layer}."
-        for attention in attentions:
-            kind = _PREFIX[attention]
-            z = values(f"{prefix}{kind}attn.z")
-            toward, bias = move(_toward(block, attention, *move((z, e), block.device)), e.device)
-            directions[attention].append(toward)
-            heads = einsum(z, toward, "prompt head d_head, prompt head d_head -> head prompt")
-            terms |= {f"{prefix}{kind}head.{head}": value for head, value in enumerate(heads)}
-            terms |= {} if bias is None else {f"{prefix}{kind}attn.bias": bias}
-        if block.mlp is not None:
-            terms[f"{prefix}mlp"] = (values(f"{prefix}mlp_out") * e).sum(-1)
-    if (norm_bias := _shift(stack.norm, direction)) is not None:
-        terms["norm.bias"] = norm_bias
-    total = (values(final) * direction).sum(-1)
+    reading = Reading(direction[..., None], torch.ones_like(direction[:, :1]))
+    reading, shifts = reading.before(stack.norm, lambda: at(last))
+    blocks = [*contributions(reading, before, at)][::-1]
+    terms = {"embed": reading(at(embed))[:, 0, 0]}
+    terms |= {name: value[:, 0, 0] for names, values in blocks for name, value in zip(names, values, strict=True)}
+    terms |= {name: value[0, :, 0, 0] for (name,), value in named("norm.bias", shifts)}
+    total = (at(final)[:, 0] * direction).sum(-1)
     if shift is not None:
         terms["output.bias"] = shift
         total = total + shift
-    stacked: dict[Attending, Tensor] = {kind: torch.stack(of_layers) for kind, of_layers in directions.items()}
-    return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model, inputs, columns[:, 0], stacked)
+    return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model, inputs, columns, reading)
 
 
 @torch.no_grad()
@@ -207,15 +203,17 @@ def attribution_by_source(
     """
     model, (batch, target), columns = attribution.model, attribution.inputs, attribution.columns
     attention_layer(model.last.blocks[0], attention)  # which says where there is none
-    site = f"{last_stack(model)}.{{}}.{_PREFIX[attention]}attn."
-    out = run(model, batch, f"{site.format('*')}v", target=target, until=f"{site.format('*')}pattern")
-    shared, of_layers = model.last.config.n_heads // model.last.config.kv_heads, []
-    index = torch.arange(len(columns), device=columns.device), columns
-    for layer, toward in enumerate(attribution.directions[attention]):
-        pattern = pick(out[f"{site.format(layer)}pattern"].transpose(1, 2), index)
-        v = out[f"{site.format(layer)}v"].repeat_interleave(shared, -2)
-        worth = einsum(v.to(toward), toward, "prompt key head d_head, prompt head d_head -> head key prompt")
-        of_layers.append(pattern.permute(1, 2, 0) * worth)
+    name, index, of_layers = f"{_PREFIX[attention]}attn", grid(columns), []
+    sites = [each for each in sublayers(model, last_stack(model)) if each[1].name == name]
+    captured = [f"{site}.{part}" for site, *_ in sites for part in ("v", "pattern", "z")]
+    out = run(model, batch, captured, target=target, until=captured[-1])
+    for site, sublayer, _ in sites:
+        z = wide(pick(out[f"{site}.z"], index))
+        toward, _ = head_readings(attribution.reading, sublayer, z)
+        v = out[f"{site}.v"].repeat_interleave(model.last.config.n_heads // model.last.config.kv_heads, -2)
+        toward = toward.weight[..., 0] * toward.factor[..., None]
+        worth = einsum(v.to(z), toward, "prompt key head d_head, prompt head d_head -> head key prompt")
+        of_layers.append(pick(out[f"{site}.pattern"].transpose(1, 2), index)[:, 0].permute(1, 2, 0) * worth)
     keys = batch if attention == "cross" else target or batch
     return torch.stack(of_layers).masked_fill(~keys.mask.T, torch.nan)
 
@@ -224,7 +222,7 @@ def _direction(
     model: Transformer, n_prompts: int, right: Answer | None, wrong: Answer | None, direction: Tensor | None
 ) -> tuple[Float[Tensor, "prompt d_model"], Float[Tensor, " prompt"] | None]:
     """The direction that is read after the final norm, and what the output layer adds."""
-    config, bias = model.last.config, None
+    config = model.last.config
     if config.norms_sums:
         raise InputError(
             "this model's norms come after its sums: each rescales all that was written before, so its stream is "
@@ -234,72 +232,22 @@ def _direction(
         raise InputError("expected either answers (right, and wrong to compare with) or a direction")
     if right is None:
         assert direction is not None
-        weight = wide(direction.to(model.device))
-        if weight.shape not in {(config.d_model,), (n_prompts, config.d_model)}:
-            shapes = f"({config.d_model},) or ({n_prompts}, {config.d_model})"
-            raise InputError(f"a direction has shape {shapes}, got {tuple(weight.shape)}")
-        weight = weight.expand(n_prompts, -1)
-    else:
-        output = model.output
-        if output is None:
-            raise InputError("this model has no output layer, so answers have no logits: give a direction")
-        if model.config.transform is not None:
-            raise InputError(
-                "this model transforms its final stream before the output layer, so that no logit is a sum of what "
-                "its layers write: give a direction of that stream, or patch or ablate instead"
-            )
-        ids = [answer_ids(model, answer, n_prompts) for answer in (right, wrong) if answer is not None]
-        weight, *rest = (wide(output.weight)[answers] * output.scale for answers in ids)
-        weight = weight - rest[0] if rest else weight
-        if output.bias is not None:
-            bias, *rest = (wide(output.bias)[answers] for answers in ids)
-            bias = bias - rest[0] if rest else bias
-    return weight, bias
+        return checked_direction(wide(direction.to(model.device)), n_prompts, config.d_model), None
+    output = model.output
+    if output is None:
+        raise InputError("this model has no output layer, so answers have no logits: give a direction")
+    if model.config.transform is not None:
+        raise InputError(
+            "this model transforms its final stream before the output layer, so that no logit is a sum of what "
+            "its layers write: give a direction of that stream, or patch or ablate instead"
+        )
+    ids = [answer_ids(model, answer, n_prompts) for answer in (right, wrong) if answer is not None]
 
+    def difference(rows: Tensor) -> Tensor:
+        first, *rest = (wide(rows)[answers] for answers in ids)
+        return first - rest[0] if rest else first
 
-def _direction_before(
-    norm: nn.Module, x: Float[Tensor, "prompt d_model"], e: Float[Tensor, "prompt d_model"]
-) -> Float[Tensor, "prompt d_model"]:
-    """The direction `e` as it stands before a norm whose scale is that of `x`: what each term of `x` meets."""
-    return folded(norm, e[..., None])[..., 0] * fixed_scale(norm, x)[..., None]
-
-
-def fixed_scale(norm: nn.Module, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch"]:
-    """What a norm that reads `x` multiplies by at each position: 1 over its deviation or length; 1 without a norm."""
-    if isinstance(norm, nn.LayerNorm):
-        return (x.var(-1, correction=0) + norm.eps).rsqrt()
-    if isinstance(norm, RootMeanSquare):
-        assert norm.eps is not None
-        return (x.square().mean(-1) + norm.eps).rsqrt()
-    return torch.ones_like(x[..., 0])
-
-
-def _shift(norm: nn.Module, e: Float[Tensor, "prompt d_model"]) -> Float[Tensor, " prompt"] | None:
-    """What a norm adds along `e` whatever it reads."""
-    return e @ norm.bias.to(e.dtype) if isinstance(norm, nn.LayerNorm) and norm.bias is not None else None
-
-
-def attention_layer(block: Block, attention: Attending) -> Attention:
-    """A block's own attention, or that which reads the encoder."""
-    layer = block.attn if one_of("attention", attention, Attending) == "self" else block.cross_attn
-    if layer is None:
-        raise InputError(f"no attention {attention!r} in this model: expected self")
-    return layer
-
-
-def _toward(
-    block: Block, attention: Attending, z: Float[Tensor, "prompt head d_head"], e: Float[Tensor, "prompt d_model"]
-) -> tuple[Float[Tensor, "prompt head d_head"], Float[Tensor, " prompt"] | None]:
-    """What a unit of each dimension of each head's z adds along `e`, and what attention adds whatever z is."""
-    sublayer = block.attention if attention == "self" else block.cross
-    attn, norm = attention_layer(block, attention), sublayer.norm_after
-    shifts = [shift for shift in [_shift(norm, e)] if shift is not None]
-    if not isinstance(norm, nn.Identity):
-        e = _direction_before(norm, wide(attn.out(z.flatten(-2).to(attn.out.weight.dtype))), e)
-    if attn.out.bias is not None:
-        shifts.append(e @ attn.out.bias.to(e.dtype))
-    toward = einsum(attn.W_O.to(e.dtype), e, "head d_head d_model, prompt d_model -> prompt head d_head")
-    return toward, sum(shifts[1:], shifts[0]) if shifts else None
+    return difference(output.weight) * output.scale, None if output.bias is None else difference(output.bias)
 
 
 @torch.no_grad()
@@ -338,26 +286,3 @@ def _factors(model: Transformer, layer: int) -> tuple[Float[Tensor, "head _ _"],
     w_o = folded(norm_after, wide(attn.W_O).mT, writes=True).mT
     r_q, r_k, r_v, r_o = (torch.linalg.qr(side, "r").R for side in (w_q, w_k, w_v, w_o.mT))
     return r_v @ w_o, w_q @ r_k.mT, w_k @ r_q.mT, w_v @ r_o.mT
-
-
-def folded(
-    norm: nn.Module, weight: Float[Tensor, "head d_model d_head"], *, writes: bool = False
-) -> Float[Tensor, "head d_model d_head"]:
-    """A matrix with the norm before (or after) it: its weight, and LayerNorm's removal of the mean, in their order."""
-    if not isinstance(norm, nn.LayerNorm | RootMeanSquare):
-        return weight
-    centred = isinstance(norm, nn.LayerNorm)
-    if writes and centred:
-        weight = weight - weight.mean(1, keepdim=True)
-    weight = (gain(norm) if isinstance(norm, RootMeanSquare) else norm.weight).to(weight)[:, None] * weight
-    return weight - weight.mean(1, keepdim=True) if centred and not writes else weight
-
-
-def gain(norm: RootMeanSquare) -> Float[Tensor, " d_model"]:
-    """What it multiplies by."""
-    return norm.weight + norm.config.offset
-
-
-def wide(x: Tensor) -> Tensor:
-    """At least float32: sums of many small terms."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -8,9 +8,8 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attribution.direct import wide
 from interp.attribution.scores import scores_of
-from interp.attribution.writers import Reader, all_parts, with_sites
+from interp.attribution.writers import Reader, all_parts, wide, with_sites
 from interp.display import Result
 from interp.edits import add
 from interp.errors import InputError

@@ -13,8 +13,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.attribution.direct import wide
-from interp.attribution.writers import Columns, Reader, all_parts, grid, with_sites
+from interp.attribution.writers import Columns, Reader, all_parts, checked_direction, grid, wide, with_sites
 from interp.devices import move, pick
 from interp.display import DataFrame, Figure, Result, draw_figure, signed, so_many
 from interp.errors import InputError, one_of
@@ -174,10 +173,7 @@ def value_attribution(
         toward = whole / whole.norm(dim=-1, keepdim=True)
     else:
         n_prompts, _, d_model = whole.shape
-        if direction.shape not in {(d_model,), (n_prompts, d_model)}:
-            expected = f"({d_model},) or ({n_prompts}, {d_model})"
-            raise InputError(f"a direction has shape {expected}, got {tuple(direction.shape)}")
-        toward = direction.to(whole).expand(n_prompts, -1)[:, None].expand_as(whole)
+        toward = checked_direction(direction.to(whole), n_prompts, d_model)[:, None].expand_as(whole)
     writers, vectors = all_parts(v, out, keys)
     read = toward @ weight.mT
     values = einsum(vectors, read, "writer prompt key d_head, prompt key d_head -> writer prompt key")

@@ -4,51 +4,52 @@ Norms keep the scales that they have in the run. Each is then one matrix for all
 (Elhage 2021), and so is all that lies between a writer and the head: nothing as wide as the stream is made for a head.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, cast
 
 import torch
-from einops import einsum, rearrange
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.attention import Attention
-from interp.attribution.direct import attention_layer, fixed_scale, folded, wide
 from interp.config import Rotary
 from interp.devices import pick
 from interp.errors import InputError, one_of
 from interp.indices import entries, is_number
 from interp.model import Model
+from interp.parts import RootMeanSquare
 from interp.patching.patch_sites import Attending, StackName, last_stack
 from interp.positions import rotate
 from interp.running import Run, counted, run
 from interp.tokens import TokenBatch
-from interp.transformer import Sublayer, Transformer, with_parts
+from interp.transformer import Block, Sublayer, Transformer, with_parts
 
 Part = Literal["q", "k", "v"]
 Columns = Int[Tensor, "prompt place"]
 Vectors = Float[Tensor, "writer prompt place d_head"]
+Site = tuple[str, Sublayer, str]  # its name, and the stream that it adds to
 
 
 @dataclass(frozen=True)
 class Reading:
     """A linear map of the stream: a matrix for all positions, times a factor at each, which the norms' scales give."""
 
-    weight: Float[Tensor, "d_model d_head"]
+    weight: Float[Tensor, "*prompt d_model d_head"]  # of each prompt, or one for all
     factor: Float[Tensor, "prompt place"]
 
     def __call__(self, x: Float[Tensor, "*vector d_model"]) -> Float[Tensor, "prompt place d_head"]:
         """Of a vector a position, or of one for all."""
-        return (x.to(self.weight) @ self.weight) * self.factor[..., None]
+        return (torch.atleast_2d(x.to(self.weight)) @ self.weight) * self.factor[..., None]
 
     def before(self, norm: nn.Module, x: Callable[[], Tensor]) -> tuple["Reading", list[Tensor]]:
         """The map as it stands before a norm that reads `x`, and what the norm's shift gives, if it has one."""
         if isinstance(norm, nn.Identity):
             return self, []
         shifts = [self(norm.bias)] if isinstance(norm, nn.LayerNorm) and norm.bias is not None else []
-        return Reading(folded(norm, self.weight[None])[0], self.factor * fixed_scale(norm, x())), shifts
+        return Reading(folded(norm, self.weight), self.factor * fixed_scale(norm, x())), shifts
 
 
 @dataclass(frozen=True)
@@ -103,21 +104,13 @@ class Reader:
         return counted(self.model, self.site, out.tokens, out.target)["position"]
 
     @property
-    def path(self) -> tuple[nn.Module, str, list[tuple[str, Sublayer, str]]]:
-        """The norm through which it reads the stream, the stream before that, and the sublayers that wrote to it.
-
-        These have their name and the stream that they add to; the last comes first.
-        """
-        stack, before = self.model.stack(self.source), []
-        for layer, block in enumerate(stack.blocks):
-            place, stream = f"{self.source}.{layer}.", "resid_pre"
-            cross = [] if block.cross_attn is None else [block.cross]
-            for sublayer in (block.attention, *cross, *([] if block.mlp is None else [block.feed_forward])):
-                if sublayer.layer is self.attn:
-                    return sublayer.norm_before, f"{place}{stream}", before[::-1]
-                before.append((f"{place}{sublayer.name}", sublayer, f"{place}{stream}"))
-                stream = sublayer.site
-        return stack.norm, f"{self.source}.{len(stack.blocks) - 1}.resid_post", before[::-1]
+    def path(self) -> tuple[nn.Module, str, list[Site]]:
+        """The norm through which it reads the stream, the stream before that, and what was written to it."""
+        stack, before = self.model.stack(self.source), sublayers(self.model, self.source)
+        for place, (_, sublayer, stream) in enumerate(before):
+            if sublayer.layer is self.attn:
+                return sublayer.norm_before, stream, before[:place]
+        return stack.norm, f"{self.source}.{len(stack.blocks) - 1}.resid_post", before
 
     @property
     def sites(self) -> list[str]:
@@ -155,19 +148,11 @@ class Reader:
             return wide(pick(out[site], index))
 
         reading, bias = self._projection(at(self.site), entered)
-        yield from _named(f"{self.part}.bias", bias)
+        yield from named(f"{self.part}.bias", bias)
         norm, stream, before = self.path
         reading, shifts = reading.before(norm, lambda: at(stream))
-        yield from _named("norm.bias", shifts)
-        for site, sublayer, residual in before:
-            reading, shifts = reading.before(sublayer.norm_sum, lambda: at(residual) + at(f"{site}_out"))  # noqa: B023
-            if not isinstance(sublayer.layer, Attention):
-                yield from _named(f"{site}.bias", shifts)
-                yield [site], reading(at(f"{site}_out"))[None]
-                continue
-            heads, more = _heads(reading, sublayer, at(f"{site}.z"))
-            yield from _named(f"{site}.bias", [*shifts, *more])
-            yield [f"{site.removesuffix('attn')}head.{head}" for head in range(len(heads))], heads
+        yield from named("norm.bias", shifts)
+        reading = yield from contributions(reading, before, at)
         yield from self._embedded(reading, self.text(out), columns)
 
     def _embedded(self, reading: Reading, text: TokenBatch, columns: Columns) -> Iterator[tuple[list[str], Vectors]]:
@@ -179,7 +164,7 @@ class Reader:
             reading = Reading(embed.project.weight.T.to(reading.weight) @ reading.weight, reading.factor)
         reading, more = reading.before(embed.norm, lambda: wide(reduce(torch.add, terms.values())))
         read = {name: reading(term) for name, term in terms.items()}
-        yield from _named("embed.bias", [*shifts, *more, *([read.pop("type")] if "type" in read else [])])
+        yield from named("embed.bias", [*shifts, *more, *([read.pop("type")] if "type" in read else [])])
         yield [f"embed.{name}" for name in read], torch.stack([*read.values()])
 
     def _projection(self, x: Float[Tensor, "prompt place head d_head"], entered: bool) -> tuple[Reading, list[Tensor]]:
@@ -222,18 +207,47 @@ def with_sites(out: Run, readers: list[Reader]) -> Run:
     return run(readers[0].model, out.tokens, [*sites], target=out.target, until=readers[-1].site)
 
 
-def _heads(
+def sublayers(model: Transformer, stack: str) -> list[Site]:
+    """The sublayers of a stack, in the order in which they write, by site, and the stream that each adds to."""
+    sites: list[Site] = []
+    for layer, block in enumerate(model.stack(stack).blocks):
+        place, stream = f"{stack}.{layer}.", "resid_pre"
+        cross = [] if block.cross_attn is None else [block.cross]
+        for sublayer in (block.attention, *cross, *([] if block.mlp is None else [block.feed_forward])):
+            sites.append((f"{place}{sublayer.name}", sublayer, f"{place}{stream}"))
+            stream = sublayer.site
+    return sites
+
+
+def contributions(
+    reading: Reading, before: Sequence[Site], at: Callable[[str], Tensor]
+) -> Generator[tuple[list[str], Vectors], None, Reading]:
+    """What each sublayer puts in, the last first, where `at` has the activations; returns what reads the embedding."""
+    for site, sublayer, residual in reversed(before):
+        reading, shifts = reading.before(sublayer.norm_sum, lambda: at(residual) + at(f"{site}_out"))  # noqa: B023
+        if not isinstance(sublayer.layer, Attention):
+            yield from named(f"{site}.bias", shifts)
+            yield [site], reading(at(f"{site}_out"))[None]
+            continue
+        z = at(f"{site}.z")
+        toward, more = head_readings(reading, sublayer, z)
+        heads = (z.transpose(1, 2) @ toward.weight).movedim(1, 0) * toward.factor[..., None]
+        yield from named(f"{site}.bias", [*shifts, *more])
+        yield [f"{site.removesuffix('attn')}head.{head}" for head in range(len(heads))], heads
+    return reading
+
+
+def head_readings(
     reading: Reading, sublayer: Sublayer, z: Float[Tensor, "prompt place head d_z"]
-) -> tuple[Vectors, list[Tensor]]:
-    """What each head puts in, and what the bias of their output and the shift of a norm after it do."""
+) -> tuple[Reading, list[Tensor]]:
+    """The map of each head's z, and what the bias of their output and the shift of a norm after it give."""
     attn = cast(Attention, sublayer.layer)
     weight, bias = attn.W_O.to(z), [] if attn.out.bias is None else [attn.out.bias.to(z)]
     reading, shifts = reading.before(sublayer.norm_after, lambda: sum(bias, z.flatten(-2) @ weight.flatten(0, 1)))
-    axes = "prompt place head d_z, head d_z d_head -> head prompt place d_head"
-    return einsum(z, weight @ reading.weight, axes) * reading.factor[..., None], [*shifts, *map(reading, bias)]
+    return Reading(weight @ reading.weight[..., None, :, :], reading.factor), [*shifts, *map(reading, bias)]
 
 
-def _named(name: str, terms: list[Tensor]) -> Iterator[tuple[list[str], Vectors]]:
+def named(name: str, terms: list[Tensor]) -> Iterator[tuple[list[str], Vectors]]:
     """The sum of the terms as one writer, if there are any."""
     if terms:
         yield [name], sum(terms[1:], terms[0])[None]
@@ -243,3 +257,54 @@ def _entry(index: int, size: int, axis: str, owner: str) -> int:
     if not is_number(index):
         raise InputError(f"expected one {axis} {owner}, 0-{size - 1}; got {index!r}")
     return entries(index, size, axis, owner)[0]
+
+
+def attention_layer(block: Block, attention: Attending) -> Attention:
+    """A block's own attention, or that which reads the encoder."""
+    layer = block.attn if one_of("attention", attention, Attending) == "self" else block.cross_attn
+    if layer is None:
+        raise InputError(f"no attention {attention!r} in this model: expected self")
+    return layer
+
+
+def fixed_scale(norm: nn.Module, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch"]:
+    """What a norm that reads `x` multiplies by at each position: 1 over its deviation or length; 1 without a norm."""
+    if isinstance(norm, nn.LayerNorm):
+        return (x.var(-1, correction=0) + norm.eps).rsqrt()
+    if isinstance(norm, RootMeanSquare):
+        assert norm.eps is not None
+        return (x.square().mean(-1) + norm.eps).rsqrt()
+    return torch.ones_like(x[..., 0])
+
+
+def folded(
+    norm: nn.Module, weight: Float[Tensor, "*batch d_model d_head"], *, writes: bool = False
+) -> Float[Tensor, "*batch d_model d_head"]:
+    """A matrix with the norm before (or after) it: its weight, and LayerNorm's removal of the mean, in their order."""
+    if not isinstance(norm, nn.LayerNorm | RootMeanSquare):
+        return weight
+    centred = isinstance(norm, nn.LayerNorm)
+    if writes and centred:
+        weight = weight - weight.mean(-2, keepdim=True)
+    weight = (gain(norm) if isinstance(norm, RootMeanSquare) else norm.weight).to(weight)[:, None] * weight
+    return weight - weight.mean(-2, keepdim=True) if centred and not writes else weight
+
+
+def gain(norm: RootMeanSquare) -> Float[Tensor, " d_model"]:
+    """What it multiplies by."""
+    return norm.weight + norm.config.offset
+
+
+def checked_direction(
+    direction: Float[Tensor, "*prompt d_model"], n_prompts: int, d_model: int
+) -> Float[Tensor, "prompt d_model"]:
+    """A direction of the stream for each prompt, of one for all or one for each."""
+    if direction.shape not in {(d_model,), (n_prompts, d_model)}:
+        expected = f"({d_model},) or ({n_prompts}, {d_model})"
+        raise InputError(f"a direction has shape {expected}, got {tuple(direction.shape)}")
+    return direction.expand(n_prompts, -1)
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least float32: sums of many small terms."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -7,7 +7,7 @@ are shares of F(M) - F(empty).
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from interp.display import DataFrame, Result, signed, so_many
 from interp.errors import InputError, whole_number
 from interp.model import Model
 from interp.patching.metrics import Metric
-from interp.patching.pairs import Pairs
 from interp.patching.results import Cells
 
 
@@ -51,7 +50,7 @@ class Gaps(Result):
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
-        effects = self.cells.effect()
+        effects = self.cells.effects()
         gaps = share_of_difference(effects[0::2] - effects[1::2], self.cells.difference(), self.groups, seed=seed)
         columns = {"member": self.members} if self.members else {}
         columns |= {"removed": [each.size for each in self.removed], "gap": gaps.value}
@@ -64,21 +63,6 @@ class Gaps(Result):
         name = self.members[self.worst] if self.members else f"without {self.removed[self.worst].size}"
         title = f"{self.title}: {so_many(len(self.removed), 'row')}, as shares of the whole effect"
         return title, {f"chosen: {name}": f"{gap} ({low} to {high})"}
-
-
-def both_ways(
-    model: Model, pairs: Pairs, metric: Metric, circuits: Sequence[Circuit], *, ablation: Ablation = "corrupt"
-) -> tuple[Cells, Cells]:
-    """Circuits kept alone, and the whole model without them: what is enough, and what cannot be done without.
-
-    Of two parts of which either is enough (OR), keeping one shows it and removing one shows nothing; of two that are
-    both needed (AND), the reverse (Heimersheim & Nanda 2024, arXiv:2404.15255). `recovered()` of the first is
-    faithfulness, and of the second what is left of the task.
-    """
-    removed = [whole(each.graph, each.kind) - each for each in circuits]
-    cells = faithfulness(model, pairs, metric, [*circuits, *removed], ablation=ablation)
-    kept, left = next(iter(cells.values.values())).split(len(circuits))
-    return replace(cells, values={metric.name: kept}), replace(cells, values={metric.name: left})
 
 
 def completeness(
@@ -173,5 +157,5 @@ def _subsets(circuit: Circuit, count: int, random: np.random.Generator) -> list[
     for _ in range(count):
         members = torch.zeros_like(circuit.members)
         members.view(-1)[places[random.permutation(len(places))[: random.integers(len(places) + 1)]]] = True
-        sets.append(replace(circuit, **{circuit.kind: members}))
+        sets.append(Circuit(circuit.graph, members))
     return sets

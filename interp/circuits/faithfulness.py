@@ -1,16 +1,16 @@
 """How well does a circuit do the task alone? Its metrics, with everything outside it replaced."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from interp.circuits.alone import Alone
 from interp.circuits.graph import Circuit, check_circuit, empty
 from interp.circuits.keeping import node_edits
-from interp.circuits.reference import Ablation, Reference, Writes, common_writes, position_names, written
+from interp.circuits.reference import Ablation, Writes, common_writes, written
 from interp.components import Graph
 from interp.errors import InputError, one_of
 from interp.model import Model
@@ -22,7 +22,6 @@ from interp.patching.results import Cells
 from interp.tap import Tap
 from interp.transformer import Transformer, with_parts
 
-Finals = Float[Tensor, "circuit prompt position d_model"]
 _SHARE = 16  # of the rows that fill a pass: each comes with what every live node wrote, which has to stay in caches
 
 
@@ -56,12 +55,12 @@ def faithfulness(
 
     Returns:
         Cells: on the axis `circuit`. `clean` are the clean prompts' values as they are, which the whole graph has, and
-            `corrupt` the empty circuit's: `.recovered()` is faithfulness as MIB defines it (Mueller et al. 2025), a
+            `corrupt` the empty circuit's: `.share()` is faithfulness as MIB defines it (Mueller et al. 2025), a
             ratio of mean differences.
     """
     model, circuits = with_parts(model, "a circuit's run"), [circuits] if isinstance(circuits, Circuit) else [*circuits]
     one_of("ablation", ablation, Ablation)
-    _check(model, pairs, circuits)
+    _check(model, pairs, circuits, ablation)
     readouts = prepared(model, pairs, metrics)
     has_answers = pairs.right is not None and pairs.wrong is not None
     answers = [logit_difference()] if has_answers and all(each.name != ANSWERS for each in readouts) else []
@@ -84,7 +83,7 @@ def faithfulness(
     return Cells("", "denoise", ("circuit",), measured, clean, checked_values(corrupt, len(pairs)), kind="circuits")
 
 
-def _check(model: Transformer, pairs: Pairs, circuits: Sequence[Circuit]) -> None:
+def _check(model: Transformer, pairs: Pairs, circuits: Sequence[Circuit], ablation: Ablation) -> None:
     if not circuits:
         raise InputError("expected at least one circuit, as from_edges(graph, ...) gives it; got none")
     for circuit in circuits:
@@ -92,6 +91,10 @@ def _check(model: Transformer, pairs: Pairs, circuits: Sequence[Circuit]) -> Non
         if lacking := [name for name in circuit.graph.positions if name not in pairs.positions]:
             named = ", ".join(pairs.positions) or "no position"
             raise InputError(f"no position {lacking[0]!r} in these pairs, which a circuit names: they have {named}")
+    if ablation == "zero" and len({circuit.graph.senders[:1] == ("token",) for circuit in circuits}) > 1:
+        raise InputError(
+            "under ablation zero embeddings together leave less than apart: expected circuits of one kind of graph"
+        )
 
 
 def _measured(
@@ -104,12 +107,11 @@ def _measured(
 ) -> Values:
     """The metrics, `circuit prompt`, of circuits of one graph and kind."""
     graph, device = circuits[0].graph, model.device
-    common = common_writes(
-        model, graph, ablation, [take(pairs.inputs[1], part) for part in split(model, pairs, budget)]
-    )
+    texts = [take(pairs.inputs[1], part) for part in split(model, pairs, budget)]
+    common = common_writes(model, graph, ablation, texts)
     values = {each.name: torch.zeros(len(circuits), len(pairs), dtype=model.dtype, device=device) for each in readouts}
     # with corrupted prompts a node that nothing reaches writes what it does there, so that nodes are edges
-    by_edges = circuits[0].nodes is None or (not graph.reason and common is None)
+    by_edges = circuits[0].kind == "edges" or (not graph.reason and common is None)
     members = [(_edges(each) if by_edges else each.members).to(device) for each in circuits]
     parts, n_cells = _parts(model, pairs, graph, budget)
     chunks = [members[start : start + n_cells] for start in range(0, len(members), n_cells)]
@@ -117,8 +119,9 @@ def _measured(
         part = pairs.take(prompts)
         writes = written(model, graph, part.inputs[1]) if common is None else common
         reading, start = [each.take(prompts) for each in readouts], 0
+        first = int(part.first_changed.min()) if common is None and model.last.config.causal else 0
         setting = model, graph, part, writes
-        run = _edge_run(*setting, common is None) if by_edges else partial(_node_run, *setting)
+        run = Alone(*setting, first).finals if by_edges else partial(_node_run, *setting)
         for finals in map(run, chunks):
             for each in reading:
                 values[each.name][start : start + len(finals), prompts] = each.from_final(model, each.at_reads(finals))
@@ -127,30 +130,17 @@ def _measured(
 
 
 def _node_run(model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, nodes: list[Tensor]) -> Tensor:
-    """The last stream of node circuits, `Finals`."""
+    """The last stream of node circuits, `circuit prompt position d_model`: writes may be one for all prompts."""
     edits = node_edits(model, graph, torch.stack(nodes), writes, pairs.inputs[0])
     return final_stream(model, pairs.inputs[0], Tap(edit=edits))
-
-
-def _edge_run(
-    model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, corrupt: bool
-) -> Callable[[list[Tensor]], Finals]:
-    """What gives that of edge circuits; with corrupted prompts from the first position on at which some differ."""
-    batch, _ = pairs.inputs[0]
-    first = int(pairs.first_changed.min()) if corrupt and model.last.config.causal else 0
-    names = position_names(pairs.positions, graph, batch) if graph.positions else None
-    return Alone(model, graph, Reference.from_writes(model, graph, writes, batch), batch, first, names).finals
 
 
 def _edges(circuit: Circuit) -> Bool[Tensor, "*position sender receiver"]:
     """The edges that are run: without dead ends; of nodes all those that lead on from them."""
     graph = circuit.graph
-    if circuit.nodes is not None:
-        edges = circuit.nodes[:, None] & graph.exists
-        circuit = Circuit(graph, edges.expand(graph.shape).clone())
-    edges = circuit.pruned().edges
-    assert edges is not None
-    return edges
+    if circuit.kind == "nodes":
+        circuit = Circuit(graph, (circuit.members[:, None] & graph.exists).expand(graph.shape).clone())
+    return circuit.pruned().members
 
 
 def _parts(model: Transformer, pairs: Pairs, graph: Graph, budget: int) -> tuple[Sequence[Tensor], int]:

@@ -1,7 +1,7 @@
 """Sets of the nodes or edges of a model's graph, kept together: circuits."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -21,38 +21,28 @@ Kind = Literal["edges", "nodes"]
 class Circuit(Result):
     """A set of edges, or of nodes, of a graph; `|`, `&` and `-` are those of sets.
 
-    `edges` is `sender receiver`, with named positions `position sender receiver`; `nodes` is `sender`. Outside the
-    circuit edges carry, and nodes write, what they do in a reference.
+    `members` are edges, `sender receiver` (with named positions `position sender receiver`), or nodes, `sender`.
+    Outside the circuit edges carry, and nodes write, what they do in a reference.
     """
 
     graph: Graph
-    edges: Bool[Tensor, "*position sender receiver"] | None = field(default=None)
-    nodes: Bool[Tensor, " sender"] | None = field(default=None)
+    members: Bool[Tensor, "*members"]
 
     def __post_init__(self) -> None:
-        if (self.edges is None) == (self.nodes is None):
-            raise InputError("a circuit has edges or nodes: expected one of the two")
-        if self.edges is not None and self.graph.reason:
+        if self.kind == "edges" and self.graph.reason:
             raise InputError(self.graph.reason)
-        expected = (len(self.graph.senders),) if self.edges is None else self.graph.shape
+        expected = (len(self.graph.senders),) if self.kind == "nodes" else self.graph.shape
         if self.members.dtype != torch.bool or self.members.shape != expected:
             got = f"{self.members.dtype} {(*self.members.shape,)}"
             raise InputError(f"expected a circuit's {self.kind} as booleans of shape {expected}, got {got}")
-        if self.edges is not None and len(wrong := (self.edges.cpu() & ~self.graph.exists).nonzero()):
+        if self.kind == "edges" and len(wrong := (self.members.cpu() & ~self.graph.exists).nonzero()):
             *_, sender, receiver = wrong[0].tolist()
             raise InputError(_no_edge(self.graph.senders[sender], self.graph.receivers[receiver]))
 
     @property
     def kind(self) -> Kind:
         """Whether it is a set of edges or of nodes."""
-        return "nodes" if self.edges is None else "edges"
-
-    @property
-    def members(self) -> Bool[Tensor, "*members"]:
-        """Its edges or its nodes."""
-        members = self.nodes if self.edges is None else self.edges
-        assert members is not None
-        return members
+        return "nodes" if self.members.ndim == 1 else "edges"
 
     @property
     def size(self) -> int:
@@ -61,7 +51,7 @@ class Circuit(Result):
 
     def names(self) -> list[Any]:
         """The nodes' names, or of each edge sender and receiver, with named positions the position before them."""
-        if self.edges is None:
+        if self.kind == "nodes":
             return [self.graph.senders[place] for (place,) in self.members.nonzero().tolist()]
         axes = [(*self.graph.index("positions"),)] * bool(self.graph.positions)
         axes += [self.graph.senders, self.graph.receivers]
@@ -73,9 +63,10 @@ class Circuit(Result):
         A node counts as a whole (Mueller et al. 2025, MIB, which keep a node with an edge in and one out); by position
         a head is reached at a query, or at a key or value of any position.
         """
-        if self.edges is None:
+        if self.kind == "nodes":
             return self
-        graph, edges = self.graph, self.edges.cpu() if self.graph.positions else self.edges.cpu()[None]
+        graph = self.graph
+        edges = self.members.cpu().view(-1, *graph.exists.shape)
         mixes = torch.tensor([name.endswith((".k", ".v")) for name in graph.receivers])
         n_inputs = int((~graph.parts.any(0)).sum())
         while True:
@@ -88,50 +79,46 @@ class Circuit(Result):
             useful[:, -1] = True
             fewer = edges & reached[:, :, None] & useful[:, None, :]
             if torch.equal(fewer, edges):
-                return replace(self, edges=edges.view(self.graph.shape).to(self.edges.device))
+                return Circuit(graph, edges.view(graph.shape).to(self.members.device))
             edges = fewer
 
     def __or__(self, other: "Circuit") -> "Circuit":
-        return self._of(self.members | self._like(other))
+        return Circuit(self.graph, self.members | self._like(other))
 
     def __and__(self, other: "Circuit") -> "Circuit":
-        return self._of(self.members & self._like(other))
+        return Circuit(self.graph, self.members & self._like(other))
 
     def __sub__(self, other: "Circuit") -> "Circuit":
-        return self._of(self.members & ~self._like(other))
+        return Circuit(self.graph, self.members & ~self._like(other))
 
     def _like(self, other: "Circuit") -> Tensor:
         if self.kind != other.kind or not equal_graphs(self.graph, other.graph):
             raise InputError("circuits of different graphs, or one of edges and one of nodes: expected two alike")
         return other.members.to(self.members.device)
 
-    def _of(self, members: Tensor) -> "Circuit":
-        return replace(self, **{self.kind: members})
-
     def facts(self) -> tuple[str, dict[str, str]]:
         """How many of how many."""
-        of = len(self.graph.senders) if self.edges is None else self.graph.n_edges
+        of = len(self.graph.senders) if self.kind == "nodes" else self.graph.n_edges
         return f"Circuit of {so_many(self.size, self.kind[:-1])}", {"of": f"{of:,} {self.kind}"}
 
 
 def whole(source: Model | Graph, kind: Kind = "edges") -> Circuit:
     """The circuit that holds all edges, or all nodes."""
     circuit = empty(source, kind)
-    exists = circuit.graph.exists if kind == "edges" else torch.tensor(True)
-    return replace(circuit, **{kind: exists.expand_as(circuit.members).clone()})
+    circuit.members[:] = circuit.graph.exists if kind == "edges" else True
+    return circuit
 
 
 def empty(source: Model | Graph, kind: Kind = "edges") -> Circuit:
     """The circuit without an edge, or without a node."""
     graph = source if isinstance(source, Graph) else Graph.from_model(source)
     shape = (len(graph.senders),) if one_of("kind", kind, Kind) == "nodes" else graph.shape
-    return Circuit(graph, **{kind: torch.zeros(shape, dtype=torch.bool)})
+    return Circuit(graph, torch.zeros(shape, dtype=torch.bool))
 
 
 def from_edges(graph: Graph, edges: Iterable[Sequence[str]]) -> Circuit:
     """The circuit of these edges, `(sender, receiver)`; `(position, sender, receiver)` is that at one position only."""
     circuit = empty(graph)
-    assert circuit.edges is not None
     senders, receivers, places = (graph.index(kind) for kind in ("senders", "receivers", "positions"))
     for edge in edges:
         *position, sender, receiver = edge
@@ -141,7 +128,7 @@ def from_edges(graph: Graph, edges: Iterable[Sequence[str]]) -> Circuit:
         if position and not graph.positions:
             raise InputError(f"this graph names no positions: expected an edge (sender, receiver), got {tuple(edge)}")
         at = (_place(position[0], places, "position"),) if position else (...,)
-        circuit.edges[(*at, row, column)] = True
+        circuit.members[(*at, row, column)] = True
     return circuit
 
 

@@ -5,8 +5,6 @@ time that the circuit is ideal: a small p speaks against it, and a large one for
 mean for each group of prompts that are not independent.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -144,5 +142,5 @@ def _inflated(circuit: Circuit, random: np.random.Generator) -> tuple[Circuit, C
     larger = circuit.members.clone()
     for place in added:
         larger[tuple(place)] = True
-    inflated = replace(circuit, **{circuit.kind: larger})
+    inflated = Circuit(circuit.graph, larger)
     return inflated, toggled(inflated, added[int(random.integers(len(added)))])

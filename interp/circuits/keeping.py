@@ -66,7 +66,7 @@ def keep(
     inputs = [] if texts is None else [as_batches(model, texts, target)]
     common = common_writes(model, kept.graph, ablation, inputs)
     writes = written(model, kept.graph, inputs[0]) if common is None else common
-    if kept.nodes is not None:
+    if kept.kind == "nodes":
         return _Kept(
             model, lambda read: (node_edits(model, kept.graph, kept.members, _fitting(writes, read), read), {})
         )
@@ -144,10 +144,9 @@ class _Edges:
     ):
         self.model, self.graph, self.batch = model, circuit.graph, batch
         self.writes, self.reference = writes, Reference.from_writes(model, circuit.graph, writes, batch)
-        edges = circuit.edges
-        assert edges is not None
-        at = position_names(columns, circuit.graph, batch) if circuit.graph.positions else torch.zeros_like(batch.ids)
-        self.edges = edges.view(-1, *circuit.graph.exists.shape).to(model.device)[at]  # prompt position sender receiver
+        at = position_names(columns, circuit.graph, batch)
+        by_name = circuit.members.view(-1, *circuit.graph.exists.shape).to(model.device)
+        self.edges = by_name[at]  # prompt position sender receiver
         self.changes: list[Stream] = []  # in the order of the senders
 
     def edits(self) -> tuple[Edits, Edits]:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from interp.circuits.graph import Circuit, empty, whole
+from interp.circuits.graph import Circuit, Kind, empty, whole
 from interp.components import Graph
 from interp.errors import InputError, whole_number
 
@@ -17,8 +17,7 @@ def random_path(graph: Graph, random: np.random.Generator, start: Circuit | None
     """
     reached = torch.zeros(len(graph.senders), dtype=torch.bool)
     if start is not None and not graph.positions:  # a node may be reached at one position and not at another
-        assert start.edges is not None
-        reached = (start.edges.any(0).float() @ graph.parts.float()) > 0
+        reached = (start.members.any(0).float() @ graph.parts.float()) > 0
     path, receiver = [], len(graph.receivers) - 1
     position = int(random.integers(len(graph.positions) + 1))
     while True:
@@ -32,28 +31,27 @@ def random_path(graph: Graph, random: np.random.Generator, start: Circuit | None
             position = int(random.integers(len(graph.positions) + 1))
 
 
-def random_circuit(graph: Graph, size: int, *, seed: int = 0) -> Circuit:
-    """A random circuit without dead ends of `size` edges: as many are drawn, pruned, and paths added until it is full.
+def random_circuit(graph: Graph, size: int, *, kind: Kind = "edges", seed: int = 0) -> Circuit:
+    """A random circuit of `size` nodes, or of `size` edges without dead ends.
 
-    Of few edges drawn one by one nearly all lead nowhere, which is no baseline. Where no path of fifty fits into what
-    is left, the last one does not fit, and the circuit is larger by less than that path.
+    Of few edges drawn one by one nearly all lead nowhere, which is no baseline: those that are drawn are pruned, and
+    paths added until there are enough. Where no path of fifty fits into what is left, the last one does not fit, and
+    the circuit is larger by less than that path.
     """
-    if not whole_number("size", size) <= graph.n_edges:
-        raise InputError(f"expected at most {graph.n_edges:,} edges, got size={size:,}")
-    random, drawn = np.random.default_rng(whole_number("seed", seed)), empty(graph)
-    assert drawn.edges is not None
-    places = whole(graph).members.flatten().nonzero()[:, 0]
-    drawn.edges.view(-1)[places[random.permutation(len(places))[:size]]] = True
-    circuit, failures = drawn.pruned(), 0
-    n_edges = circuit.size
-    assert circuit.edges is not None
-    while n_edges < size:
-        path = random_path(graph, random, circuit if n_edges else None)
-        added = [place for place in path if not circuit.edges[place]]
-        if not added or (n_edges + len(added) > size and failures < _TRIES):
-            failures += n_edges + len(added) > size
+    circuit, places = empty(graph, kind), whole(graph, kind).members.flatten().nonzero()[:, 0]
+    if not whole_number("size", size) <= len(places):
+        raise InputError(f"expected at most {len(places):,} {kind}, got size={size:,}")
+    random = np.random.default_rng(whole_number("seed", seed))
+    circuit.members.view(-1)[places[random.permutation(len(places))[:size]]] = True
+    circuit = circuit.pruned()
+    n_members, failures = circuit.size, 0
+    while n_members < size:
+        path = random_path(graph, random, circuit if n_members else None)
+        added = [place for place in path if not circuit.members[place]]
+        if not added or (n_members + len(added) > size and failures < _TRIES):
+            failures += n_members + len(added) > size
             continue
         for place in added:
-            circuit.edges[place] = True
-        n_edges, failures = n_edges + len(added), 0
+            circuit.members[place] = True
+        n_members, failures = n_members + len(added), 0
     return circuit

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from interp.circuits.faithfulness import faithfulness
 from interp.circuits.finding import Scores, edge_scores, greedy, top
-from interp.circuits.graph import Circuit
+from interp.circuits.graph import Circuit, whole
 from interp.circuits.random_circuits import random_circuit
 from interp.circuits.reference import Ablation
 from interp.circuits.splits import Split, share_of_difference
@@ -51,17 +51,17 @@ class SizeCurve(Result):
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
         whole = self.cells.difference()
-        found = share_of_difference(self.cells.effect(), whole, self.groups, seed=seed)
+        found = share_of_difference(self.cells.effects(), whole, self.groups, seed=seed)
         columns = {"share": self.shares, "edges": [circuit.size for circuit in self.circuits]}
         columns |= {"faithfulness": found.value, "ci_low": found.low, "ci_high": found.high, "groups": found.groups}
         if self.random is not None:
-            values = share_of_difference(self.random.effect(), whole, self.groups).value.reshape(len(self.shares), -1)
+            values = share_of_difference(self.random.effects(), whole, self.groups).value.reshape(len(self.shares), -1)
             columns |= {"random": values.mean(1), "random_low": values.min(1), "random_high": values.max(1)}
         return pd.DataFrame(columns)
 
     def areas(self, *, seed: int = 0) -> dict[str, tuple[float, float, float]]:
         """CPR and CMD, each with its interval over groups; of CPR the ranking should be signed, of CMD absolute."""
-        effects, whole = self.cells.effect().double(), self.cells.difference().double()
+        effects, whole = self.cells.effects().double(), self.cells.difference().double()
         steps = torch.tensor(self.shares).to(effects).diff() / 2
         widths = pad(steps, (0, 1)) + pad(steps, (1, 0))  # how much of the axis each point stands for
         sides = (1 - effects.sum(-1) / whole.sum()).sign()  # of 1 that each point is on, in every resample alike
@@ -92,7 +92,7 @@ def circuits_by_size(
         listed = ", ".join(map(str, shares))
         raise InputError(f"expected growing shares of the edges, above 0 and up to 1; got {listed}")
     choose = greedy if grow else top
-    sizes = [int(share * graph.n_edges) for share in shares]
+    sizes = [int(share * whole(graph, "nodes" if scores.ndim == 1 else "edges").size) for share in shares]
     return [choose(graph, scores, size, absolute=absolute).pruned() for size in sizes]
 
 
@@ -128,7 +128,7 @@ def size_curve(
         scores = edge_scores(edge_attribution(model, split.choosing, metric)).mean(-1)
     circuits = circuits_by_size(graph, scores, shares, absolute=absolute, grow=grow)
     seeds = range(first := whole_number("seed", seed) * 1000, first + whole_number("n_random", n_random))
-    beside = [random_circuit(graph, circuit.size, seed=each) for circuit in circuits for each in seeds]
+    beside = [random_circuit(graph, each.size, kind=each.kind, seed=one) for each in circuits for one in seeds]
     cells = faithfulness(model, split.reporting, metric, [*circuits, *beside], ablation=ablation)
     tables = cells.values[metric.name].split([len(circuits), len(beside)])
     kept, random = (replace(cells, values={metric.name: table}) for table in tables)

@@ -59,7 +59,7 @@ def generate(
             have ended; by default the ids of `model.config.writing`.
         seed: of each prompt's draws, the same alone and in any batch. Copies of a prompt differ.
         edit: as in `run`, as if it read the whole text at once. Negative positions count from the prompt's end, and a
-            `step` may be given: `put(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))`
+            `step` may be given: `set_to(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))`
             all that is written. A function gets the prompts, then one position at a time.
         capture: as in `run`; each site has all positions that were read, so not the last token written.
 
@@ -75,7 +75,7 @@ def generate(
     return replace(writer.written(), activations=writer.watch.captured())
 
 
-def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: Any) -> Iterator[list[str]]:
+def generate_pieces(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: Any) -> Iterator[list[str]]:
     """What is written behind each prompt, piece by piece: a string for each prompt after each token.
 
     `settings` are those of `generate`, except captures. A piece is empty while a character is incomplete, and after the

@@ -33,3 +33,4 @@ __all__ += ["ablate", "ablate_cells", "ablate_in_order", "mean_activation", "pro
 __all__ += ["Claim", "Read", "knock_out", "knock_out_by_forward", "knock_out_together", "log_probabilities"]
 __all__ += ["Estimated", "atp_star", "attribution_patching", "edge_attribution", "estimated_knock_out"]
 __all__ += ["patch_together"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

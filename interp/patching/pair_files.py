@@ -30,8 +30,10 @@ NamedPlaces = Mapping[str, Place | list[Place] | Sequence[Place] | Int[Tensor, "
 Columns = Mapping[str, Sequence[Any]]  # texts, and positions as numbers
 
 
-def read_columns(file: str | Path) -> dict[str, list[str]]:
-    """The columns of a CSV file of pairs: `COLUMNS`, target or source, `position:NAME`, template."""
+def read_columns(
+    file: str | Path, required: Sequence[str] = COLUMNS, also: Sequence[str] = (*FIXED, TEMPLATE)
+) -> dict[str, list[str]]:
+    """The columns of a CSV file of pairs: those `required`, those in `also` that it has, and `position:NAME`."""
     if not Path(file).is_file():
         raise InputError(f"no file {file}: expected a CSV file of prompts")
     try:
@@ -40,18 +42,16 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
     except (InputError, csv.Error) as error:
         raise InputError(f"cannot read {file} as CSV: {error}") from error
     if not rows:
-        raise InputError(f"{file} is empty: expected columns {', '.join(COLUMNS)}")
+        raise InputError(f"{file} is empty: expected columns {', '.join(required)}")
     header, *rows = rows
-    if missing := [name for name in COLUMNS if name not in header]:
+    if missing := [name for name in required if name not in header]:
         columns = "the column" if len(missing) == 1 else "the columns"
         raise InputError(f"{file} lacks {columns} {', '.join(missing)}: it has {', '.join(header)}")
     if long := [number for number, row in enumerate(rows, 1) if len(row) > len(header)]:
         raise InputError(f"row {long[0]} of {file} has more fields than the header: put quotes round texts with commas")
     if not rows:
         raise InputError(f"{file} has a header and no rows: expected one pair a row")
-    names = [
-        name for name in header if name in (*COLUMNS, *FIXED, TEMPLATE) or name.removeprefix(POSITION) not in ("", name)
-    ]
+    names = [name for name in header if name in (*required, *also) or name.removeprefix(POSITION) not in ("", name)]
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise InputError(f"{file} has the column {twice[0]} twice: expected one, so leave the other out or rename it")
     full = [row + [""] * (len(header) - len(row)) for row in rows]

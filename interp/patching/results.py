@@ -57,7 +57,7 @@ class Cells(Result):
     cells: tuple[tuple[int, ...], ...] = ()  # of a list or an order, on `units`
     units: tuple[str, ...] = ()
 
-    def effect(self, metric: str | None = None) -> Float[Tensor, "*cells prompt"]:
+    def effects(self, metric: str | None = None) -> Float[Tensor, "*cells prompt"]:
         """How far a cell moves the metric, by default the first: value - corrupt, if noised or ablated clean - value.
 
         A cell that carries all has the whole difference. Edges have the metric's change in both directions.
@@ -77,9 +77,9 @@ class Cells(Result):
         """The mean effect over the prompts that have the cell; in a search a prompt without it counts as 0."""
         return self._counted(metric).nanmean(-1)
 
-    def recovered(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
+    def share(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
         """Share of the whole effect that each cell carries; NaN, with a warning, where nothing is one (`no_share`)."""
-        effect, reason = self.effect(metric), self.no_share(metric)
+        effect, reason = self.effects(metric), self.no_share(metric)
         if warn_of(reason) or not self._has_whole(metric):
             return torch.full_like(effect[..., 0], torch.nan)
         whole = self.difference(metric)
@@ -196,7 +196,7 @@ class Cells(Result):
         return bool(self.clean) and (bool(self.corrupt) or self._name(metric) in _FROM_ZERO)
 
     def _counted(self, metric: str | None) -> Float[Tensor, "*cells prompt"]:
-        effect = self.effect(metric)
+        effect = self.effects(metric)
         return effect.nan_to_num() if self.kind == "search" else effect
 
     def rounding(self, metric: str) -> Float[Tensor, " prompt"]:

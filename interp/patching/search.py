@@ -101,7 +101,7 @@ def top_cells(
     options = {"qk_fix": site in {"q", "k"}, "budget": budget, "stack": stack, "attention": attention}
     ways = plan.direction, "noise" if plan.direction == "denoise" else "denoise"
     first, second = (attribution_patching(model, pairs, metric, {site: by}, way, **options)[site] for way in ways)
-    estimate, live = _flat(first.effect()), _flat(plan.by_name(reached))
+    estimate, live = _flat(first.effects()), _flat(plan.by_name(reached))
     shape = first.values[metric.name].shape
     if not 1 <= k <= len(estimate):
         raise InputError(f"k must lie between 1 and the number of cells, {len(estimate)}; got {k}")
@@ -115,7 +115,7 @@ def top_cells(
         change = values[metric.name] - plain[metric.name]
         return _flat(plan.by_name(change if plan.direction == "denoise" else -change))
 
-    race = _Race(np.nan_to_num(estimate), np.nan_to_num(_flat(second.effect())), live.astype(bool), measure)
+    race = _Race(np.nan_to_num(estimate), np.nan_to_num(_flat(second.effects())), live.astype(bool), measure)
     top, bound = race.run(k, confidence, tie)
     effect = torch.from_numpy(np.where(np.isnan(estimate), np.nan, race.values)[top])
     cells = tuple(tuple(int(index) for index in np.unravel_index(cell, shape[:-1])) for cell in top)

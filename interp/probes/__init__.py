@@ -29,3 +29,4 @@ __all__ = [
     "fit",
     "fit_mix",
 ]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -40,3 +40,4 @@ FAMILIES: dict[str, Family] = {
         interp_format.FAMILY,  # last, as it can say everything
     )
 }
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -19,3 +19,4 @@ __all__ = [
     "weight_files",
     "weights_digest",
 ]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

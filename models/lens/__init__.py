@@ -67,3 +67,6 @@ def _opening() -> ModuleType:
         raise InputError('TransformerLens is not installed: pip install "interp[lens]"')
     with unheard():
         return importlib.import_module("models.lens.bridges")
+
+
+__dir__ = __all__.copy  # `dir()` gives what a user may call

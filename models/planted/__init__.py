@@ -25,3 +25,4 @@ __all__ = [
     "uniform",
     "word_to_word",
 ]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

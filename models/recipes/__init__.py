@@ -34,3 +34,4 @@ from models.recipes.recipe_reader import named, read
 from models.recipes.toml_tables import assignment, shipped
 
 __all__ = ["Recipe", "Trained", "assignment", "named", "read", "shipped"]
+__dir__ = __all__.copy  # `dir()` gives what a user may call

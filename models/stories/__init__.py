@@ -89,3 +89,4 @@ GENERATORS: MappingProxyType[str, Callable[[int | None, int], Iterator[Annotated
     }
 )
 """What is generated, by the name that a recipe and `--corpus` call it by."""
+__dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -64,6 +64,7 @@ _LISTS = {
     for kind, table in _TABLES.items()
     for name, text in table.items()
 }
+WORDS = {name: tuple(words.seen) for name, words in _LISTS.items()}  # that are not kept for testing
 _PEOPLE = {noun.singular for part in _LISTS["PEOPLE"] for noun in part}
 _PLURALS = {noun.plural for name in _TABLES["nouns"] for part in _LISTS[name] for noun in part}
 _PLURALS |= {trade.noun + "s" for part in _LISTS["TRADES"] for trade in part}

@@ -119,12 +119,12 @@ def test_a_users_head_is_labelled(tmp_path):
     heads, first, page = labelled(of_words=False)
     assert heads == [[0, 0]]
     assert first.startswith("L0.H0 looks where “mine” says in 100% of cases")
-    assert "learnt nothing" not in first
-    assert page.endswith("eads that have learnt nothing gain less than 35%.")  # shuffled ones: places stay as they were
+    assert "untrained" not in first.lower()
+    assert page.endswith("ntrained heads gain less than 35%.")  # shuffled ones: places stay as they were
     heads, first, page = labelled()  # the head does the same where the words stand in another order
     assert heads == []
-    assert first.startswith("No head is shown to look where “mine” says: at best L0.H0 gets 100%")
-    bar = re.compile(r"eads that have learnt nothing (stay below|gain less than) [5-9][0-9]%\.?$")
+    assert first.startswith("We found no head that looks where “mine” says: at best L0.H0 gets 100%")
+    bar = re.compile(r"ntrained heads (stay below|gain less than) [5-9][0-9]%\.?$")
     assert all(map(bar.search, (first, page)))
 
 

@@ -24,12 +24,14 @@ def site(tmp_path_factory) -> Path:
 
 def test_search_answers_without_a_server(browse, site):
     shown = browse(site / "index.html")
+    shown.page.frame_locator("iframe.live").get_by_text("Make your own").wait_for(timeout=30_000)
     shown.page.keyboard.press("/")
     shown.page.keyboard.type("induction")
     shown.page.locator(".md-search-result__item").first.wait_for(timeout=30_000)
     assert "Glossary" in shown.page.inner_text(".md-search-result__list")
     assert shown.errors == []
     assert not [url for url in shown.requests if url.startswith("http")]
+    assert shown.barriers() == []
 
 
 def test_a_notebook_stands_there_as_it_was_run_and_its_view_answers(browse, site):
@@ -40,3 +42,4 @@ def test_a_notebook_stands_there_as_it_was_run_and_its_view_answers(browse, site
     view.locator(f".viewer-says:has-text('{word.text_content().strip()}')").wait_for(timeout=30_000)
     assert shown.overflow() <= 0
     assert not [url for url in shown.requests if url.startswith("http")]
+    assert shown.barriers() == browse(site / "notebooks/first_look.html", dark=True).barriers() == []

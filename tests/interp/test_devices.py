@@ -11,7 +11,7 @@ from refusals import refusal
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp import TokenBatch, Transformer, add, edited, generate, put, run, token_losses
+from interp import TokenBatch, Transformer, add, edited, generate, run, set_to, token_losses
 from interp import patching as p
 from interp.attribution import (
     attribution_by_source,
@@ -48,7 +48,7 @@ WAYS: dict[str, Way] = {
     "a forward": lambda model, _: model(IDS),
     "captures": lambda model, _: run(model, IDS, capture="*").activations,
     "edits": lambda model, _: (
-        run(model, IDS, edit={"*.attn.z": put(torch.ones(6), head=1, position=-1), "*.attn_out": add(0.5)}).logits
+        run(model, IDS, edit={"*.attn.z": set_to(torch.ones(6), head=1, position=-1), "*.attn_out": add(0.5)}).logits
     ),
     "an edited model": lambda model, _: run(edited(model, {"*.resid_post": add(torch.ones(()))}), IDS).logits,
     "a sweep of z": lambda model, pairs: p.sweep(model, pairs, DIFFERENCE, "z", CELLS),

@@ -107,7 +107,7 @@ def test_a_table_has_each_cell_with_the_mean_of_its_effect_and_q(model, pairs, f
     where = ["stack", "attention", "site", "layer", "head", "direction", "metric"]
     assert [*table.columns] == [*where, *ESTIMATED]
     assert len(table) == 6
-    effect = found.effect()
+    effect = found.effects()
     for row in table.to_dict("records"):
         own = effect[row["layer"], row["head"]].double().numpy()
         mean, low, high, p = mean_interval(own)
@@ -141,7 +141,7 @@ def test_cells_one_by_one_in_order_and_the_largest_are_those_of_the_grid(model, 
     assert (listed["effect"].iloc[0], row["kind"]) == (pytest.approx(row["effect"]), "mean")
     order = ablate_in_order(model, pairs, metric, cells, kind="mean")
     assert order.table()[["step", "layer"]].to_numpy().tolist() == [[0, 1], [1, 0]]
-    np.testing.assert_allclose(order.table()["effect"], order.effect().mean(-1))
+    np.testing.assert_allclose(order.table()["effect"], order.effects().mean(-1))
     top = top_cells(model, pairs, metric, k=2, by=("layer", "head", "position"))
     np.testing.assert_allclose(top.table()["effect"], top.mean())
 
@@ -149,7 +149,7 @@ def test_cells_one_by_one_in_order_and_the_largest_are_those_of_the_grid(model, 
 def test_edges_are_listed_with_their_numbers(model, pairs):
     edges = edge_attribution(model, pairs, logit_difference())
     table, best = edges.table(), edges.top(1)[0]
-    assert len(table) == int((~edges.effect()[..., 0].isnan()).sum())
+    assert len(table) == int((~edges.effects()[..., 0].isnan()).sum())
     row = table.loc[(table["sender"] == best.sender) & (table["receiver"] == best.receiver)].iloc[0]
     assert row["effect"] == pytest.approx(best.effect)
 

@@ -8,7 +8,7 @@ from tiny import Whole, model, rows, token_ids, two_stacks, variant
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp import InputError, TokenBatch, Transformer, add, change, edited, generate, patch, put, run, scale, zero
+from interp import InputError, TokenBatch, Transformer, add, change, edited, generate, patch, run, scale, set_to, zero
 
 
 def half(value: Tensor) -> Tensor:
@@ -19,11 +19,15 @@ def half(value: Tensor) -> Tensor:
 def test_numbers_of_another_precision_are_converted(dtype):
     built, ids, site = model("gpt2", dtype=torch.float32), token_ids(2, 5), "decoder.0.resid_pre"
     value, whole = torch.linspace(-1, 1, 19, dtype=dtype), torch.ones(2, 5, 19, dtype=dtype)
-    edits = [lambda x: half(x).to(dtype), change(lambda x: half(x).to(dtype), position=[0, 2]), put(value, position=1)]
+    edits = [
+        lambda x: half(x).to(dtype),
+        change(lambda x: half(x).to(dtype), position=[0, 2]),
+        set_to(value, position=1),
+    ]
     for edit in (*edits, add(value), scale(value), patch(whole, position=[0])):
         out = run(built, ids, site, {site: edit})
         assert (out[site].dtype, out.logits.dtype) == (torch.float32, torch.float32)
-    found = run(built, ids, site, {site: put(value, position=-1)})[site][:, -1]
+    found = run(built, ids, site, {site: set_to(value, position=-1)})[site][:, -1]
     assert_close(found, value.float().expand_as(found))
 
 
@@ -40,7 +44,7 @@ def test_nothing_leaves_the_value_as_it_is_and_a_part_is_changed_alone():
     for edit, position, expected in (
         (add(vector, position=[1, -1]), [1, 4], plain[site] + vector),
         (zero(position=2), [2], plain[site] * 0),
-        (put(vector, position=2), [2], vector.expand(2, 5, 19)),
+        (set_to(vector, position=2), [2], vector.expand(2, 5, 19)),
         (scale(vector, position=slice(3)), [0, 1, 2], plain[site] * vector),
         (patch(other, position=[-1, 0]), [4, 0], other),
         (change(lambda part: part.clamp(min=0), position=3), [3], plain[site].clamp(min=0)),
@@ -56,7 +60,7 @@ NO_NUMBERS = {
     "expected real numbers in a dense tensor, got .*sparse": lambda x: x.to_sparse(),
     "got 3.0": lambda x: 3.0,
 }
-NO_VALUES = {put: "a", scale: torch.tensor(1j), add: np.array([1j] * 19), patch: [[1], [2, 3]]}
+NO_VALUES = {set_to: "a", scale: torch.tensor(1j), add: np.array([1j] * 19), patch: [[1], [2, 3]]}
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -73,7 +77,7 @@ def test_other_values_are_one_line(message):
 def test_edits_work_in_inference_mode():
     built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.0.resid_pre"
     edits = [half, lambda x: x.mul_(0.5), lambda x: None, zero(position=[1, -1]), change(half, position=slice(1, 3))]
-    no_number = run(built, ids, site, {"decoder.embed": put(torch.nan), site: lambda value: None})
+    no_number = run(built, ids, site, {"decoder.embed": set_to(torch.nan), site: lambda value: None})
     assert no_number[site].isnan().all()  # which may be looked at
     for edit in edits:
         expected = run(built, ids, edit={site: edit}).logits
@@ -98,13 +102,13 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 LENGTHS = (4, 7, 5)
 EDITS = {
     "zero": zero(),
-    "put": put(0.3),
+    "set to": set_to(0.3),
     "scale by 0": scale(0.0),
     "add": add(1.0, key=0),
     "change": change(torch.ones_like),
     "patch": patch(torch.full((1, 1, 1, 1), 0.2).expand(3, 6, 7, 7)),
-    "one head": put(0.3, head=1),
-    "one key": put(2.0, key=[0, -1]),
+    "one head": set_to(0.3, head=1),
+    "one key": set_to(2.0, key=[0, -1]),
     "a function in place": lambda value: value.fill_(0.2),
 }
 MODELS = {
@@ -150,7 +154,7 @@ def test_what_is_not_seen_stays_so_whatever_is_put_there(name, part, side):
 
 def test_weights_are_not_renormalised():
     built, site = model("gpt2"), "decoder.0.attn.pattern"
-    found = run(built, rows((5,)), site, {site: put(0.5)})[site][0, 0]
+    found = run(built, rows((5,)), site, {site: set_to(0.5)})[site][0, 0]
     assert torch.equal(found, torch.full_like(found, 0.5).tril())
 
 
@@ -161,8 +165,8 @@ MAKES = {
 }
 WHILE_WRITING = {
     "everywhere": zero(),
-    "keys": put(0.4, key=[0, -1]),
-    "steps": put(0.4, step=slice(1, None)),
+    "keys": set_to(0.4, key=[0, -1]),
+    "steps": set_to(0.4, step=slice(1, None)),
     "a function": lambda value: value.fill_(0.2),
 }
 

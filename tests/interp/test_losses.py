@@ -80,7 +80,7 @@ def test_the_metric_is_the_loss_of_the_clean_prompts_tokens_in_every_run(directi
     found = sweep(built, pairs, next_token_loss(), direction=direction)
     plain = sweep_by_forward(built, pairs, next_token_loss(), direction=direction)
     assert_close(found.values, plain.values, rtol=1e-10, atol=1e-10)
-    assert found.effect().abs().max() > 1e-6
+    assert found.effects().abs().max() > 1e-6
     for at, length in enumerate(pairs.clean.lengths.tolist()):
         clean = pairs.clean.ids[at, :length]
         assert_close(found.clean["loss"][at], by_hand(built, clean).mean())

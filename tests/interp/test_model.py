@@ -41,7 +41,7 @@ def test_it_runs_as_what_it_is(whole):
 @pytest.mark.parametrize("by", [("layer", "head"), ("layer", "head", "position")])
 def test_a_sweep_goes_one_forward_a_cell(whole, by):
     found, engine = (sweep(each, ragged_pairs(), logit_difference(), "z", by) for each in (whole, whole.inner))
-    torch.testing.assert_close(found.effect(), engine.effect(), equal_nan=True)
+    torch.testing.assert_close(found.effects(), engine.effects(), equal_nan=True)
 
 
 def test_knock_outs_go_one_forward_a_claim(whole):

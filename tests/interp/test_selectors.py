@@ -11,7 +11,7 @@ from tiny import TWO_STACKS, model, ragged_pairs, randomise, rows
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp import InputError, TokenBatch, Transformer, TransformerConfig, change, generate, put, run, sites, zero
+from interp import InputError, TokenBatch, Transformer, TransformerConfig, change, generate, run, set_to, sites, zero
 from interp.attribution import direct_logit_attribution, logit_lens
 from interp.config import Experts, Gated
 from interp.patching import function
@@ -77,7 +77,7 @@ def test_what_is_selected_is_what_python_selects_of_each_text(kind, layout):
     for name, site in sites(built()).items():
         other = next(axis for axis in site.axes if axis not in TEXTUAL)
         where = {axis: along for axis in site.axes if axis in TEXTUAL} | {other: across}
-        found = run(built(), texts[0], name, {name: put(77.0, **where)}, target=texts[1])[name]
+        found = run(built(), texts[0], name, {name: set_to(77.0, **where)}, target=texts[1])[name]
         for text in range(3):
             own, picked = [], []
             for axis, size in zip(site.axes, plain[name].shape[1:], strict=True):

@@ -14,9 +14,9 @@ from interp import (
     TransformerConfig,
     add,
     edited,
-    put,
     run,
     scale,
+    set_to,
     sites,
     sweep,
     zero,
@@ -145,7 +145,7 @@ def test_a_bound_model_edits_every_call_and_leaves_the_model_alone():
 
 def test_a_calls_own_edit_comes_after_the_bound_one():
     built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre"
-    bound = edited(built, {site: put(2.0)})
+    bound = edited(built, {site: set_to(2.0)})
     assert torch.equal(run(bound, ids, site, {site: scale(3.0)})[site], torch.full((2, 5, 19), 6.0).double())
     again = edited(bound, {site: add(1.0)})
     assert torch.equal(run(again, ids, site, {site: scale(3.0)})[site], torch.full((2, 5, 19), 9.0).double())

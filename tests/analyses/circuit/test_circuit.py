@@ -121,10 +121,10 @@ def test_the_circuit_is_that_of_plain_calls(model, prompts, found):
     pairs = {side: prompts.pairs.take(torch.tensor(np.flatnonzero(rows))) for side, rows in sides.items()}
     cells = faithfulness(model, pairs["reports"], logit_difference(), circuit)
     row = found.tests.set_index("test").loc["alone"]
-    assert row["value"] == pytest.approx(float(cells.recovered()), abs=1e-10)
+    assert row["value"] == pytest.approx(float(cells.share()), abs=1e-10)
     chose = faithfulness(model, pairs["chooses"], logit_difference(), circuit)
     groups = found.prompts.table.loc[sides["chooses"], "template"].tolist()
-    lower = share_of_difference(chose.effect(), chose.difference(), groups).low
+    lower = share_of_difference(chose.effects(), chose.difference(), groups).low
     assert lower[0] >= 0.9 or circuit.size == graph.n_edges
     scores = edge_scores(edge_attribution(model, pairs["chooses"], logit_difference())).mean(-1)
     np.testing.assert_allclose(found.edges["score"], scores[graph.exists], atol=1e-12)
@@ -174,12 +174,12 @@ def test_nodes_are_for_every_wiring_and_edges_are_not():
         circuits.find(model, prompts)
     found = circuits.find(model, prompts, "nodes", settings=SMALL)
     rows = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "chooses"))
-    scores = node_attribution(model, prompts.pairs.take(rows), logit_difference()).effect().mean(-1)
+    scores = node_attribution(model, prompts.pairs.take(rows), logit_difference()).effects().mean(-1)
     np.testing.assert_allclose(found.edges["score"], scores, atol=1e-10)
     circuit = from_nodes(Graph.from_model(model), found.edges.loc[found.edges["in_circuit"], "sender"])
     reports = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "reports"))
     cells = faithfulness(model, prompts.pairs.take(reports), logit_difference(), circuit)
-    assert found.facts["alone"][0] == pytest.approx(float(cells.recovered()), abs=1e-10)
+    assert found.facts["alone"][0] == pytest.approx(float(cells.share()), abs=1e-10)
     assert not found.facts["areas"]  # which are of edges
 
 
@@ -207,7 +207,7 @@ def test_the_command_leaves_what_python_finds(here, capsys, monkeypatch, found):
     monkeypatch.setattr(report.builders.circuits, "ALL", SMALL)
     monkeypatch.setitem(report.circuit.__kwdefaults__, "settings", SMALL)
     ended = command(capsys, "circuit", "--pairs", "pairs.csv")
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0
     facts = json.loads((here / "circuit/run.json").read_text())
     assert all((here / "circuit" / name).is_file() for name in facts["files"])
     for name, table in (("edges", found.edges), ("curve", found.curve), ("tests", found.tests)):
@@ -255,6 +255,19 @@ def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, model, arguments
         (here / "few.csv").write_text(CLEAN + pairs)
     assert words in refusal(capsys, "circuit", *arguments)
     assert not (here / "circuit").exists()
+
+
+def test_each_of_few_answers_has_to_be_given_more_often_than_by_a_coin(model):
+    """Of two answers one is given as by a coin, though most pairs have an effect of the right sign."""
+    table = pd.concat([does(model)] * 2, ignore_index=True)
+    table.loc[len(table) // 2 :, ["clean", "corrupt"]] = table.loc[len(table) // 2 :, ["corrupt", "clean"]].to_numpy()
+    table.loc[len(table) // 2 :, ["answer", "wrong"]] = table.loc[len(table) // 2 :, ["wrong", "answer"]].to_numpy()
+    prompts = asked(model, table)
+    assert circuits.find(model, prompts, settings=SMALL._replace(tests=False)).circuit.size
+    odd = table.index[len(table) // 2 :: 3]  # of the second answer’s pairs, the wrong way round
+    table.loc[odd, ["clean", "corrupt"]] = table.loc[odd, ["corrupt", "clean"]].to_numpy()
+    with pytest.raises(InputError, match="where that is"):
+        circuits.find(model, asked(model, table), settings=SMALL._replace(tests=False))
 
 
 def test_a_model_without_output_is_refused(model, tmp_path):

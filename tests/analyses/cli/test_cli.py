@@ -205,7 +205,7 @@ def test_a_report_is_complete(whole):
 def test_every_experiment_has_a_line_and_a_figure_or_a_reason(whole):
     facts, page, shown = whole.facts, whole.page, whole.text
     assert f"One {HOSTILE} is 0.50. Left out: 3 pairs that come apart. Read it so. Four Four is 0.50." in shown
-    reason = "Not asked of this model: Two; Three: expected a causal model, got an encoder."
+    reason = "Not run on this model: Two; Three: expected a causal model, got an encoder."
     assert shown.count(reason) == shown.count("got an encoder") == 1
     links = [str(attrs["href"])[1:] for _, attrs in page.tags if str(attrs.get("href")).startswith("#experiment")]
     assert [*dict.fromkeys(links)] == ["experiments", "experiment-one", "experiment-four"]  # in contents, and in short
@@ -246,7 +246,7 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, t
     assert (facts["on_generated_text"], facts["labels_left_out"]) == ([], None)
     assert f"Not measured: {reason}" in shown
     assert "was to be measured on" not in shown
-    assert shown.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
+    assert shown.count("None of the articles’ experiments can run on this model: expected a tokenizer.") == 1
     assert "heads are chosen and reported on the same text" in shown
     assert [stage for stage in said if f"part-of-speech is left out: {reason}" in stage]
     assert len(made) == 2  # for the page that is shown first, and for the whole

@@ -106,7 +106,7 @@ def test_names_of_what_was_written_stay_whole():
         ("generate x --dtype half", "'--dtype': 'half' is not one of"),
         (["x" * 10_000], "(10,0"),
         ("generate x --top-k 3", "--top-k cut what is drawn from, and --temperature 0 draws none"),
-        ("position --exact", "--exact is of what labels need, and there are none: add --labels"),
+        ("position --exact", "--exact is about labels, and there are none: add --labels"),
         (["patch", "--position", "A=1", "--whole-prompts"], "--position names what --by-position patches"),
         (["report", "--out", ""], "'--out': expected the name of a file or directory, got ''"),
         (["position", "--corpus", "", "--out", "never"], 'no file or directory ""'),

@@ -46,7 +46,7 @@ def test_a_head_has_its_facts_and_rows_in_80_columns(position, capsys):
     assert "gain over uniform attention 0.800 (0.700 to 0.850); " in facts
     assert attention.splitlines()[2].split() == ["previous-token", "0.900", "0.100", "+0.800", "0.001"]
     quiet = typed(capsys, "inspect", str(position), "l0h0")[1]
-    assert "Nothing that was asked of this head holds." in quiet
+    assert "No test of this head found anything." in quiet
 
 
 def test_json_has_every_row_of_the_head_and_null_for_what_is_undefined(position, capsys):

@@ -290,7 +290,7 @@ def test_in_short_a_difference_is_said_where_a_head_shows_it_and_it_was_tested_a
     for table in (chance, found.table.assign(q=np.nan)):
         sentences = " ".join(summary(table, "forgetful"))
         assert "None of its heads" not in sentences
-        assert "same token, induction; their best heads cannot be told apart." in sentences
+        assert "same token, induction, but their best heads cannot be told apart." in sentences
 
 
 def test_what_models_do_not_share_is_said():

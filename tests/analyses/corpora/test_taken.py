@@ -28,18 +28,18 @@ UD = {
 
 def annotated(data: object, **more) -> corpora.Corpus:
     columns = {"words": "tokens", "tags": "upos", "heads": "head", "relations": "deprel", "lemmas": "tokens"}
-    return corpora.take(data, **columns, **more)
+    return corpora.from_rows(data, **columns, **more)
 
 
 def test_a_frame_is_a_text_a_row_and_empty_rows_are_counted():
-    corpus = corpora.take(FRAME, text="review", target="gold", name="reviews")
+    corpus = corpora.from_rows(FRAME, text="review", target="gold", name="reviews")
     assert [(text.text, text.target) for text in corpus] == [("a b", "A"), ("c d.", "D")]
     assert list(corpus) == list(corpus)
     assert (corpus.name, corpus.kind, corpus.annotates) == ("reviews, without 2 empty rows", "rows", {"targets"})
     assert [text.document for text in corpus] == [f"{corpus.name}:0", f"{corpus.name}:3"]
-    assert [text.document for text in corpora.take(FRAME, text="review", document="book")] == ["x", "x"]
-    assert [text.text for text in corpora.take(FRAME["review"])] == ["a b", "c d."]
-    unnamed = corpora.take(FRAME, text="review")
+    assert [text.document for text in corpora.from_rows(FRAME, text="review", document="book")] == ["x", "x"]
+    assert [text.text for text in corpora.from_rows(FRAME["review"])] == ["a b", "c d."]
+    unnamed = corpora.from_rows(FRAME, text="review")
     assert unnamed.name == f"a frame, 2 texts, {unnamed.digest[:8]}, without 2 empty rows"
 
 
@@ -66,52 +66,58 @@ def test_datasets_are_taken_with_their_labels():
     corpus = annotated(split, text="text", name="ud")
     assert [text.tags for text in corpus] == [("PRON", "VERB", "PUNCT"), ("INTJ",)]
     assert corpus.digest == annotated(pd.DataFrame(UD), text="text").digest
-    streamed = corpora.take(split.to_iterable_dataset())
+    streamed = corpora.from_rows(split.to_iterable_dataset())
     assert [text.text for text in streamed] == [text.text for text in streamed] == ["He ran.", "No"]
-    assert streamed.digest == corpora.take(split["text"]).digest == corpora.take(UD["text"]).digest
-    assert corpora.take(split).name.startswith("Dataset train, 2 texts, ")
+    assert streamed.digest == corpora.from_rows(split["text"]).digest == corpora.from_rows(UD["text"]).digest
+    assert corpora.from_rows(split).name.startswith("Dataset train, 2 texts, ")
     with pytest.raises(InputError, match=re.escape('a mapping of train: take one of these, as in data["train"]')):
-        corpora.take(datasets.DatasetDict({"train": split}))
+        corpora.from_rows(datasets.DatasetDict({"train": split}))
     unlabelled = split.add_column("none", [[1, 2, 9], [-1]])
     with pytest.raises(InputError, match='Dataset train, row 0: expected a list of strings in "none", got one with 1'):
-        corpora.take(unlabelled, words="tokens", tags="none")
+        corpora.from_rows(unlabelled, words="tokens", tags="none")
 
 
 def test_annotated_texts_are_taken_as_they_are():
     text = AnnotatedText(("He", "saw", "Tim"), (True,) * 3, "d", mentions=(Mention(2, 3, 2, "t"),))
-    corpus = corpora.take([text, AnnotatedText.plain("b", "e")])
+    corpus = corpora.from_rows([text, AnnotatedText.plain("b", "e")])
     assert next(iter(corpus)) is text
     assert corpus.annotates == frozenset()  # what all of them have
-    assert corpora.take([text]).annotates == {"chains"}
+    assert corpora.from_rows([text]).annotates == {"chains"}
     with pytest.raises(InputError, match="annotated already, and no columns: name none"):
-        corpora.take([text], tags="upos")
+        corpora.from_rows([text], tags="upos")
 
 
 def test_the_digest_tells_what_was_taken_and_not_what_it_is_called():
     annotation = annotated(UD_ROWS := pd.DataFrame(UD))
-    made = [corpora.take(lines) for lines in (["a b", "c"], ["c", "a b"], ["a b", "d"])]
-    made += [corpora.take(FRAME, text="review", **more) for more in ({}, {"document": "book"}, {"target": "gold"})]
-    made += [annotation, corpora.take(UD_ROWS, words="tokens"), annotation.head(1)]
+    made = [corpora.from_rows(lines) for lines in (["a b", "c"], ["c", "a b"], ["a b", "d"])]
+    made += [corpora.from_rows(FRAME, text="review", **more) for more in ({}, {"document": "book"}, {"target": "gold"})]
+    made += [annotation, corpora.from_rows(UD_ROWS, words="tokens"), annotation.head(1)]
     assert len({each.digest for each in made}) == len(made)
     assert all(len(each.digest) == 64 for each in made)
-    assert corpora.take(("a b", "c"), name="mine").digest == made[0].digest
+    assert corpora.from_rows(("a b", "c"), name="mine").digest == made[0].digest
 
 
 @pytest.mark.parametrize(
     ("take", "message"),
     [
-        (lambda: corpora.take("a.txt"), "expected rows, got one string or path: corpora.read opens files"),
-        (lambda: corpora.take(iter(["a"])), "rows that can be read again, got a list_iterator: take(list(...))"),
-        (lambda: corpora.take({"train": ["a"]}), 'got a mapping of train: take one of these, as in data["train"]'),
-        (lambda: corpora.take(["", None], name="mine"), "mine holds no text: expected at least one row"),
-        (lambda: corpora.take([1]), "a list, row 0: expected a string, a mapping by column or an AnnotatedText"),
-        (lambda: corpora.take(FRAME), "a frame has columns review, book, n, gold: say which is the text"),
-        (lambda: corpora.take(FRAME, text="body"), 'expected one column "body" in a frame, which has review, book'),
-        (lambda: corpora.take(FRAME, text="n"), 'a frame, row 0: expected a string in "n", got 1'),
-        (lambda: corpora.take([{"text": "a"}, {"b": 1}]), 'a list, row 1: expected a value of "text", got b'),
-        (lambda: corpora.take(FRAME.assign(book=None), text="review", document="book"), 'a document in "book"'),
-        (lambda: corpora.take(FRAME, text="review", target="n"), 'row 0: expected a string in "n", got 1'),
-        (lambda: corpora.take(FRAME, text="review", tags="book"), "a list, one value a word, in \"book\", got 'x'"),
+        (lambda: corpora.from_rows("a.txt"), "expected rows, got one string or path: corpora.read opens files"),
+        (lambda: corpora.from_rows(iter(["a"])), "rows that can be read again, got a list_iterator: take(list(...))"),
+        (lambda: corpora.from_rows({"train": ["a"]}), 'got a mapping of train: take one of these, as in data["train"]'),
+        (lambda: corpora.from_rows(["", None], name="mine"), "mine holds no text: expected at least one row"),
+        (lambda: corpora.from_rows([1]), "a list, row 0: expected a string, a mapping by column or an AnnotatedText"),
+        (lambda: corpora.from_rows(FRAME), "a frame has columns review, book, n, gold: say which is the text"),
+        (
+            lambda: corpora.from_rows(FRAME, text="body"),
+            'expected one column "body" in a frame, which has review, book',
+        ),
+        (lambda: corpora.from_rows(FRAME, text="n"), 'a frame, row 0: expected a string in "n", got 1'),
+        (lambda: corpora.from_rows([{"text": "a"}, {"b": 1}]), 'a list, row 1: expected a value of "text", got b'),
+        (lambda: corpora.from_rows(FRAME.assign(book=None), text="review", document="book"), 'a document in "book"'),
+        (lambda: corpora.from_rows(FRAME, text="review", target="n"), 'row 0: expected a string in "n", got 1'),
+        (
+            lambda: corpora.from_rows(FRAME, text="review", tags="book"),
+            "a list, one value a word, in \"book\", got 'x'",
+        ),
         (lambda: annotated(pd.DataFrame({**UD, "head": [[1, -1, 1], [-1]]})), "numbered as in CoNLL-U, .* got -1"),
         (lambda: annotated(pd.DataFrame({**UD, "text": ["He goes.", "No"]}), text="text"), "got 'ran' where it goes"),
         (lambda: annotated(pd.DataFrame({**UD, "text": ["He ran. Oh", "No"]}), text="text"), "got none for 'Oh'"),
@@ -137,7 +143,7 @@ def test_joined_corpora_are_read_one_after_another():
 
 
 def test_what_only_some_annotate_is_warned_of():
-    tagged, plain = annotated(pd.DataFrame(UD), name="ud"), corpora.take(["a b"], name="plain")
+    tagged, plain = annotated(pd.DataFrame(UD), name="ud"), corpora.from_rows(["a b"], name="plain")
     with pytest.warns(InputWarning, match="ud [+] plain: plain has no relations and no tags, so what needs them"):
         joined = corpora.join([tagged, plain])
     assert (joined.kind, joined.annotates, len(list(joined))) == ("rows", frozenset(), 3)
@@ -148,7 +154,7 @@ def test_what_only_some_annotate_is_warned_of():
 
 
 def test_two_corpora_of_one_name_are_refused():
-    one, two = corpora.take(["a"], name="mine"), corpora.take(["b"], name="mine")
+    one, two = corpora.from_rows(["a"], name="mine"), corpora.from_rows(["b"], name="mine")
     with pytest.raises(InputError, match="two corpora are called mine"):
         serving({"position": frozenset()}, [one, two])
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from analyses.corpora import FORMATS, read, take
+from analyses.corpora import FORMATS, from_rows, read
 from interp.errors import InputError, InputWarning
 
 ROWS = {"id": [1, 2, 3], "text": ["He ran .", "No\u00e9", "a\nb"], "document": ["d", "d", "e"], "tags": [["x"], [], []]}
@@ -51,7 +51,7 @@ def test_a_text_a_row_by_the_columns_that_take_names(tmp_path: Path, name: str) 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"body": ["a"]}, 'expected a column "text" or "words", got body: rename one, or corpora.take'),
+        ({"body": ["a"]}, 'expected a column "text" or "words", got body: rename one, or corpora.from_rows'),
         ({"text": [1]}, '1: expected a string in "text", got 1'),
         ({"text": ["a " * 9], "words": [["b"]]}, "1: expected the words to spell the text"),
         ({"words": [7]}, '1: expected a list, one value a word, in "words", got 7'),
@@ -117,7 +117,7 @@ def test_data_sets_are_streamed_from_a_folder_or_the_hub(tmp_path: Path, monkeyp
     assert next(iter(test)).text == "test He ran ."
     assert len({whole.digest, part.digest, test.digest, read(whole.name).digest}) == 3  # a name opens the same again
     streamed = datasets.load_dataset(str(tmp_path), split="train", streaming=True)
-    assert [text.text for text in take(streamed)] == [text.text for text in whole]
+    assert [text.text for text in from_rows(streamed)] == [text.text for text in whole]
     builder, given = datasets.load_dataset_builder(str(tmp_path)), []
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda *more, **named: given.append((more, named)) or builder)
     digests = {whole.digest}

@@ -22,7 +22,7 @@ from analyses.execution import lots
 from analyses.execution.provenance import fingerprint, hash_of, model_facts
 from analyses.page.sections import Page
 from analyses.report.scaffold import Run, write
-from interp import Model, Tokenizer, Transformer, put, run, scale, zero
+from interp import Model, Tokenizer, Transformer, run, scale, set_to, zero
 from interp.edits import SelectiveEdit, patch
 from interp.running import edited
 from models import load, save, weights_digest
@@ -99,7 +99,7 @@ CHANGES: dict[str, Callable[[Path], Model]] = {
     "edit": lambda at: edited(load(at), {Z: zero(head=2)}),
     "edit of another site": lambda at: edited(load(at), {"decoder.0.attn.z": zero(head=2)}),
     "edit by a factor": lambda at: edited(load(at), {Z: scale(0.5, head=2)}),
-    "edit of a tensor": lambda at: edited(load(at), {Z: put(torch.ones(14), head=2)}),
+    "edit of a tensor": lambda at: edited(load(at), {Z: set_to(torch.ones(14), head=2)}),
     "edit of positions": lambda at: edited(load(at), {Z: zero(position=slice(1, 3))}),
     "edit of two edits": lambda at: edited(edited(load(at), {Z: zero(head=2)}), {Z: zero(head=3)}),
     "another run": lambda at: patched(load(at), [*range(13)]),
@@ -131,7 +131,7 @@ def test_the_same_model_has_one_fingerprint_wherever_it_was_read_and_whatever_ra
     code += f"; print(fingerprint(load({str(tmp_path / 'elsewhere')!r})))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {same, fingerprint(loaded), fingerprint(load(directory)), process.stdout.strip()} == {same}
-    twice = [fingerprint(edited(loaded, {Z: put(torch.ones(14), head=2)})) for _ in range(2)]
+    twice = [fingerprint(edited(loaded, {Z: set_to(torch.ones(14), head=2)})) for _ in range(2)]
     assert twice[0] == twice[1]
 
 

@@ -87,6 +87,7 @@ CASES = {
     "token_bars": Case(figures.token_bars, TOKENS),
     "compared_gains": Case(figures.compared_gains, COMPARED, sources="run"),
     "probes_by_layer": Case(figures.probes_by_layer, PROBES),
+    "suite_map": Case(figures.suite_map, EFFECTS.rename(columns={"task": "paradigm"})),
     "circuit_curve": Case(figures.circuit_curve, SIZES, {"unit": "nodes"}),
     "forming": FORMING._replace(wrong={**FORMING.wrong, "boundaries": {"c": [1]}}),
 }

@@ -84,7 +84,7 @@ def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_th
     likes = RULE | {"measure": "tag:NOUN->VERB", "verdict": "equivalent", "rule": "any->VERB", "predicts": 0.9}
     rest = bare["heads"].loc[~bare["heads"]["measure"].str.startswith("relation:")]
     alone |= {"heads": rest, "rules": pd.DataFrame([likes])}
-    assert said(alone)[1].first == "L1.H1 looks at verbs, whoever asks 3.0 times as much as distance explains."
+    assert said(alone)[1].first == "L1.H1 looks at verbs from any word 3.0 times as much as distance explains."
 
 
 def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
@@ -114,7 +114,7 @@ def quiet(tables, **more) -> str:
 
 
 def test_what_no_head_shows_is_told_by_the_head_that_comes_closest_on_the_half_that_does_not_report(tables):
-    closest = "No head is shown to go from an object to its verb: at best L1.H1 gets 70%{} (held-out), "
+    closest = "We found no head that goes from an object to its verb: at best L1.H1 gets 70%{} (held-out), "
     closest += "taking the last verb 60%."
     assert quiet(tables) == closest.format("")
     other = RULE | {"head": 0, "value": 0.9, "choosing_margin": 0.02, "verdict": "cannot tell"}
@@ -144,7 +144,7 @@ def test_what_shows_in_effects_only_is_told_by_its_effect_first(tables):
     assert found[1].first.startswith(
         "Given what it computed for the other prompt, L0.H1 flips 6 of 40 answers; the choice "
     )
-    assert found[1].rest.startswith("No head is shown to go from an object to its verb: ")
+    assert found[1].rest.startswith("We found no head that goes from an object to its verb: ")
 
 
 def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):

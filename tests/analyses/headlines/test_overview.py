@@ -87,7 +87,7 @@ def test_without_an_output_layer_a_card_says_what_reads_its_effects():
     tables = hand_made()
     tables["labels"]["readout"] = "tag probe"
     (fact, *_) = card_of(tables, "L1.H0").facts
-    assert fact.effect.endswith("; a probe reads it, as the model has no output layer")
+    assert fact.effect.endswith("; a probe reads it, because the model has no output layer")
     assert "probe" not in card_of(hand_made(), "L1.H0").facts[0].effect
 
 
@@ -132,7 +132,7 @@ def test_heads_of_several_attentions_have_atlases_and_addresses_of_their_own():
     page = shown({"heads": pd.concat([own.loc[own["value"] < 0.5], pd.DataFrame([cross])])})
     assert {"cross.L1.H0", "decoder.L1.H1"} <= {cell["data-head"] for cell in cells(page)}
     assert "Cross-attention" in page.text
-    assert "cross.L1.H0 walks through the source in order: rank correlation 0.90" in page.text
+    assert "cross.L1.H0 follows the source in order: rank correlation 0.90" in page.text
 
 
 def test_sentences_are_shown_with_the_word_that_asks_and_the_one_attended_to():
@@ -161,7 +161,7 @@ def test_the_first_fact_of_each_planted_head_is_what_was_planted_and_stands_on_t
     ]
     model = Planted(WORDS, layers, n_ctx=110, start="<s>").build()
     options = {"behaviours": ["position"], "probes": False, "experiments": False, "pairs": 12}
-    report.build(model, [corpora.take(texts, name="repeats")], tmp_path / "out", **options)
+    report.build(model, [corpora.from_rows(texts, name="repeats")], tmp_path / "out", **options)
     run = runs.read(tmp_path / "out")
     tables = {name: run.table(name) for name in run.tables}
     found = {place: ranked(own) for place, own in facts(tables, OURS).items()}
@@ -194,7 +194,7 @@ def test_a_card_says_who_wrote_what_its_head_finds_and_who_reads_it():
     (why, read_by), *_ = [(each.why, each.read_by) for each in card.facts if each.fact.name == "induction"]
     assert why == (
         "It finds these keys by what the 9 heads that look at the token before wrote into them: without that part its "
-        "attention there falls from 96% to 8%; without that of 9 other heads, to 95%."
+        "attention there falls from 96% to 8%; without the part of 9 other heads, to 95%."
     )
     assert read_by == (
         "Read by feed-forward 1 (+20% of the logit difference when cut), L1.H1’s keys (−12%), L1.H1’s values (−5%)."

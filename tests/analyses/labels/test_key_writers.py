@@ -61,11 +61,11 @@ def test_an_induction_head_finds_its_key_by_what_the_previous_token_head_wrote()
     assert writers.loc["decoder.0.head.1", "advantage"] == pytest.approx(planted.GAIN, rel=1e-3)
     assert said(row) == (
         "It finds these keys by what L0.H1, which looks at the token before, wrote into them: without that part its "
-        "attention there falls from 100% to 2%; without that of another head, to 100%"
+        "attention there falls from 100% to 2%; without as much from another head, to 100%"
     )
     assert said(family_of(table, 0, "previous-token")) == (
         "It finds these keys by what the position embedding wrote into them: without that part its attention there "
-        "falls from 100% to 9%"
+        "falls from 100% to 9%; without as much from other writers, to 100%"
     )
 
 
@@ -88,7 +88,7 @@ def test_heads_that_stand_in_for_each_other_explain_it_together_alone(known):
     assert row["explains"] is known
     if known:
         assert said(row).startswith("It finds these keys by what the 2 heads that look at the token before wrote into")
-        assert said(row).endswith("without that of 2 other heads, to 100%")
+        assert said(row).endswith("without as much from 2 other heads, to 100%")
     else:
         assert said(row).startswith("No family of writers explains where it looks: without the strongest, L0.H")
 
@@ -102,9 +102,9 @@ def test_sums_are_those_of_plain_runs_without_the_writers(name):
     groups, (layer, head) = [5, 2, 5], (1, 2)
     out = run(model, TokenBatch.from_rows(ids), attribution_sites(model, layer))
     writers = key_contributions(out, layer, head, torch.tensor([[0, 0]])).writers
-    sets = [(), (writers[0],), (writers[-1], writers[2]), writers]
+    sets, sizes = [(), (writers[0],), (writers[-1], writers[2]), (writers[1],)], [0, 1, 2, 2]
     members = torch.tensor([[writer in each for writer in writers] for each in sets])
-    asked = [(layer, head, measure, members) for measure in claims]
+    asked = [(layer, head, measure, members, sizes) for measure in claims]
     added = key_writers._sums(model, ids, groups, claims, asked)
     for rows, sums in zip(claims.values(), added, strict=True):
         plain = torch.zeros(2, 1 + len(writers) + len(sets), dtype=torch.float64)
@@ -120,11 +120,15 @@ def test_sums_are_those_of_plain_runs_without_the_writers(name):
                 - torch.where(mine, 0, weights) / weights[~mine].sum()
             )
             plain[index, 1 : 1 + len(writers)] += keys.values[:, 0] @ ahead
-            for column, family in enumerate(sets, start=1 + len(writers)):
+            seen = ~keys.scores[0].isneginf()
+            spreads = [keys.values[[writers.index(name) for name in each], 0][:, seen].sum(0).std() for each in sets]
+            for place, family in enumerate(sets):
                 edit = remove_from_key(out, layer, head, family)
-                site = f"{next(iter(model.config.stacks))}.{layer}.attn.pattern"
-                pattern = run(model, out.tokens, site, edit)[site][prompt, head, row]
-                plain[index, column] += pattern[[*claimed]].sum()
+                site = f"{next(iter(model.config.stacks))}.{layer}.attn.scores"
+                removed = run(model, out.tokens, site, edit)[site][prompt, head, row] - keys.scores[0]
+                times = spreads[sizes[place]] / spreads[place] if family else 1
+                pattern = (keys.scores[0] + times * removed).nan_to_num(-torch.inf).softmax(-1)
+                plain[index, 1 + len(writers) + place] += pattern[[*claimed]].sum()
         torch.testing.assert_close(sums, plain, rtol=1e-9, atol=1e-10)
 
 
@@ -140,15 +144,19 @@ def test_families_have_the_simplest_label_of_the_same_heads():
     }
 
 
-def test_others_are_as_many_other_heads_or_all_where_they_are_fewer():
-    writers = ("embed.token", *(f"decoder.0.head.{head}" for head in range(9)), "decoder.0.mlp")
+def test_rivals_are_as_many_other_heads_or_any_sets_of_writers():
+    writers = ("embed.token", *(f"decoder.0.head.{head}" for head in range(9)), "decoder.0.mlp", "distance")
     family = ("decoder.0.head.1", "decoder.0.head.4")
     drawn = others(family, writers, 12, 0)
     assert len({*drawn}) == len(drawn) == 12
     assert all(len({*each}) == 2 and not {*each} & {*family, "embed.token", "decoder.0.mlp"} for each in drawn)
     assert len(others(family, writers, 21, 0)) == 21  # all pairs of seven
     assert others(writers[1:8], writers, 9, 0) == [writers[8:10]]
-    assert others(("decoder.0.mlp",), ("embed.token", "decoder.0.mlp"), 9, 0) == []
+    rest = ("embed.token", "decoder.0.head.0")
+    assert others(("decoder.0.mlp",), (*rest, "decoder.0.mlp"), 9, 0) == [rest[:1], rest[1:], rest]
+    sizes = {len(each) for each in others(("decoder.0.mlp",), writers, 100, 0)}
+    assert sizes == {*range(1, 11)}
+    assert others(("embed.token",), ("embed.token", "distance"), 9, 0) == []
 
 
 def test_what_has_no_keys_or_no_sum_is_refused():
@@ -180,5 +188,20 @@ def test_the_family_is_chosen_that_leaves_less_than_as_many_other_heads():
     sums = np.array([[1.0, *[0.0] * 5, 0.9, 0.1, 0.4, 0.15, 0.8]])  # after all: two, the token; two others, one other
     chosen = question.chosen(sums, seed=0)
     assert chosen.families == {"embed.token": ("embed.token",)}
-    assert chosen.others == [[(head,) for head in heads]]
+    assert [each for each in chosen.others[0] if len(each) == 1] == [(head,) for head in heads]
+    assert len(chosen.others[0]) == 15  # all sets of four
     assert question._replace(others=[[], []]).chosen(sums, seed=0).families == {"two": heads[:2]}
+
+
+def test_what_writes_nearly_all_of_the_keys_explains_only_what_as_much_from_others_would_not_take():
+    """Two writers move the scores alike, one a tenth as much: without either at its tenfold, as little is left."""
+    scores = torch.tensor([[4.0, 0.0, 0.0, 0.0]])
+    claimed = torch.tensor([[True, False, False, False]])
+    values = torch.stack([0.9 * scores, 0.1 * scores, torch.tensor([[0.0, 0.1, 0.0, 0.0]])])
+    sets = torch.eye(4, dtype=torch.bool)[:, 1:]
+    columns = key_writers._columns(values, scores, claimed, sets, [0, 1, 1, 1])[0, 4:]
+    whole, family, like, unlike = columns.tolist()
+    assert family == pytest.approx(like)
+    assert family < 0.4 < whole <= unlike
+    row = {"others_size": 0, "members": "embed.token", "writer": "embed.token", "others": 0}
+    assert said(row) == "Nothing but the token embedding writes these keys"

@@ -391,7 +391,7 @@ class TestWhichRun:
         with pytest.raises(InputError, match=r"other trained another model: its record is of 1 layer of 3 heads, this"):
             report.build(model, [], tmp_path / "out", behaviours=["position"], training=of_another)
         assert not (tmp_path / "out").exists()
-        with pytest.raises(InputError, match="tells nothing of heads: expected heads/"):
+        with pytest.raises(InputError, match="says nothing about heads: expected heads/"):
             run_of_folder(record(tmp_path / "silent", {"step": 1, "loss": 2.0}), load)
 
     def test_a_report_keeps_the_curves_and_says_where_they_are_from(self, model, tmp_path, monkeypatch):

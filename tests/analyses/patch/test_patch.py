@@ -238,7 +238,7 @@ def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_
     assert (set(cells["metric"]), set(cells["direction"])) == ({"rank", "kl_divergence"}, {"denoise", "noise"})
     assert facts["prompts"]["pairs"] == 1
     assert not any("estimates" in name for name in facts["files"])
-    assert "One pair tells nothing of other prompts" in shown
+    assert "One pair says nothing about other prompts" in shown
     page = page_of(here / "patch")
     assert (outside_addresses(page), unlisted(page)) == ([], [])
     assert shown.count(HOSTILE) >= 3
@@ -343,13 +343,13 @@ def cells_at(rows: pd.DataFrame, axes: tuple[str, ...] = AXES) -> tuple[list[int
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs, by_position, found, direction):
     patched = model, pairs, logit_difference()
-    exact = sweep(*patched, "z", AXES, direction).effect()
+    exact = sweep(*patched, "z", AXES, direction).effects()
     cells = by_position.loc[by_position["direction"] == direction]
     np.testing.assert_allclose(cells["effect"], exact.nanmean(-1)[cells_at(cells)], atol=1e-6)
     assert len(cells) == exact[..., 0].numel()
     assert cells.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]  # prompts that reach it
     estimates = {  # AtP* has no sign: it is held against mean absolute effects
-        "attribution patching": (exact, attribution_patching(*patched, {"z": AXES}, direction)["z"].effect()),
+        "attribution patching": (exact, attribution_patching(*patched, {"z": AXES}, direction)["z"].effects()),
         "AtP*": (exact.abs(), atp_star(*patched, {"z": AXES}, direction)["z"].values["logit_difference"]),
     }
     for method, (effects, estimated) in estimates.items():
@@ -365,7 +365,7 @@ def test_queries_and_keys_have_the_qk_fix(model, pairs, site):
     both = estimated(model, pairs, site, directions=["noise"])
     rows, by = rows_of(both.table, "QK fix", "noise"), ("layer", "head")
     fixed = attribution_patching(model, pairs, logit_difference(), {site: by}, "noise", qk_fix=True)[site]
-    np.testing.assert_allclose(rows["estimate"], fixed.effect().nanmean(-1)[cells_at(rows, by)], atol=1e-7)
+    np.testing.assert_allclose(rows["estimate"], fixed.effects().nanmean(-1)[cells_at(rows, by)], atol=1e-7)
     assert "--site z" in both.left_out["EAP, EAP-IG"]
     assert both.table["sender"].isna().all()
 
@@ -398,13 +398,13 @@ def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, found,
         sign = 1 if direction == "denoise" else -1
         for sender, receiver, score in scored.top(10**6):
             assert rows.loc[(sender, receiver), "estimate"] == pytest.approx(sign * score, abs=1e-6)
-        assert len(rows) == int((~scored.effect().isnan().any(-1)).sum())
-    heads = path_patch(model, pairs, logit_difference(), [Receiver("q", 1, 2)], direction=direction).effect().mean(-1)
+        assert len(rows) == int((~scored.effects().isnan().any(-1)).sum())
+    heads = path_patch(model, pairs, logit_difference(), [Receiver("q", 1, 2)], direction=direction).effects().mean(-1)
     logits = [Receiver("logits")]
     feeds = path_patch(model, pairs, logit_difference(), logits, "mlp_out", ("layer",), direction=direction)
     for sender, receiver, effect in (
         *((f"0.{head}", "1.2.q", heads[0, head]) for head in range(3)),
-        *((f"mlp.{layer}", "logits", effect) for layer, effect in enumerate(feeds.effect().mean(-1))),
+        *((f"mlp.{layer}", "logits", effect) for layer, effect in enumerate(feeds.effects().mean(-1))),
     ):
         assert rows.loc[(sender, receiver), "exact"] == pytest.approx(float(effect), abs=1e-7)
 

@@ -315,7 +315,7 @@ class TestWhatIsWritten:
             f"Read best after 1 of 1 block: {percent(best.accuracy)} of {best.n}",
             f"+{best.ambiguous_gain:.3f} +{best.ambiguous_low:.3f}",
             "Dependency relations: not probed: no dependency relations in",
-            "The tasks were not asked on the same text",
+            "The tasks were tested on different texts",
             "Is syntax read low in the model, and coreference high?",
             "coreference - tag",
             HOSTILE,

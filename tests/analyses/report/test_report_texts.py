@@ -38,10 +38,10 @@ def test_behind_the_best_head_stand_others_that_show_it_and_what_heads_gain_that
     others = "gets 2%. 3 of 3 heads gain over the baseline, next L0.H1, L0.H2."
     assert in_short("position", *rows, bars={"previous-token": 0.04})[0].endswith(others)
     for bar, reach in ((0.5, "gain less than 50%"), (0.88, "gain as much")):
-        said = f"{others} Heads that have learnt nothing {reach}."
+        said = f"{others} Untrained heads {reach}."
         assert in_short("position", *rows, bars={"previous-token": bar})[0].endswith(said)
     (*_, last) = attention(OURS["position"], measured("position", *rows))
-    assert last == "No labels were made, so heads that have learnt nothing were not measured."
+    assert last == "No labels were made, so untrained heads were not measured."
     # where no head stands out the closest is named
     rows = [heads_row(0, 1, "position", "self", 0.03, 0.02), heads_row(0, 1, "position", "previous-token", 0.04, 0.02)]
     assert in_short("position", *rows) == [
@@ -80,7 +80,7 @@ def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_resto
     adjacent = {"task": "agreement-adjacent", "carried": "adjacent was/were", "accuracy": 0.9}
     assert cause(Effects(effects.head(0), [refused, adjacent])) == [
         f"No head was tested for the choice of his or her: {refused['refused']}.",
-        "No single head surely carries 5% of the choice of was or were right after its noun.",
+        "No single head clearly carries 5% of the choice of was or were right after its noun.",
     ]
 
 

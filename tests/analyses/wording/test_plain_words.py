@@ -35,8 +35,8 @@ def test_a_share_that_is_not_all_is_not_said_to_be():
         ("offset:-3", "token 3 back", "looks at the token 3 back"),
         ("rule:last VERB/AUX", "last verb or auxiliary", "goes to the last verb or auxiliary"),
         ("rule:offset -1", "word before", "goes to the word before"),
-        ("rule:any->NOUN", "any noun", "looks at nouns, whoever asks"),
-        ("antecedent", "antecedent", "goes from a pronoun to what it stands for"),
+        ("rule:any->NOUN", "any noun", "looks at nouns from any word"),
+        ("antecedent", "antecedent", "goes from a pronoun to what it refers to"),
     ],
 )
 def test_labels_have_words_and_are_strings_again(label, short, said):

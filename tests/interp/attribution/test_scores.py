@@ -10,7 +10,7 @@ from tiny import GPT2, STACKS, TWO_STACKS, VARIANTS, randomise, rows, token_ids
 from torch import nn
 from torch.testing import assert_close
 
-from interp import Run, TokenBatch, Transformer, TransformerConfig, put, run, zero
+from interp import Run, TokenBatch, Transformer, TransformerConfig, run, set_to, zero
 from interp import config as parts
 from interp.attribution import (
     attribution_sites,
@@ -158,7 +158,7 @@ def frozen(built: Transformer, out: Run) -> Transformer:
 
 def silence(built: Transformer, source: str, writer: str, writes: dict[str, torch.Tensor]) -> tuple[Transformer, dict]:
     """A model, and edits, in which one writer of a stack writes nothing and all others what they do."""
-    built, edits = deepcopy(built), {site: put(write) for site, write in writes.items()}
+    built, edits = deepcopy(built), {site: set_to(write) for site, write in writes.items()}
     if writer.startswith("embed"):
         nn.init.zeros_(getattr(built.stack(source).embed, writer.split(".")[1]).weight)
         return built, edits

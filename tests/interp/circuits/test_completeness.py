@@ -9,7 +9,7 @@ import torch
 
 from interp import InputError, Pairs, TokenBatch, logit_difference
 from interp.circuits import Graph, faithfulness, from_edges, from_nodes, whole
-from interp.circuits.completeness import both_ways, completeness, minimality
+from interp.circuits.completeness import completeness, minimality
 from interp.circuits.hypotheses import equivalence_test, hypotheses, independence_test, minimality_test
 from interp.circuits.splits import Split
 from tests.interp.patching.test_ablation import BLANK, CUE, saturating
@@ -37,9 +37,9 @@ def circuits(model, *edges):
 def test_keeping_finds_or_and_removing_finds_and(name, kept, left):
     model, pairs = gate(name)
     listed = circuits(model, [*LEFT, LAST], BOTH, [LEFT[1]], [LAST])
-    alone, without = both_ways(model, pairs, logit_difference(), listed)
-    assert alone.recovered().tolist() == [kept, 1.0, 0.0, 0.0]
-    assert without.recovered().tolist() == [0.0, 0.0, left, 0.0]
+    removed = [whole(model) - circuit for circuit in listed]
+    shares = faithfulness(model, pairs, logit_difference(), [*listed, *removed]).share()
+    assert shares.tolist() == [kept, 1.0, 0.0, 0.0, 0.0, 0.0, left, 0.0]
 
 
 @pytest.mark.parametrize("name", GATES)

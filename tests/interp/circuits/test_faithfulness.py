@@ -37,7 +37,7 @@ def random_circuits(graph: Graph, shares=(0.1, 0.4, 0.7, 0.97), seed: int = 0) -
     generator = torch.Generator().manual_seed(seed)
     draws = [torch.rand(graph.shape, generator=generator) for _ in shares]
     drawn = [(draw < share) & graph.exists for draw, share in zip(draws, shares, strict=True)]
-    return [whole(graph), empty(graph), *(Circuit(graph, edges=edges) for edges in drawn)]
+    return [whole(graph), empty(graph), *(Circuit(graph, edges) for edges in drawn)]
 
 
 def by_forward(model, pairs, circuit, ablation) -> torch.Tensor:
@@ -51,11 +51,11 @@ def by_forward(model, pairs, circuit, ablation) -> torch.Tensor:
 def test_every_circuit_is_one_edited_forward_pass(name, ablation):
     model, pairs = build(name), some_pairs()
     embeddings = "apart" if name in {"gpt2", "bare encoder"} else "together"
-    circuits = random_circuits(Graph.from_model(model))
-    circuits += random_circuits(Graph.from_model(model, positions=["A", "B"], embeddings=embeddings), seed=1)
-    cells = faithfulness(model, pairs, logit_difference(), circuits, ablation=ablation)
-    for circuit, values in zip(circuits, cells.values[METRIC], strict=True):
-        torch.testing.assert_close(values, by_forward(model, pairs, circuit, ablation), **EXACT)
+    named = Graph.from_model(model, positions=["A", "B"], embeddings=embeddings)
+    for circuits in (random_circuits(Graph.from_model(model)), random_circuits(named, seed=1)):
+        cells = faithfulness(model, pairs, logit_difference(), circuits, ablation=ablation)
+        for circuit, values in zip(circuits, cells.values[METRIC], strict=True):
+            torch.testing.assert_close(values, by_forward(model, pairs, circuit, ablation), **EXACT)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -112,7 +112,7 @@ def test_nodes_with_the_inputs_are_all_edges_that_lead_on_from_them():
     model, pairs = build("gpt2"), some_pairs()
     graph = Graph.from_model(model, embeddings="apart")
     nodes = from_nodes(graph, ["token", "position", "0.2", "mlp.0", "1.1"])
-    edges = Circuit(graph, edges=nodes.members[:, None] & graph.exists)
+    edges = Circuit(graph, nodes.members[:, None] & graph.exists)
     for ablation in ABLATIONS:
         cells = faithfulness(model, pairs, logit_difference(), [nodes, edges], ablation=ablation)
         torch.testing.assert_close(cells.values[METRIC][0], cells.values[METRIC][1], **EXACT)
@@ -159,7 +159,9 @@ def test_the_share_of_a_circuit_is_the_ratio_of_mean_differences():
     corrupt = from_nodes(Graph.from_model(model), ["0.0", "mlp.1"])
     cells = faithfulness(model, pairs, logit_difference(), [whole(model), corrupt, empty(model)])
     value, clean, none = cells.values[METRIC][1].mean(), cells.clean[METRIC].mean(), cells.corrupt[METRIC].mean()
-    assert cells.effect()[1].mean() / cells.difference().mean() == pytest.approx(float((value - none) / (clean - none)))
+    assert cells.effects()[1].mean() / cells.difference().mean() == pytest.approx(
+        float((value - none) / (clean - none))
+    )
 
 
 def test_a_kept_model_is_a_model_for_every_other_function():
@@ -194,6 +196,9 @@ def test_what_is_refused_is_said_in_a_line():
         faithfulness(model, pairs, logit_difference(), whole(build("llama")))
     with pytest.raises(InputError, match=r"no position 'C' in these pairs, which a circuit names: they have A, B, END"):
         faithfulness(model, pairs, logit_difference(), named)
+    apart = Graph.from_model(model, embeddings="apart")
+    with pytest.raises(InputError, match="expected circuits of one kind of graph"):
+        faithfulness(model, pairs, logit_difference(), [whole(graph), whole(apart)], ablation="zero")
     with pytest.raises(InputError, match="expected positions="):
         keep(model, named)
     with pytest.raises(InputError, match="texts are what is written outside"):

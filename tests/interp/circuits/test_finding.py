@@ -5,7 +5,7 @@ import torch
 from tiny import model, pairs_of_two, ragged_pairs, two_stacks
 
 from interp import InputError, logit_difference
-from interp.circuits import Graph, empty, faithfulness, from_edges, from_nodes, whole
+from interp.circuits import Graph, empty, faithfulness, finding, from_edges, from_nodes, whole
 from interp.circuits.finding import (
     edge_scores,
     greedy,
@@ -43,7 +43,7 @@ def test_a_nodes_attribution_is_that_of_its_edges_together(name):
         cells = edge_attribution(tiny, pairs, log_probability(), direction, steps=1)
         found = node_attribution(tiny, pairs, log_probability(), direction)
         torch.testing.assert_close(node_scores(found), node_scores(cells), rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(found.effect(), cells.effect().nansum(1), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(found.effects(), cells.effects().nansum(1), rtol=1e-9, atol=1e-10)
         assert [*found.table()["sender"]] == [*Graph.from_model(tiny).senders]
         assert f"embed {found.mean()[0]:+.3g}" in found.largest(k=99)
 
@@ -58,19 +58,20 @@ def test_nodes_of_every_wiring_and_of_two_stacks_have_an_attribution():
     assert found[names.index("decoder.cross.1.3")].abs().max() > 1e-6
 
 
-def test_one_edge_is_the_whole_graph_without_it_and_the_corrupted_run_with_it():
+def test_one_edge_is_the_whole_graph_without_it_and_the_corrupted_run_with_it(monkeypatch):
+    monkeypatch.setattr(finding, "_AT_ONCE", 2)
     tiny, pairs = build("pre"), ragged_pairs()
     edges = from_edges(Graph.from_model(tiny), [("embed", "0.1.v"), ("1.0", "mlp.1"), ("mlp.1", "logits")])
     metric = log_probability()
     noised = edge_scores(single_edges(tiny, pairs, metric, edges))
     cells = faithfulness(tiny, pairs, metric, [whole(tiny) - from_edges(edges.graph, [edge]) for edge in edges.names()])
     expected = cells.clean["log_probability"] - cells.values["log_probability"]
-    torch.testing.assert_close(noised[edges.edges], expected)
-    assert noised[~edges.edges].isnan().all()
+    torch.testing.assert_close(noised[edges.members], expected)
+    assert noised[~edges.members].isnan().all()
     denoised = edge_scores(single_edges(tiny, pairs, metric, edges, "denoise"))
     own = Metric(metric.name, lambda *_: metric.prepare(tiny, pairs))  # swapped pairs have the other answer
     back = single_edges(tiny, pairs.swapped(), own, edges)
-    torch.testing.assert_close(denoised[edges.edges], back.effect()[edges.edges])
+    torch.testing.assert_close(denoised[edges.members], back.effects()[edges.members])
 
 
 def test_edges_of_a_model_that_is_linear_in_its_stream_are_what_attribution_says():
@@ -79,15 +80,15 @@ def test_edges_of_a_model_that_is_linear_in_its_stream_are_what_attribution_says
     for direction in ("noise", "denoise"):
         exact = edge_scores(single_edges(tiny, pairs, logit_difference(), edges, direction))
         estimate = edge_scores(edge_attribution(tiny, pairs, logit_difference(), direction, steps=1))
-        torch.testing.assert_close(exact[edges.edges], estimate[edges.edges], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(exact[edges.members], estimate[edges.members], rtol=1e-9, atol=1e-10)
 
 
 def test_a_divergence_is_from_the_clean_prompts_in_both_directions():
     tiny, pairs = build("pre"), ragged_pairs()
     edges = from_edges(Graph.from_model(tiny), [("mlp.1", "logits")])
-    assert (edge_scores(single_edges(tiny, pairs, kl_divergence(), edges))[edges.edges] < 0).all()  # it only grows
+    assert (edge_scores(single_edges(tiny, pairs, kl_divergence(), edges))[edges.members] < 0).all()  # it only grows
     cells = single_edges(tiny, pairs, kl_divergence(), edges, "denoise")
-    assert cells.effect()[edges.edges].abs().max() > 1e-3
+    assert cells.effects()[edges.members].abs().max() > 1e-3
 
 
 def test_the_top_is_by_rank_and_pruning_takes_what_nothing_feeds():
@@ -115,8 +116,8 @@ def test_growth_never_leaves_an_edge_that_leads_nowhere():
     scores = torch.randn(GRAPH.exists.shape, generator=torch.Generator().manual_seed(1))
     for n in (5, 20, 50):
         circuit = greedy(GRAPH, scores, n)
-        heard = circuit.edges.any(1)
-        fed = circuit.edges.any(0).float() @ GRAPH.parts.float() > 0
+        heard = circuit.members.any(1)
+        fed = circuit.members.any(0).float() @ GRAPH.parts.float() > 0
         assert not (fed & ~heard).any()  # whatever reads is itself read
 
 

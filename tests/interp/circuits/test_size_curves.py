@@ -116,9 +116,19 @@ def test_random_circuits_differ_and_a_path_leads_from_the_input_to_the_logits():
     assert random_circuit(GRAPH, 0).size == 0
 
 
+def test_random_nodes_are_any_nodes_of_every_wiring():
+    graph = Graph.from_model(model("post-norm decoder"))  # which has no edges
+    sets = [random_circuit(graph, 3, kind="nodes", seed=seed) for seed in range(30)]
+    assert {(each.kind, each.size) for each in sets} == {("nodes", 3)}
+    assert {name for each in sets for name in each.names()} == {*graph.senders}
+    assert random_circuit(graph, len(graph.senders), kind="nodes").names() == [*graph.senders]
+
+
 def test_sizes_and_shares_that_there_are_not():
     with pytest.raises(InputError, match="at most 75 edges, got size=76"):
         random_circuit(GRAPH, 76)
+    with pytest.raises(InputError, match="at most 9 nodes, got size=10"):
+        random_circuit(GRAPH, 10, kind="nodes")
     for shares in ((), (0.5, 0.1), (0.0, 0.5), (0.5, 1.5)):
         with pytest.raises(InputError, match="growing shares of the edges"):
             circuits_by_size(GRAPH, torch.zeros(GRAPH.exists.shape), shares)

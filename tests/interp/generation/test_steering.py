@@ -8,8 +8,8 @@ from tiny import Whole, model, pairs_of_two, rows, token_ids, two_stacks
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp import InputError, Transformer, add, generate, patch, put, run, scale, zero
-from interp.generation.generate import penalised, stream
+from interp import InputError, Transformer, add, generate, patch, run, scale, set_to, zero
+from interp.generation.generate import generate_pieces, penalised
 from models import load
 
 LENGTHS, STEPS = (4, 6, 3), 5
@@ -43,7 +43,10 @@ STREAM, LATE = "decoder.0.resid_post", range(99)
 EDITS = {
     "everywhere": ({STREAM: add(VECTOR)}, {STREAM: lambda n: lambda x: x + VECTOR}),
     "a function": ({STREAM: lambda x: x * 0.5}, {STREAM: lambda n: lambda x: x * 0.5}),
-    "the prompt's end": ({STREAM: put(VECTOR, position=-1)}, {STREAM: at(lambda n: [n - 1], lambda x: x * 0 + VECTOR)}),
+    "the prompt's end": (
+        {STREAM: set_to(VECTOR, position=-1)},
+        {STREAM: at(lambda n: [n - 1], lambda x: x * 0 + VECTOR)},
+    ),
     "late positions": ({STREAM: zero(position=[0, 6])}, {STREAM: at(lambda n: [0, 6], lambda x: x * 0)}),
     "one a text": (
         {STREAM: add(VECTOR, position=torch.tensor([1, 6, -1]))},
@@ -66,7 +69,7 @@ EDITS = {
         },
     ),
     "logits": (
-        {"logits": put(-9.0, d_vocab=slice(0, 20), step=[0, 2])},
+        {"logits": set_to(-9.0, d_vocab=slice(0, 20), step=[0, 2])},
         {"logits": at(lambda n: [*range(n), n + 1], lambda x: x.masked_fill(torch.arange(29) < 20, -9.0))},
     ),
 }
@@ -211,7 +214,9 @@ def test_strings_end_texts_and_pieces_are_the_continuations():
     built, prompts = load("default"), ["The old lady", "He was"]
     whole = generate(built, prompts, 14, repetition_penalty=1.2)
     assert whole.texts == [prompt + text for prompt, text in zip(prompts, whole.continuations, strict=True)]
-    assert [*map("".join, zip(*stream(built, prompts, 14, repetition_penalty=1.2), strict=True))] == whole.continuations
+    assert [
+        *map("".join, zip(*generate_pieces(built, prompts, 14, repetition_penalty=1.2), strict=True))
+    ] == whole.continuations
     alone = [generate(built, prompt, 14, repetition_penalty=1.2).texts[0] for prompt in prompts]
     assert whole.texts == alone
     word = next(word for word in whole.continuations[0].split()[1:] if len(word) > 2)
@@ -220,7 +225,7 @@ def test_strings_end_texts_and_pieces_are_the_continuations():
     assert cut.continuations[0].startswith(before + found)
     assert len(cut.continuations[0]) <= len(before + found) + 12  # no further than the token that completes it
     assert cut.tokens.lengths[0] < whole.tokens.lengths[0]
-    pieces = stream(built, "The old lady", 10**6)  # and may be left
+    pieces = generate_pieces(built, "The old lady", 10**6)  # and may be left
     assert "".join(next(pieces)[0] for _ in range(6)) == generate(built, "The old lady", 6).continuations[0]
     with pytest.raises(InputError, match="no tokenizer, so what it writes is no text"):
-        next(stream(model("gpt2"), PROMPTS))
+        next(generate_pieces(model("gpt2"), PROMPTS))

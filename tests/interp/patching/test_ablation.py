@@ -5,7 +5,7 @@ import torch
 from tiny import rows
 from worded import worded
 
-from interp import StackConfig, TokenBatch, Transformer, TransformerConfig, put, run
+from interp import StackConfig, TokenBatch, Transformer, TransformerConfig, run, set_to
 from interp import patching as p
 from interp.config import NoNorm, NoPositions, Plain
 from interp.errors import InputWarning
@@ -43,7 +43,7 @@ class TestResample:
         model, batch, donors = build("pre"), rows((7, 5, 7, 6, 5)), rows((9,), seed=3)  # one donor: no draw to guess
         found = p.ablate(model, batch, metric(), donors=donors).values["logit_difference"]
         theirs = run(model, donors, capture="decoder.1.attn.z")["decoder.1.attn.z"][:, :7, 2]
-        logits = run(model, batch, edit={"decoder.1.attn.z": put(theirs, head=2)}).logits
+        logits = run(model, batch, edit={"decoder.1.attn.z": set_to(theirs, head=2)}).logits
         last = logits[torch.arange(5), batch.lengths - 1]
         torch.testing.assert_close(found[1, 2], last[torch.arange(5), RIGHT] - last[torch.arange(5), WRONG])
 
@@ -55,7 +55,7 @@ class TestResample:
             torch.testing.assert_close(p.ablate(model, batch, metric(2), seed=seed).values, noised.values)
 
     def test_the_seed_decides_the_draw(self):
-        draws = [p.ablate(build("pre"), rows((6,) * 5), metric(), seed=seed).effect() for seed in (0, 0, 1)]
+        draws = [p.ablate(build("pre"), rows((6,) * 5), metric(), seed=seed).effects() for seed in (0, 0, 1)]
         assert [torch.equal(draws[0], draw) for draw in draws] == [True, True, False]
 
     def test_every_real_position_comes_from_a_real_position(self):
@@ -63,7 +63,7 @@ class TestResample:
         model, batch = build("pre"), rows((7, 3, 7))
         filled = TokenBatch(batch.ids.masked_fill(~batch.mask, 17), batch.mask, batch.positions)
         for seed in range(8):
-            drops = [p.ablate(model, each, metric(3), seed=seed).effect() for each in (batch, filled)]
+            drops = [p.ablate(model, each, metric(3), seed=seed).effects() for each in (batch, filled)]
             torch.testing.assert_close(drops[0], drops[1])
 
 
@@ -95,20 +95,20 @@ def saturating(threshold: float, ceiling: float, d_vocab: int = 3) -> Transforme
 def test_one_answer_is_lost_to_corrupted_prompts_and_without_them_there_is_a_warning():
     model, answer = saturating(1.0, 2.0), p.logit_difference(*ANSWERS)
     for call, cells in ((p.ablate, ()), (p.ablate_cells, ([(0, 0), (0, 1)],))):
-        effect = call(model, p.Pairs(CLEAN, CORRUPT, *ANSWERS), p.logit_difference(), *cells).effect()
+        effect = call(model, p.Pairs(CLEAN, CORRUPT, *ANSWERS), p.logit_difference(), *cells).effects()
         assert effect.flatten().tolist() == [1.0] * 6
     with pytest.warns(InputWarning, match=r"all prompts the same answer.*give pairs.* or .* as donors="):
-        assert p.ablate(model, CLEAN, answer).effect().flatten().tolist() == [0.0] * 6
+        assert p.ablate(model, CLEAN, answer).effects().flatten().tolist() == [0.0] * 6
     for options in ({"donors": CORRUPT}, {"kind": "zero"}):
-        assert p.ablate(model, CLEAN, answer, **options).effect().flatten().tolist() == [1.0] * 6
+        assert p.ablate(model, CLEAN, answer, **options).effects().flatten().tolist() == [1.0] * 6
 
 
 @pytest.mark.parametrize(("circuit", "first"), [((0.0, 1.0), 0.0), ((1.0, 2.0), 1.0)], ids=["or", "and"])
 def test_or_needs_both_ablated_and_and_one(circuit, first):
     model, pairs = saturating(*circuit), p.Pairs(CLEAN, CORRUPT, *ANSWERS)
     for direction, share in (("noise", first), ("denoise", 1 - first)):
-        assert p.sweep(model, pairs, p.logit_difference(), direction=direction).recovered().tolist() == [[share] * 2]
+        assert p.sweep(model, pairs, p.logit_difference(), direction=direction).share().tolist() == [[share] * 2]
     alone = p.ablate(model, pairs, p.logit_difference(), kind="zero")
-    assert alone.effect()[0, :, 0].tolist() == [first, first]
+    assert alone.effects()[0, :, 0].tolist() == [first, first]
     steps = p.ablate_in_order(model, pairs, p.logit_difference(), [(0, 1), (0, 0)], kind="zero")
-    assert steps.effect()[:, 0].tolist() == [first, 1.0]
+    assert steps.effects()[:, 0].tolist() == [first, 1.0]

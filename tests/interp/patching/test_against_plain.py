@@ -9,7 +9,7 @@ from covering import pairwise
 from tiny import ragged_pairs
 from torch.testing import assert_close
 
-from interp import InputError, put, run, zero
+from interp import InputError, run, set_to, zero
 from interp import patching as p
 from interp.patching import Receiver
 from interp.patching.by_forward import cells_by_forward, check_paths
@@ -55,7 +55,7 @@ def equal(fast: p.Cells, plain: p.Cells) -> bool:
         assert getattr(fast, part) == getattr(plain, part)
     for part in ("values", "clean", "corrupt"):
         assert_close(getattr(fast, part), getattr(plain, part), **CLOSE)
-    return bool(fast.effect().nan_to_num().abs().max() > 1e-5)
+    return bool(fast.effects().nan_to_num().abs().max() > 1e-5)
 
 
 @EVERY
@@ -177,7 +177,7 @@ def test_every_ablated_cell_equals_one_plain_edited_forward_pass(name):
 
         def edits(layer, place, mean=mean, at=plan.patch_site, kind=kind):
             units = [place[unit] for unit in (SITE_AXES.get(unit, unit) for unit in at.units) if unit in place]
-            return {at.name(layer): zero(**place) if kind == "zero" else put(mean[(layer, *units)], **place)}
+            return {at.name(layer): zero(**place) if kind == "zero" else set_to(mean[(layer, *units)], **place)}
 
         plain = cells_by_forward(plan, edits)
         assert_close(p.ablate(model, pairs, METRICS, site, by, kind, **where).values, plain.values, **CLOSE)
@@ -204,7 +204,7 @@ def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name
             continue
         grid = p.ablate(model, pairs, METRICS, site, by, kind, **where)
         listed = p.ablate_cells(model, pairs, METRICS, own, site, kind, **where)
-        assert_close(listed.effect(), torch.stack([grid.effect()[cell] for cell in own]), **CLOSE)
+        assert_close(listed.effects(), torch.stack([grid.effects()[cell] for cell in own]), **CLOSE)
         assert_close(listed.clean, grid.clean, **CLOSE)
     order = p.ablate_in_order(model, pairs, METRICS, cells[:3], kind=kind, **where)
     monkeypatch.setattr("interp.patching.patches.row_limit", lambda *_: 15)  # two prompts, one step

@@ -69,14 +69,14 @@ def test_every_edge_is_the_slope_of_a_small_direct_patch(kind):
     change = torch.stack([clean[sender] - corrupt[sender] for sender in found.labels["sender"]])
     out = run(model, pairs.corrupt, capture=[name for name in sites(model) if name != "logits"])
     for place, receiver in enumerate(found.labels["receiver"]):
-        scores = found.effect()[:, place]
+        scores = found.effects()[:, place]
         there = ~scores.isnan().any(-1)
         assert int(there.sum()) == before(model, receiver)
         assert there[: int(there.sum())].all()  # senders stand in the order of the pass
         with torch.no_grad():
             expected = direct_slopes(model, pairs, metric, out, receiver, change[there])
         torch.testing.assert_close(scores[there], expected, rtol=1e-5, atol=1e-6)
-    assert found.effect().nan_to_num().abs().max() > 0.1
+    assert found.effects().nan_to_num().abs().max() > 0.1
 
 
 def before(model: Transformer, receiver: str) -> int:
@@ -91,20 +91,20 @@ def before(model: Transformer, receiver: str) -> int:
 def test_the_edges_out_of_a_component_add_up_to_its_own_estimate(kind, direction):
     model, pairs = build(kind), ragged_pairs()
     found = edge_attribution(model, pairs, log_probability(), direction, steps=1)
-    table = dict(zip(found.labels["sender"], found.effect().nansum(1), strict=True))
+    table = dict(zip(found.labels["sender"], found.effects().nansum(1), strict=True))
     wanted = {"z": ("layer", "head"), "resid_pre": ("layer",)}
     wanted |= {} if model.last.blocks[0].mlp is None else {"mlp_out": ("layer",)}
     nodes = attribution_patching(model, pairs, log_probability(), wanted, direction)
     sign = 1 if direction == "denoise" else -1  # an effect counts towards the other prompt, a score the metric's change
-    expected = {"embed": nodes["resid_pre"].effect()[0]}
+    expected = {"embed": nodes["resid_pre"].effects()[0]}
     for layer in range(model.config.n_layers):
-        expected |= {f"{layer}.{head}": nodes["z"].effect()[layer, head] for head in range(model.config.n_heads)}
-        expected |= {f"mlp.{layer}": nodes["mlp_out"].effect()[layer]} if "mlp_out" in nodes else {}
+        expected |= {f"{layer}.{head}": nodes["z"].effects()[layer, head] for head in range(model.config.n_heads)}
+        expected |= {f"mlp.{layer}": nodes["mlp_out"].effects()[layer]} if "mlp_out" in nodes else {}
     assert {*table} == {*expected}
     for sender, value in expected.items():
         torch.testing.assert_close(table[sender], sign * value, rtol=1e-10, atol=1e-10)
     if "mlp.1" in table:  # beside a parallel feed-forward heads read the same stream
-        beside = found.effect()[found.labels["sender"].index("1.0"), found.labels["receiver"].index("mlp.1")]
+        beside = found.effects()[found.labels["sender"].index("1.0"), found.labels["receiver"].index("mlp.1")]
         assert bool(beside.isnan().all()) == kind.startswith("parallel")
 
 
@@ -120,7 +120,7 @@ def test_gradients_are_averaged_from_the_own_prompt_on_and_without_the_other():
         out = run(model, pairs.corrupt, last, {"decoder.embed": lambda _, start=start: start}, grad=True)
         gradient = torch.autograd.grad(readout.from_logits(out.logits).sum(), out[last])[0]
         expected = expected + ((clean["1.2"] - corrupt["1.2"]) * gradient).sum((-1, -2)) / 3
-    score = found.effect()[found.labels["sender"].index("1.2"), found.labels["receiver"].index("logits")]
+    score = found.effects()[found.labels["sender"].index("1.2"), found.labels["receiver"].index("logits")]
     torch.testing.assert_close(score, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -149,12 +149,12 @@ def test_outputs_go_along_the_line_one_by_one_or_layer_by_layer(kind, along, dir
         moves |= {name: (f"decoder.{layer}.attn.z", index) for name, index in heads.items()}
         moves |= {f"mlp.{layer}": (f"decoder.{layer}.mlp_out", ...)} if kind == "pre" else {}
     means = {name: sum(gradient(*move, step / steps) for step in range(steps)) / steps for name, move in moves.items()}
-    for sender, score in zip(found.labels["sender"], found.effect()[:, -1], strict=True):
+    for sender, score in zip(found.labels["sender"], found.effects()[:, -1], strict=True):
         slope = means[sender] if along == "activations" else sum(means.values()) / len(means)
         torch.testing.assert_close(score, (change[sender] * slope).sum((-1, -2)), rtol=1e-9, atol=1e-10)
     inputs = edge_attribution(model, pairs, logit_difference(), direction, steps=steps)
-    assert (found.effect() - inputs.effect()).nan_to_num().abs().max() > 1e-3
-    assert found.effect().isnan().equal(inputs.effect().isnan())
+    assert (found.effects() - inputs.effects()).nan_to_num().abs().max() > 1e-3
+    assert found.effects().isnan().equal(inputs.effects().isnan())
 
 
 def test_top_lists_the_largest_mean_scores_with_their_sign_and_no_edge_that_is_not_there():

@@ -51,7 +51,7 @@ def test_every_site_has_the_slope_of_small_patches(name, attention, differing, e
     for site, by in sites.items():
         at = PatchSite.from_name(model, site, by, **where).names[-1]
         theirs, own = (run_inputs(model, each, capture=at)[at] for each in (others, inputs))
-        change, cells = (theirs - own).nan_to_num(), found[site].effect()[-1].nan_to_num()
+        change, cells = (theirs - own).nan_to_num(), found[site].effects()[-1].nan_to_num()
         whole = derivative(model, inputs, readout, at, change)
         torch.testing.assert_close(cells.flatten(0, -2).sum(0), whole, rtol=1e-5, atol=rounding)
         cell = torch.unravel_index(cells.abs().sum(-1).argmax(), cells.shape[:-1])
@@ -71,9 +71,9 @@ def test_coarser_cells_are_sums_of_finer_ones_in_the_order_of_the_axes(kind):
         ("scores", ("layer", "key", "head")),
         ("resid_mid", ("layer",)),
     ]:
-        coarse = attribution_patching(model, pairs, logit_difference(), {site: by})[site].effect()
+        coarse = attribution_patching(model, pairs, logit_difference(), {site: by})[site].effects()
         pattern = f"{' '.join(FINEST[site])} prompt -> {' '.join(by)} prompt"
-        summed = einops.reduce(fine[site].effect().nan_to_num(), pattern, "sum")
+        summed = einops.reduce(fine[site].effects().nan_to_num(), pattern, "sum")
         torch.testing.assert_close(coarse.nan_to_num(), summed, rtol=1e-9, atol=1e-10)
 
 
@@ -101,9 +101,9 @@ def linear_tail(kind: str) -> Transformer:
 )
 def test_the_qk_fix_makes_the_last_layers_queries_and_keys_exact(kind, site, by):
     model, pairs = linear_tail(kind), ragged_pairs()
-    exact = sweep(model, pairs, logit_difference(), site, by).effect()[-1]
+    exact = sweep(model, pairs, logit_difference(), site, by).effects()[-1]
     asked = model, pairs, logit_difference(), {site: by}
-    plain, fixed = (attribution_patching(*asked, qk_fix=fix)[site].effect()[-1] for fix in (False, True))
+    plain, fixed = (attribution_patching(*asked, qk_fix=fix)[site].effects()[-1] for fix in (False, True))
     torch.testing.assert_close(fixed, exact, rtol=1e-9, atol=1e-9, equal_nan=True)
     assert (plain - exact).nan_to_num().abs().max() > 0.1  # the softmax is far from linear here
 
@@ -127,8 +127,8 @@ def test_the_estimate_is_nothing_where_the_truth_is_one_and_the_fix_finds_it(sit
     asked = *circuit(), logit_difference()
     exact = sweep(*asked, site)
     estimates = (attribution_patching(*asked, {site: ("layer", "head")}, qk_fix=fix)[site] for fix in (False, True))
-    plain, fixed = (found.recovered()[layer, 0] for found in estimates)
-    assert [float(each) for each in (exact.recovered()[layer, 0], fixed, plain)] == pytest.approx([1, 1, 0], abs=1e-3)
+    plain, fixed = (found.share()[layer, 0] for found in estimates)
+    assert [float(each) for each in (exact.share()[layer, 0], fixed, plain)] == pytest.approx([1, 1, 0], abs=1e-3)
     if layer:  # with one layer there is none to drop
         magnitude = atp_star(*asked, {site: ("layer", "head")})[site].mean()[layer, 0]
         assert magnitude == pytest.approx(float(exact.mean()[layer, 0]), abs=1e-2)
@@ -138,8 +138,8 @@ def test_the_estimate_is_nothing_where_the_truth_is_one_and_the_fix_finds_it(sit
 def test_keys_patched_one_at_a_time_keep_what_rounding_would_lose(direction):
     model, pairs = induction()  # the certain key's rivals have e^-40 of the attention: 1 - p is 0 in float32
     by = ("layer", "head", "position")
-    exact = sweep(model, pairs, logit_difference(), "k", by, direction).effect()
-    found = attribution_patching(model, pairs, logit_difference(), {"k": by}, direction, qk_fix=True)["k"].effect()
+    exact = sweep(model, pairs, logit_difference(), "k", by, direction).effects()
+    found = attribution_patching(model, pairs, logit_difference(), {"k": by}, direction, qk_fix=True)["k"].effects()
     assert exact[1, 0].abs().max() > 4
     torch.testing.assert_close(found[1], exact[1], atol=1e-4, rtol=0)
 
@@ -169,8 +169,8 @@ def cancelling() -> tuple[Transformer, Pairs]:
 def test_a_head_whose_paths_cancel_is_missed_without_dropping_gradients_and_found_with_it():
     asked, sites = (*cancelling(), logit_difference()), {"z": ("layer", "head"), "resid_pre": ("layer",)}
     # the output is x - relu(x), with x from 1 to -2
-    assert sweep(*asked, "z").effect()[0, 0, 0] == TURNED
-    assert attribution_patching(*asked, sites)["z"].effect()[0, 0, 0] == 0
+    assert sweep(*asked, "z").effects()[0, 0, 0] == TURNED
+    assert attribution_patching(*asked, sites)["z"].effects()[0, 0, 0] == 0
     found = atp_star(*asked, sites)
     # with layer 1 dropped the straight path is left, with layer 0 dropped nothing; one pass of two counts
     assert found["z"].mean()[:, 0].tolist() == [START - TURNED, 0]

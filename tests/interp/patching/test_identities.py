@@ -71,14 +71,14 @@ def test_swapping_clean_and_corrupt_exchanges_the_directions(name):
     model, pairs = build("gated"), ragged_pairs()
     denoise, noise = results(name, model, pairs), results(name, model, pairs.swapped(), direction="noise")
     for one, other in zip(denoise, noise, strict=True):
-        assert_close(one.effect(), other.effect(), rtol=1e-6, atol=1e-9, equal_nan=True)
+        assert_close(one.effects(), other.effects(), rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
 @FIRST_ORDER
 def test_before_the_change_nothing_has_an_effect_and_beyond_the_text_nothing_is_known(name):
     for cells in results(name, build("gated"), ragged_pairs()):
         axis = next(at for at, axis in enumerate(cells.axes) if axis in {"position", "query"})
-        found = cells.effect().movedim(axis, 0)
+        found = cells.effects().movedim(axis, 0)
         for prompt, (length, first) in enumerate(zip(LENGTHS, FIRSTS, strict=True)):
             assert (found[:first, ..., prompt].nan_to_num() == 0).all()
             assert found[length:, ..., prompt].isnan().all()
@@ -114,4 +114,4 @@ def test_several_metrics_equal_each_alone(name):
 def test_the_order_of_the_axes_is_that_of_the_table(work):
     orders = CELLS, ("layer", "position", "head")
     by_cells, by_places = (work(build("pre"), ragged_pairs(), METRICS[0], by=by) for by in orders)
-    assert_close(by_cells.effect().transpose(1, 2), by_places.effect(), equal_nan=True)
+    assert_close(by_cells.effects().transpose(1, 2), by_places.effects(), equal_nan=True)

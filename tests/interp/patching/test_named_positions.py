@@ -82,12 +82,12 @@ def test_named_cells_are_those_of_a_whole_sweep():
         assert found.positions == ("NAME", "END")
         assert_close(found.values["logit_difference"], of_names(expected, pairs))
         assert_close(p.sweep_by_forward(model, pairs, p.logit_difference(), site, by).values, found.values)
-    lost = p.ablate(model, pairs, p.logit_difference(), "z", AXES, "zero").effect()
-    assert_close(lost, of_names(p.ablate(model, whole, p.logit_difference(), "z", AXES, "zero").effect(), pairs))
+    lost = p.ablate(model, pairs, p.logit_difference(), "z", AXES, "zero").effects()
+    assert_close(lost, of_names(p.ablate(model, whole, p.logit_difference(), "z", AXES, "zero").effects(), pairs))
     guesses = [p.attribution_patching(model, each, p.logit_difference(), {"z": AXES})["z"] for each in (pairs, whole)]
-    assert_close(guesses[0].effect(), of_names(guesses[1].effect(), pairs))
+    assert_close(guesses[0].effects(), of_names(guesses[1].effects(), pairs))
     top = p.top_cells(model, pairs, p.logit_difference(), "z", 1, by=AXES)
-    effects = p.sweep(model, pairs, p.logit_difference(), "z", AXES).effect().mean(-1)
+    effects = p.sweep(model, pairs, p.logit_difference(), "z", AXES).effects().mean(-1)
     assert effects[top.cells[0]].abs() == effects.abs().max()
 
 

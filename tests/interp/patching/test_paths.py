@@ -22,7 +22,7 @@ from tests.interp.patching.test_against_plain import THROUGH
     ids=str,
 )
 def test_only_senders_before_the_receiver_reach_it(receiver, sender, reached):
-    found = path_patch(build("post"), ragged_pairs(), logit_difference(), [receiver], sender, ("layer",)).effect()
+    found = path_patch(build("post"), ragged_pairs(), logit_difference(), [receiver], sender, ("layer",)).effects()
     assert [bool(layer.abs().max() > 1e-6) for layer in found] == reached
     assert (found[~torch.tensor(reached)] == 0).all()
 
@@ -32,7 +32,7 @@ def test_direct_paths_stay_at_their_position_and_attention_moves_them_on():
     here, found = [Receiver("q", 2, position=6)], []
     reading = function(lambda logits: logits[..., 0, 3], "reading", torch.tensor([[6], [6]]))
     for through, at in zip(THROUGH, [[6], [6], [3, 4, 5, 6]], strict=True):
-        found.append(path_patch(model, pairs, reading, here, "z", ("layer", "position"), through).effect())
+        found.append(path_patch(model, pairs, reading, here, "z", ("layer", "position"), through).effects())
         assert (found[-1][0, :, 0].abs() > 1e-9).nonzero()[:, 0].tolist() == at
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert (found[one][0] - found[other][0]).abs().max() > 1e-5
@@ -70,4 +70,4 @@ def test_planted_paths_carry_all_and_no_others_anything(receiver, through, carry
     for place in carrying:
         expected[place] = 1
     torch.testing.assert_close(found.difference(), torch.tensor([10.0]), rtol=0, atol=1e-4)
-    torch.testing.assert_close(found.recovered(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.share(), expected, rtol=0, atol=1e-4)

@@ -33,7 +33,7 @@ def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, monkey
     model = load("default")
     pairs = task_pairs(task, model)
     found = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
-    effect = sweep(model, pairs, logit_difference(), "z", BY).effect().nan_to_num().mean(-1)
+    effect = sweep(model, pairs, logit_difference(), "z", BY).effects().nan_to_num().mean(-1)
     exact = torch.stack([effect[cell] for cell in found.cells])
     torch.testing.assert_close(found.mean().to(exact.dtype), exact, rtol=1e-4, atol=1e-6)
     assert len({*found.cells}) == 5
@@ -51,8 +51,8 @@ def test_works_at_every_site_and_in_both_directions(site, direction):
     by = {"pattern": ("layer", "head", "query"), "q": BY, "k": BY, "mlp.post": ("layer", "neuron")}
     by = by.get(site, ("layer", "position"))
     found = top_cells(model, pairs, logit_difference(), site, 3, by=by, direction=direction)
-    exact = sweep(model, pairs, logit_difference(), site, by, direction).effect()
-    torch.testing.assert_close(found.effect(), torch.stack([exact[cell] for cell in found.cells]), equal_nan=True)
+    exact = sweep(model, pairs, logit_difference(), site, by, direction).effects()
+    torch.testing.assert_close(found.effects(), torch.stack([exact[cell] for cell in found.cells]), equal_nan=True)
     strongest = exact.nan_to_num().mean(-1).abs().flatten().sort(descending=True).values
     assert found.mean().abs().min() >= (1 - TIE) * strongest[2]
     assert found.paid <= found.total

@@ -48,7 +48,7 @@ def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> p
 )
 def test_where_nothing_is_a_share_all_are_missing_with_a_warning_that_says_why(found, reason):
     with pytest.warns(InputWarning, match=f"no shares: .*{reason}"):
-        assert found.recovered().isnan().all()
+        assert found.share().isnan().all()
     with pytest.warns(InputWarning, match=f"no shares: .*{reason}"):
         table = found.table()
     assert table[["share", "share_low", "share_high"]].isna().all(axis=None)
@@ -57,7 +57,7 @@ def test_where_nothing_is_a_share_all_are_missing_with_a_warning_that_says_why(f
 
 @pytest.mark.parametrize("found", [difference(60, 60), difference(0, 4)], ids=["right", "too few to tell"])
 def test_shares_are_given_where_the_model_does_the_task_or_prompts_are_too_few_to_tell(found):
-    assert found.recovered().tolist() == [[1.0, 0.0]]
+    assert found.share().tolist() == [[1.0, 0.0]]
     assert found.table()["share"].tolist() == [1.0, 0.0]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import VARIANTS, pairs_of_two, ragged_pairs, rows, two_stacks, variant
 
-from interp import put, run
+from interp import run, set_to
 from interp.attribution import attribution_by_source, composition_scores, direct_logit_attribution
 from interp.patching import ablate, attribution_patching, logit_difference, sweep, top_cells
 from tests.interp.patching.settings import ATTENTIONS, CELLS, CLOSE, HEADS, PLACES
@@ -18,9 +18,9 @@ def test_estimates_of_what_lies_inside_add_up_to_those_around_it(name):
     site, unit = ("mlp.experts", "expert") if name == "experts" else ("mlp.post", "neuron")
     asked = {"embed": PLACES, "resid_pre": PLACES, "mlp_out": PLACES, site: (*PLACES, unit)}
     found = attribution_patching(model, pairs, logit_difference(), asked)
-    parts = found[site].effect().sum(-2)  # over neurons or experts: what they add is linear in them
-    torch.testing.assert_close(parts, found["mlp_out"].effect(), **CLOSE)
-    torch.testing.assert_close(found["embed"].effect(), found["resid_pre"].effect()[:1], **CLOSE)
+    parts = found[site].effects().sum(-2)  # over neurons or experts: what they add is linear in them
+    torch.testing.assert_close(parts, found["mlp_out"].effects(), **CLOSE)
+    torch.testing.assert_close(found["embed"].effects(), found["resid_pre"].effects()[:1], **CLOSE)
     assert parts.nan_to_num().abs().max() > 1e-4
 
 
@@ -49,7 +49,7 @@ def test_an_output_bias_is_a_term_of_its_own():
 @EVERY
 def test_the_qk_fix_makes_the_pattern_that_the_patch_makes(name, site):
     model, pairs, (head, position) = variant(name), ragged_pairs(), (1, 2)
-    fixed = attribution_patching(model, pairs, logit_difference(), {site: CELLS}, qk_fix=True)[site].effect()[0]
+    fixed = attribution_patching(model, pairs, logit_difference(), {site: CELLS}, qk_fix=True)[site].effects()[0]
     at, pattern = f"decoder.0.attn.{site}", "decoder.0.attn.pattern"
     here = run(model, pairs.corrupt, capture=[at, pattern], grad=True)
     value = logit_difference().prepare(model, pairs).from_logits(here.logits)
@@ -65,9 +65,9 @@ def test_positions_count_the_text_that_they_lie_in():
     model, pairs = two_stacks("original"), pairs_of_two("source")  # sources of 4, 4, 3 tokens, targets of 3, 2, 3
     asked = {"stack": "decoder", "attention": "cross"}
     for site, missing in (("q", [0, 1, 0]), ("k", [0, 0, 1])):
-        effects = sweep(model, pairs, logit_difference(), site, PLACES, **asked).effect()
+        effects = sweep(model, pairs, logit_difference(), site, PLACES, **asked).effects()
         assert effects[0].isnan().sum(0).tolist() == missing
-    entries = sweep(model, pairs, logit_difference(), "pattern", ("layer", "query", "key"), **asked).effect()
+    entries = sweep(model, pairs, logit_difference(), "pattern", ("layer", "query", "key"), **asked).effects()
     assert entries.shape == (2, 3, 4, 3)
 
 
@@ -76,7 +76,7 @@ def test_estimates_and_the_search_reach_every_attention():
     for stack, attention in ATTENTIONS:
         where = {"stack": stack, "attention": attention}
         fixed = attribution_patching(*asked, {"k": HEADS}, qk_fix=True, **where)["k"]
-        assert fixed.effect().isfinite().all()
+        assert fixed.effects().isfinite().all()
         exact, best = sweep(*asked, **where), top_cells(*asked, k=1, **where)
         assert best.cells == (exact.top(1)[0][:2],)
 
@@ -89,5 +89,5 @@ def test_other_prompts_resampled_are_those_of_the_same_stack():
         found = ablate(model, source, metric, kind="resample", donors=donors, target=target, stack=stack)
         at = f"{stack}.1.attn.z"
         theirs = run(model, donors[0], target=donors[1], capture=at)[at][:, :length, 1]
-        logits = run(model, source, target=target, edit={at: put(theirs, head=1)}).logits[0, -1]
+        logits = run(model, source, target=target, edit={at: set_to(theirs, head=1)}).logits[0, -1]
         torch.testing.assert_close(found.values["logit_difference"][1, 1, 0], logits[1] - logits[2])

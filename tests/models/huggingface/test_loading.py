@@ -191,6 +191,6 @@ def test_the_hub_is_asked_only_for_a_hub_name(tmp_path, monkeypatch):
     load("org/name")  # a directory of that name is there
     load(tmp_path / "org" / "name")
     download.assert_not_called()
-    with pytest.warns(InputWarning, match='no directory "org/other": it is taken for a model of the Hugging Face hub'):
+    with pytest.warns(InputWarning, match='no directory "org/other": interp looks for it on the Hugging Face hub'):
         load("org/other")
     download.assert_called_once_with("org/other", allow_patterns=["*.json", "*.safetensors"])

@@ -180,7 +180,7 @@ def test_a_name_that_means_nothing_says_what_does(name, directory, monkeypatch):
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line():
-    with pytest.warns(InputWarning, match="it is taken for a model of the Hugging Face hub"):
+    with pytest.warns(InputWarning, match="interp looks for it on the Hugging Face hub"):
         assert 'no directory "nobody/nothing", and the Hugging Face hub gave' in refusal(load, "nobody/nothing")
 
 

@@ -36,9 +36,9 @@ from interp import (
     TransformerConfig,
     generate,
     logit_difference,
-    put,
     run,
     scale,
+    set_to,
     sites,
     sweep,
     zero,
@@ -139,7 +139,7 @@ def test_every_edit_has_our_effect(both, name):
             change = lambda value: value.masked_fill(torch.arange(value.shape[-1]) == 1, -torch.inf)  # noqa: E731
         else:
             change = zero(head=1) if site.endswith(".1.attn.k") else scale(0.3)
-            change = put(0.2, head=1) if site.endswith(".pattern") else change
+            change = set_to(0.2, head=1) if site.endswith(".pattern") else change
         edit = {site: change}
         one, other = run(ours, edit=edit, capture=last, **given), run(theirs, edit=edit, capture=last, **given)
         assert_close(real(last, other[last], given), real(last, one[last], given), rtol=1e-4, atol=1e-5, msg=site)
@@ -199,7 +199,7 @@ def test_sweeps_are_ours(both, name, stack, attention, site):
 
     def effect(sweep, model) -> torch.Tensor:
         pairs = Pairs.from_ids(model, clean, corrupt, *answers, **more)
-        return sweep(model, pairs, logit_difference(), site, by, stack=stack, attention=attention).effect()
+        return sweep(model, pairs, logit_difference(), site, by, stack=stack, attention=attention).effects()
 
     expected = effect(sweep, ours)
     assert_close(effect(sweep, theirs), expected, rtol=1e-4, atol=1e-4, equal_nan=True)

@@ -111,7 +111,7 @@ def test_gender_cannot_choose_between_names_of_one(reference_model):
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_patching_finds_the_head_of_reference_both_ways_and_nothing_elsewhere(reference_model, direction):
     pairs = Pairs.from_texts(reference_model, ["Tim was sad because"], ["Amy was sad because"], [" he"], [" she"])
-    shares = sweep(reference_model, pairs, logit_difference(), direction=direction).recovered()
+    shares = sweep(reference_model, pairs, logit_difference(), direction=direction).share()
     expected = torch.zeros_like(shares)
     expected[1, 0] = 1.0
     torch.testing.assert_close(shares, expected, atol=1e-5, rtol=0)

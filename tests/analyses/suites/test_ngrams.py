@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from benchmarks.ngrams import KneserNey
+from analyses.suites.ngrams import KneserNey
 
 D_VOCAB = 13
 

@@ -1,0 +1,246 @@
+"""Which heads carry a preference? Their outputs are exchanged between the two prompts of each contrast.
+
+Prompts need not be of one length: each position gets what its partner has in the other prompt, or keeps its own. A cell
+is a set of heads, everywhere or at one part of the prompt. Lots are some contrasts of a paradigm, with all cells.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from analyses.execution import lots
+from analyses.measures.findings import NOTABLE, carriers
+from analyses.reading.inputs import Heads
+from analyses.suites.contrasts import PARTS, Contrast
+from analyses.suites.named_words import AT_ONCE, hidden, read
+from analyses.tasks.flips import flip_counts
+from analyses.wording.head_names import head_name
+from interp import TokenBatch, Transformer
+from interp.circuits.splits import share_of_difference
+from interp.patching.patch_sites import PatchSite
+from interp.patching.patches import resumed
+from interp.patching.plain import plain_run
+from interp.patching.preparation import fitting, rows_at_once
+from interp.patching.results import guessed, unreliable
+from interp.statistics import FEWEST_CLUSTERS, Estimate
+
+HeadSet = tuple[tuple[int, int], ...]
+Cell = tuple[HeadSet, str]  # heads, and a part of the prompt; "": everywhere
+WAYS = "noise", "denoise", "hide"
+MOST = 200  # contrasts of a paradigm
+SIZE, HALF, OTHERS = 6, 0.5, 20  # heads of a set, what of the joint effect they carry, random sets beside them
+
+
+class Studied(NamedTuple):
+    """A paradigm's contrasts, which of them choose, and what is read of both prompts as they are."""
+
+    name: str
+    contrasts: Sequence[Contrast]
+    groups: np.ndarray
+    chooses: Bool[np.ndarray, " contrast"]
+    clean: Float[np.ndarray, " contrast"]
+    corrupt: Float[np.ndarray, " contrast"]
+
+    def share(self, effects: Float[np.ndarray, "cell contrast"], *, chooses: bool, seed: int) -> Estimate:
+        """Of the whole difference, on one side."""
+        side = np.flatnonzero(self.chooses == chooses)
+        parts = [torch.from_numpy(each[..., side]) for each in (effects, self.clean - self.corrupt)]
+        return share_of_difference(parts[0], parts[1], self.groups[side].tolist(), seed=seed)
+
+    def facts(self, values: Float[np.ndarray, "cell contrast"], way: str, seed: int) -> dict[str, Any]:
+        """What cells do on the side that reports; preferences change if another answer, or sentence, is likelier."""
+        plain, other = (self.clean, self.corrupt) if way == "noise" else (self.corrupt, self.clean)
+        found = self.share(plain - values if way == "noise" else values - plain, chooses=False, seed=seed)
+        level = 0.0 if self.contrasts[0].wrong else other
+        changed, out = (values > level) != (plain > level), ~self.chooses
+        flips = flip_counts(changed[:, out], [self.groups[out].tolist()], seed)
+        columns = {"effect": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.two_sided}
+        return {"paradigm": self.name, **columns, **flips, "n": int(out.sum())}
+
+
+def study(
+    model: Transformer, name: str, contrasts: Sequence[Contrast], seed: int, progress: lots.Progress | None = None
+) -> Studied | str:
+    """At most `MOST` contrasts, in halves of whole groups; or why there is no difference that heads could carry.
+
+    Of fewer than eight groups each contrast is one.
+    """
+    rng = np.random.default_rng(seed)
+    contrasts = [contrasts[n] for n in sorted(rng.permutation(len(contrasts))[:MOST])]
+    names = [each.group for each in contrasts]
+    groups = np.array(names if len({*names}) >= FEWEST_CLUSTERS else [*map(str, range(len(names)))])
+    codes, unique = pd.factorize(groups)
+    if len(unique) < FEWEST_CLUSTERS:
+        return f"it has {len(contrasts)} contrasts, fewer than {FEWEST_CLUSTERS}"
+    chooses = 2 * rng.permutation(len(unique))[codes] < len(unique)
+    clean, corrupt, _ = exchange(model, contrasts, [], "noise", progress)
+    for whole in (torch.from_numpy((clean - corrupt)[side]) for side in (chooses, ~chooses)):
+        wrong = f"between its prompts the wrong one is preferred, by {-float(whole.mean()):.3g} nats"
+        if why := unreliable(whole) or wrong * bool(whole.mean() < 0):
+            return why
+    why = guessed(torch.from_numpy(clean)) if contrasts[0].wrong else None
+    return why or Studied(name, contrasts, groups, chooses, clean, corrupt)
+
+
+def exchange(
+    model: Transformer,
+    contrasts: Sequence[Contrast],
+    cells: Sequence[Cell],
+    way: str,
+    progress: lots.Progress | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is read of clean and corrupted prompts, and of the clean (noise) or corrupted ones with each cell."""
+    parts = [(contrasts[n : n + AT_ONCE],) for n in range(0, len(contrasts), AT_ONCE)]
+    done = lots.do(partial(_exchange, model, [*cells], way), parts, progress)
+    clean, corrupt, values = (torch.cat(each, -1).double().cpu().numpy() for each in zip(*done, strict=True))
+    return clean, corrupt, values
+
+
+@torch.no_grad()
+def _exchange(
+    model: Transformer, cells: Sequence[Cell], way: str, contrasts: Sequence[Contrast]
+) -> tuple[Tensor, Tensor, Float[Tensor, "cell contrast"]]:
+    sides = [[each.clean for each in contrasts], [each.corrupt for each in contrasts]]
+    runs = [plain_run(model, (TokenBatch.from_rows([e.ids for e in side]).to(model.device), None)) for side in sides]
+    plain = [_read(model, run.final[None], contrasts, side)[0] for run, side in zip(runs, sides, strict=True)]
+    number = int(way == "denoise")
+    base, source, site = runs[number], runs[1 - number], PatchSite.from_name(model, "z")
+    (n_prompts, width), n_heads = base.batch.ids.shape, model.config.n_heads
+    partner = torch.full((n_prompts, width), -1)
+    for row, each in zip(partner, contrasts, strict=True):
+        places = torch.tensor(each.aligned).T
+        row[places[number]] = places[1 - number]
+    partner, rows = partner.to(model.device), torch.arange(n_prompts)[:, None]
+    theirs = [
+        torch.where((partner < 0)[..., None, None], own, other[rows, partner.clamp(min=0)])
+        for own, other in zip(base["attn.z"], source["attn.z"], strict=True)
+    ]
+    where = {"": torch.ones(n_prompts, width, dtype=torch.bool)}
+    for part in {part for _, part in cells if part}:
+        where[part] = torch.stack([torch.isin(torch.arange(width), torch.tensor(e.parts[part])) for e in contrasts])
+    values, starts = base.final.new_empty(len(cells), n_prompts), [min(heads)[0] for heads, _ in cells]
+    order = sorted(range(len(cells)), key=starts.__getitem__)
+    for chunk in fitting(order, lambda _: n_prompts * width, rows_at_once(model), starts.__getitem__):
+        masks = torch.zeros(model.config.n_layers, len(chunk), n_prompts, width, n_heads, 1, dtype=torch.bool)
+        for row, (heads, part) in enumerate(cells[n] for n in chunk):
+            for layer, head in heads:
+                masks[layer, row, ..., head, 0] = where[part]
+        edits: Any = {
+            site.name(layer): partial(_put, theirs[layer], mask.to(model.device))
+            for layer, mask in enumerate(masks)
+            if layer >= starts[chunk[0]]
+        }
+        values[chunk] = _read(model, resumed(model, base, site, edits, starts[chunk[0]]), contrasts, sides[number])
+    return plain[0], plain[1], values
+
+
+def _put(theirs: Tensor, mask: Tensor, plain: Tensor) -> Tensor:
+    return torch.where(mask, theirs, plain)
+
+
+def _read(
+    model: Transformer,
+    final: Float[Tensor, "cell prompt position d_model"],
+    contrasts: Sequence[Contrast],
+    prompts: Any,
+) -> Float[Tensor, "cell prompt"]:
+    values = []
+    for row, (each, prompt) in enumerate(zip(contrasts, prompts, strict=True)):
+        logits = model.read(final[:, row, [*prompt.reads]])
+        assert logits is not None
+        values.append(read(each.right, each.wrong, logits))
+    return torch.stack(values, -1)
+
+
+def all_heads(model: Transformer) -> HeadSet:
+    """Layer by layer."""
+    return tuple(product(range(model.config.n_layers), range(model.config.n_heads)))
+
+
+def head_rows(model: Transformer, each: Studied, seed: int, progress: lots.Progress | None = None) -> pd.DataFrame:
+    """A row a head and intervention, on the side that reports; `chose` and `choosing_bound` are of the other side.
+
+    Hidden is the named word where the model reads, less the nearest other tokens; no rows where most items name none.
+    """
+    cells: list[Cell] = [((head,), "") for head in all_heads(model)]
+    tables, (columns, _) = [], Heads.from_model(model).columns(1)
+    for way in WAYS:
+        if way == "hide":
+            costs = hidden(model, each.contrasts, progress)
+            if np.isnan(costs).mean() > HALF:
+                continue
+            values = each.clean - np.nan_to_num(costs)
+            facts = {**each.facts(values, "noise", seed), **dict.fromkeys(("flips", "flips_low", "flips_high"), np.nan)}
+        else:
+            values = exchange(model, each.contrasts, cells, way, progress)[2]
+            facts = each.facts(values, way, seed)
+        chose = each.share(values - each.corrupt if way == "denoise" else each.clean - values, chooses=True, seed=seed)
+        bound = np.where(chose.value > 0, chose.low, chose.high)
+        clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
+        facts |= {"chose": chose.value, "choosing_bound": np.where(clear, bound, np.nan)}
+        tables.append(pd.DataFrame({**columns, "intervention": way, **facts}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def named_heads(heads: pd.DataFrame) -> pd.DataFrame:
+    """A row a paradigm and head that carries some of it where outputs are exchanged, most first."""
+    if heads.empty:
+        return pd.DataFrame(columns=["paradigm", "layer", "head", "intervention"])
+    rows = carriers(heads.loc[heads["intervention"] != "hide"]).loc[lambda found: found["effect"] > 0]
+    rows = rows.drop_duplicates(["paradigm", "layer", "head"])  # noise comes first
+    return rows.sort_values("choosing_bound", ascending=False, kind="stable")
+
+
+def smallest_set(model: Transformer, each: Studied, heads: pd.DataFrame) -> HeadSet:
+    """The fewest heads found that carry half of what all do, where they are noised; on the side that chooses."""
+    rows = heads.loc[(heads["paradigm"] == each.name) & (heads["intervention"] != "hide")]
+    single = rows.groupby(["layer", "head"])["chose"].max().sort_values(ascending=False, kind="stable")
+    order = [(int(layer), int(head)) for layer, head in single.index[:SIZE].tolist()]
+    contrasts = [contrast for contrast, chooses in zip(each.contrasts, each.chooses, strict=True) if chooses]
+
+    def losses(sets: Sequence[HeadSet]) -> np.ndarray:
+        clean, corrupt, values = exchange(model, contrasts, [(heads, "") for heads in sets], "noise")
+        return (clean - values).sum(1) / (clean - corrupt).sum()
+
+    prefixes = [tuple(order[: size + 1]) for size in range(len(order))]
+    enough, *effects = losses([all_heads(model), *prefixes])
+    chosen = next((s for s, e in zip(prefixes, effects, strict=True) if e >= HALF * enough >= HALF * NOTABLE), ())
+    while len(chosen) > 1:
+        rests = [tuple(head for head in chosen if head != out) for out in chosen]
+        effects = losses(rests)
+        if effects.max() < HALF * enough:
+            break
+        chosen = rests[int(effects.argmax())]
+    return tuple(sorted(chosen))
+
+
+def set_rows(
+    model: Transformer, each: Studied, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What the sets of all paradigms do in one, its own beside all heads and random sets; its own heads by part."""
+    own = chosen.get(each.name, ())
+    rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in own]
+    draws = [tuple(free[n] for n in rng.permutation(len(free))[: len(own)]) for _ in range(OTHERS) if own]
+    others = [*dict.fromkeys(tuple(sorted(each)) for each in draws if len(each) == len(own))]
+    parts = [part for part in PARTS if sum(bool(c.parts[part]) for c in each.contrasts) > HALF * len(each.contrasts)]
+    places = [*product(own, parts)]
+    sets = [all_heads(model), *chosen.values(), *others]
+    cells: list[Cell] = [*((heads, "") for heads in sets), *(((head,), part) for head, part in places)]
+    facts = each.facts(exchange(model, each.contrasts, cells, "noise", progress)[2], "noise", seed)
+    rows = pd.DataFrame(facts).drop(columns="p")
+    n_sets, beside = 1 + len(chosen), rows["effect"][1 + len(chosen) : len(sets)]
+    names = ["+".join(head_name(*head) for head in heads) for heads in chosen.values()]
+    table = rows[1:n_sets].assign(chosen_on=[*chosen], heads=names)
+    sizes = {"all_effect": rows["effect"][0], "others": len(others)}
+    sizes |= {"others_effect": beside.mean(), "others_best": beside.max()}
+    is_own = table["chosen_on"] == each.name
+    by_part = pd.DataFrame([(*head, part) for head, part in places], columns=["layer", "head", "part"])
+    by_part = pd.concat([rows[len(sets) :].reset_index(drop=True), by_part], axis=1)
+    return table.assign(**{name: np.where(is_own, value, np.nan) for name, value in sizes.items()}), by_part

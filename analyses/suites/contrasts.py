@@ -1,0 +1,204 @@
+"""Between which two prompts does a preference lie? What can be exchanged in a paradigm's items, token by token.
+
+Where one prefix has a good and a bad answer nothing differs before them. So its partner is an item of the other pole in
+the same group, whose answers are the same, the other way round: singular and plural subject. Else the good sentence and
+the bad one differ before something that both have, and there they are read.
+"""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from analyses.suites.items import BAD, CRITICAL, GOOD, NAMED, Paradigm, Sentence
+from interp import InputError, Model
+
+_NO_PARTNER = "nothing differs before the answers, and no item of its group has them the other way round"
+_NO_REST = "no word that both sentences have comes after what differs"
+_CRITICAL_DIFFERS = "the critical words differ, and so does what is before them"
+_BEGIN_ALIKE = "one answer begins the other, or they are more pieces than a masked model can be asked at once"
+_NO_COMPARISON = "the prediction does not compare one region in two conditions"
+_PARTNERS = 32  # neighbours in the group, on either side, that a partner is looked for among
+PARTS = {"named": "the named word", "different": "what differs", "between": "what follows", "end": "where it is read"}
+
+
+class Prompt(NamedTuple):
+    """What the model reads, where its output is read, and the tokens of each span and word; `text` is all of it."""
+
+    text: str
+    ids: tuple[int, ...]
+    reads: tuple[int, ...]
+    spans: Mapping[str, tuple[int, ...]]
+    words: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class Contrast(NamedTuple):
+    """A clean and a corrupted prompt, and what is read of both: the tokens `right`, less `wrong` where answers differ.
+
+    `aligned` are positions of either that take each other's place, `parts` those of the clean prompt by `PARTS`.
+    """
+
+    group: str
+    clean: Prompt
+    corrupt: Prompt
+    right: tuple[int, ...]
+    wrong: tuple[int, ...]
+    aligned: tuple[tuple[int, int], ...]
+    parts: Mapping[str, tuple[int, ...]]
+
+
+class _Preference(NamedTuple):
+    """Two sentences of which the first should be likelier, in the span of this name where there is one."""
+
+    group: str
+    pole: str
+    good: Sentence
+    bad: Sentence
+    span: str
+    has_answers: bool
+
+
+def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter[str]]:
+    """All contrasts of a paradigm, and how many of its preferences have none, by why."""
+    left_out, found = Counter[str](), list[Contrast]()
+    choices = defaultdict[str, list[tuple[str, Prompt, int, int]]](list)
+    for each in _preferences(paradigm, left_out):
+        try:
+            good, bad = (_whole(model, sentence) for sentence in (each.good, each.bad))
+            critical = [side.spans.get(each.span, ()) for side in (good, bad)]
+            n_alike = _alike(good.ids, bad.ids)
+            if each.has_answers or (all(critical) and n_alike >= critical[0][0]):
+                choices[each.group].append((each.pole, *_choice(model, good, bad, n_alike)))
+            else:
+                found.append(_same_words(model, each.group, good, bad, critical, n_alike))
+        except InputError as error:
+            left_out[str(error)] += 1
+    for group, items in choices.items():
+        for number, (pole, prompt, right, wrong) in enumerate(items):
+            near = items[max(0, number - _PARTNERS) : number + _PARTNERS]
+            others = [item[1] for item in near if item[0] != pole and item[2:] == (wrong, right)]
+            if others:
+                best = max(others, key=lambda other: _likeness(prompt.ids, other.ids))
+                found.append(_contrast(group, prompt, best, (right,), (wrong,)))
+            left_out[_NO_PARTNER] += not others
+    return found, +left_out
+
+
+def _preferences(paradigm: Paradigm, left_out: Counter[str]) -> Iterator[_Preference]:
+    claims = dict.fromkeys(claim for each in paradigm.predictions for claim in each.claims)
+    for item in paradigm.items:
+        if not claims:
+            pair = item.sentences[GOOD], item.sentences[BAD]
+            yield _Preference(item.group, item.pole, *pair, CRITICAL, item.answer is not None)
+        for claim in claims:
+            match claim.tree:
+                case ast.Compare(ast.Name(left), [ast.Lt() | ast.Gt() as sign], [ast.Name(right)]):
+                    names = (left, right) if isinstance(sign, ast.Lt) else (right, left)  # less surprising is better
+                    good, bad = (claim.regions[int(name[1:])] for name in names)
+                    if good.number == bad.number:
+                        pair = item.sentences[good.condition], item.sentences[bad.condition]
+                        yield _Preference(item.key, claim.formula, *pair, good.number, has_answers=False)
+                        continue
+            left_out[_NO_COMPARISON] += 1
+
+
+def _whole(model: Model, sentence: Sentence) -> Prompt:
+    """A whole sentence, read nowhere yet."""
+    tokenizer = model.tokenizer
+    assert tokenizer is not None  # sentences were scored
+    pieces, before = tokenizer.pieces(sentence.text), len(tokenizer.prefix)
+    if len(pieces.ids) + before + len(tokenizer.suffix) > model.config.n_ctx:
+        raise InputError("the sentence is longer than the context")
+
+    def tokens(start: int, end: int) -> tuple[int, ...]:
+        return tuple(before + n for n, (a, b) in enumerate(pieces.spans) if max(a, start) < min(b, end))
+
+    words = tuple((each[0].strip(".,?!").lower(), tokens(*each.span())) for each in re.finditer(r"\S+", sentence.text))
+    spans = {name: tokens(*span) for name, span in sentence.spans.items()}
+    return Prompt(sentence.text, (*tokenizer.prefix, *pieces.ids), (), spans, words)
+
+
+def _read_at(model: Model, whole: Prompt, at: Sequence[int]) -> Prompt:
+    """A sentence as far as is read what stands `at` some places: up to them, or with masks in them."""
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    ids, reads = whole.ids[: at[-1]], tuple(place - 1 for place in at)
+    if not model.config.last.causal:
+        assert tokenizer.mask_id is not None
+        ids = tuple(tokenizer.mask_id if n in at else token for n, token in enumerate(whole.ids)) + tokenizer.suffix
+        reads = tuple(at)
+    if reads[0] < 0:
+        raise InputError("nothing is before what is read")
+
+    def visible(tokens: Sequence[int]) -> tuple[int, ...]:
+        return tuple(n for n in tokens if n < len(ids) and n not in at)
+
+    words = tuple((word, visible(tokens)) for word, tokens in whole.words if visible(tokens))
+    return Prompt(whole.text, ids, reads, {name: visible(tokens) for name, tokens in whole.spans.items()}, words)
+
+
+def _choice(model: Model, good: Prompt, bad: Prompt, n_alike: int) -> tuple[Prompt, int, int]:
+    """What both sentences begin with, and the two pieces that go on."""
+    rests = [side.ids[n_alike + 1 :] for side in (good, bad) if len(side.ids) > n_alike]
+    if len(rests) < 2 or not (model.config.last.causal or rests[0] == rests[1]):
+        raise InputError(_BEGIN_ALIKE)
+    return _read_at(model, good, [n_alike]), good.ids[n_alike], bad.ids[n_alike]
+
+
+def _same_words(
+    model: Model, group: str, good: Prompt, bad: Prompt, critical: Sequence[tuple[int, ...]], n_alike: int
+) -> Contrast:
+    """Both sentences as far as the critical words, or as all that both have behind what differs."""
+    if not all(critical):
+        n_last = min(_alike(good.ids[::-1], bad.ids[::-1]), len(good.ids) - n_alike, len(bad.ids) - n_alike)
+        critical = [tuple(range(len(side.ids) - n_last, len(side.ids))) for side in (good, bad)]
+        if not any(word and tokens and tokens[0] in critical[0] for word, tokens in good.words):
+            raise InputError(_NO_REST)
+    right, others = (tuple(side.ids[n] for n in at) for side, at in zip((good, bad), critical, strict=True))
+    if right != others:
+        raise InputError(_CRITICAL_DIFFERS)
+    clean, corrupt = (_read_at(model, side, at) for side, at in zip((good, bad), critical, strict=True))
+    return _contrast(group, clean, corrupt, right, ())
+
+
+def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...], wrong: tuple[int, ...]) -> Contrast:
+    """With what is aligned: both ends, and between them one by one, or span by span.
+
+    Spans of unequal length, and what differs where no span is in it, are aligned from their last pieces. Of a pair of
+    sentences that names no word it is what differs.
+    """
+    sizes, first = (len(clean.ids), len(corrupt.ids)), _alike(clean.ids, corrupt.ids)
+    n_last = min(_alike(clean.ids[::-1], corrupt.ids[::-1]), min(sizes) - first)
+    middles = [range(first, size - n_last) for size in sizes]
+    aligned = {n: n for n in range(first)} | {sizes[0] - n: sizes[1] - n for n in range(1, n_last + 1)}
+    spans = [(tokens, corrupt.spans.get(name, ())) for name, tokens in clean.spans.items() if sizes[0] != sizes[1]]
+    blocks = [
+        each for each in spans if all(at and {*at} <= {*middle} for at, middle in zip(each, middles, strict=True))
+    ]
+    for ours, theirs in blocks or [(middles[0], middles[1])]:
+        aligned |= dict(zip(reversed(ours), reversed(theirs), strict=False))
+    aligned |= dict(zip(clean.reads, corrupt.reads, strict=True))
+    named = clean.spans.get(NAMED, ()) or (() if wrong else tuple(middles[0]))
+    rest = [n for n in range(first, sizes[0]) if n not in {*named, *clean.reads}]
+    parts = {"named": named, "end": tuple(n for n in clean.reads if n not in named)}
+    parts |= {
+        name: tuple(n for n in rest if (n in middles[0]) == (name == "different")) for name in ("different", "between")
+    }
+    return Contrast(group, clean, corrupt, right, wrong, tuple(sorted(aligned.items())), parts)
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _likeness(one: Sequence[int], other: Sequence[int]) -> tuple[bool, int]:
+    """How well two prompts align: whether they are of one length, and in how many tokens from either end they agree."""
+    return len(one) == len(other), _alike(one, other) + _alike(one[::-1], other[::-1])
+
+
+def aligns(contrast: Contrast) -> bool:
+    """Whether every token of both prompts has a partner."""
+    return len(contrast.aligned) == len(contrast.clean.ids) == len(contrast.corrupt.ids)

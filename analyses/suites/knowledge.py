@@ -1,0 +1,220 @@
+"""Does a model know a contrast, or only prefer one side of it?
+
+An item is right where the good sentence is the likelier one, half right where neither is, or where SyntaxGym's
+prediction holds. Rivals go through the same scorer on the model's own tokens: the length (the shorter sentence is
+right), and the unigram and the 5-gram model of a named text.
+
+Who prefers `who` to `that` wherever they stand is right about every item that has `who` for its answer. So a contrast
+has poles: classes of answers of which as many of either direction of the same two words count, paradigms that are
+sisters, or the claims that a SyntaxGym suite makes. It is `passed` where every pole's interval lies above one half, and
+the mean over poles above that of the strictest rival; a `bias` where one pole lies above one half and another below;
+else `not shown`; and `not testable` without two poles of eight items each. Intervals are at 95%, over groups of items
+where there are eight or more, else over items.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses.execution import lots
+from analyses.suites.items import BAD, CRITICAL, GOOD, Item, Paradigm, Suite
+from analyses.suites.ngrams import KneserNey
+from analyses.suites.predictions import ALL_REGIONS, Prediction, Region
+from analyses.suites.sentence_scores import TokenScores, rival_scores, token_ids, token_scores
+from interp import AnnotatedText, InputError, Model
+from interp.statistics import FEWEST_CLUSTERS, Contrast, contrast
+
+RIVALS = {"length": 0, "unigram": 1, "five_gram": 5}  # and how many tokens are counted together
+PASSED, BIAS, NOT_SHOWN, NOT_TESTABLE = "passed", "bias", "not shown", "not testable"
+_SHARES = ("right_per_token", "right_critical", *RIVALS)
+_FEWEST = 8  # items of a pole
+_BITS = np.log(2)
+Scores = Mapping[str, TokenScores]
+
+
+def measure(
+    model: Model,
+    suite: Suite,
+    text: Iterable[str | AnnotatedText] | None = None,
+    *,
+    progress: lots.Progress | None = None,
+) -> pd.DataFrame:
+    """One row an item of pairs; of SyntaxGym one an item and prediction, and one a claim that a prediction joins.
+
+    `right` is 1, 0 or one half, and NaN where a region has no token of its own; `length`, `unigram` and `five_gram` are
+    the same of rivals. Of pairs `margin` is the log-probability of good less bad in nats, `right_per_token` compares
+    log-probabilities a token, and `right_critical` that of the critical words alone after all before them: of a pair
+    with one prefix, its two answers. `whole` is False of claims that were joined.
+
+    Args:
+        text: what n-grams are counted in, as `corpora.read` gives it; without it these rivals are missing.
+        progress: as of `score_sentences`.
+    """
+    texts = dict.fromkeys(
+        sentence.text for each in suite.paradigms for item in each.items for sentence in item.sentences.values()
+    )
+    scores = {"right": token_scores(model, texts, progress)}
+    tokenizer, ids = model.tokenizer, None if text is None else token_ids(model, text)
+    assert tokenizer is not None
+    for name, order in RIVALS.items():
+        if not order:
+            scores[name] = rival_scores(tokenizer, scores["right"], lambda row: np.full(len(row), -1.0))
+        elif ids is not None:
+            counts = KneserNey(ids, model.config.d_vocab, order)
+            scores[name] = rival_scores(tokenizer, scores["right"], lambda row, c=counts: np.log(c.probabilities(row)))
+    sisters = {each.sister: each.name for each in suite.paradigms} | {
+        e.name: e.sister for e in suite.paradigms if e.sister
+    }
+    tables = [
+        (_predicted if each.predictions else _compared)(replace(each, sister=sisters.get(each.name)), scores)
+        for each in suite.paradigms
+    ]
+    table = pd.concat(tables, ignore_index=True)
+    return table.reindex(columns=[*dict.fromkeys([*table, *RIVALS])])
+
+
+def _facts(paradigm: Paradigm) -> dict[str, Any]:
+    facts = {name: getattr(paradigm, name) for name in ("field", "phenomenon", "sister")}
+    by_item = {name: [getattr(item, name) for item in paradigm.items] for name in ("key", "group", "pole")}
+    return {"paradigm": paradigm.name, **facts, **by_item}
+
+
+def _compared(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame:
+    """The items of pairs."""
+    if any({GOOD, BAD} - item.sentences.keys() for item in paradigm.items):
+        raise InputError(f"{paradigm.name}: expected items with a good and a bad sentence, or predictions; got neither")
+    pairs = [[item.sentences[name] for name in (GOOD, BAD)] for item in paradigm.items]
+
+    def difference(value: Any) -> np.ndarray:
+        return np.array([value(good) - value(bad) for good, bad in pairs])
+
+    def critical(sentence: Any) -> float:
+        span = sentence.spans.get(CRITICAL)
+        return np.nan if span is None else scores["right"][sentence.text].within(span)
+
+    margins = {name: difference(lambda s, of=of: of[s.text].total()) for name, of in scores.items()}
+    per_token = difference(lambda s: np.nanmean(scores["right"][s.text].log_probability))
+    table = pd.DataFrame({**_facts(paradigm), "prediction": "good > bad", "whole": True})
+    return table.assign(
+        margin=margins["right"],
+        **{name: _right(each) for name, each in margins.items()},
+        right_per_token=_right(per_token),
+        right_critical=_right(difference(critical)),
+    )
+
+
+def _right(margins: np.ndarray) -> np.ndarray:
+    return (1 + np.sign(np.round(margins, 9))) / 2  # sums of the same numbers in another order are equal
+
+
+def _predicted(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame:
+    """The items of SyntaxGym by predictions as written, and by the claims that these join."""
+    surprisals = {
+        name: {
+            region: np.array([_surprisal(item, region, of) for item in paradigm.items])
+            for prediction in paradigm.predictions
+            for region in prediction.regions
+        }
+        for name, of in scores.items()
+    }
+
+    def rows(prediction: Prediction, pole: str, whole: bool) -> pd.DataFrame:
+        facts = {**_facts(paradigm), "pole": pole, "prediction": prediction.formula, "whole": whole}
+        return pd.DataFrame(facts | {name: prediction.holds(each) for name, each in surprisals.items()})
+
+    tables = []
+    for prediction in paradigm.predictions:
+        claims = prediction.claims
+        tables.append(rows(prediction, prediction.formula if len(claims) == 1 else "", True))
+        tables += [rows(claim, claim.formula, False) for claim in claims if len(claims) > 1]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _surprisal(item: Item, region: Region, scores: Scores) -> float:
+    """In bits, of all tokens of a region together."""
+    sentence = item.sentences[region.condition]
+    span = (0, len(sentence.text)) if region.number == ALL_REGIONS else sentence.spans[region.number]
+    return -scores[sentence.text].within(span) / _BITS
+
+
+def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
+    """One row a paradigm and a field of what `measure` returned, which `level` tells apart.
+
+    `accuracy` is the share right; `low` and `high` bound it over items, `group_low` and `group_high` over groups
+    (of a field, its paradigms). Rivals have their accuracy. Of paradigms `verdict` and `why` say whether the contrast
+    is passed, `rival` is the strictest, and `gain` what the model's mean over poles has above it, with its interval.
+    """
+    rows, verdicts = [], dict[frozenset[str], dict[str, Any]]()
+    whole, names = items.loc[items["whole"]], {*items["paradigm"]}
+    for level, group in (("paradigm", "group"), ("field", "paradigm")):
+        for name, part in whole.groupby(level, sort=False):
+            scored = part.dropna(subset=["right"])
+            row = {"level": level, "name": name, "n": len(scored), "missing": len(part) - len(scored)}
+            row |= {"field": part["field"].iloc[0], "groups": scored[group].nunique()}
+            for prefix, over in (("", np.arange(len(scored)) % 1_000), ("group_", scored[group])):
+                if not prefix or row["groups"] >= FEWEST_CLUSTERS:
+                    bounds = _interval(scored, ["right"], [*over])
+                    row |= {"accuracy": bounds.value[0]}
+                    row |= {f"{prefix}low": bounds.low[0], f"{prefix}high": bounds.high[0]}
+            row |= scored.reindex(columns=[*_SHARES]).mean().to_dict()
+            if level == "paradigm":
+                row["phenomenon"] = part["phenomenon"].iloc[0]
+                sister = part["sister"].iloc[0]
+                both = frozenset({name, sister} & names)
+                if both not in verdicts:
+                    verdicts[both] = _verdict(items.loc[items["paradigm"].isin([*both])], sister)
+                row |= verdicts[both]
+            rows.append(row)
+    columns = ["level", "name", "field", "phenomenon", "n", "missing", "groups", "accuracy", "low", "high"]
+    columns += ["group_low", "group_high", *_SHARES]
+    return pd.DataFrame(rows, columns=[*columns, "verdict", "why", "rival", "gain", "gain_low", "gain_high"])
+
+
+def _interval(rows: pd.DataFrame, columns: Sequence[str], groups: Any, weights: Any = 1.0) -> Contrast:
+    """The mean of a column, or of one less another, over groups of rows."""
+    codes, weights = pd.factorize(np.asarray(groups, object))[0], np.broadcast_to(weights, len(rows))
+    totals = [np.bincount(codes, weights * rows[column].to_numpy())[:, None] for column in columns]
+    bounds = contrast(np.stack(totals), np.bincount(codes, weights)[None, :, None], (1, -1)[: len(columns)])
+    least = 1 - len(columns)  # of a share, or of a difference of two
+    return replace(bounds, low=np.clip(bounds.low, least, 1), high=np.clip(bounds.high, least, 1))
+
+
+def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:
+    """Of one contrast: its rows are those of a paradigm, or of two that are sisters."""
+    rows = rows.dropna(subset=["right"])
+    poles = rows["paradigm"] if len({*rows["paradigm"]}) > 1 else rows["pole"]
+    rows, poles = rows.loc[poles != ""], poles.loc[poles != ""]
+    sizes = poles.value_counts()
+    if len(sizes) < 2 or sizes.min() < _FEWEST:
+        lacking = f"its sister {sister} is not in the suite" if sister and sister not in {*poles} else ""
+        lacking = lacking or ("nothing in the suite is its other pole" if len(sizes) < 2 else "")
+        few = "" if lacking else f"the pole {sizes.index[-1]} has {sizes.iloc[-1]} items, fewer than {_FEWEST}"
+        return {"verdict": NOT_TESTABLE, "why": lacking or few}
+    bounds = {}
+    for pole, part in rows.groupby(poles, sort=False):
+        bounds[pole] = _interval(part, ["right"], _clusters(part))
+    texts = [f"{name} {each.value[0]:.2f} ({each.low[0]:.2f} to {each.high[0]:.2f})" for name, each in bounds.items()]
+    weights = 1 / poles.map(sizes).to_numpy()
+    means = {name: float(np.average(rows[name], weights=weights)) for name in RIVALS if not any(rows[name].isna())}
+    rival = max(means, key=lambda name: means[name])
+    gain = _interval(rows, ["right", rival], _clusters(rows), weights)
+    low, high = (np.array([getattr(each, side)[0] for each in bounds.values()]) for side in ("low", "high"))
+    ahead = bool(gain.low[0] > 0)
+    verdict = NOT_SHOWN
+    if (low > 0.5).all() and ahead:
+        verdict = PASSED
+    elif (low > 0.5).any() and (high < 0.5).any():
+        verdict = BIAS
+    values = [float(each[0]) for each in (gain.value, gain.low, gain.high)]
+    texts.append(f"over {rival.replace('_', '-')} {values[0]:+.2f} ({values[1]:+.2f} to {values[2]:+.2f})")
+    facts = dict(zip(("gain", "gain_low", "gain_high"), values, strict=True))
+    return {"verdict": verdict, "why": "; ".join(texts), "rival": rival, **facts}
+
+
+def _clusters(rows: pd.DataFrame) -> Sequence[Any]:
+    """The group of each row, where there are enough to resample, else the row itself."""
+    groups = rows["group"].tolist()
+    return groups if len({*groups}) >= FEWEST_CLUSTERS else range(len(groups))

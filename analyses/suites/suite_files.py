@@ -1,0 +1,236 @@
+"""How are test suites read? BLiMP's lines of JSON, SyntaxGym's JSON, and tables of good and bad sentences.
+
+A table is a CSV file, one pair a row, with the columns `good` and `bad`, and any of `paradigm` (else the file's name),
+`field`, `phenomenon`, `group` (the template or lemma), `pole` (which class of answers is right) and `sister` (the
+paradigm that is the other pole). Braces in a sentence name its parts: `The {named:keys} to the cabinet {critical:are}`.
+"""
+
+import re
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from analyses.corpora import sentence_pairs
+from analyses.corpora.text_rows import json_object
+from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, Answer, Item, Paradigm, Sentence, Suite
+from analyses.suites.predictions import ALL_REGIONS, Prediction, Region
+from interp.bounded_files import is_file, lines, unpacked_name, whole
+from interp.errors import InputError, inside
+from interp.patching.pair_files import read_columns, unmarked
+from interp.statistics import FEWEST_CLUSTERS
+from interp.tokens import Span
+
+LARGEST, MOST_ITEMS = 1 << 26, 100_000  # bytes and items of a file
+LONGEST, _MOST = 2_000, 64  # characters of a sentence; predictions of a suite, conditions of an item, regions of one
+_COLUMNS = ("paradigm", "field", "phenomenon", "group", "pole", "sister")
+_NAMES = ".jsonl", ".json", ".csv"
+_WORD = re.compile(r"\w[\w'’-]*|[^\w\s]")
+_Row = tuple[Sentence, Sentence, dict[str, str]]  # good and bad, and what is said of them, by `_COLUMNS`
+_GYM = 'expected a suite as SyntaxGym has them, an object with "meta", "predictions" and "items"'
+
+
+def read(*paths: str | Path) -> Suite:
+    """The suite of all files, in the order of their names where a path is a directory; what they are, they say inside.
+
+    In a directory only files are read that are called `*.jsonl`, `*.json` or `*.csv`, or so with `.gz` or `.zst` after
+    it; those of JSON Lines without pairs of sentences are left out and counted.
+
+    Raises:
+        InputError: nothing is there; a file is no suite, is damaged, or beyond a limit; two paradigms have one name.
+    """
+    paradigms, left_out = dict[str, Paradigm](), Counter[str]()
+    for path in map(Path, paths):
+        if not is_file(path):
+            raise InputError(f'no file or directory "{path}": expected a suite of BLiMP, SyntaxGym, or a CSV table')
+        inner = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
+        for file in [file for file in inner if unpacked_name(file).endswith(_NAMES)] or [path]:
+            first = next((line for line in lines(file) if line.strip()), "").lstrip()
+            if file != path and ".jsonl" in file.suffixes and '"sentence_good"' not in first:
+                left_out["files of JSON Lines without pairs of sentences"] += 1
+                continue
+            rows = _blimp if '"sentence_good"' in first else _table
+            try:
+                is_gym = first.startswith("{") and rows is _table
+                parts = [_syntaxgym(file)] if is_gym else _paradigms(file, [*islice(rows(file), MOST_ITEMS + 1)])
+            except InputError as error:
+                raise InputError(f"{error}" if str(file) in str(error) else f"{file}: {error}") from error
+            if twice := [each.name for each in parts if each.name in paradigms]:
+                raise InputError(f"{file}: the paradigm {twice[0]} is there already: expected different names")
+            paradigms |= {each.name: each for each in parts}
+    if not paradigms:
+        raise InputError(f"{', '.join(map(str, paths))}: no suite is there, expected {', '.join(_NAMES)}")
+    return Suite(", ".join(Path(path).name for path in paths), tuple(paradigms.values()), left_out)
+
+
+def _blimp(file: Path) -> Iterator[_Row]:
+    uses = {"paradigm": "UID", "field": "field", "phenomenon": "linguistics_term"}
+    for row, *pair in sentence_pairs.read_rows(file):
+        sentences = []
+        for text, before, word in pair:
+            start = len(before) + 1
+            decides = word and text.startswith(f"{before} {word}")
+            sentences.append(Sentence(text, {CRITICAL: (start, start + len(word))} if decides else {}))
+        yield sentences[0], sentences[1], {use: str(row.get(key, "")) for use, key in uses.items()}
+
+
+def _table(file: Path) -> Iterator[_Row]:
+    columns = read_columns(file, (GOOD, BAD), _COLUMNS)
+    for number, (good, bad) in enumerate(zip(columns[GOOD], columns[BAD], strict=True), 1):
+        if not good.strip() or not bad.strip():
+            raise InputError(f"row {number} lacks a sentence: expected good and bad")
+        about = {name: columns[name][number - 1].strip() for name in _COLUMNS if name in columns}
+        yield Sentence(*unmarked(good)), Sentence(*unmarked(bad)), about
+
+
+def _paradigms(file: Path, rows: Sequence[_Row]) -> list[Paradigm]:
+    """The rows of each paradigm, as items."""
+    if len(rows) > MOST_ITEMS:
+        raise InputError(f"more than {MOST_ITEMS:,} pairs: divide the file")
+    by_name, sisters = defaultdict[str, list[_Row]](list), _contrasts()[0]
+    for row in rows:
+        _check_length(row[:2])
+        by_name[row[2].get("paradigm") or unpacked_name(file).rpartition(".")[0]].append(row)
+    facts = {
+        name: [part[0][2].get(key, "") for key in ("field", "phenomenon", "sister")] for name, part in by_name.items()
+    }
+    return [
+        Paradigm(name, _items(by_name[name]), field, phenomenon, sister or sisters.get(name))
+        for name, (field, phenomenon, sister) in facts.items()
+    ]
+
+
+def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
+    """Pairs with what their words say: where they differ, the answer, the group, and the pole."""
+    spans = [_differing(good.text, bad.text) for good, bad, _ in rows]
+    words = [
+        (good.text[slice(*ours)], bad.text[slice(*theirs)])
+        for (good, bad, _), (ours, theirs) in zip(rows, spans, strict=True)
+    ]
+    groups = _groups([good.text[: ours[0]] for (good, *_), (ours, _) in zip(rows, spans, strict=True)], words)
+    counts = Counter(words)
+    left = {(one, other): min(n, counts[other, one]) for (one, other), n in counts.items()}  # as many of either way
+    items = []
+    for number, ((*pair, about), differing) in enumerate(zip(rows, spans, strict=True)):
+        both = words[number]
+        pole = about["pole"] if "pole" in about else _answer_class(*both) if left[both] > 0 else ""
+        left[both] -= 1
+        good, bad = (replace(s, spans={**s.spans, DIFFERING: span}) for s, span in zip(pair, differing, strict=True))
+        key = str(number + 1)
+        group = about.get("group") or groups[number] or key
+        items.append(Item(key, group, {GOOD: good, BAD: bad}, _answer(good, bad), pole))
+    return tuple(items)
+
+
+def _differing(good: str, bad: str) -> tuple[Span, Span]:
+    """The words of each that come after what both begin with, and before what both end with."""
+    matches = [[*_WORD.finditer(text)] for text in (good, bad)]
+    ours, theirs = ([match[0] for match in each] for each in matches)
+    shorter = min(len(ours), len(theirs))
+    begin = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+    end = next((i for i in range(shorter - begin) if ours[-1 - i] != theirs[-1 - i]), shorter - begin)
+    spans = []
+    for text, words in zip((good, bad), matches, strict=True):
+        inner = words[begin : len(words) - end]
+        start = words[begin].start() if begin < len(words) else len(text)
+        spans.append((inner[0].start(), inner[-1].end()) if inner else (start, start))
+    return spans[0], spans[1]
+
+
+def _groups(before: Sequence[str], words: Sequence[tuple[str, ...]]) -> Sequence[str]:
+    """Of each pair a name for what it shares with others: the words that differ, or the one before; or none at all."""
+    by_words = [" / ".join(sorted(pair)) for pair in words]
+    by_word = [(text.split() or [""])[-1] for text in before]
+    enough = (each for each in (by_words, by_word) if len({*each}) >= FEWEST_CLUSTERS)
+    return next(enough, [""] * len(words))
+
+
+def _answer(good: Sentence, bad: Sentence) -> Answer | None:
+    """Of two sentences that are the same up to the critical words."""
+    if CRITICAL not in good.spans or CRITICAL not in bad.spans:
+        return None
+    (start, end), (other, last) = good.spans[CRITICAL], bad.spans[CRITICAL]
+    same = good.text[:start] == bad.text[:other] and good.text[start:end] != bad.text[other:last]
+    return Answer(good.text[:start].rstrip(), good.text[start:end], bad.text[other:last]) if same else None
+
+
+@cache
+def _contrasts() -> tuple[dict[str, str], dict[str, str]]:
+    """The sister of each paradigm, and the class of each answer."""
+    known = tomllib.loads(files("analyses.suites").joinpath("contrasts.toml").read_text("utf-8"))
+    sisters = {one: other for pair in known["sisters"] for one, other in (pair, pair[::-1])}
+    return sisters, {word: name for name, words in known["answers"].items() for word in words.split()}
+
+
+def _answer_class(word: str, other: str) -> str:
+    """What kind of answer a word is beside another one; empty where nothing says so."""
+    classes = _contrasts()[1]
+    word, other = (each.lower().removesuffix("n't") for each in (word, other))
+    ours, theirs = classes.get(word), classes.get(other)
+    if ours and theirs and ours != theirs:
+        return ours
+    with_s = [each.endswith("s") for each in (word, other)]
+    if not any(with_s) or (all(with_s) and len(word) == len(other)) or " " in word + other:
+        return ""
+    is_with = with_s[0] and (not with_s[1] or len(word) > len(other))  # dresses, beside dress
+    return "with -s" if is_with else "without -s"
+
+
+def _syntaxgym(file: Path) -> Paradigm:
+    suite = json_object(whole(file, LARGEST), _GYM)
+    meta, entries = _part(suite, "meta", dict), _part(suite, "items", list)
+    if (metric := meta.get("metric", "sum")) not in ("sum", ["sum"]):
+        raise InputError(f'expected the metric "sum" of a region\'s surprisals, got {metric!r:.80}')
+    predictions = tuple(Prediction.parse(_part(each, "formula", str)) for each in _part(suite, "predictions", list))
+    if not 0 < len(entries) <= MOST_ITEMS or not 0 < len(predictions) <= _MOST:
+        expected = f"expected 1-{MOST_ITEMS:,} items and 1-{_MOST} predictions"
+        raise InputError(f"{expected}, got {len(entries):,} and {len(predictions)}")
+    read = [*dict.fromkeys(region for prediction in predictions for region in prediction.regions)]
+    items = []
+    for number, entry in enumerate(entries, 1):
+        with inside(f"item {number}"):
+            items.append(_gym_item(number, entry, read))
+    name = str(meta.get("name") or unpacked_name(file).rpartition(".")[0])
+    return Paradigm(name, tuple(items), phenomenon=str(meta.get("phenomenon", "")), predictions=predictions)
+
+
+def _gym_item(number: int, entry: Any, read: Sequence[Region]) -> Item:
+    sentences, numbers = dict[str, Sentence](), {region.number for region in read} - {ALL_REGIONS}
+    for condition in (conditions := _part(entry, "conditions", list)):
+        text, spans = "", dict[str, Span]()
+        for region in _part(condition, "regions", list)[:_MOST]:
+            content = _part(region, "content", str).strip()
+            text += " " * bool(text and content)
+            spans[str(region.get("region_number"))] = (len(text), len(text) + len(content))
+            text += content
+        if len(numbers) == 1 and numbers <= spans.keys():
+            spans[CRITICAL] = spans[min(numbers)]
+        sentences[_part(condition, "condition_name", str)] = Sentence(text, spans)
+    _check_length([*sentences.values()])
+    if len(conditions) > _MOST or any(len(condition["regions"]) > _MOST for condition in conditions):
+        raise InputError(f"expected at most {_MOST} conditions, and regions of each; got more")
+    for region in read:
+        known = sentences[region.condition].spans if region.condition in sentences else ()
+        if region.number not in (ALL_REGIONS, *known) or not known:
+            raise InputError(f"expected what predictions read, {region} among it; got none")
+    key = str(entry.get("item_number", number))
+    return Item(key, key, sentences)
+
+
+def _check_length(sentences: Sequence[Any]) -> None:
+    if long := [sentence.text for sentence in sentences if not 0 < len(sentence.text) <= LONGEST]:
+        raise InputError(f"expected sentences of 1-{LONGEST:,} characters, got {len(long[0]):,}: {long[0]:.40}")
+
+
+def _part(whole: Any, key: str, kind: type) -> Any:
+    """The value of a key in an object of JSON, which must be of a kind."""
+    value = whole.get(key) if isinstance(whole, dict) else None
+    if not isinstance(value, kind):
+        called = {dict: "an object", list: "a list", str: "a text"}[kind]
+        raise InputError(f'{_GYM}; "{key}" is to be {called}, got {value!r:.60}')
+    return value

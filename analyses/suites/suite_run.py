@@ -1,0 +1,165 @@
+"""What does a model know of a suite, and which heads carry it? Of what it passes, heads are exchanged.
+
+One half of the groups of a paradigm's contrasts chooses heads, sets of heads and rules, the other reports them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import pandas as pd
+from scipy.cluster.hierarchy import leaves_list, linkage
+
+from analyses.execution import lots
+from analyses.execution.progress import Say, Stages
+from analyses.measures.findings import DISCOVERY
+from analyses.reading.inputs import Heads
+from analyses.suites import cause, knowledge
+from analyses.suites.contrasts import Contrast, aligns, contrasts
+from analyses.suites.items import Suite
+from analyses.suites.named_words import looks
+from interp import AnnotatedText, InputError, Model, Transformer
+from interp.errors import whole_number
+from interp.statistics import benjamini_hochberg
+
+STAGES = "scoring sentences", "exchanging heads", "sets of heads"
+_LOOKS = 0.5  # of the contrasts: in so many a head that looks at the named word does
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tables of a suite (`suite_accuracy`, `suite_heads`, ...), an example of each paradigm, what has no cause."""
+
+    suite: Suite
+    tables: Mapping[str, pd.DataFrame]
+    examples: Mapping[str, Contrast]  # of paradigms whose heads were asked
+    untested: Mapping[str, str]  # of those that are passed and were not, why
+    left_out: Mapping[str, Counter[str]]  # preferences without a contrast, and contrasts with tokens that do not align
+
+    @cached_property
+    def accuracy(self) -> pd.DataFrame:
+        """A row a paradigm."""
+        return self.tables["suite_accuracy"].loc[lambda rows: rows["level"] == "paradigm"]
+
+    @cached_property
+    def named(self) -> pd.DataFrame:
+        """A row for each head that carries some of a paradigm, most first."""
+        return cause.named_heads(self.tables.get("suite_heads", pd.DataFrame()))
+
+    @property
+    def others(self) -> list[str]:
+        """A line for each paradigm that is not passed, or whose heads were not asked."""
+        rows = self.accuracy.loc[self.accuracy["verdict"] != knowledge.PASSED].to_dict("records")
+        lines = [f"{row['name']}: {row['verdict']} ({row['why']})." for row in rows]
+        return [
+            *lines,
+            *(f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()),
+        ]
+
+
+def joined(suites: Sequence[Suite]) -> Suite:
+    """Several suites as one; an `InputError` where two paradigms have one name."""
+    paradigms, left_out = [each for suite in suites for each in suite.paradigms], Counter[str]()
+    names = Counter(each.name for each in paradigms)
+    if names and (twice := names.most_common(1)[0])[1] > 1:
+        raise InputError(f"the paradigm {twice[0]} is there {twice[1]} times: expected different names")
+    for suite in suites:
+        left_out += suite.left_out
+    return Suite(", ".join(each.name for each in suites), tuple(paradigms), left_out)
+
+
+def find(
+    model: Model,
+    suite: Suite,
+    text: Iterable[str | AnnotatedText] | None = None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Say | None = None,
+) -> Found:
+    """What the model knows of a suite, and for each paradigm that it passes the heads that carry its preference.
+
+    Args:
+        model: causal or masked; heads are exchanged in models of ours.
+        suite: as `read` or `builtin` gives it.
+        text: what the rival n-grams are counted in; without it they are missing.
+        limit: items of each paradigm at most, drawn at random; by default all.
+        seed: of what is drawn, of halves, random sets and intervals.
+        progress: is called with the stage, and how many lots are done.
+    """
+    say, rng = Stages.to(progress), np.random.default_rng(whole_number("seed", seed))
+    say.plan(STAGES)
+    if limit is not None:
+        whole_number("limit", limit, least=1)
+        drawn = [(each, sorted(rng.permutation(len(each.items))[:limit])) for each in suite.paradigms]
+        suite = replace(suite, paradigms=tuple(replace(e, items=tuple(e.items[n] for n in rows)) for e, rows in drawn))
+    accuracy = knowledge.by_paradigm(knowledge.measure(model, suite, text, progress=partial(say, STAGES[0])))
+    passed = {*accuracy.loc[accuracy["verdict"] == knowledge.PASSED, "name"]}
+    studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
+    for name, paradigm in ((each.name, each) for each in suite.paradigms if each.name in passed):
+        every, left_out[name] = contrasts(model, paradigm)
+        each = max(left_out[name], key=left_out[name].__getitem__, default="another library runs this model as a whole")
+        if every and isinstance(model, Transformer):
+            each = cause.study(model, name, every, seed, partial(say, STAGES[1]))
+        if isinstance(each, str):
+            untested[name] = each
+        else:
+            studied.append(each)
+            left_out[name]["only some tokens align"] = sum(not aligns(contrast) for contrast in each.contrasts)
+    tables = {"accuracy": accuracy}
+    if studied:
+        assert isinstance(model, Transformer)
+        tables |= _tables(model, studied, seed, say)
+    tables = {f"suite_{name}": table for name, table in tables.items() if len(table)}
+    return Found(suite, tables, {each.name: each.contrasts[0] for each in studied}, untested, left_out)
+
+
+def _tables(model: Transformer, studied: Sequence[cause.Studied], seed: int, say: Stages) -> dict[str, pd.DataFrame]:
+    """Of heads, sets and their transfer, parts of the prompt, attention; paradigms that are alike are neighbours."""
+    rows = [cause.head_rows(model, each, seed, partial(say, STAGES[1])) for each in studied]
+    order = _clustered(rows)
+    heads, studied = _with_q([rows[n] for n in order]), [studied[n] for n in order]
+    named = cause.named_heads(heads)
+    chosen = {e.name: cause.smallest_set(model, e, heads) for e in studied if e.name in {*named["paradigm"]}}
+    chosen = {name: members for name, members in chosen.items() if members}
+    sets = [cause.set_rows(model, each, chosen, seed, partial(say, STAGES[2])) for each in studied if chosen]
+    transfer, parts = (_joined([pair[n] for pair in sets]) for n in range(2))
+    attention = _attention(model, studied, named, seed, partial(say, STAGES[1]))
+    return {"heads": heads, "transfer": transfer, "parts": parts, "attention": attention}
+
+
+def _attention(
+    model: Transformer, studied: Sequence[cause.Studied], named: pd.DataFrame, seed: int, progress: lots.Progress
+) -> pd.DataFrame:
+    """Of the heads that carry something, whether they look at the named word, and do so more than the best rule."""
+    tables = []
+    for each in studied:
+        rows = looks(model, each.contrasts, each.groups, each.chooses, seed, progress)
+        rows = rows.assign(paradigm=each.name, **(Heads.from_model(model).columns(1)[0] if len(rows) else {}))
+        tables.append(rows.merge(named[["paradigm", "layer", "head"]]) if len(rows) else rows)
+    table = _with_q(tables)
+    if table.empty:
+        return table
+    beats = (table["ci_low"] > 0) & (table["q"] < DISCOVERY)
+    verdict = np.where(beats, "looks there, beyond rules", "looks there, not surely beyond rules")
+    return table.assign(verdict=np.where(table["value"] >= _LOOKS, verdict, "looks elsewhere"))
+
+
+def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    full = [table for table in tables if len(table)]
+    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
+
+
+def _with_q(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    table = _joined(tables)
+    return table.assign(q=benjamini_hochberg(table["p"].to_numpy(float))) if len(table) else table
+
+
+def _clustered(tables: list[pd.DataFrame]) -> list[int]:
+    """The order in which paradigms that need the same heads are neighbours: average linkage of noised shares."""
+    shares = [rows.loc[rows["intervention"] == "noise", "effect"].to_numpy(float) for rows in tables]
+    if len(shares) < 3:
+        return [*range(len(shares))]
+    return leaves_list(linkage(np.stack(shares), "average", optimal_ordering=True)).tolist()

@@ -1,0 +1,340 @@
+"""Heads of a suite: the same numbers as plain sweeps and edits, prompts that align by hand, none where none is."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from commands import command, refusal
+from pages import outside_addresses, page_of, unlisted
+from tiny import randomise
+from worded import WORDS, worded
+
+from analyses import report, suites
+from analyses.execution.lots import Setting, Shards, using
+from analyses.execution.provenance import fingerprint
+from analyses.suites import cause
+from analyses.suites.contrasts import aligns, contrasts
+from analyses.suites.items import BAD, CRITICAL, GOOD, NAMED, Answer, Item, Paradigm, Sentence, Suite
+from analyses.suites.named_words import RULES, hidden, looks
+from analyses.suites.predictions import Prediction
+from analyses.suites.suite_page import sentence
+from analyses.wording.head_names import heads_named
+from interp import InputError, Transformer, TransformerConfig, run
+from interp.patching import Claim, Pairs, Read, knock_out_by_forward, logit_difference, sweep
+
+MORE = ["cat", "man", "ran", "sat", "on", "by", "very", "old"]
+SUBJECTS, VERBS, ENDS = (
+    ["Tim", "Sue", "dog", "cat", "man"],
+    ["saw", "ran", "sat", "because"],
+    ["the", "on", "by", "saw"],
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    plain = worded(*MORE)
+    model = Transformer(TransformerConfig(decoder=plain.config.last), plain.tokenizer)
+    randomise(model, 1)
+    return model.double()
+
+
+@pytest.fixture(scope="module")
+def paradigm(model) -> Paradigm:
+    """Items of two poles that the model gets right: whatever its weights, some word turns its choice round."""
+    frames, names = [*product(VERBS, ENDS)], [*WORDS, *MORE]
+    texts = [f"{subject} {verb} {end}" for verb, end in frames for subject in SUBJECTS]
+    logits = run(model, texts).logits[:, -1][:, [model.tokenizer.backend.token_to_id(name) for name in names]]
+    margins = (logits[:, :, None] - logits[:, None]).unflatten(0, (len(frames), len(SUBJECTS)))
+    right, wrong = divmod(int(((margins.amax(1) > 0) & (margins.amin(1) < 0)).sum(0).argmax()), len(names))
+    items = []
+    for (verb, end), margin in zip(frames, margins[..., right, wrong], strict=True):
+        if margin.max() > 0 > margin.min():
+            for pole, at, words in (("a", margin.argmax(), (right, wrong)), ("b", margin.argmin(), (wrong, right))):
+                items.append(
+                    item(f"{SUBJECTS[int(at)]} {verb} {end}", *(names[n] for n in words), pole, f"{verb} {end}")
+                )
+    return Paradigm("turns", tuple(items), "syntax", "toy")
+
+
+@pytest.fixture(scope="module")
+def found(model, paradigm) -> suites.Found:
+    return suites.find(model, Suite("toy", (paradigm,)))
+
+
+def item(prefix: str, good: str, bad: str, pole: str, group: str) -> Item:
+    """A pair with one prefix, whose first word is named."""
+    spans = {NAMED: (0, prefix.index(" "))}
+    sides = {name: f"{prefix} {word}" for name, word in ((GOOD, good), (BAD, bad))}
+    sentences = {n: Sentence(t, spans | {CRITICAL: (len(prefix) + 1, len(t))}) for n, t in sides.items()}
+    return Item(f"{prefix}-{pole}", group, sentences, Answer(prefix, good, bad), pole)
+
+
+def pair(good: str, bad: str, named: str = "", critical: str = "") -> Item:
+    """A good and a bad sentence; parts are the last place of a word in each, of those that have it."""
+
+    def sentence_of(text: str) -> Sentence:
+        words = {NAMED: named, CRITICAL: critical}
+        return Sentence(
+            text, {n: (text.rindex(w), text.rindex(w) + len(w)) for n, w in words.items() if w and w in text}
+        )
+
+    return Item(good, good, {GOOD: sentence_of(good), BAD: sentence_of(bad)})
+
+
+def only(model, *items: Item):
+    found, left_out = contrasts(model, Paradigm("one", items))
+    assert not left_out
+    return found
+
+
+def test_exchanged_heads_are_those_of_a_plain_sweep(model, paradigm):
+    every, left_out = contrasts(model, paradigm)
+    assert len(every) == len(paradigm.items) >= 16
+    assert not left_out
+    ids = [torch.tensor([getattr(each, side).ids for each in every]) for side in ("clean", "corrupt")]
+    pairs = Pairs.from_ids(
+        model, *ids, *(torch.tensor([getattr(e, side)[0] for e in every]) for side in ("right", "wrong"))
+    )
+    cells = [((head,), "") for head in cause.all_heads(model)]
+    for way in ("noise", "denoise"):
+        clean, corrupt, values = cause.exchange(model, every, cells, way)
+        plain = sweep(model, pairs, logit_difference(), direction=way)
+        np.testing.assert_allclose(values, plain.values["logit_difference"].flatten(0, 1), atol=1e-10)
+        np.testing.assert_allclose(clean, plain.clean["logit_difference"], atol=1e-10)
+        np.testing.assert_allclose(corrupt, plain.corrupt["logit_difference"], atol=1e-10)
+
+
+def test_prompts_of_unequal_length_exchange_what_is_aligned(model):
+    (each,) = only(model, pair("the very old dog saw Tim", "the cat saw Tim", critical="Tim"))
+    assert each.aligned == ((0, 0), (3, 1), (4, 2))  # dog with cat; very and old have no partner
+    assert not aligns(each)
+    assert (each.right, each.wrong) == ((model.tokenizer.backend.token_to_id("Tim"),), ())
+    site = "decoder.0.attn.z"
+    clean, corrupt = (torch.tensor([side.ids]) for side in (each.clean, each.corrupt))
+    theirs = run(model, corrupt, capture=site)[site]
+
+    def put(z):
+        z = z.clone()
+        z[:, [0, 3, 4], 1] = theirs[:, [0, 1, 2], 1]
+        return z
+
+    expected = run(model, clean, edit={site: put}).logits[0, -1].log_softmax(-1)[each.right[0]]
+    _, _, values = cause.exchange(model, [each], [(((0, 1),), ""), (((0, 1),), "named")], "noise")
+    assert values[0, 0] == pytest.approx(float(expected))
+    assert each.parts == {"named": (1, 2, 3), "end": (4,), "different": (), "between": ()}  # it names what differs
+
+
+def test_spans_align_from_their_last_pieces(model):
+    (each,) = only(
+        model, pair("the very old dog ran on by Tim", "the old dog sat by Tim", named="old dog", critical="Tim")
+    )
+    assert dict(each.aligned) == {0: 0, 2: 1, 3: 2, 6: 4}  # ran on and sat are in no span
+
+
+def test_all_heads_exchanged_with_an_equal_prompt_change_nothing(model):
+    (each,) = only(model, pair("the old dog saw Tim", "the old cat saw Tim"))
+    same = each._replace(corrupt=each.clean)
+    clean, corrupt, values = cause.exchange(model, [same], [(cause.all_heads(model), "")], "denoise")
+    np.testing.assert_array_equal(clean, corrupt)
+    np.testing.assert_allclose(values[0], clean, atol=1e-12)
+
+
+def test_each_preference_without_a_contrast_is_counted(model):
+    alone = item("Tim saw", "He", "She", "a", "alone")
+    twin = item("Sue saw", "He", "She", "b", "alone")  # of the other pole, with the same answer
+    ends = pair("Tim saw the dog", "Tim saw the cat")
+    words = pair("Tim saw dog on", "Sue saw cat on", critical="dog")
+    long = pair(" ".join(["dog"] * 30), "the dog")
+    found, left_out = contrasts(model, Paradigm("none", (alone, twin, ends, long)))
+    assert not found
+    assert [*left_out.values()] == [1, 1, 2]
+    said = ("comes after what differs", "longer than the context", "no item of its group")
+    assert all(words in why for words, why in zip(said, left_out, strict=True))
+    critical = replace(words, sentences={n: replace(s, spans={CRITICAL: (8, 11)}) for n, s in words.sentences.items()})
+    assert "critical words differ" in next(iter(contrasts(model, Paradigm("none", (critical,)))[1]))
+
+
+def test_a_partner_has_the_answers_the_other_way_and_aligns_best(model):
+    items = [item("the dog saw", "He", "She", "a", "g"), item("very old cat saw", "She", "He", "b", "g")]
+    items += [item("the cat saw", "She", "He", "b", "g"), item("the cat saw", "She", "He", "b", "other")]
+    found, left_out = contrasts(model, Paradigm("many", tuple(items)))
+    assert [each.corrupt.text for each in found[:1]] == ["the cat saw She"]
+    assert sum(left_out.values()) == 1
+
+
+def test_a_claim_compares_one_region_in_two_conditions(model):
+    sides = {"match": "the dog saw Tim", "mismatch": "the cat saw Tim"}
+    sentences = {name: Sentence(text, {"2": (4, 7), "3": (12, 15)}) for name, text in sides.items()}
+    formulas = "(3;%mismatch%) > (3;%match%)", "(3;%match%) < (2;%mismatch%)"
+    gym = Paradigm("gym", (Item("1", "1", sentences),), predictions=tuple(map(Prediction.parse, formulas)))
+    (each,), left_out = contrasts(model, gym)
+    assert (each.clean.text, each.corrupt.text) == tuple(sides.values())
+    assert sum(left_out.values()) == 1
+
+
+def test_hidden_is_a_plain_knock_out_less_its_nearest_other(model, paradigm):
+    every, _ = contrasts(model, paradigm)
+    batch, reads = torch.tensor([each.clean.ids for each in every]), torch.tensor([2])
+    drops = []
+    for key in (0, 1):  # the first word is named, the second stands beside it
+        mask = torch.arange(3)[None] == key
+        claims = [
+            Claim(
+                n, reads, mask, Read(reads, lambda logits, e=e: logits[..., 0, e.right[0]] - logits[..., 0, e.wrong[0]])
+            )
+            for n, e in enumerate(every)
+        ]
+        drops.append(knock_out_by_forward(model, batch, claims).flatten(1).T)
+    np.testing.assert_allclose(hidden(model, every), drops[0] - drops[1], atol=1e-10)
+
+
+def test_rules_choose_words_as_heads_do(model):
+    """The named word is two before in half of the items, three in the others, and the nearest of its class in all."""
+    items = []
+    for number, (name, near) in enumerate(product(["dog", "cat", "man", "Tim"], [False, True] * 4)):
+        words = f"old {name} on by" if near else f"very {name} on the by"
+        items.append(replace(pair(f"{words} saw", f"{words.replace(name, 'Sue')} saw", name, "saw"), group=str(number)))
+    every = only(model, *items)
+    groups, chooses = np.array([each.group for each in every]), np.arange(len(every)) % 4 < 2
+    table = looks(model, every, groups, chooses, 0)
+    assert {*table["rule"]} == {"the nearest such word"}
+    assert {*table["rule_value"]} == {1.0}
+    assert (table["gain"] <= 0).all()
+    assert table["value"].between(0, 1).all()
+    assert len(table) == 6
+    assert {*table["rule"]} <= {*RULES}
+
+
+def test_a_passed_paradigm_has_heads_on_prompts_that_did_not_choose(model, paradigm, found):
+    row = found.accuracy.iloc[0]
+    assert (row["verdict"], row["accuracy"]) == ("passed", 1.0)
+    heads = found.tables["suite_heads"]
+    assert len(heads) == 3 * 6
+    assert {*heads["intervention"]} == {"noise", "denoise", "hide"}
+    every, _ = contrasts(model, paradigm)
+    each = cause.study(model, "turns", every, 0)
+    assert not {*each.groups[each.chooses]} & {*each.groups[~each.chooses]}
+    values = cause.exchange(model, every, [(((1, 2),), "")], "noise")[2][0]
+    whole = (each.clean - each.corrupt)[~each.chooses].sum()
+    share = (each.clean - values)[~each.chooses].sum() / whole
+    rows = heads.set_index(["intervention", "layer", "head"])
+    assert rows.loc[("noise", 1, 2), "effect"] == pytest.approx(share)
+    assert rows.loc[("noise", 1, 2), "flips"] == (values <= 0)[~each.chooses].sum()
+    assert (heads["n"] == (~each.chooses).sum()).all()
+    assert heads["q"].between(0, 1).all()
+
+
+def test_a_set_carries_half_of_what_all_heads_do_where_it_was_chosen(model, paradigm, found):
+    row = found.tables["suite_transfer"].iloc[0]
+    assert row["chosen_on"] == row["paradigm"] == "turns"
+    chosen = heads_named(row["heads"])
+    every, _ = contrasts(model, paradigm)
+    each = cause.study(model, "turns", every, 0)
+    values = cause.exchange(model, every, [(tuple(chosen), ""), (cause.all_heads(model), "")], "noise")[2]
+    losses = (each.clean - values)[:, each.chooses].sum(1)
+    assert losses[0] >= 0.5 * losses[1]
+    reported = (each.clean - values)[:, ~each.chooses].sum(1) / (each.clean - each.corrupt)[~each.chooses].sum()
+    assert (row["effect"], row["all_effect"]) == (pytest.approx(reported[0]), pytest.approx(reported[1]))
+    parts = found.tables["suite_parts"]
+    assert {*parts["part"]} >= {"named", "end"}
+
+
+def test_a_run_that_goes_on_measures_nothing_twice(model, paradigm, found, tmp_path):
+    counts = []
+    for _ in range(2):
+        shards = Shards(tmp_path, "", {id(model): fingerprint(model)})
+        with using(Setting(shards)):
+            again = suites.find(model, Suite("toy", (paradigm,)))
+        pd.testing.assert_frame_equal(again.tables["suite_heads"], found.tables["suite_heads"])
+        counts.append(dict(shards.counts))
+    assert counts[0]["written"] > 5
+    assert counts[1]["written"] == 0
+
+
+def test_the_page_opens_with_sentences_and_stands_alone(model, paradigm, tmp_path):
+    silent = Paradigm("silent", (pair("Tim saw the dog", "Tim saw the cat"),) * 2)
+    out = report.suite(model, Suite("toy", (paradigm, silent)), tmp_path / "out", name="tiny")
+    page = page_of(out)
+    assert not outside_addresses(page)
+    assert not unlisted(page)
+    text = page.text
+    example = contrasts(model, paradigm)[0][0].clean.text.split()
+    assert -1 < text.index(example[0]) < text.rindex("In short")
+    assert "silent: not testable" in text
+    run_facts = (out / "run.json").read_text("utf-8")
+    assert '"suite_heads"' in run_facts
+    assert {path.stem for path in (out / "figures").iterdir()} == {"suite_map"}
+
+
+@pytest.mark.parametrize("shape", ["tiny", pytest.param("gpt2", marks=pytest.mark.slow)])
+def test_random_weights_pass_nothing_and_name_no_head(shape):
+    suite = suites.joined([suites.builtin(name, pairs=20) for name in ("agreement", "reflexives", "determiner")])
+    words = {
+        word.strip(".").lower()
+        for p in suite.paradigms
+        for i in p.items
+        for s in i.sentences.values()
+        for word in s.text.split()
+    }
+    plain = worded(*sorted(words), *(f"{word}." for word in sorted(words)))
+    stack = plain.config.last
+    if shape == "gpt2":
+        stack = replace(stack, n_layers=12, d_model=768, n_heads=12, d_head=64, d_mlp=3072, n_ctx=1024)
+    torch.manual_seed(0)
+    random_model = Transformer(TransformerConfig(decoder=stack), plain.tokenizer)
+    if shape == "gpt2":
+        for weight in random_model.parameters():
+            torch.nn.init.normal_(weight, 0, 0.02) if weight.ndim > 1 else None
+    found = suites.find(random_model, suite)
+    assert not (found.accuracy["verdict"] == "passed").any()
+    assert found.named.empty
+    assert "suite_heads" not in found.tables
+    assert sentence(found) == f"The model passes none of {len(found.accuracy)} paradigms; no head is named."
+    assert len(found.others) == len(found.accuracy)
+
+
+def test_the_headline_is_short(found):
+    assert len(sentence(found).split()) <= 30
+    assert sentence(found).startswith("The model passes 1 of 1 paradigm; L")
+
+
+def test_suites_are_joined_if_their_paradigms_differ(paradigm):
+    both = suites.joined(
+        [Suite("a", (paradigm,), Counter(x=1)), Suite("b", (replace(paradigm, name="b"),), Counter(x=2))]
+    )
+    assert (both.name, len(both.paradigms), both.left_out) == ("a, b", 2, Counter(x=3))
+    with pytest.raises(InputError, match="turns is there 2 times"):
+        suites.joined([Suite("a", (paradigm,))] * 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["builtin:nothing"], "no suite builtin:nothing; there are agreement"),
+        (["missing.csv"], 'no file or directory "missing.csv"'),
+        (["builtin:agreement", "--limit", "0"], "greater than or equal to 1"),
+        (["builtin:agreement", "builtin:agreement"], "is there 2 times"),
+        ([], "Missing argument"),
+    ],
+)
+def test_a_slip_is_one_line(capsys, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    assert said in refusal(capsys, "suite", *arguments, "--model", "textbook")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_the_command_finds_the_agreement_head_of_the_textbook_model(capsys, tmp_path):
+    out = tmp_path / "out"
+    ended = command(
+        capsys, "suite", "builtin:agreement", "--model", "textbook", "--limit", "60", "--out", str(out), "--quiet"
+    )
+    assert ended.code == 0
+    heads = pd.read_parquet(out / "tables" / "suite_heads.parquet")
+    named = cause.named_heads(heads)
+    assert {*named.groupby("paradigm")["head"].first()} == {0}
+    assert (named.groupby("paradigm")["layer"].first() == 2).all()
