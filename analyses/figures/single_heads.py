@@ -22,6 +22,7 @@ Span = tuple[int, int]  # from the first to after the last
 Pattern = Float[NDArray[np.floating], "query key"]
 _NAMES, _NUMBERS = 24, 10  # names, and numbers of positions, along an axis at most
 _FAINTEST, _WORD = 0.05, 16  # of a head's attention that is a line, and letters of a word
+_TICK = 0.2  # inches that a number along an axis takes
 
 
 @style.styled
@@ -183,7 +184,8 @@ def pattern_atlas(
     rows = tiles.swapaxes(1, 2).reshape(down, SIDE + 2, -1, 4)
     rows, ends = (rows, (down - 0.5, -0.5)) if bottom == "left" else (rows[::-1], (-0.5, down - 0.5))
     ax.imshow(rows.reshape(-1, *rows.shape[2:]), extent=(-0.5, across - 0.5, *ends), interpolation="nearest")
-    ax.set(xticks=range(across), yticks=range(down), ylabel=names[0], xlabel=names[1])
+    step = 1 + int(style.sized(_TICK) / side)
+    ax.set(xticks=range(0, across, step), yticks=range(0, down, step), ylabel=names[0], xlabel=names[1])
     ax.tick_params(length=0)
     ax.spines[["left", "bottom"]].set_visible(False)
     style.legend(figure, [ax], key)

@@ -184,7 +184,8 @@ def _of_heads(tables: Mapping[str, pd.DataFrame], several: bool, by: str | None 
 
 def _of_patterns(tables: Mapping[str, pd.DataFrame], heads: Sequence[str]) -> Iterator[Drawing]:
     """What heads do with the first passage, as far as the run keeps it; `heads` are by default the strongest."""
-    rows = [KeptPattern(**row) for row in tables.get("patterns", pd.DataFrame()).to_dict("records")]
+    table, fields = tables.get("patterns", pd.DataFrame()), [*KeptPattern._fields]
+    rows = [KeptPattern(**row) for row in table[fields].to_dict("records")] if {*table} >= {*fields} else []
     several = len({row[1:3] for row in rows}) > 1
     names: dict[str, KeptPattern] = {}
     for row in rows:  # the first passage of each
