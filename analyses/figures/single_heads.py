@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from analyses.figures import style
 from analyses.figures.kinds import draw
-from analyses.viewer.pictures import SIDE, averaged
 from interp.errors import InputError
 
 Span = tuple[int, int]  # from the first to after the last
 Pattern = Float[NDArray[np.floating], "query key"]
 _NAMES, _NUMBERS = 24, 10  # names, and numbers of positions, along an axis at most
 _FAINTEST, _WORD = 0.05, 16  # of a head's attention that is a line, and letters of a word
-_TICK = 0.2  # inches that a number along an axis takes
+_SIDE, _TICK = 24, 0.2  # cells of a small picture each way, and inches that a number along an axis takes
 
 
 @style.styled
@@ -165,13 +164,12 @@ def pattern_atlas(
     """
     check_patterns({str(cell): pattern for cell, pattern in patterns.items()}, None, None)
     down, across = (max(cell[axis] for cell in patterns) + 1 for axis in (0, 1))
-    tiles, width = np.zeros((down, across, SIDE + 2, SIDE + 2, 4)), page.get("width", style.WIDTH)
+    tiles, width = np.zeros((down, across, _SIDE + 2, _SIDE + 2, 4)), page.get("width", style.WIDTH)
     key = {}
     for cell, pattern in patterns.items():
         name = behaviours.get(cell, "nothing found")
         colour = style.BEHAVIOURS.get(name, style.CUSTOM if cell in behaviours else style.GREY)
-        small = averaged(np.asarray(pattern))
-        small = small[np.ix_(*(np.arange(SIDE) * size // SIDE for size in small.shape))]
+        small = np.asarray(pattern)[np.ix_(*(np.arange(_SIDE) * size // _SIDE for size in np.shape(pattern)))]
         tiles[*cell, 1:-1, 1:-1, :3] = to_rgb(colour)
         tiles[*cell, 1:-1, 1:-1, 3] = 0.06 + 0.94 * np.sqrt(small.clip(0, 1))
         key[name] = Patch(color=colour)
@@ -181,7 +179,7 @@ def pattern_atlas(
     side = min(1.2, (width - 0.6) / across)
     options: Any = {"height": 0.4 + side * down, "key": 0.5, "width": min(width, 0.9 + side * across)}
     figure, (ax,) = style.panels("Where does every head look?", **options, options=page)
-    rows = tiles.swapaxes(1, 2).reshape(down, SIDE + 2, -1, 4)
+    rows = tiles.swapaxes(1, 2).reshape(down, _SIDE + 2, -1, 4)
     rows, ends = (rows, (down - 0.5, -0.5)) if bottom == "left" else (rows[::-1], (-0.5, down - 0.5))
     ax.imshow(rows.reshape(-1, *rows.shape[2:]), extent=(-0.5, across - 0.5, *ends), interpolation="nearest")
     step = 1 + int(style.sized(_TICK) / side)

@@ -24,6 +24,7 @@ from analyses.report.behaviour_sections import head_grids, leading
 from analyses.report.report_parts import by_group
 from analyses.runs import Joined, RunFolder
 from analyses.viewer.passages import KeptPattern
+from analyses.viewer.pictures import averaged
 from analyses.wording.head_names import Place, kinds
 from interp.errors import InputError, one_of
 from interp.training.whole_files import drafting, file_above, holding, sweep_beside
@@ -184,7 +185,8 @@ def _of_heads(tables: Mapping[str, pd.DataFrame], several: bool, by: str | None 
 
 def _of_patterns(tables: Mapping[str, pd.DataFrame], heads: Sequence[str]) -> Iterator[Drawing]:
     """What heads do with the first passage, as far as the run keeps it; `heads` are by default the strongest."""
-    table, fields = tables.get("patterns", pd.DataFrame()), [*KeptPattern._fields]
+    table: Any = tables.get("patterns", pd.DataFrame())
+    fields = [*KeptPattern._fields]
     rows = [KeptPattern(**row) for row in table[fields].to_dict("records")] if {*table} >= {*fields} else []
     several = len({row[1:3] for row in rows}) > 1
     names: dict[str, KeptPattern] = {}
@@ -203,7 +205,8 @@ def _of_patterns(tables: Mapping[str, pd.DataFrame], heads: Sequence[str]) -> It
         yield "lines", partial(figures.word_lines, patterns, queries, keys)
         kind = {row[3:5]: row for row in names.values() if row[1:3] == rows[0][1:3]}
         behaviours = {cell: row.behaviour for cell, row in kind.items() if row.behaviour}
-        yield "atlas", partial(figures.pattern_atlas, {cell: row.pattern for cell, row in kind.items()}, behaviours)
+        small = {cell: averaged(row.pattern) for cell, row in kind.items()}
+        yield "atlas", partial(figures.pattern_atlas, small, behaviours)
 
 
 def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Drawing]:
