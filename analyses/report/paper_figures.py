@@ -145,6 +145,8 @@ def drawings(run: RunFolder | Joined, heads: Sequence[str] = ()) -> dict[str, Ca
     `heads` are those whose `patterns` and `lines` are drawn. Of several runs only what shows all heads is drawn.
     """
     if isinstance(run, Joined):
+        if heads:
+            raise InputError(f"patterns of {', '.join(heads)} are drawn of one run: got {len(run.runs)} runs")
         tables = {name: run.table(name) for name in ("heads", "effects") if name in run.tables}
         by = "model" if len({each.model for each in run.runs}) == len(run.runs) else "run"
         return dict(_of_heads(tables, any(kinds(rows) > 1 for rows in tables.values()), by))
@@ -193,7 +195,9 @@ def _of_patterns(tables: Mapping[str, pd.DataFrame], heads: Sequence[str]) -> It
     for row in rows:  # the first passage of each
         names.setdefault(Place(*row[1:5]).named(prefix=several), row)
     if unknown := [head for head in heads if head not in names]:
-        raise InputError(f"no pattern of {', '.join(unknown)} is kept: expected some of {', '.join(names) or 'none'}")
+        raise InputError(
+            f"no pattern of {', '.join(unknown)} is kept, but of {', '.join(names) or 'no head: make the report again'}"
+        )
     heads = heads or [*names][:1]
     texts = [names[head].tokens for head in heads]
     if odd := [head for head, tokens in zip(heads, texts, strict=True) if tokens != texts[0]]:
