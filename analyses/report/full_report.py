@@ -33,7 +33,7 @@ from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import UNNAMED, Record, Run, short_name, write
 from analyses.report.task_circuits import CIRCUIT_STAGES, circuits
-from analyses.viewer import Passage
+from analyses.viewer import Passage, Viewer
 from analyses.viewer.passages import choose_passages, read_texts
 from analyses.wording import plain_words
 from analyses.wording.formats import counted
@@ -233,6 +233,9 @@ def _page(
         tables |= part.tables
     name = short_name(run.models[0]["name"])
     line, first = overview(tables, behaviours, passages, facts, f"{name[:1].upper()}{name[1:]}")
+    viewers = [block for fold in first.below if isinstance(fold, doc.Details) for block in fold.blocks]
+    if patterns := [row for each in viewers if isinstance(each, Viewer) for row in each.kept]:
+        tables["patterns"] = pd.DataFrame(patterns)
     titles = [each.name(by_kind) for each in results]
     counts = doc.counts_table([each.counts for each in results], titles, ["unknown tokens"])
     ids = [doc.caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []
