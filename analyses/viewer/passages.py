@@ -114,7 +114,7 @@ class Attention:
     def packed(self, layer: int, head: int) -> str:
         """One head's shares, deflated, as base64."""
         square = self.weights[layer, head]
-        return _deflated(square[np.tril_indices(len(square))] if self.heads.causal else square)
+        return deflated(square[np.tril_indices(len(square))] if self.heads.causal else square)
 
 
 class KeptPattern(NamedTuple):
@@ -150,7 +150,8 @@ class KeptPattern(NamedTuple):
         return shares / 255
 
 
-def _deflated(shares: Real[NDArray[Any], "..."]) -> str:
+def deflated(shares: Real[NDArray[Any], "..."]) -> str:
+    """Shares in 255ths as bytes, deflated, as base64."""
     return base64.b64encode(zlib.compress(np.rint(shares).clip(max=255).astype(np.uint8).tobytes())).decode()
 
 
@@ -271,7 +272,7 @@ class Viewer:
         by_attention: dict[int, dict[str, Any]] = {}
         room, left_out = self.budget, 0
         for attention in self._attentions:
-            pictures = _deflated(averaged(attention.weights)) if self.heads else ""
+            pictures = deflated(averaged(attention.weights)) if self.heads else ""
             pictures *= len(pictures) < 2 / 3 * room  # patterns need the rest
             room -= len(pictures)
             by_attention[id(attention)] = {"pictures": pictures, "kept": {}}
