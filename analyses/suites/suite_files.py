@@ -74,7 +74,7 @@ def _blimp(file: Path) -> Iterator[_Row]:
             start = len(before) + 1
             decides = word and text.startswith(f"{before} {word}")
             sentences.append(Sentence(text, {CRITICAL: (start, start + len(word))} if decides else {}))
-        about = {use: str(row.get(key, "")) for use, key in uses.items()}
+        about = {use: str(row.get(key, "")).replace("/", "_") for use, key in uses.items()}  # syntax/semantics
         yield sentences[0], sentences[1], about
 
 

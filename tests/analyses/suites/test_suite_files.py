@@ -15,7 +15,7 @@ BLIMP = Path("../shared/data/blimp")
 
 
 def pair(good: str, bad: str, uid: str = "agreement", **more: object) -> str:
-    about = {"UID": uid, "field": "morphology", "linguistics_term": "agreement"}
+    about = {"UID": uid, "field": "syntax/semantics", "linguistics_term": "agreement"}
     return json.dumps({"sentence_good": good, "sentence_bad": bad, **about, **more})
 
 
@@ -45,7 +45,7 @@ def test_blimp_s_pairs_have_spans_answers_and_poles(tmp_path):
     rows += [one_prefix("Ann saw", "herself", "himself"), pair("Who ran?", "Ran who?", "wh_vs_that_with_gap")]
     file.write_bytes(gzip.compress("\n".join(rows).encode()))
     first, second = suites.read(file).paradigms
-    assert (first.name, first.field, first.phenomenon) == ("agreement", "morphology", "agreement")
+    assert (first.name, first.field, first.phenomenon) == ("agreement", "syntax_semantics", "agreement")
     assert first.sister is None
     good = first.items[0].sentences["good"]
     assert parts(good) == {"critical": "himself", "differing": "himself"}
