@@ -88,8 +88,10 @@ def find(
     studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
     for name, paradigm in ((each.name, each) for each in suite.paradigms if each.name in passed):
         every, left_out[name] = contrasts(model, paradigm)
-        each = max(left_out[name], key=left_out[name].__getitem__, default="another library runs this model as a whole")
-        if every and isinstance(model, Transformer):
+        each = max(left_out[name], key=left_out[name].__getitem__, default="")
+        if not isinstance(model, Transformer):
+            each = "another library runs this model as a whole"
+        elif every:
             each = cause.study(model, name, every, seed, partial(say, STAGES[1]))
         if isinstance(each, str):
             untested[name] = each
