@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from analyses.suites.items import BAD, CRITICAL, GOOD, NAMED, Paradigm, Sentence, alike
+from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, NAMED, Paradigm, Sentence, alike
 from interp import InputError, Model
 
 _PARTNERS = 32  # neighbours in the group, on either side, that a partner is looked for among
@@ -150,18 +150,19 @@ def _same_words(
 def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...], wrong: tuple[int, ...]) -> Contrast:
     """With what is aligned: both ends, and between them one by one, or span by span.
 
-    Spans of unequal length, and what differs where no span is in it, are aligned from their last pieces. Of a pair of
-    sentences that names no word it is what differs.
+    Spans of unequal length, and what differs where no other span is in it, are aligned from their last pieces. No token
+    has two partners: those that are read have each other. Of sentences that name no word it is what differs.
     """
     sizes, first = (len(clean.ids), len(corrupt.ids)), alike(clean.ids, corrupt.ids)
     n_last = min(alike(clean.ids[::-1], corrupt.ids[::-1]), min(sizes) - first)
     middles = [range(first, size - n_last) for size in sizes]
     aligned = {n: n for n in range(first)} | {sizes[0] - n: sizes[1] - n for n in range(1, n_last + 1)}
-    names = [name for name in clean.spans if sizes[0] != sizes[1]]
+    names = [name for name in clean.spans if name != DIFFERING and sizes[0] != sizes[1]]
     spans = [(clean.spans[name], corrupt.spans.get(name, ())) for name in names]
     blocks = [(at, to) for at, to in spans if at and to and {*at} <= {*middles[0]} and {*to} <= {*middles[1]}]
     for ours, theirs in blocks or [middles]:
         aligned |= dict(zip(reversed(ours), reversed(theirs), strict=False))
+    aligned = {n: m for n, m in aligned.items() if m not in corrupt.reads}
     aligned |= dict(zip(clean.reads, corrupt.reads, strict=True))
     named = clean.spans.get(NAMED, ()) or (() if wrong else tuple(middles[0]))
     rest = [n for n in range(first, sizes[0]) if n not in {*named, *clean.reads}]

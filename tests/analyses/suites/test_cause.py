@@ -117,10 +117,14 @@ def test_prompts_of_unequal_length_exchange_what_is_aligned(model):
     assert each.parts == {"named": (1, 2, 3), "end": (4,), "different": (), "between": ()}  # it names what differs
 
 
-def test_spans_align_from_their_last_pieces(model):
+def test_spans_align_from_their_last_pieces(model, tmp_path):
+    """Those that a table names, whatever else differs; and what is read has no other partner."""
     named = "the very {named:old dog} ran on by {critical:Tim}", "the {named:old dog} sat by {critical:Tim}"
-    (each,) = only(model, pair(*named))
-    assert dict(each.aligned) == {0: 0, 2: 1, 3: 2, 6: 4}  # ran on and sat are in no span
+    read = "the {named:cat man} on {critical:Tim}", "the {named:cat} {critical:Tim}"
+    (tmp_path / "p.csv").write_text("\n".join(["good,bad", ",".join(named), ",".join(read)]))
+    first, second = only(model, *suites.read(tmp_path / "p.csv").paradigms[0].items)
+    assert dict(first.aligned) == {0: 0, 2: 1, 3: 2, 6: 4}  # ran on and sat are in no span
+    assert dict(second.aligned) == {0: 0, 3: 1}  # on, where Tim is foretold, and cat
 
 
 def test_all_heads_exchanged_with_an_equal_prompt_change_nothing(model):
