@@ -72,16 +72,16 @@ def study(
 ) -> Studied | str:
     """At most `MOST` contrasts, in halves of whole groups; or why there is no difference that heads could carry.
 
-    Of fewer than eight groups each contrast is one.
+    Of fewer than eight groups each pair of prompts is one, whichever of them is clean.
     """
     rng = np.random.default_rng(seed)
     contrasts = [contrasts[n] for n in sorted(rng.permutation(len(contrasts))[:MOST])]
     groups = np.array([each.group for each in contrasts])
     if len({*groups}) < FEWEST_CLUSTERS:
-        groups = np.array([str(number) for number in range(len(contrasts))])
+        groups = np.array([str(sorted([each.clean.ids, each.corrupt.ids])) for each in contrasts])
     codes, unique = pd.factorize(groups)
     if len(unique) < FEWEST_CLUSTERS:
-        return f"it has {len(unique)} contrasts, fewer than {FEWEST_CLUSTERS}"
+        return f"it has {len(unique)} different contrasts, fewer than {FEWEST_CLUSTERS}"
     chooses = 2 * rng.permutation(len(unique))[codes] < len(unique)
     clean, corrupt, _ = exchange(model, contrasts, [], "noise", progress)
     for whole in (torch.from_numpy((clean - corrupt)[side]) for side in (chooses, ~chooses)):

@@ -127,6 +127,13 @@ def test_spans_align_from_their_last_pieces(model, tmp_path):
     assert dict(second.aligned) == {0: 0, 3: 1}  # on, where Tim is foretold, and cat
 
 
+def test_twins_are_on_one_side_where_groups_are_too_few(model, paradigm):
+    few = [each._replace(group="one") for each in contrasts(model, paradigm)[0]]  # twins are neighbours
+    study = cause.study(model, "turns", few, 0)
+    assert (study.chooses[::2] == study.chooses[1::2]).all()
+    assert cause.study(model, "turns", few[:2] * 8, 0) == "it has 1 different contrasts, fewer than 8"
+
+
 def test_all_heads_exchanged_with_an_equal_prompt_change_nothing(model):
     (each,) = only(model, pair("the old dog saw Tim", "the old cat saw Tim"))
     same = each._replace(corrupt=each.clean)
