@@ -129,6 +129,8 @@ def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
     share = pd.notna(row["share"])
     low, high = ("share_low", "share_high") if share else ("ci_low", "ci_high")
     bounds = interval(row[low], row[high])
+    if share and bounds != "–":
+        bounds = f"{percent(row[low])} to {percent(row[high])}"
     return percent(row["share"]) if share else f"{number(row['effect'])}{unit}", f" (95% {bounds})" * (bounds != "–")
 
 
