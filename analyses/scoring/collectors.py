@@ -205,11 +205,6 @@ def measured(
     maker: Maker, model: Model, corpus: Iterable[AnnotatedText], *, seed: int = 0, progress: Progress | None = None
 ) -> Measured:
     """What one behaviour alone says: rows of `tables/heads`, every rival's value, and what was read and left out."""
-    if isinstance(model, str):
-        raise InputError(f"expected a model, got {model!r}: models.load({model!r}) gives one")
-    if isinstance(corpus, str | pd.DataFrame):
-        kind, function = ("a name", "read") if isinstance(corpus, str) else ("a frame", "from_rows")
-        raise InputError(f"expected a corpus, got {kind}: corpora.{function}(...) makes one of it")
     whole_number("seed", seed)
     (collected_sums,) = collect_in_lots(Reading(model, corpus, progress), [maker])
     if isinstance(collected_sums, InputError):

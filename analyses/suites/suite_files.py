@@ -88,7 +88,7 @@ def _table(file: Path) -> Iterator[_Row]:
         pair = Sentence(*unmarked(good)), Sentence(*unmarked(bad))
         if alone := {*pair[0].spans} ^ {*pair[1].spans}:
             names = " and ".join(sorted(alone))
-            raise InputError(f"row {number} marks {names} in one sentence alone: expected the same names in good and bad")
+            raise InputError(f"row {number} marks {names} in one sentence alone: mark the same in good and bad")
         yield *pair, about
 
 

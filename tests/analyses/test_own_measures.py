@@ -173,7 +173,7 @@ def test_pairs_outside_a_text_are_refused_by_name(treebank):
         measure_pairs(worded(), read(treebank), lambda text: [(0, 9)], name="mine")
     with pytest.raises(InputError, match=r"measure mine: AttributeError: .*haeds.* \(in d0\); expected a function"):
         measure_pairs(worded(), read(treebank), lambda text: text.haeds, name="mine")
-    with pytest.raises(InputError, match="measure mine: TypeError: cannot unpack .* pairs of word numbers"):
+    with pytest.raises(InputError, match=r"measure mine: TypeError: cannot unpack .* pairs of word numbers"):
         measure_pairs(worded(), read(treebank), lambda text: [1], name="mine")
     with pytest.raises(InputError, match="no item of mine"):
         measure_pairs(worded(), read(treebank), lambda text: [], name="mine")
