@@ -15,6 +15,9 @@ one a model and exercise and one a model for all:
     off                         the largest difference of a number, in parts of the largest number
 
 What is compared is the way to the numbers. The default model's heads do show what is asked for; random ones do not.
+
+All eight, on one thread: 0.093 against 0.667 s for the random GPT-2 (4 layers of 4 heads, d_model 64), 5.63 against
+8.33 s for the default (4.68 and 4.62 of it for the matrix product of one OV circuit).
 """
 
 import inspect

@@ -98,7 +98,7 @@ def noted(folder: str, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def kills(model: str, runs: int) -> None:
-    """Reports while one worker after another is killed, every few seconds."""
+    """Reports while one worker after another is killed, each after a random number of lots."""
     write, rng = commands(model)["report"], random.Random(0)
     whole = tables(write, None)
     for run in range(runs):
@@ -106,9 +106,13 @@ def kills(model: str, runs: int) -> None:
         with workers(2) as (executor, cluster):
             counted = Counted(executor, folder)
 
-            def kill(cluster=cluster, ended=ended) -> None:
+            def kill(cluster=cluster, ended=ended, folder=folder) -> None:
                 nonlocal killed
-                while not ended.wait(rng.uniform(5, 25)):
+                due = rng.randrange(1, 30)  # of the lots begun: by the clock a busy machine would get nowhere
+                while not ended.wait(rng.uniform(0, 0.2)):
+                    if len([*folder.iterdir()]) < due:
+                        continue
+                    due += rng.randrange(1, 30)
                     nanny = rng.choice([*cluster.workers.values()] or [None])
                     # one that dies while it starts takes its nanny along: then a machine is lost, not a worker
                     if nanny and nanny.process is not None and nanny.process.status.name == "running":

@@ -8,6 +8,10 @@ Attention and labels stay as they are; what changes is the pairs, by their seed.
 draws in which it was refused, how often the model is right, and the heads named needed, how many, and how far two draws
 agree on them (Jaccard, the mean over all pairs of draws). Then that of all tasks together, each headline, and each
 sentence about what replacing heads removes by the head that it names, with the draws that say so.
+
+Ten draws: the default always passes in `repeat` (6 to 7 heads needed, Jaccard .97) and `name-gender` (2 heads, 1.00),
+never in the other three. stories260K always passes in `name-gender` (4 to 5 heads, .89), once in `agreement-adjacent`
+(0 heads, 1.00), never in the others.
 """
 
 import argparse

@@ -6,6 +6,9 @@ The task swaps two people around one verb. Its rivals ask what that leaves open:
 ("followed"), where the object's trade counts as right; `verb alone` leaves the people in place, and has a verb that
 means the other one. One JSON line a task, with the model's accuracy, and by head that flips an answer how many of the
 half that reports, and its share of the logit difference, where its output is replaced by the other prompt's.
+
+The textbook model takes the object in 98% of prompts of `no cue`, and L1.H0 still flips 98 of 100. With `verb alone`
+L1.H0 flips 100 of 100, and so does L0.H0. So L1.H0 follows the verb if it tells, else takes the object.
 """
 
 import random

@@ -15,7 +15,8 @@ directions of the same length are added in its place. Prints one JSON line a str
     loss          nats a token of what was written, read by the unsteered model
 
 With --cost it prints what edits of `resid_post` cost: seconds a token without edits, and the medians of how many times
-as long it took with one in a layer, and with one in every layer, each beside a plain run of its own.
+as long it took with one in a layer, and with one in every layer, each beside a plain run of its own (7.4 ms a token,
+1.006 and 1.023 times).
 """
 
 import re

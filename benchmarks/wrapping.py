@@ -16,6 +16,9 @@ Prints a line about the machine, then JSON lines:
     peak_mb      by how much the process's peak resident memory grew meanwhile, over what theirs takes
     off          the largest difference of a logit from that of `write, load`, in parts of the largest logit
 
+In float32 `wrap` copies nothing of GPT-2's 498 MB, 32% of a Llama's 611 MB (4 key/value heads of 12), 19% of BERT's 438
+MB; `peak_mb` is 0.8, 206 and 89.
+
 and, of decoders, in one process, ways in turn, medians over repeats:
 
     sweep_s      processor's seconds of a sweep of `z` by layer and head, 8 prompts of 16 tokens

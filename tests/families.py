@@ -89,7 +89,7 @@ def page(deviations: Mapping[str, tuple[str, ...]]) -> str:
         if parts is not None:  # our own format is no family
             words = (parts.stacks, parts.attention, parts.positions, parts.wiring, parts.feed_forward)
             rows.append((f"`{name}`", *words, *deviations.get(name, ("", ""))))
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows).replace(" --- ", "---")
     return re.sub(r"(^\|.*\n)+", lambda _: table, PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 

@@ -161,14 +161,18 @@ def suite(request: Request, suites, *, corpus, limit) -> None:
     report.suite(request.load(), asked, request.out, corpora=text, limit=limit, **request.named)
 
 
-def figures(run, names, *, width, format, font_size, out, force, quiet, json) -> None:
-    """Draws a run's figures for a paper."""
+def figures(run, names, *, head, width, format, font_size, font, horizontal, out, force, quiet, json) -> None:
+    """Draws a run's figures for a paper, or those of several runs on one scale."""
     from analyses import runs
     from analyses.report import paper_figures
 
-    folder = out or run.resolve().with_name(f"{run.resolve().name}-figures")
-    options = {"width": width, "font_size": font_size, "format": format.value, "force": force}
-    written = paper_figures.write(runs.read(run), folder, names or (), **options)
+    folders = [run, *(path for path in map(Path, names or ()) if (path / "run.json").is_file())]
+    names = [name for name in names or () if Path(name) not in folders]
+    found = runs.join(folders) if len(folders) > 1 else runs.read(run)
+    folder = out or run.resolve().with_name("-".join([*(each.resolve().name for each in folders), "figures"]))
+    options = {"width": width, "font_size": font_size, "font": font, "format": format.value, "force": force}
+    options |= {"heads": head or (), "horizontal": horizontal or None}
+    written = paper_figures.write(found, folder, names, **options)
     lines = pictures = [file.name for file in written.files if file.suffix != ".txt"]
     for why in dict.fromkeys(written.left_out.values()):
         skipped = ", ".join(name for name, reason in written.left_out.items() if reason == why)

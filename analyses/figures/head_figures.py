@@ -27,6 +27,7 @@ _DOCUMENTS = ", in five documents at least, eight where items are right or wrong
 _WAYS = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
 # sinks, position, token and class, nearest of a class, relation and reference, uniform
 _GROUPS = (style.SOFT, style.POSITION, style.SYNTAX, "#7fbfa8", style.COREFERENCE, style.PALE)
+_FAINTEST = 0.05  # of the largest gain: a panel that has less looks empty
 _MARGIN, _TICK = 0.4, 0.22  # inches beside a panel's bars, and of the name of a head
 _MARKERS = "oDs^vPX"  # of models; colour is for behaviours
 _LINES = ("-", "--", ":", "-.", "-", "--", ":")
@@ -42,7 +43,9 @@ def head_grid(
     by: str | None = None,
     **page: Unpack[Page],
 ) -> Figure:
-    """One heat map a measure, on one scale; a dot marks a finding (`analyses.measures.findings.notable`).
+    """One heat map a measure in which some head gains, on one scale.
+
+    A dot marks a finding (`analyses.measures.findings.notable`).
 
     Args:
         heads: rows of `tables/heads`.
@@ -57,6 +60,10 @@ def head_grid(
     columns = {"measure": names or None, "sink": "kept", **dict.fromkeys(groups)}
     rows = select_rows(heads, ["measure", *groups, *HEAD], single=() if groups else SOURCES, **columns)
     names = names or [*rows["measure"].unique()]
+    largest = rows.groupby("measure")["gain"].max() if quantity == "gain" else pd.Series()
+    empty = [name for name in names if largest.max() > 0 and largest.get(name, 1) < _FAINTEST * largest.max()]
+    names = [name for name in names if name not in empty]
+    rows = rows.loc[~rows["measure"].isin(empty)]
     rows = rows.assign(dot=shows(heads, rows, groups) if quantity != "value" else False)  # a value alone is no finding
     rows = rows.assign(value=rows["gain" if quantity == "gain" else "value"], bar=_LABELS[quantity])
     rows = _by_kind(rows, [measure_name(measure) for measure in rows["measure"]], groups)
@@ -64,25 +71,28 @@ def head_grid(
         "asked": " or ".join(names[:3]) + " or others" * (len(names) > 3),
         "quantity": _LABELS[quantity].capitalize(),
         "undefined": " Hatched: undefined." * bool(rows["value"].isna().to_numpy().any()),
+        "empty": f" Not drawn, since no head gains much: {', '.join(map(measure_name, empty))}." * bool(empty),
         "dots": _DOTS.format("a gain", _DOCUMENTS) * bool(rows["dot"].any()),
     }
     colours = SIGNED if quantity == "lift" else style.shades(style.colour_of(rows))
     scale: Any = {"scale": _scale(rows.loc[:, "value"], quantity), "ticks": _LIFTS if quantity == "lift" else None}
     rows = pd.concat([rows.loc[rows["measure"] == measure] for measure in names])
-    return draw("head_grid", rows, page, words, colours=colours, **scale, columns=_columns(rows))
+    return draw("head_grid", rows, page, words, colours=colours, **scale, columns=_columns(rows, groups))
 
 
 def _by_kind(rows: pd.DataFrame, titles: Sequence[str], groups: Sequence[str] = ()) -> pd.DataFrame:
     """Rows with the title of their panel, which says of which kind heads are where there are several."""
-    kind = rows[[*groups, *(HEAD[:2] if kinds(rows) > 1 else ())]].astype(str).to_numpy().tolist()
+    kind = rows[HEAD[:2] if kinds(rows) > 1 else []].astype(str).to_numpy().tolist()
     panels = [f"{title} ({' '.join(names)})" if names else title for title, names in zip(titles, kind, strict=True)]
+    for group in groups:  # a line of its own
+        panels = [f"{panel} / {_short(str(name), 36)}" for panel, name in zip(panels, rows[group], strict=True)]
     return rows.assign(panel=panels)
 
 
-def _columns(rows: pd.DataFrame) -> int:
-    """How many panels of so many heads stand side by side."""
-    heads = max(rows["head"]) + 1
-    return 4 if heads <= 8 else 3 if heads <= 16 else 2
+def _columns(rows: pd.DataFrame, groups: Sequence[str] = ()) -> int:
+    """How many panels of so many heads stand side by side; all `groups` of a measure where they can."""
+    heads, together = max(rows["head"]) + 1, len({*rows[groups[0]]}) if groups else 1
+    return max(1, (4 if heads <= 8 else 3 if heads <= 16 else 2) // together) * together
 
 
 def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
@@ -96,18 +106,21 @@ def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
 
 
 @styled
-def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figure:
+def effect_grid(effects: pd.DataFrame, task: str, *, by: str | None = None, **page: Unpack[Page]) -> Figure:
     """Denoising and noising of every head side by side, on one scale; a dot marks a head that carries part of the
-    answer, or of the other (`analyses.measures.findings.carriers`). `effects` are rows of `tables/effects`.
+    answer, or of the other (`analyses.measures.findings.carriers`). `effects` are rows of `tables/effects`;
+    `by` is a column of a joined table (`model`, `run`), each value of which has panels of its own.
     """
-    rows = select_rows(effects, ["intervention", *HEAD], task=task)
+    groups = [] if by is None else [by]
+    options: Any = {"single": () if groups else SOURCES, **dict.fromkeys(groups)}
+    rows = select_rows(effects, ["intervention", *groups, *HEAD], task=task, **options)
     rows = rows.sort_values(["intervention", *HEAD[:2]], kind="stable")
-    rows = _by_kind(rows, [_WAYS.get(str(way), str(way)) for way in rows["intervention"]])
+    rows = _by_kind(rows, [_WAYS.get(str(way), str(way)) for way in rows["intervention"]], groups)
     rows = rows.assign(dot=rows.index.isin(carriers(rows).index))
     dots = _DOTS.format("a share, above 0 or below,", ", on the pairs that did not choose the head")
     words = {"task": task, "dots": dots * bool(rows["dot"].any())}
     scale = style.signed_scale(float(rows["effect"].abs().to_numpy().max()))
-    return draw("effect_grid", rows, page, words, scale=scale, columns=_columns(rows))
+    return draw("effect_grid", rows, page, words, scale=scale, columns=_columns(rows, groups))
 
 
 @styled
@@ -213,8 +226,9 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     figure = draw("compared_gains", rows, page, {"reference": reference}, **options)
     axes = style.drawn_axes(figure, page.get("ax"))
     for left, right in zip(axes[::2], axes[1::2], strict=True):  # one scale a unit
+        low, high = zip(left.get_xlim(), right.get_xlim(), strict=True)
         right.sharex(left)
-        left.autoscale()
+        left.set_xlim(min(low), max(high))
     return figure
 
 

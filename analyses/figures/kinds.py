@@ -7,7 +7,7 @@ public figures are data (`figures.toml`), those of experiments stand beside thei
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -156,7 +156,7 @@ class Plot(ABC):
         labels = enumerate(zip(rows["label"], rows["look"], strict=True))
         return {label: {**MARKS[at % len(MARKS)], **self.looks.get(label, {}), **look} for at, (label, look) in labels}
 
-    def _rows(self, rows: pd.DataFrame) -> int:
+    def _rows(self, rows: pd.DataFrame) -> float:
         return 0
 
     def _title(self, figure: Figure, axes: Sequence[Axes], title: str) -> str:
@@ -193,7 +193,19 @@ class Map(Plot):
     upwards: bool = True  # whether the first row is at the bottom
     ticks: Sequence[float] | None = None  # where the colour bar has numbers
 
-    def _rows(self, rows: pd.DataFrame) -> int:
+    def figure(self, table: pd.DataFrame, page: style.Page, note: str | None = None) -> Figure:
+        """As all; with layers from left to right where the page asks for it, or is not high enough for them."""
+        if any(each.y != "layer" for each in self.series) or table.empty:
+            return super().figure(table, page, note)
+        is_high = self.height + self.row * _count(table, "layer") > style.HIGHEST - self.key
+        if not page.get("horizontal", is_high):
+            return super().figure(table, page, note)
+        series = [replace(each, x=each.y, y=each.x, row=each.tick, tick=each.row) for each in self.series]
+        texts = {"xlabel": self.ylabel, "ylabel": self.xlabel, "caption": self.caption.replace("bottom", "left")}
+        turned = replace(self, series=series, names=self.names[::-1], upwards=False, most=self.most[::-1], **texts)
+        return super(Map, turned).figure(table, page, note)
+
+    def _rows(self, rows: pd.DataFrame) -> float:
         return max(4, _count(rows, "y"))
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
@@ -253,8 +265,8 @@ class Intervals(Plot):
     step: float = 0.26  # how far two labels of a name are apart, where 1 is the next name
     names: Sequence[str] = ()  # of all panels, where one may lack some
 
-    def _rows(self, rows: pd.DataFrame) -> int:
-        return max(3, min(self.most or 1000, len({*rows["name"]})))
+    def _rows(self, rows: pd.DataFrame) -> float:
+        return max(3, min(self.most or 1000, len({*rows["name"]}))) * max(1.0, style.sized(1))
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         names = [*(self.names or dict.fromkeys(rows["name"]))]
@@ -276,9 +288,11 @@ class Intervals(Plot):
             for height, note, end in zip(y, group["note"], ends, strict=True):
                 if note and not np.isnan(end):
                     style.with_halo(ax.annotate(note, (end, height), (5, 0), **options))
-        if rows.loc[rows["value"].notna(), "note"].any():  # room for what stands beside, which does not count as data
+        figure, longest = ax.get_figure(root=True), max(map(len, rows.loc[rows["value"].notna(), "note"]), default=0)
+        if longest and figure:  # room for what stands beside, which does not count as data
             start, end = ax.get_xlim()
-            ax.set_xlim(start, end + 0.16 * (end - start))
+            share = style.small_width(longest) / (0.8 * ax.get_position().width * figure.get_figwidth())
+            ax.set_xlim(start, start + (end - start) / (1 - min(share, 0.6)))
         ax.set_yticks(range(len(names)), names)
         ax.set_ylim(len(names) - 0.4, -0.6)
 

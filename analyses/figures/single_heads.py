@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
 from analyses.figures import style
@@ -19,6 +20,8 @@ from interp.errors import InputError
 Span = tuple[int, int]  # from the first to after the last
 Pattern = Float[NDArray[np.floating], "query key"]
 _NAMES, _NUMBERS = 24, 10  # names, and numbers of positions, along an axis at most
+_FAINTEST, _WORD = 0.05, 16  # of a head's attention that is a line, and letters of a word
+_SIDE, _TICK = 24, 0.2  # cells of a small picture each way, and inches that a number along an axis takes
 
 
 @style.styled
@@ -121,3 +124,68 @@ def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
         to_the_left = left > ax.get_xlim()[1] / 2  # where there is room for its name
         place, side = (left - 0.3, "right") if to_the_left else (right + 0.3, "left")
         ax.text(place, (top + bottom) / 2, name, color=style.INK, ha=side, va="center", fontsize=style.sized(8))
+
+
+@style.styled
+def word_lines(
+    patterns: Mapping[str, Pattern], queries: Sequence[str], keys: Sequence[str], **page: Unpack[style.Page]
+) -> Figure:
+    """Lines from each of the `queries` on the left to the `keys` that a head looks at, wider and darker for more.
+
+    `patterns` are `query key` by the name of the head, a panel each.
+    """
+    check_patterns(patterns, queries, keys)
+    size, longest = style.sized(8), max(len(queries), len(keys))
+    options: Any = {"height": 0.4 + 1.3 * size / 72 * longest, "columns": 2, "key": 0.1}
+    figure, axes = style.panels("Which words does a head look at?", len(patterns), **options, options=page)
+    for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
+        shares = np.asarray(pattern, float)
+        links = np.argwhere(shares >= _FAINTEST)
+        ends, shares = [((0.03, query), (0.97, key)) for query, key in links.tolist()], shares[tuple(links.T)]
+        ax.add_collection(LineCollection(ends, colors=style.INK, alpha=0.15 + 0.85 * shares, lw=0.3 + 2.2 * shares))
+        for place, side, words in ((0.0, "right", queries), (1.0, "left", keys)):
+            for height, word in enumerate(words):
+                text = style.literal(style.visible(word, _WORD))
+                ax.text(place, height, text, ha=side, va="center", fontsize=size)
+        ax.set(xlim=(0, 1), ylim=(longest - 0.4, -0.6), title=style.measure_name(name))
+        ax.set_axis_off()
+    heads = ", ".join(map(style.measure_name, patterns))
+    style.caption(figure, f"Where {heads} looks, left to right: wider for more, nothing below {_FAINTEST:.0%}.")
+    return figure
+
+
+@style.styled
+def pattern_atlas(
+    patterns: Mapping[tuple[int, int], Pattern], behaviours: Mapping[tuple[int, int], str], **page: Unpack[style.Page]
+) -> Figure:
+    """A small picture of the attention of every head: its `query key` pattern by layer and head.
+
+    It has the colour of its behaviour, or is grey where `behaviours` have none.
+    """
+    check_patterns({str(cell): pattern for cell, pattern in patterns.items()}, None, None)
+    down, across = (max(cell[axis] for cell in patterns) + 1 for axis in (0, 1))
+    tiles, width = np.zeros((down, across, _SIDE + 2, _SIDE + 2, 4)), page.get("width", style.WIDTH)
+    key = {}
+    for cell, pattern in patterns.items():
+        name = behaviours.get(cell, "nothing found")
+        colour = style.BEHAVIOURS.get(name, style.CUSTOM if cell in behaviours else style.GREY)
+        small = np.asarray(pattern)[np.ix_(*(np.arange(_SIDE) * size // _SIDE for size in np.shape(pattern)))]
+        tiles[*cell, 1:-1, 1:-1, :3] = to_rgb(colour)
+        tiles[*cell, 1:-1, 1:-1, 3] = 0.06 + 0.94 * np.sqrt(small.clip(0, 1))
+        key[name] = Patch(color=colour)
+    names, bottom = ("layer", "head"), "bottom"
+    if page.get("horizontal", down * (width - 0.6) / across > style.HIGHEST - 0.9):
+        tiles, down, across, names, bottom = tiles.swapaxes(0, 1), across, down, names[::-1], "left"
+    side = min(1.2, (width - 0.6) / across)
+    options: Any = {"height": 0.4 + side * down, "key": 0.5, "width": min(width, 0.9 + side * across)}
+    figure, (ax,) = style.panels("Where does every head look?", **options, options=page)
+    rows = tiles.swapaxes(1, 2).reshape(down, _SIDE + 2, -1, 4)
+    rows, ends = (rows, (down - 0.5, -0.5)) if bottom == "left" else (rows[::-1], (-0.5, down - 0.5))
+    ax.imshow(rows.reshape(-1, *rows.shape[2:]), extent=(-0.5, across - 0.5, *ends), interpolation="nearest")
+    step = 1 + int(style.sized(_TICK) / side)
+    ax.set(xticks=range(0, across, step), yticks=range(0, down, step), ylabel=names[0], xlabel=names[1])
+    ax.tick_params(length=0)
+    ax.spines[["left", "bottom"]].set_visible(False)
+    style.legend(figure, [ax], key)
+    style.caption(figure, f"The attention of every head, layer 0 at the {bottom}; in each, queries run downwards.")
+    return figure

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from io import BytesIO
@@ -15,10 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from scipy.optimize import isotonic_regression
+
+from interp.errors import InputError
 
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
@@ -34,7 +37,8 @@ _SIZES = {  # in points where the text has 9
     **{"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "figure.titlesize": 11},
 }
 _STYLE: Any = {"figure.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False}
-_SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType: text that can be searched, and that journals take
+# TrueType: text that can be searched, and that journals take; in svg it stays text
+_SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 _SCREEN, _PRINTED = 144, 300  # dots an inch
 _LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
 HIGHEST = 9.0  # inches: no page of a paper holds a higher figure
@@ -55,12 +59,16 @@ class Page(TypedDict, total=False):
         says what its marks mean. Of several panels each keeps the few words that tell it from the others.
     width: in inches: 3.3 is a column of a paper, 6.9 its page; by default that of a report.
     font_size: in points, 9 by default; what is smaller or larger in a figure changes with it.
+    font: the name of a font that this machine has.
+    horizontal: whether a map has its layers from left to right; by default where they are too many to stand up.
     ax: axes of a figure of one's own to draw into instead, one for each panel; nothing else of that figure is changed.
     """
 
     title: str | None
     width: float
     font_size: float
+    font: str
+    horizontal: bool
     ax: Axes | Sequence[Axes] | np.ndarray
 
 
@@ -99,7 +107,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def draw_styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
         _check({name: value for name, value in kwargs.items() if name not in arguments})
         scale = float(kwargs.get("font_size", FONT)) / FONT  # pyright: ignore[reportArgumentType]
-        with rc_context(_STYLE | {name: points * scale for name, points in _SIZES.items()}):
+        font = {"font.family": [kwargs["font"], "DejaVu Sans"]} if kwargs.get("font") else {}
+        with rc_context(_STYLE | font | {name: points * scale for name, points in _SIZES.items()}):
             figure = draw(*args, **kwargs)
             if kwargs.get("title", _QUESTION) is None:
                 _move_title(figure, kwargs.get("ax"))
@@ -110,6 +119,15 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         return figure
 
     return draw_styled
+
+
+def check_font(name: str | None) -> None:
+    """Refuse a font that this machine lacks, with the names of some that it has."""
+    fonts = sorted(fontManager.get_font_names())
+    if name is not None and name not in fonts:
+        near = get_close_matches(str(name), fonts, 3, 0.5)
+        some = ", ".join([*near, *(font for font in fonts if font not in near)][:6])
+        raise InputError(f"font: expected one that this machine has, such as {some}; got {name!r}")
 
 
 def _move_title(figure: Figure, axes: Any) -> None:
@@ -200,6 +218,7 @@ def _check(options: Mapping[str, Any]) -> None:
     """Whether a figure has these options, and sizes are sizes."""
     if unknown := options.keys() - Page.__annotations__.keys():
         raise TypeError(f"no option {', '.join(sorted(unknown))} here: expected {', '.join(Page.__annotations__)}")
+    check_font(options.get("font"))
     for name, unit in (("width", "inches (3.3, 6.9)"), ("font_size", "points")):
         size = options.get(name, 1)
         if not isinstance(size, int | float | np.number) or not 0 < size < _LARGEST:
@@ -314,6 +333,11 @@ def colour_of(rows: Any) -> str:
     """The colour of the one behaviour of a table's rows; ink where there are several, or none of ours."""
     names = rows["behaviour"].unique() if "behaviour" in rows else []
     return BEHAVIOURS.get(str(names[0]), CUSTOM) if len(names) == 1 else INK
+
+
+def small_width(count: int) -> float:
+    """How many inches so many letters of a small text take."""
+    return count * _LETTER * sized(8) / 72
 
 
 def broken(text: str, width: int | float) -> str:

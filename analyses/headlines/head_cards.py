@@ -27,6 +27,7 @@ from analyses.measures.findings import DISCOVERY, NOTABLE, both_ways
 from analyses.page.sections import SCHEMAS, WAYS, Bars, Block, Details, Table, emphasis
 from analyses.viewer import Passage, Viewer
 from analyses.viewer.pictures import Picture, picture
+from analyses.viewer.training_steps import TrainingSteps
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, Place, heads_in, kinds
@@ -211,6 +212,7 @@ def overview(
     passages: Sequence[Passage] = (),
     ranked: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
     model: str = "",
+    steps: TrainingSteps | None = None,
 ) -> tuple[str, Overview]:
     """The headline, and what stands first."""
     if not ranked:
@@ -227,7 +229,10 @@ def overview(
         [*_cards(tables, ranked, vocabulary(behaviours))],
         passages[0].title if passages else "",
         flip_panels(tables),
-        [Details("Point at words", viewers)] if viewers else [],
+        [
+            *([Details("Point at words", viewers)] if viewers else []),
+            *([Details("Training", [steps])] if steps else []),
+        ],
     )
 
 

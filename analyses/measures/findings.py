@@ -97,8 +97,8 @@ def causes(effects: pd.DataFrame, task: str, top: int = 3) -> pd.DataFrame:
 
 
 def both_ways(effects: pd.DataFrame) -> pd.DataFrame:
-    """A row a head and task, with `denoise` and `noise` and what belongs to either."""
-    key = [*HEAD, *(each for each in ("behaviour", "task") if each in effects)]
+    """A row a head and task, or paradigm, with `denoise` and `noise` and what belongs to either."""
+    key = [*HEAD, *(each for each in ("behaviour", "task", "paradigm") if each in effects)]
     joined = effects.loc[:, [*key, "n"]].drop_duplicates(key)
     for way in effects["intervention"].unique():
         names = {"effect": way, "ci_low": f"{way}_low", "ci_high": f"{way}_high", "flips": f"{way}_flips"}

@@ -33,8 +33,9 @@ from analyses.report import behaviour_sections, report_parts
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import UNNAMED, Record, Run, short_name, write
 from analyses.report.task_circuits import CIRCUIT_STAGES, circuits
-from analyses.viewer import Passage
+from analyses.viewer import Passage, Viewer
 from analyses.viewer.passages import choose_passages, read_texts
+from analyses.viewer.training_steps import TrainingSteps, training_steps
 from analyses.wording import plain_words
 from analyses.wording.formats import counted
 from analyses.wording.head_names import Place
@@ -114,7 +115,9 @@ def build(
         if not passages:
             measures = [measure for behaviour in group.values() for measure in behaviour.measures]
             passages = choose_passages(model, complete[0].corpus, measures)
-        page = partial(_page, run, reader, sources, group, pairs, results, passages, others)
+        page = partial(
+            _page, run, reader, sources, group, pairs, results, passages, _steps(training, passages, model), others
+        )
         to_come = {"labels and the effects behind them": labels, "what probes read": probes}
         to_come["experiments"] = with_experiments
         if unfinished := ", ".join(name for name, wanted in to_come.items() if wanted):
@@ -206,6 +209,10 @@ def _training(training: TrainingRun, model: Model) -> Part:
     return Part(definitions=line, tables=tables, facts={"training": record})
 
 
+def _steps(training: TrainingRun | None, passages: Sequence[Passage], model: Model) -> TrainingSteps | None:
+    return training_steps(training.folder, passages[0], model) if training and passages else None
+
+
 def _with_rules(run: Run, results: Sequence[Result]) -> list[Result]:
     run.say("comparing with rules", 0)
     rules = all_of([each.measured.followed for each in results if each.collected and each.collected.rules])
@@ -220,6 +227,7 @@ def _page(
     pairs: int | None,
     results: Sequence[Result],
     passages: Sequence[Passage],
+    steps: TrainingSteps | None,
     others: doc.Terms,
     parts: Mapping[str, Part],
     facts: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
@@ -232,7 +240,10 @@ def _page(
     for part in parts.values():
         tables |= part.tables
     name = short_name(run.models[0]["name"])
-    line, first = overview(tables, behaviours, passages, facts, f"{name[:1].upper()}{name[1:]}")
+    line, first = overview(tables, behaviours, passages, facts, f"{name[:1].upper()}{name[1:]}", steps)
+    viewers = [block for fold in first.below if isinstance(fold, doc.Details) for block in fold.blocks]
+    if patterns := [row for each in viewers if isinstance(each, Viewer) for row in each.kept]:
+        tables["patterns"] = pd.DataFrame(patterns)
     titles = [each.name(by_kind) for each in results]
     counts = doc.counts_table([each.counts for each in results], titles, ["unknown tokens"])
     ids = [doc.caveat(TEXTS["by ids"])] if isinstance(model.tokenizer, TokenIds) else []

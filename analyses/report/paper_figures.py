@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
 import matplotlib.figure
@@ -17,12 +17,15 @@ from analyses import figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.execution.provenance import PICTURES, TEXT_MARK, check_free
-from analyses.figures.style import HIGHEST, RoomError
+from analyses.figures.style import HIGHEST, RoomError, check_font
 from analyses.measures.findings import best, notable
 from analyses.over_training.training_page import change_steps
 from analyses.report.behaviour_sections import head_grids, leading
 from analyses.report.report_parts import by_group
-from analyses.runs import RunFolder
+from analyses.runs import Joined, RunFolder
+from analyses.viewer.passages import KeptPattern
+from analyses.viewer.pictures import averaged
+from analyses.wording.head_names import Place, kinds
 from interp.errors import InputError, one_of
 from interp.training.whole_files import drafting, file_above, holding, sweep_beside
 
@@ -41,23 +44,29 @@ class Written(NamedTuple):
 
 
 def write(
-    run: RunFolder,
+    run: RunFolder | Joined,
     out: str | Path,
     names: Sequence[str] = (),
     *,
     width: int | float = COLUMN,
     font_size: int | float = POINTS,
+    font: str | None = None,
+    horizontal: bool | None = None,
+    heads: Sequence[str] = (),
     format: Format = "pdf",
     force: bool = False,
 ) -> Written:
     """Draw a run's figures again, without titles, each with its caption in a text file beside it.
 
+    Of several runs (`analyses.runs.join`) the heads of all are drawn on one scale, in panels with their models' names.
+
     Earlier figures of the same names in `out` are replaced, once all are drawn; where one cannot be written, none is.
     With `force`, files of these names that we did not write are replaced, too.
 
     `names` are some of `drawings`, by default all. `width` is in inches, 2 to 20; a figure that needs more, or that no
-    page would hold, is left out. `font_size` is that of most text in points, 5 to 30; ticks have 8 where it has 9. Text
-    stays text in pdf (TrueType) and svg; png has 300 dots an inch.
+    page would hold, is left out. `font_size` is that of most text in points, 5 to 30; ticks have 8 where it has 9;
+    `font` and `horizontal` as for all figures (`figures.Page`). `heads` are those of `patterns` and `lines` ("L3.H4"),
+    by default the strongest. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
     """
     one_of("format", format, Format)
     inches = f"inches; {COLUMN} is a column of a paper, 6.9 its page"
@@ -65,13 +74,16 @@ def write(
     for name, (value, (low, high), unit) in ranges.items():
         if not low <= value <= high:
             raise InputError(f"{name}: expected {low} to {high} {unit}; got {value:g}")
-    by_name, folder = drawings(run), Path(out)
+    check_font(font)
+    by_name, folder, runs = drawings(run, heads), Path(out), run.runs if isinstance(run, Joined) else (run,)
+    source = ", ".join(str(each.folder) for each in runs)
     if unknown := [name for name in names if name not in by_name]:
         raise InputError(
-            f"no figure {', '.join(unknown)} can be drawn from the tables of {run.folder}: expected some of "
+            f"no figure {', '.join(unknown)} can be drawn from the tables of {source}: expected some of "
             f"{', '.join(by_name) or 'none'}"
         )
-    options = {"width": width, "font_size": font_size, "title": None}
+    options: dict[str, Any] = {"width": width, "font_size": font_size, "title": None}
+    options |= {key: value for key, value in {"font": font, "horizontal": horizontal}.items() if value is not None}
     selection = {name: by_name[name] for name in names or by_name}
 
     def free(names: Iterable[str]) -> list[str]:
@@ -82,7 +94,7 @@ def write(
 
     if file := folder if folder.is_file() else file_above(folder):
         raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
-    run_files = {(run.folder / name).resolve() for name in run.facts["files"]}
+    run_files = {(each.folder / name).resolve() for each in runs for name in each.facts["files"]}
     if any((folder / f"{name}.{format}").resolve() in run_files for name in selection):
         raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
     free(selection)
@@ -94,12 +106,12 @@ def write(
             draft.mkdir()
             for name, draw in selection.items():
                 try:
-                    _draw(draft / f"{name}.{format}", partial(draw, **options), format, run)
+                    _draw(draft / f"{name}.{format}", partial(draw, **options), format, runs)
                 except (RoomError, InputError) as error:  # or a table from which nothing can be drawn
                     left_out[name] = str(error)
             if not (files := free(name for name in selection if name not in left_out)):
                 why = "; ".join(dict.fromkeys(left_out.values())) or "it has no table that a figure is drawn from"
-                raise InputError(f"no figure of {run.folder} could be drawn: {why}")
+                raise InputError(f"no figure of {source} could be drawn: {why}")
             for name in files:
                 os.replace(draft / name, folder / name)
     except OSError as error:
@@ -107,7 +119,7 @@ def write(
     return Written([folder / name for name in files], left_out)
 
 
-def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, run: RunFolder) -> None:
+def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, runs: Sequence[RunFolder]) -> None:
     figure = draw()
     if (high := figure.get_figheight()) > HIGHEST:
         raise RoomError(f"it would be {high:.1f} inches high, and a page holds {HIGHEST:g}: give it more width")
@@ -117,23 +129,34 @@ def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: s
             figure.savefig(picture, format=format, metadata=PICTURES[format])
     except UserWarning as error:
         raise RoomError("its text leaves no room for its panels: give it more width, or smaller text") from error
-    texts, command = ", ".join(each["name"] for each in run.facts.get("corpora", ())), run.facts.get("command")
-    facts = {"Model": run.model, "Text": texts, "Seed": str(run.seed)}
-    source = [f"{name}: {value}." for name, value in facts.items() if value]
-    source += [f"Made by: {command}"] if command else []
-    caption = f"{getattr(figure, 'caption', '')}\n\n{' '.join(source)}\n{TEXT_MARK}"
+    lines = []
+    for run in runs:
+        texts, command = ", ".join(each["name"] for each in run.facts.get("corpora", ())), run.facts.get("command")
+        facts = {"Model": run.model, "Text": texts, "Seed": str(run.seed)}
+        source = [f"{name}: {value}." for name, value in facts.items() if value]
+        lines.append(" ".join([*source, *([f"Made by: {command}"] if command else [])]))
+    caption = f"{getattr(figure, 'caption', '')}\n\n{chr(10).join(lines)}\n{TEXT_MARK}"
     picture.with_suffix(".txt").write_text(caption, "utf-8")
 
 
-def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
-    """By name, what draws each figure (`draw(**page)`, of `figures.Page`); the run's own have the same names."""
+def drawings(run: RunFolder | Joined, heads: Sequence[str] = ()) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
+    """By name, what draws each figure (`draw(**page)`, of `figures.Page`); the run's own have the same names.
+
+    `heads` are those whose `patterns` and `lines` are drawn. Of several runs only what shows all heads is drawn.
+    """
+    if isinstance(run, Joined):
+        if heads:
+            raise InputError(f"patterns of {', '.join(heads)} are drawn of one run: got {len(run.runs)} runs")
+        tables = {name: run.table(name) for name in ("heads", "effects") if name in run.tables}
+        by = "model" if len({each.model for each in run.runs}) == len(run.runs) else "run"
+        return dict(_of_heads(tables, any(kinds(rows) > 1 for rows in tables.values()), by))
     tables = {name: rows for name in run.tables if len(rows := run.table(name))}
-    return dict([*_of_heads(run, tables), *_of_other_tables(run, tables)])
-
-
-def _of_heads(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Drawing]:
-    """Of each kind of attention, which names tell apart where there are several."""
     several = len(run.facts.get("model", {}).get("stacks", {})) > 1
+    return dict([*_of_heads(tables, several), *_of_other_tables(run, tables), *_of_patterns(tables, heads)])
+
+
+def _of_heads(tables: Mapping[str, pd.DataFrame], several: bool, by: str | None = None) -> Iterator[Drawing]:
+    """Of each kind of attention, which names tell apart where there are `several`; `by` tells joined runs apart."""
 
     def groups(name: str, *columns: str) -> Iterator[tuple[str, pd.DataFrame]]:
         table = tables.get(name, pd.DataFrame())
@@ -141,11 +164,14 @@ def _of_heads(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Dr
             stack, attention = rows[_KIND].iloc[0]
             yield f"{'cross' if attention == 'cross' else stack}-" if several else "", rows
 
-    for prefix, rows in () if "model" in tables.get("heads", ()) else groups("heads", "behaviour"):
+    of_comparison = by is None and "model" in tables.get("heads", ())
+    for prefix, rows in () if of_comparison else groups("heads", "behaviour"):
         name, ours = str(rows["behaviour"].iloc[0]), ACROSS if "cross" in set(rows["attention"]) else OURS
         measures = leading(ours[name], set(rows["measure"])) if name in ours else list(dict.fromkeys(rows["measure"]))
         grids = head_grids(name, rows, measures, ours.get(name))
-        yield from ((prefix + grid, draw) for grid, draw in grids)
+        yield from ((prefix + grid, partial(draw, by=by)) for grid, draw in grids)
+        if by:
+            continue
         units = dict(zip(rows["measure"], rows["unit"], strict=True))
         shares = [measure for measure in measures if units.get(measure) in {"share", "correlation"}]
         leader = best(notable(rows), shares, 1)
@@ -154,9 +180,37 @@ def _of_heads(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Dr
     for prefix, rows in groups("effects", "behaviour", "task"):
         behaviour, task = rows[["behaviour", "task"]].iloc[0]
         slug = "".join(letter if letter.isalnum() else "-" for letter in task.lower()).strip("-")
-        yield f"{prefix}{behaviour}-effects-{slug}", partial(figures.effect_grid, rows, task)
+        yield f"{prefix}{behaviour}-effects-{slug}", partial(figures.effect_grid, rows, task, by=by)
     for number, (prefix, rows) in enumerate(groups("explained", "corpus")):
         yield f"{prefix}explained-{number}", partial(figures.explained_bars, by_group(rows))
+
+
+def _of_patterns(tables: Mapping[str, pd.DataFrame], heads: Sequence[str]) -> Iterator[Drawing]:
+    """What heads do with the first passage, as far as the run keeps it; `heads` are by default the strongest."""
+    table: Any = tables.get("patterns", pd.DataFrame())
+    fields = [*KeptPattern._fields]
+    rows = [KeptPattern(**row) for row in table[fields].to_dict("records")] if {*table} >= {*fields} else []
+    several = len({row[1:3] for row in rows}) > 1
+    names: dict[str, KeptPattern] = {}
+    for row in rows:  # the first passage of each
+        names.setdefault(Place(*row[1:5]).named(prefix=several), row)
+    if unknown := [head for head in heads if head not in names]:
+        raise InputError(
+            f"no pattern of {', '.join(unknown)} is kept, but of {', '.join(names) or 'no head: make the report again'}"
+        )
+    heads = heads or [*names][:1]
+    texts = [names[head].tokens for head in heads]
+    if odd := [head for head, tokens in zip(heads, texts, strict=True) if tokens != texts[0]]:
+        raise InputError(f"{odd[0]} reads other tokens than {heads[0]}: draw heads of one kind of attention at a time")
+    if heads:
+        patterns, (queries, keys) = {head: names[head].pattern for head in heads}, texts[0]
+        labels: Any = {"queries": queries, "keys": keys, "axes_labels": ("from", "to"), "label": "attention"}
+        yield "patterns", partial(figures.best_heads, patterns, **labels)
+        yield "lines", partial(figures.word_lines, patterns, queries, keys)
+        kind = {row[3:5]: row for row in names.values() if row[1:3] == rows[0][1:3]}
+        behaviours = {cell: row.behaviour for cell, row in kind.items() if row.behaviour}
+        small = {cell: averaged(row.pattern) for cell, row in kind.items()}
+        yield "atlas", partial(figures.pattern_atlas, small, behaviours)
 
 
 def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iterator[Drawing]:

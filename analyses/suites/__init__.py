@@ -1,12 +1,12 @@
 """Linguists' test suites: sentences scored, what a model knows of a contrast, and which heads carry it."""
 
 from analyses.suites.frames import BUILTIN, builtin
-from analyses.suites.items import Suite
+from analyses.suites.items import Suite, joined
 from analyses.suites.knowledge import by_paradigm, measure
 from analyses.suites.sentence_scores import score_sentences
 from analyses.suites.suite_files import read
 from analyses.suites.suite_page import page
-from analyses.suites.suite_run import Found, find, joined
+from analyses.suites.suite_run import Found, find
 
 __all__ = ["BUILTIN", "Found", "Suite", "builtin", "by_paradigm", "find", "joined", "measure", "page", "read"]
 __all__ += ["score_sentences"]

@@ -19,7 +19,7 @@ from analyses.execution import lots
 from analyses.measures.findings import NOTABLE, carriers
 from analyses.reading.inputs import Heads
 from analyses.suites.contrasts import PARTS, Contrast
-from analyses.suites.named_words import AT_ONCE, hidden, read
+from analyses.suites.named_words import hidden, in_lots, read
 from analyses.tasks.flips import flip_counts
 from analyses.wording.head_names import head_name
 from interp import TokenBatch, Transformer
@@ -48,19 +48,21 @@ class Studied(NamedTuple):
     clean: Float[np.ndarray, " contrast"]
     corrupt: Float[np.ndarray, " contrast"]
 
-    def share(self, effects: Float[np.ndarray, "cell contrast"], *, chooses: bool, seed: int) -> Estimate:
-        """Of the whole difference, on one side."""
+    def share(self, values: Float[np.ndarray, "cell contrast"], way: str, *, chooses: bool, seed: int) -> Estimate:
+        """What cells do, of the whole difference, on one side."""
+        effects = values - self.corrupt if way == "denoise" else self.clean - values
         side = np.flatnonzero(self.chooses == chooses)
         parts = [torch.from_numpy(each[..., side]) for each in (effects, self.clean - self.corrupt)]
         return share_of_difference(parts[0], parts[1], self.groups[side].tolist(), seed=seed)
 
     def facts(self, values: Float[np.ndarray, "cell contrast"], way: str, seed: int) -> dict[str, Any]:
         """What cells do on the side that reports; preferences change if another answer, or sentence, is likelier."""
-        plain, other = (self.clean, self.corrupt) if way == "noise" else (self.corrupt, self.clean)
-        found = self.share(plain - values if way == "noise" else values - plain, chooses=False, seed=seed)
+        plain, other = (self.corrupt, self.clean) if way == "denoise" else (self.clean, self.corrupt)
+        found = self.share(values, way, chooses=False, seed=seed)
         level = 0.0 if self.contrasts[0].wrong else other
         changed, out = (values > level) != (plain > level), ~self.chooses
         flips = flip_counts(changed[:, out], [self.groups[out].tolist()], seed)
+        flips = dict.fromkeys(flips, np.nan) if way == "hide" else flips  # a loss beyond another one
         columns = {"effect": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.two_sided}
         return {"paradigm": self.name, **columns, **flips, "n": int(out.sum())}
 
@@ -70,15 +72,16 @@ def study(
 ) -> Studied | str:
     """At most `MOST` contrasts, in halves of whole groups; or why there is no difference that heads could carry.
 
-    Of fewer than eight groups each contrast is one.
+    Of fewer than eight groups each pair of prompts is one, whichever of them is clean.
     """
     rng = np.random.default_rng(seed)
     contrasts = [contrasts[n] for n in sorted(rng.permutation(len(contrasts))[:MOST])]
-    names = [each.group for each in contrasts]
-    groups = np.array(names if len({*names}) >= FEWEST_CLUSTERS else [*map(str, range(len(names)))])
+    groups = np.array([each.group for each in contrasts])
+    if len({*groups}) < FEWEST_CLUSTERS:
+        groups = np.array([str(sorted([each.clean.ids, each.corrupt.ids])) for each in contrasts])
     codes, unique = pd.factorize(groups)
     if len(unique) < FEWEST_CLUSTERS:
-        return f"it has {len(contrasts)} contrasts, fewer than {FEWEST_CLUSTERS}"
+        return f"it has {len(unique)} different contrasts, fewer than {FEWEST_CLUSTERS}"
     chooses = 2 * rng.permutation(len(unique))[codes] < len(unique)
     clean, corrupt, _ = exchange(model, contrasts, [], "noise", progress)
     for whole in (torch.from_numpy((clean - corrupt)[side]) for side in (chooses, ~chooses)):
@@ -97,9 +100,7 @@ def exchange(
     progress: lots.Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What is read of clean and corrupted prompts, and of the clean (noise) or corrupted ones with each cell."""
-    parts = [(contrasts[n : n + AT_ONCE],) for n in range(0, len(contrasts), AT_ONCE)]
-    done = lots.do(partial(_exchange, model, [*cells], way), parts, progress)
-    clean, corrupt, values = (torch.cat(each, -1).double().cpu().numpy() for each in zip(*done, strict=True))
+    clean, corrupt, values = in_lots(partial(_exchange, model, [*cells], way), contrasts, progress)
     return clean, corrupt, values
 
 
@@ -113,18 +114,13 @@ def _exchange(
     number = int(way == "denoise")
     base, source, site = runs[number], runs[1 - number], PatchSite.from_name(model, "z")
     (n_prompts, width), n_heads = base.batch.ids.shape, model.config.n_heads
-    partner = torch.full((n_prompts, width), -1)
-    for row, each in zip(partner, contrasts, strict=True):
-        places = torch.tensor(each.aligned).T
-        row[places[number]] = places[1 - number]
-    partner, rows = partner.to(model.device), torch.arange(n_prompts)[:, None]
-    theirs = [
-        torch.where((partner < 0)[..., None, None], own, other[rows, partner.clamp(min=0)])
-        for own, other in zip(base["attn.z"], source["attn.z"], strict=True)
-    ]
-    where = {"": torch.ones(n_prompts, width, dtype=torch.bool)}
+    pairs = [(row, pair[number], pair[1 - number]) for row, each in enumerate(contrasts) for pair in each.aligned]
+    rows, own, others = torch.tensor(pairs, device=model.device).T
+    layers = zip(base["attn.z"], source["attn.z"], strict=True)
+    theirs = [kept.index_put((rows, own), other[rows, others]) for kept, other in layers]
+    where, tokens = {"": torch.ones(n_prompts, width, dtype=torch.bool)}, torch.arange(width)
     for part in {part for _, part in cells if part}:
-        where[part] = torch.stack([torch.isin(torch.arange(width), torch.tensor(e.parts[part])) for e in contrasts])
+        where[part] = torch.stack([torch.isin(tokens, torch.tensor(each.parts[part])) for each in contrasts])
     values, starts = base.final.new_empty(len(cells), n_prompts), [min(heads)[0] for heads, _ in cells]
     order = sorted(range(len(cells)), key=starts.__getitem__)
     for chunk in fitting(order, lambda _: n_prompts * width, rows_at_once(model), starts.__getitem__):
@@ -132,12 +128,10 @@ def _exchange(
         for row, (heads, part) in enumerate(cells[n] for n in chunk):
             for layer, head in heads:
                 masks[layer, row, ..., head, 0] = where[part]
-        edits: Any = {
-            site.name(layer): partial(_put, theirs[layer], mask.to(model.device))
-            for layer, mask in enumerate(masks)
-            if layer >= starts[chunk[0]]
-        }
-        values[chunk] = _read(model, resumed(model, base, site, edits, starts[chunk[0]]), contrasts, sides[number])
+        start = starts[chunk[0]]
+        puts = enumerate(zip(theirs[start:], masks[start:].to(model.device), strict=True), start)
+        edits: Any = {site.name(layer): partial(_put, *parts) for layer, parts in puts}
+        values[chunk] = _read(model, resumed(model, base, site, edits, start), contrasts, sides[number])
     return plain[0], plain[1], values
 
 
@@ -177,15 +171,13 @@ def head_rows(model: Transformer, each: Studied, seed: int, progress: lots.Progr
             if np.isnan(costs).mean() > HALF:
                 continue
             values = each.clean - np.nan_to_num(costs)
-            facts = {**each.facts(values, "noise", seed), **dict.fromkeys(("flips", "flips_low", "flips_high"), np.nan)}
         else:
             values = exchange(model, each.contrasts, cells, way, progress)[2]
-            facts = each.facts(values, way, seed)
-        chose = each.share(values - each.corrupt if way == "denoise" else each.clean - values, chooses=True, seed=seed)
+        chose = each.share(values, way, chooses=True, seed=seed)
         bound = np.where(chose.value > 0, chose.low, chose.high)
         clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
-        facts |= {"chose": chose.value, "choosing_bound": np.where(clear, bound, np.nan)}
-        tables.append(pd.DataFrame({**columns, "intervention": way, **facts}))
+        facts = {"chose": chose.value, "choosing_bound": np.where(clear, bound, np.nan)}
+        tables.append(pd.DataFrame({**columns, "intervention": way, **each.facts(values, way, seed), **facts}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -227,8 +219,8 @@ def set_rows(
     """What the sets of all paradigms do in one, its own beside all heads and random sets; its own heads by part."""
     own = chosen.get(each.name, ())
     rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in own]
-    draws = [tuple(free[n] for n in rng.permutation(len(free))[: len(own)]) for _ in range(OTHERS) if own]
-    others = [*dict.fromkeys(tuple(sorted(each)) for each in draws if len(each) == len(own))]
+    draws = (tuple(sorted(map(tuple, rng.permutation(free)[: len(own)].tolist()))) for _ in range(OTHERS) if own)
+    others = [*dict.fromkeys(heads for heads in draws if len(heads) == len(own))]
     parts = [part for part in PARTS if sum(bool(c.parts[part]) for c in each.contrasts) > HALF * len(each.contrasts)]
     places = [*product(own, parts)]
     sets = [all_heads(model), *chosen.values(), *others]

@@ -9,17 +9,11 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
-from analyses.suites.items import BAD, CRITICAL, GOOD, NAMED, Paradigm, Sentence
+from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, NAMED, Paradigm, Sentence, alike
 from interp import InputError, Model
 
-_NO_PARTNER = "nothing differs before the answers, and no item of its group has them the other way round"
-_NO_REST = "no word that both sentences have comes after what differs"
-_CRITICAL_DIFFERS = "the critical words differ, and so does what is before them"
-_BEGIN_ALIKE = "one answer begins the other, or they are more pieces than a masked model can be asked at once"
-_NO_COMPARISON = "the prediction does not compare one region in two conditions"
 _PARTNERS = 32  # neighbours in the group, on either side, that a partner is looked for among
 PARTS = {"named": "the named word", "different": "what differs", "between": "what follows", "end": "where it is read"}
 
@@ -49,30 +43,19 @@ class Contrast(NamedTuple):
     parts: Mapping[str, tuple[int, ...]]
 
 
-class _Preference(NamedTuple):
-    """Two sentences of which the first should be likelier, in the span of this name where there is one."""
-
-    group: str
-    pole: str
-    good: Sentence
-    bad: Sentence
-    span: str
-    has_answers: bool
-
-
 def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter[str]]:
     """All contrasts of a paradigm, and how many of its preferences have none, by why."""
     left_out, found = Counter[str](), list[Contrast]()
     choices = defaultdict[str, list[tuple[str, Prompt, int, int]]](list)
-    for each in _preferences(paradigm, left_out):
+    for group, pole, span, *sides in _preferences(paradigm, left_out):
         try:
-            good, bad = (_whole(model, sentence) for sentence in (each.good, each.bad))
-            critical = [side.spans.get(each.span, ()) for side in (good, bad)]
-            n_alike = _alike(good.ids, bad.ids)
-            if each.has_answers or (all(critical) and n_alike >= critical[0][0]):
-                choices[each.group].append((each.pole, *_choice(model, good, bad, n_alike)))
+            good, bad = (_whole(model, sentence) for sentence in sides)
+            critical = [side.spans.get(span, ()) for side in (good, bad)]
+            n_alike = alike(good.ids, bad.ids)
+            if all(critical) and n_alike >= critical[0][0]:
+                choices[group].append((pole, *_choice(model, good, bad, n_alike)))
             else:
-                found.append(_same_words(model, each.group, good, bad, critical, n_alike))
+                found.append(_same_words(model, group, good, bad, critical, n_alike))
         except InputError as error:
             left_out[str(error)] += 1
     for group, items in choices.items():
@@ -82,26 +65,27 @@ def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter
             if others:
                 best = max(others, key=lambda other: _likeness(prompt.ids, other.ids))
                 found.append(_contrast(group, prompt, best, (right,), (wrong,)))
-            left_out[_NO_PARTNER] += not others
-    return found, +left_out
+            else:
+                left_out["no item of its group has the two answers the other way round"] += 1
+    return found, left_out
 
 
-def _preferences(paradigm: Paradigm, left_out: Counter[str]) -> Iterator[_Preference]:
+def _preferences(paradigm: Paradigm, left_out: Counter[str]) -> Iterator[tuple[str, str, str, Sentence, Sentence]]:
+    """Group, pole, the span that is compared, and two sentences of which the first should be likelier there."""
     claims = dict.fromkeys(claim for each in paradigm.predictions for claim in each.claims)
     for item in paradigm.items:
         if not claims:
-            pair = item.sentences[GOOD], item.sentences[BAD]
-            yield _Preference(item.group, item.pole, *pair, CRITICAL, item.answer is not None)
+            yield item.group, item.pole, CRITICAL, item.sentences[GOOD], item.sentences[BAD]
         for claim in claims:
             match claim.tree:
                 case ast.Compare(ast.Name(left), [ast.Lt() | ast.Gt() as sign], [ast.Name(right)]):
                     names = (left, right) if isinstance(sign, ast.Lt) else (right, left)  # less surprising is better
                     good, bad = (claim.regions[int(name[1:])] for name in names)
                     if good.number == bad.number:
-                        pair = item.sentences[good.condition], item.sentences[bad.condition]
-                        yield _Preference(item.key, claim.formula, *pair, good.number, has_answers=False)
+                        sides = item.sentences[good.condition], item.sentences[bad.condition]
+                        yield item.key, claim.formula, good.number, *sides
                         continue
-            left_out[_NO_COMPARISON] += 1
+            left_out["the prediction does not compare one region in two conditions"] += 1
 
 
 def _whole(model: Model, sentence: Sentence) -> Prompt:
@@ -143,7 +127,7 @@ def _choice(model: Model, good: Prompt, bad: Prompt, n_alike: int) -> tuple[Prom
     """What both sentences begin with, and the two pieces that go on."""
     rests = [side.ids[n_alike + 1 :] for side in (good, bad) if len(side.ids) > n_alike]
     if len(rests) < 2 or not (model.config.last.causal or rests[0] == rests[1]):
-        raise InputError(_BEGIN_ALIKE)
+        raise InputError("one answer begins the other, or has more pieces than a masked model is asked for at once")
     return _read_at(model, good, [n_alike]), good.ids[n_alike], bad.ids[n_alike]
 
 
@@ -152,13 +136,13 @@ def _same_words(
 ) -> Contrast:
     """Both sentences as far as the critical words, or as all that both have behind what differs."""
     if not all(critical):
-        n_last = min(_alike(good.ids[::-1], bad.ids[::-1]), len(good.ids) - n_alike, len(bad.ids) - n_alike)
+        n_last = min(alike(good.ids[::-1], bad.ids[::-1]), len(good.ids) - n_alike, len(bad.ids) - n_alike)
         critical = [tuple(range(len(side.ids) - n_last, len(side.ids))) for side in (good, bad)]
         if not any(word and tokens and tokens[0] in critical[0] for word, tokens in good.words):
-            raise InputError(_NO_REST)
+            raise InputError("no word that both sentences have comes after what differs")
     right, others = (tuple(side.ids[n] for n in at) for side, at in zip((good, bad), critical, strict=True))
     if right != others:
-        raise InputError(_CRITICAL_DIFFERS)
+        raise InputError("the critical words differ, and so does what is before them")
     clean, corrupt = (_read_at(model, side, at) for side, at in zip((good, bad), critical, strict=True))
     return _contrast(group, clean, corrupt, right, ())
 
@@ -166,37 +150,31 @@ def _same_words(
 def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...], wrong: tuple[int, ...]) -> Contrast:
     """With what is aligned: both ends, and between them one by one, or span by span.
 
-    Spans of unequal length, and what differs where no span is in it, are aligned from their last pieces. Of a pair of
-    sentences that names no word it is what differs.
+    Spans of unequal length, and what differs where no other span is in it, are aligned from their last pieces. No token
+    has two partners: those that are read have each other. Of sentences that name no word it is what differs.
     """
-    sizes, first = (len(clean.ids), len(corrupt.ids)), _alike(clean.ids, corrupt.ids)
-    n_last = min(_alike(clean.ids[::-1], corrupt.ids[::-1]), min(sizes) - first)
+    sizes, first = (len(clean.ids), len(corrupt.ids)), alike(clean.ids, corrupt.ids)
+    n_last = min(alike(clean.ids[::-1], corrupt.ids[::-1]), min(sizes) - first)
     middles = [range(first, size - n_last) for size in sizes]
     aligned = {n: n for n in range(first)} | {sizes[0] - n: sizes[1] - n for n in range(1, n_last + 1)}
-    spans = [(tokens, corrupt.spans.get(name, ())) for name, tokens in clean.spans.items() if sizes[0] != sizes[1]]
-    blocks = [
-        each for each in spans if all(at and {*at} <= {*middle} for at, middle in zip(each, middles, strict=True))
-    ]
-    for ours, theirs in blocks or [(middles[0], middles[1])]:
+    names = [name for name in clean.spans if name != DIFFERING and sizes[0] != sizes[1]]
+    spans = [(clean.spans[name], corrupt.spans.get(name, ())) for name in names]
+    blocks = [(at, to) for at, to in spans if at and to and {*at} <= {*middles[0]} and {*to} <= {*middles[1]}]
+    for ours, theirs in blocks or [middles]:
         aligned |= dict(zip(reversed(ours), reversed(theirs), strict=False))
+    aligned = {n: m for n, m in aligned.items() if m not in corrupt.reads}
     aligned |= dict(zip(clean.reads, corrupt.reads, strict=True))
     named = clean.spans.get(NAMED, ()) or (() if wrong else tuple(middles[0]))
     rest = [n for n in range(first, sizes[0]) if n not in {*named, *clean.reads}]
     parts = {"named": named, "end": tuple(n for n in clean.reads if n not in named)}
-    parts |= {
-        name: tuple(n for n in rest if (n in middles[0]) == (name == "different")) for name in ("different", "between")
-    }
+    parts |= {"different": tuple(n for n in rest if n in middles[0])}
+    parts |= {"between": tuple(n for n in rest if n not in middles[0])}
     return Contrast(group, clean, corrupt, right, wrong, tuple(sorted(aligned.items())), parts)
-
-
-def _alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _likeness(one: Sequence[int], other: Sequence[int]) -> tuple[bool, int]:
     """How well two prompts align: whether they are of one length, and in how many tokens from either end they agree."""
-    return len(one) == len(other), _alike(one, other) + _alike(one[::-1], other[::-1])
+    return len(one) == len(other), alike(one, other) + alike(one[::-1], other[::-1])
 
 
 def aligns(contrast: Contrast) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analyses.suites.items import BAD, CRITICAL, GOOD, NAMED, Answer, Item, Paradigm, Sentence, Suite
+from analyses.suites.items import BAD, CRITICAL, GOOD, NAMED, Item, Paradigm, Sentence, Suite
 from interp.errors import InputError, whole_number
 from models.stories import lexicon
 from models.stories.writer import WORDS
@@ -68,9 +68,7 @@ def paradigm(
         group = f"{frame}-{lemma if isinstance(lemma, str) else lemma[0]}"
         for pole, (start, end), (_, other_end) in zip(table["poles"], halves, reversed(halves), strict=True):
             sentences = {GOOD: _sentence(start, end), BAD: _sentence(start, other_end)}
-            prefix = sentences[GOOD].text[: sentences[GOOD].spans[CRITICAL][0]].rstrip()
-            answer = Answer(prefix, *(each.text[slice(*each.spans[CRITICAL])] for each in sentences.values()))
-            items.append(Item(f"{name}-{number}-{pole}", group, sentences, answer, pole))
+            items.append(Item(f"{name}-{number}-{pole}", group, sentences, pole))
     return Paradigm(name, tuple(items))
 
 

@@ -1,23 +1,16 @@
 """What is a test suite? Paradigms of items: a sentence in several conditions, of which a grammar prefers some."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import takewhile
 
 from analyses.suites.predictions import Prediction
+from interp.errors import InputError
 from interp.tokens import Span
 
 GOOD, BAD = "good", "bad"  # the conditions of minimal pairs
 CRITICAL, NAMED, DIFFERING = "critical", "named", "differing"  # spans with a fixed meaning
-
-
-class Answer(NamedTuple):
-    """What both sentences of a pair begin with, and the word that goes on well, and badly; words without a space."""
-
-    prefix: str
-    good: str
-    bad: str
 
 
 @dataclass(frozen=True)
@@ -35,17 +28,12 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Item:
-    """One sentence in all its conditions; pairs have `good` and `bad`.
-
-    `group` is the template or lemma that it shares with others: intervals resample groups. `pole` says which class of
-    answers is right here ("singular"), where the paradigm has items of both; empty where nothing says so.
-    """
+    """One sentence in all its conditions; pairs have `good` and `bad`."""
 
     key: str
-    group: str
+    group: str  # the template or lemma that it shares with others: intervals resample groups
     sentences: Mapping[str, Sentence]
-    answer: Answer | None = None
-    pole: str = ""
+    pole: str = ""  # which class of answers is right here ("singular"), where the paradigm has items of both
 
 
 @dataclass(frozen=True)
@@ -72,3 +60,17 @@ class Suite:
     name: str
     paradigms: tuple[Paradigm, ...]
     left_out: Counter[str] = field(default_factory=Counter)
+
+
+def joined(suites: Sequence[Suite]) -> Suite:
+    """Several suites as one; an `InputError` where two paradigms have one name."""
+    paradigms = tuple(each for suite in suites for each in suite.paradigms)
+    if twice := [name for name, n in Counter(each.name for each in paradigms).items() if n > 1]:
+        raise InputError(f"the paradigm {twice[0]} is there more than once: expected different names")
+    left_out = sum((suite.left_out for suite in suites), Counter[str]())
+    return Suite(", ".join(each.name for each in suites), paradigms, left_out)
+
+
+def alike(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many words or tokens two texts begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -22,16 +22,15 @@ import pandas as pd
 from analyses.execution import lots
 from analyses.suites.items import BAD, CRITICAL, GOOD, Item, Paradigm, Suite
 from analyses.suites.ngrams import KneserNey
-from analyses.suites.predictions import ALL_REGIONS, Prediction, Region
+from analyses.suites.predictions import ALL_REGIONS, Region
 from analyses.suites.sentence_scores import TokenScores, rival_scores, token_ids, token_scores
 from interp import AnnotatedText, InputError, Model
-from interp.statistics import FEWEST_CLUSTERS, Contrast, contrast
+from interp.statistics import FEWEST_CLUSTERS, contrast
 
 RIVALS = {"length": 0, "unigram": 1, "five_gram": 5}  # and how many tokens are counted together
 PASSED, BIAS, NOT_SHOWN, NOT_TESTABLE = "passed", "bias", "not shown", "not testable"
 _SHARES = ("right_per_token", "right_critical", *RIVALS)
 _FEWEST = 8  # items of a pole
-_BITS = np.log(2)
 Scores = Mapping[str, TokenScores]
 
 
@@ -53,9 +52,7 @@ def measure(
         text: what n-grams are counted in, as `corpora.read` gives it; without it these rivals are missing.
         progress: as of `score_sentences`.
     """
-    texts = dict.fromkeys(
-        sentence.text for each in suite.paradigms for item in each.items for sentence in item.sentences.values()
-    )
+    texts = (s.text for each in suite.paradigms for item in each.items for s in item.sentences.values())
     scores = {"right": token_scores(model, texts, progress)}
     tokenizer, ids = model.tokenizer, None if text is None else token_ids(model, text)
     assert tokenizer is not None
@@ -65,13 +62,10 @@ def measure(
         elif ids is not None:
             counts = KneserNey(ids, model.config.d_vocab, order)
             scores[name] = rival_scores(tokenizer, scores["right"], lambda row, c=counts: np.log(c.probabilities(row)))
-    sisters = {each.sister: each.name for each in suite.paradigms} | {
-        e.name: e.sister for e in suite.paradigms if e.sister
-    }
-    tables = [
-        (_predicted if each.predictions else _compared)(replace(each, sister=sisters.get(each.name)), scores)
-        for each in suite.paradigms
-    ]
+    named = {each.name: each.sister for each in suite.paradigms if each.sister}
+    sisters = {sister: name for name, sister in named.items()} | named
+    paradigms = [replace(each, sister=sisters.get(each.name)) for each in suite.paradigms]
+    tables = [(_predicted if each.predictions else _compared)(each, scores) for each in paradigms]
     table = pd.concat(tables, ignore_index=True)
     return table.reindex(columns=[*dict.fromkeys([*table, *RIVALS])])
 
@@ -88,48 +82,34 @@ def _compared(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame:
         raise InputError(f"{paradigm.name}: expected items with a good and a bad sentence, or predictions; got neither")
     pairs = [[item.sentences[name] for name in (GOOD, BAD)] for item in paradigm.items]
 
-    def difference(value: Any) -> np.ndarray:
-        return np.array([value(good) - value(bad) for good, bad in pairs])
+    def margins(value: Any) -> np.ndarray:
+        return np.array([value(good) - value(bad) for good, bad in pairs]).round(9)  # sums in another order are equal
 
     def critical(sentence: Any) -> float:
         span = sentence.spans.get(CRITICAL)
         return np.nan if span is None else scores["right"][sentence.text].within(span)
 
-    margins = {name: difference(lambda s, of=of: of[s.text].total()) for name, of in scores.items()}
-    per_token = difference(lambda s: np.nanmean(scores["right"][s.text].log_probability))
-    table = pd.DataFrame({**_facts(paradigm), "prediction": "good > bad", "whole": True})
-    return table.assign(
-        margin=margins["right"],
-        **{name: _right(each) for name, each in margins.items()},
-        right_per_token=_right(per_token),
-        right_critical=_right(difference(critical)),
-    )
-
-
-def _right(margins: np.ndarray) -> np.ndarray:
-    return (1 + np.sign(np.round(margins, 9))) / 2  # sums of the same numbers in another order are equal
+    values = {name: margins(lambda s, of=of: of[s.text].total()) for name, of in scores.items()}
+    values["right_per_token"] = margins(lambda s: np.nanmean(scores["right"][s.text].log_probability))
+    values["right_critical"] = margins(critical)
+    facts = {**_facts(paradigm), "prediction": "good > bad", "whole": True, "margin": values["right"]}
+    return pd.DataFrame(facts | {name: (1 + np.sign(each)) / 2 for name, each in values.items()})
 
 
 def _predicted(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame:
     """The items of SyntaxGym by predictions as written, and by the claims that these join."""
+    regions, tables = {region for each in paradigm.predictions for region in each.regions}, []
     surprisals = {
-        name: {
-            region: np.array([_surprisal(item, region, of) for item in paradigm.items])
-            for prediction in paradigm.predictions
-            for region in prediction.regions
-        }
+        name: {region: np.array([_surprisal(item, region, of) for item in paradigm.items]) for region in regions}
         for name, of in scores.items()
     }
-
-    def rows(prediction: Prediction, pole: str, whole: bool) -> pd.DataFrame:
-        facts = {**_facts(paradigm), "pole": pole, "prediction": prediction.formula, "whole": whole}
-        return pd.DataFrame(facts | {name: prediction.holds(each) for name, each in surprisals.items()})
-
-    tables = []
     for prediction in paradigm.predictions:
         claims = prediction.claims
-        tables.append(rows(prediction, prediction.formula if len(claims) == 1 else "", True))
-        tables += [rows(claim, claim.formula, False) for claim in claims if len(claims) > 1]
+        for claim in dict.fromkeys([prediction, *claims]):
+            whole = claim is prediction
+            facts = {"pole": "" if whole and len(claims) > 1 else claim.formula, "prediction": claim.formula}
+            rights = {name: claim.holds(values) for name, values in surprisals.items()}
+            tables.append(pd.DataFrame({**_facts(paradigm), **facts, "whole": whole, **rights}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -137,7 +117,7 @@ def _surprisal(item: Item, region: Region, scores: Scores) -> float:
     """In bits, of all tokens of a region together."""
     sentence = item.sentences[region.condition]
     span = (0, len(sentence.text)) if region.number == ALL_REGIONS else sentence.spans[region.number]
-    return -scores[sentence.text].within(span) / _BITS
+    return -scores[sentence.text].within(span) / np.log(2)
 
 
 def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
@@ -148,22 +128,21 @@ def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
     is passed, `rival` is the strictest, and `gain` what the model's mean over poles has above it, with its interval.
     """
     rows, verdicts = [], dict[frozenset[str], dict[str, Any]]()
-    whole, names = items.loc[items["whole"]], {*items["paradigm"]}
+    whole, paradigms = items.loc[items["whole"]], {*items["paradigm"]}
     for level, group in (("paradigm", "group"), ("field", "paradigm")):
         for name, part in whole.groupby(level, sort=False):
             scored = part.dropna(subset=["right"])
             row = {"level": level, "name": name, "n": len(scored), "missing": len(part) - len(scored)}
             row |= {"field": part["field"].iloc[0], "groups": scored[group].nunique()}
+            row |= scored.reindex(columns=[*_SHARES]).mean()
             for prefix, over in (("", np.arange(len(scored)) % 1_000), ("group_", scored[group])):
                 if not prefix or row["groups"] >= FEWEST_CLUSTERS:
-                    bounds = _interval(scored, ["right"], [*over])
-                    row |= {"accuracy": bounds.value[0]}
-                    row |= {f"{prefix}low": bounds.low[0], f"{prefix}high": bounds.high[0]}
-            row |= scored.reindex(columns=[*_SHARES]).mean().to_dict()
+                    names = "accuracy", f"{prefix}low", f"{prefix}high"
+                    row |= zip(names, _interval(scored, ["right"], [*over]), strict=True)
             if level == "paradigm":
                 row["phenomenon"] = part["phenomenon"].iloc[0]
                 sister = part["sister"].iloc[0]
-                both = frozenset({name, sister} & names)
+                both = frozenset({name, sister} & paradigms)
                 if both not in verdicts:
                     verdicts[both] = _verdict(items.loc[items["paradigm"].isin([*both])], sister)
                 row |= verdicts[both]
@@ -173,13 +152,15 @@ def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, "verdict", "why", "rival", "gain", "gain_low", "gain_high"])
 
 
-def _interval(rows: pd.DataFrame, columns: Sequence[str], groups: Any, weights: Any = 1.0) -> Contrast:
-    """The mean of a column, or of one less another, over groups of rows."""
+def _interval(
+    rows: pd.DataFrame, columns: Sequence[str], groups: Any, weights: Any = 1.0
+) -> tuple[float, float, float]:
+    """The mean of a column, or of one less another, over groups of rows; and its bounds."""
     codes, weights = pd.factorize(np.asarray(groups, object))[0], np.broadcast_to(weights, len(rows))
     totals = [np.bincount(codes, weights * rows[column].to_numpy())[:, None] for column in columns]
     bounds = contrast(np.stack(totals), np.bincount(codes, weights)[None, :, None], (1, -1)[: len(columns)])
     least = 1 - len(columns)  # of a share, or of a difference of two
-    return replace(bounds, low=np.clip(bounds.low, least, 1), high=np.clip(bounds.high, least, 1))
+    return float(bounds.value[0]), float(np.clip(bounds.low[0], least, 1)), float(np.clip(bounds.high[0], least, 1))
 
 
 def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:
@@ -189,29 +170,25 @@ def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:
     rows, poles = rows.loc[poles != ""], poles.loc[poles != ""]
     sizes = poles.value_counts()
     if len(sizes) < 2 or sizes.min() < _FEWEST:
-        lacking = f"its sister {sister} is not in the suite" if sister and sister not in {*poles} else ""
-        lacking = lacking or ("nothing in the suite is its other pole" if len(sizes) < 2 else "")
-        few = "" if lacking else f"the pole {sizes.index[-1]} has {sizes.iloc[-1]} items, fewer than {_FEWEST}"
-        return {"verdict": NOT_TESTABLE, "why": lacking or few}
-    bounds = {}
-    for pole, part in rows.groupby(poles, sort=False):
-        bounds[pole] = _interval(part, ["right"], _clusters(part))
-    texts = [f"{name} {each.value[0]:.2f} ({each.low[0]:.2f} to {each.high[0]:.2f})" for name, each in bounds.items()]
+        why = f"its sister {sister} is not in the suite" if sister else "nothing in the suite is its other pole"
+        if len(sizes) > 1:
+            why = f"the pole {sizes.index[-1]} has {sizes.iloc[-1]} items, fewer than {_FEWEST}"
+        return {"verdict": NOT_TESTABLE, "why": why}
+    bounds = {pole: _interval(part, ["right"], _clusters(part)) for pole, part in rows.groupby(poles, sort=False)}
+    texts = [f"{pole} {share:.2f} ({low:.2f} to {high:.2f})" for pole, (share, low, high) in bounds.items()]
     weights = 1 / poles.map(sizes).to_numpy()
     means = {name: float(np.average(rows[name], weights=weights)) for name in RIVALS if not any(rows[name].isna())}
-    rival = max(means, key=lambda name: means[name])
-    gain = _interval(rows, ["right", rival], _clusters(rows), weights)
-    low, high = (np.array([getattr(each, side)[0] for each in bounds.values()]) for side in ("low", "high"))
-    ahead = bool(gain.low[0] > 0)
+    rival = max(means, key=means.__getitem__)
+    gain, gain_low, gain_high = _interval(rows, ["right", rival], _clusters(rows), weights)
+    _, low, high = np.array([*bounds.values()]).T
     verdict = NOT_SHOWN
-    if (low > 0.5).all() and ahead:
+    if (low > 0.5).all() and gain_low > 0:
         verdict = PASSED
     elif (low > 0.5).any() and (high < 0.5).any():
         verdict = BIAS
-    values = [float(each[0]) for each in (gain.value, gain.low, gain.high)]
-    texts.append(f"over {rival.replace('_', '-')} {values[0]:+.2f} ({values[1]:+.2f} to {values[2]:+.2f})")
-    facts = dict(zip(("gain", "gain_low", "gain_high"), values, strict=True))
-    return {"verdict": verdict, "why": "; ".join(texts), "rival": rival, **facts}
+    texts.append(f"over {rival.replace('_', '-')} {gain:+.2f} ({gain_low:+.2f} to {gain_high:+.2f})")
+    facts = {"rival": rival, "gain": gain, "gain_low": gain_low, "gain_high": gain_high}
+    return {"verdict": verdict, "why": "; ".join(texts), **facts}
 
 
 def _clusters(rows: pd.DataFrame) -> Sequence[Any]:

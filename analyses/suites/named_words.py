@@ -28,11 +28,13 @@ RULES = ("the word before", *(f"{n} words before" for n in OFFSETS[1:]), "the fi
 AT_ONCE = 32  # contrasts of a lot
 
 
-def _in_lots(
-    function: partial[Tensor], contrasts: Sequence[Contrast], progress: lots.Progress | None
-) -> Float[np.ndarray, "cell contrast"]:
+def in_lots(
+    function: partial[tuple[Tensor, ...]], contrasts: Sequence[Contrast], progress: lots.Progress | None
+) -> list[Float[np.ndarray, "*cell contrast"]]:
+    """Each of the things that a function of some contrasts returns, of all of them."""
     parts = [(contrasts[n : n + AT_ONCE],) for n in range(0, len(contrasts), AT_ONCE)]
-    return torch.cat(lots.do(function, parts, progress), 1).double().numpy()
+    done = zip(*lots.do(function, parts, progress), strict=True)
+    return [torch.cat(each, -1).double().cpu().numpy() for each in done]
 
 
 def read(right: Sequence[int], wrong: Sequence[int], logits: Float[Tensor, "*cells read output"]) -> Tensor:
@@ -49,26 +51,25 @@ def hidden(
 
     NaN where nothing is named that it sees, or there is nothing else to hide.
     """
-    return _in_lots(partial(_hidden, model), contrasts, progress)
+    return in_lots(partial(_hidden, model), contrasts, progress)[0]
 
 
-def _hidden(model: Transformer, contrasts: Sequence[Contrast]) -> Float[Tensor, "head contrast"]:
+def _hidden(model: Transformer, contrasts: Sequence[Contrast]) -> tuple[Float[Tensor, "head contrast"]]:
     batch, claims, places = TokenBatch.from_rows([each.clean.ids for each in contrasts]), list[Claim](), list[int]()
     for row, each in enumerate(contrasts):
         visible = [n for n in _visible(model, each) if n not in each.clean.reads]
         named, free = ([n for n in visible if (n in each.parts["named"]) == side] for side in (True, False))
         if named and len(free) >= len(named):
             near = sorted(free, key=lambda n, named=named: min(abs(n - other) for other in named))[: len(named)]
-            reads, value = torch.tensor(each.clean.reads), partial(read, each.right, each.wrong)
-            for keys in (named, near):
-                mask = torch.isin(torch.arange(batch.ids.shape[1]), torch.tensor(keys)).expand(len(reads), -1)
-                claims.append(Claim(row, reads, mask, Read(reads, value)))
+            metric = Read(torch.tensor(each.clean.reads), partial(read, each.right, each.wrong))
+            masks = (torch.isin(torch.arange(batch.ids.shape[1]), torch.tensor(keys)) for keys in (named, near))
+            claims += [Claim(row, metric.positions, mask.expand(len(metric.positions), -1), metric) for mask in masks]
             places.append(row)
     costs = torch.full((model.config.n_layers * model.config.n_heads, len(contrasts)), torch.nan, dtype=torch.float64)
     if claims:
         drops = knock_out(model, batch.to(model.device), claims).flatten(1).double().cpu()
         costs[:, places] = (drops[::2] - drops[1::2]).T
-    return costs
+    return (costs,)
 
 
 def _visible(model: Transformer, each: Contrast) -> range:
@@ -90,7 +91,7 @@ def looks(
     Both are of the side that reports. No rows where no other word than the one that is read could be chosen.
     """
     named = {word for each in contrasts for word, tokens in each.clean.words if {*tokens} & {*each.parts["named"]}}
-    hits = _in_lots(partial(_hits, model, sorted(named)), contrasts, progress)
+    hits = in_lots(partial(_hits, model, sorted(named)), contrasts, progress)[0]
     choosing, reporting = (np.flatnonzero(~np.isnan(hits[0]) & (chooses == side)) for side in (True, False))
     if min(len(choosing), len(reporting)) < 2:
         return pd.DataFrame()
@@ -103,25 +104,22 @@ def looks(
     return pd.DataFrame({**columns, "ci_low": found.low, "ci_high": found.high, "p": found.p, "n": len(names)})
 
 
-def _hits(model: Transformer, named: Sequence[str], contrasts: Sequence[Contrast]) -> Float[Tensor, "cell contrast"]:
-    """Whether each head, and each rule, chooses the named word; NaN where there is no choice."""
+def _hits(model: Transformer, named: Sequence[str], contrasts: Sequence[Contrast]) -> tuple[Tensor]:
+    """Whether each head, and each rule, chooses the named word (cell contrast); NaN where there is no choice."""
     batch = TokenBatch.from_rows([each.clean.ids for each in contrasts]).to(model.device)
     pattern = read_patterns(model, batch, f"{last_stack(model)}.*.attn.pattern")
     reads = torch.tensor([each.clean.reads[0] for each in contrasts])
     rows = rows_at(pattern, *(each.to(model.device) for each in (torch.arange(len(contrasts)), reads))).cpu()
-    n_heads, n_words = rows.shape[1], max(len(each.clean.words) for each in contrasts)
-    scores = torch.zeros(len(contrasts), n_heads + len(RULES), n_words)
-    candidates, correct = torch.zeros(2, len(contrasts), n_words, dtype=torch.bool)
+    hits = torch.full((rows.shape[1] + len(RULES), len(contrasts)), torch.nan)
     for row, each in enumerate(contrasts):
-        visible, last, own = _visible(model, each), -1, len(each.clean.words)
-        for n, (word, tokens) in enumerate(each.clean.words):
-            scores[row, :n_heads, n] = rows[row][:, [*tokens]].sum(-1)
-            own = n if {*tokens} & {*each.clean.reads} else own
-            candidates[row, n] = {*tokens} <= {*visible} and own != n
-            correct[row, n] = candidates[row, n] and bool({*tokens} & {*each.parts["named"]})
-            last = n if candidates[row, n] and word in named else last
-        places = [own - n for n in OFFSETS] + [0, last]
-        for rule, place in enumerate(places, n_heads):
-            scores[row, rule, place] = float(place >= 0)
-    hits = accuracy(scores, candidates, correct).T
-    return hits.masked_fill(~(correct.any(1) & (candidates.sum(1) > 1)), torch.nan)
+        words, visible = each.clean.words, {*_visible(model, each)}
+        own = max((n for n, (_, tokens) in enumerate(words) if {*tokens} & {*each.clean.reads}), default=len(words))
+        places = [n for n, (_, tokens) in enumerate(words) if {*tokens} <= visible and n != own]
+        correct = torch.tensor([[bool({*words[n][1]} & {*each.parts["named"]}) for n in places]])
+        if len(places) > 1 and correct.any():
+            last = max((n for n in places if words[n][0] in named), default=-1)
+            choices = torch.tensor([*(own - n for n in OFFSETS), 0, last])
+            rules = (choices[:, None] == torch.tensor(places)).float()
+            attention = torch.stack([rows[row][:, [*words[n][1]]].sum(-1) for n in places], -1)
+            hits[:, row] = accuracy(torch.cat([attention, rules])[None], torch.ones_like(correct), correct)[0]
+    return (hits,)

@@ -9,7 +9,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
@@ -49,12 +49,12 @@ class Prediction:
         regions = tuple(dict.fromkeys(Region(number, name.strip()) for number, name in _REGION.findall(formula)))
         plain = _REGION.sub(lambda match: f" R{regions.index(Region(match[1], match[2].strip()))} ", formula)
         wrong = InputError(f"{_EXPECTED}, in at most {LONGEST:,} characters; got {formula!r:.120}")
-        rest = _REGION.sub("", formula)
-        if len(formula) > LONGEST or not regions or re.search(r"[^-\s\d.<>=&|()\[\]+]|\d{10}|==", rest):
+        other = re.search(r"[^-\s\d.<>=&|()\[\]+]|\d{10}|==", _REGION.sub("", formula))
+        if len(formula) > LONGEST or not regions or other:
             raise wrong
         try:
             tree = ast.parse("".join(_PYTHON.get(sign, sign) for sign in plain).strip(), mode="eval").body
-            is_claim = _is_claim(tree)
+            is_claim = _value(tree, [np.zeros(1)] * len(regions)).dtype == bool
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise wrong from None
         if not is_claim:
@@ -80,23 +80,6 @@ class Prediction:
         return re.sub(r"R(\d+)", lambda match: str(self.regions[int(match[1])]), text)
 
 
-def _is_claim(node: ast.expr) -> bool:
-    """Whether a tree is claims, joined or not, about numbers; nothing else may be in it."""
-    if isinstance(node, ast.BoolOp):
-        return all(map(_is_claim, node.values))
-    if not isinstance(node, ast.Compare) or len(node.ops) > 1 or not isinstance(node.ops[0], ast.Lt | ast.Gt | ast.Eq):
-        return False
-    return _is_number(node.left) and _is_number(node.comparators[0])
-
-
-def _is_number(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.Add | ast.Sub) and _is_number(node.left) and _is_number(node.right)
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.USub) and _is_number(node.operand)
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and isinstance(node.value, int | float))
-
-
 def _nearly_equal(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.isclose(left, right, rtol=1e-5, atol=1e-3)
 
@@ -107,14 +90,22 @@ _DO: dict[type, Callable[..., Any]] = {
 }
 
 
-def _value(node: ast.expr, values: list[np.ndarray]) -> Any:
+def _value(node: ast.AST, values: Sequence[np.ndarray]) -> Any:
+    """What a tree comes to; a `ValueError` where it is not claims about numbers, joined or not."""
     match node:
-        case ast.BoolOp(op, parts):
-            return reduce(_DO[type(op)], [_value(part, values) for part in parts])
-        case ast.Compare(left, [op], [right]) | ast.BinOp(left, op, right):
-            return _DO[type(op)](_value(left, values), _value(right, values))
-        case ast.UnaryOp(op, operand):
-            return _DO[type(op)](_value(operand, values))
         case ast.Name(name):
             return values[int(name[1:])]
-    return ast.literal_eval(node)
+        case ast.Constant(int() | float() as number):
+            return np.float64(number)
+        case ast.Compare(left, [op], [right]) | ast.BinOp(left, op, right):
+            parts = [left, right]
+        case ast.UnaryOp(op, operand):
+            parts = [operand]
+        case ast.BoolOp(op, parts):
+            pass
+        case _:
+            raise ValueError(node)
+    parts, do = [_value(part, values) for part in parts], _DO.get(type(op))
+    if do is None or any((part.dtype == bool) != isinstance(node, ast.BoolOp) for part in parts):
+        raise ValueError(node)
+    return reduce(do, parts) if len(parts) > 1 else do(*parts)

@@ -1,12 +1,9 @@
 """How likely is a sentence to a model? The log-probability of each of its tokens, and the same of rivals.
 
-A causal model reads a sentence behind the tokens that its tokenizer puts before every text, such as `<s>`, and each
-token of the sentence is scored after all those before it. Where the tokenizer puts none, nothing comes before the first
-token, which then has no probability: it is left out, of both sentences of a pair alike. Tokens that the tokenizer puts
-around a text are read and not scored.
-
-A masked model has no order of reading: each token in turn is hidden and foretold from all others, so that the sum is
-the pseudo-log-likelihood (Salazar et al. 2020, equation 2). A model with an encoder and a decoder is refused.
+A causal model scores each token after all those before it, and after what its tokenizer puts before every text, such as
+`<s>`. Where it puts nothing there, the first token has no probability and is left out, in both sentences of a pair. In
+a masked model each token in turn is hidden and foretold from all others, so that the sum is the pseudo-log-likelihood
+(Salazar et al. 2020, equation 2). What a tokenizer puts around a text is read and not scored.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,24 +70,23 @@ def token_scores(model: Model, texts: Iterable[str], progress: lots.Progress | N
     order = sorted(pieces, key=lambda text: len(pieces[text].ids))
     parts = [order[start : start + LOT] for start in range(0, len(order), LOT)]
     values = np.concatenate(lots.do(partial(_score_lot, model), [(part,) for part in parts], progress) or [[]])
-    spans = {text: _visible(text, each.spans) for text, each in pieces.items()}
-    ends = np.cumsum([len(spans[text]) for text in order])
-    return {text: TokenScores(row, spans[text]) for text, row in zip(order, np.split(values, ends[:-1]), strict=True)}
+    rows = np.split(values, np.cumsum([len(pieces[text].ids) for text in order])[:-1])
+    scores = dict[str, TokenScores]()
+    for text, row in zip(order, rows, strict=True):  # the characters of tokens are those without spaces before them
+        spans = [(end - len(text[start:end].lstrip()), end) for start, end in pieces[text].spans]
+        scores[text] = TokenScores(row, spans)
+    return scores
 
 
 def rival_scores(
     tokenizer: Tokenizer, scores: Mapping[str, TokenScores], by_ids: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, TokenScores]:
-    """The same texts scored by a rival, which makes a number of each of the model's own tokens; none where it has none.
-
-    `by_ids` takes the ids of a text with the tokens before it.
-    """
-    before = len(tokenizer.prefix)
-    rows = {text: by_ids(np.array([*tokenizer.prefix, *tokenizer.pieces(text).ids]))[before:] for text in scores}
-    return {
-        text: TokenScores(np.where(np.isnan(each.log_probability), np.nan, rows[text]), each.spans)
-        for text, each in scores.items()
-    }
+    """The same texts and tokens scored by a rival; `by_ids` takes the ids of a text with the tokens before it."""
+    rivals = dict[str, TokenScores]()
+    for text, each in scores.items():
+        values = by_ids(np.array([*tokenizer.prefix, *tokenizer.pieces(text).ids]))[len(tokenizer.prefix) :]
+        rivals[text] = TokenScores(np.where(np.isnan(each.log_probability), np.nan, values), each.spans)
+    return rivals
 
 
 def token_ids(model: Model, texts: Iterable[str | AnnotatedText]) -> Int[np.ndarray, " token"]:
@@ -98,11 +94,6 @@ def token_ids(model: Model, texts: Iterable[str | AnnotatedText]) -> Int[np.ndar
     tokenizer = _tokenizer(model)
     ids = [tokenizer.encode(each if isinstance(each, str) else each.text) for each in texts]
     return np.array([*chain.from_iterable(ids)], dtype=np.int64)
-
-
-def _visible(text: str, spans: Iterable[Span]) -> list[Span]:
-    """The characters of tokens, without spaces before them."""
-    return [(end - len(text[start:end].lstrip()), end) for start, end in spans]
 
 
 def _tokenizer(model: Model) -> Tokenizer:

@@ -11,14 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from analyses.corpora import sentence_pairs
 from analyses.corpora.text_rows import json_object
-from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, Answer, Item, Paradigm, Sentence, Suite
+from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, Item, Paradigm, Sentence, Suite, alike, joined
 from analyses.suites.predictions import ALL_REGIONS, Prediction, Region
 from interp.bounded_files import is_file, lines, unpacked_name, whole
 from interp.errors import InputError, inside
@@ -44,28 +43,27 @@ def read(*paths: str | Path) -> Suite:
     Raises:
         InputError: nothing is there; a file is no suite, is damaged, or beyond a limit; two paradigms have one name.
     """
-    paradigms, left_out = dict[str, Paradigm](), Counter[str]()
+    paradigms, left_out = list[Paradigm](), Counter[str]()
     for path in map(Path, paths):
         if not is_file(path):
             raise InputError(f'no file or directory "{path}": expected a suite of BLiMP, SyntaxGym, or a CSV table')
         inner = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
         for file in [file for file in inner if unpacked_name(file).endswith(_NAMES)] or [path]:
             first = next((line for line in lines(file) if line.strip()), "").lstrip()
-            if file != path and ".jsonl" in file.suffixes and '"sentence_good"' not in first:
+            is_blimp = '"sentence_good"' in first
+            if file != path and ".jsonl" in file.suffixes and not is_blimp:
                 left_out["files of JSON Lines without pairs of sentences"] += 1
                 continue
-            rows = _blimp if '"sentence_good"' in first else _table
             try:
-                is_gym = first.startswith("{") and rows is _table
-                parts = [_syntaxgym(file)] if is_gym else _paradigms(file, [*islice(rows(file), MOST_ITEMS + 1)])
+                if first.startswith("{") and not is_blimp:
+                    paradigms.append(_syntaxgym(file))
+                else:
+                    paradigms += _paradigms(file, [*islice((_blimp if is_blimp else _table)(file), MOST_ITEMS + 1)])
             except InputError as error:
                 raise InputError(f"{error}" if str(file) in str(error) else f"{file}: {error}") from error
-            if twice := [each.name for each in parts if each.name in paradigms]:
-                raise InputError(f"{file}: the paradigm {twice[0]} is there already: expected different names")
-            paradigms |= {each.name: each for each in parts}
     if not paradigms:
         raise InputError(f"{', '.join(map(str, paths))}: no suite is there, expected {', '.join(_NAMES)}")
-    return Suite(", ".join(Path(path).name for path in paths), tuple(paradigms.values()), left_out)
+    return joined([Suite(", ".join(Path(path).name for path in paths), tuple(paradigms), left_out)])
 
 
 def _blimp(file: Path) -> Iterator[_Row]:
@@ -76,7 +74,8 @@ def _blimp(file: Path) -> Iterator[_Row]:
             start = len(before) + 1
             decides = word and text.startswith(f"{before} {word}")
             sentences.append(Sentence(text, {CRITICAL: (start, start + len(word))} if decides else {}))
-        yield sentences[0], sentences[1], {use: str(row.get(key, "")) for use, key in uses.items()}
+        about = {use: str(row.get(key, "")).replace("/", "_") for use, key in uses.items()}  # syntax/semantics
+        yield sentences[0], sentences[1], about
 
 
 def _table(file: Path) -> Iterator[_Row]:
@@ -96,54 +95,43 @@ def _paradigms(file: Path, rows: Sequence[_Row]) -> list[Paradigm]:
     """The rows of each paradigm, as items."""
     if len(rows) > MOST_ITEMS:
         raise InputError(f"more than {MOST_ITEMS:,} pairs: divide the file")
-    by_name, sisters = defaultdict[str, list[_Row]](list), _contrasts()[0]
+    by_name, paradigms = defaultdict[str, list[_Row]](list), list[Paradigm]()
     for row in rows:
         _check_length(row[:2])
         by_name[row[2].get("paradigm") or unpacked_name(file).rpartition(".")[0]].append(row)
-    facts = {
-        name: [part[0][2].get(key, "") for key in ("field", "phenomenon", "sister")] for name, part in by_name.items()
-    }
-    return [
-        Paradigm(name, _items(by_name[name]), field, phenomenon, sister or sisters.get(name))
-        for name, (field, phenomenon, sister) in facts.items()
-    ]
+    for name, part in by_name.items():
+        field, phenomenon, sister = (part[0][2].get(key, "") for key in ("field", "phenomenon", "sister"))
+        paradigms.append(Paradigm(name, _items(part), field, phenomenon, sister or _contrasts()[0].get(name)))
+    return paradigms
 
 
 def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
-    """Pairs with what their words say: where they differ, the answer, the group, and the pole."""
-    spans = [_differing(good.text, bad.text) for good, bad, _ in rows]
-    words = [
-        (good.text[slice(*ours)], bad.text[slice(*theirs)])
-        for (good, bad, _), (ours, theirs) in zip(rows, spans, strict=True)
-    ]
-    groups = _groups([good.text[: ours[0]] for (good, *_), (ours, _) in zip(rows, spans, strict=True)], words)
+    """Pairs with what their words say: where they differ, the group, and the pole."""
+    pairs = [_with_differing(row[:2]) for row in rows]
+    words = [(good.text[slice(*good.spans[DIFFERING])], bad.text[slice(*bad.spans[DIFFERING])]) for good, bad in pairs]
+    groups, items = _groups([good.text[: good.spans[DIFFERING][0]] for good, _ in pairs], words), list[Item]()
     counts = Counter(words)
     left = {(one, other): min(n, counts[other, one]) for (one, other), n in counts.items()}  # as many of either way
-    items = []
-    for number, ((*pair, about), differing) in enumerate(zip(rows, spans, strict=True)):
-        both = words[number]
+    for number, ((*_, about), (good, bad), both) in enumerate(zip(rows, pairs, words, strict=True)):
         pole = about["pole"] if "pole" in about else _answer_class(*both) if left[both] > 0 else ""
         left[both] -= 1
-        good, bad = (replace(s, spans={**s.spans, DIFFERING: span}) for s, span in zip(pair, differing, strict=True))
         key = str(number + 1)
-        group = about.get("group") or groups[number] or key
-        items.append(Item(key, group, {GOOD: good, BAD: bad}, _answer(good, bad), pole))
+        items.append(Item(key, about.get("group") or groups[number] or key, {GOOD: good, BAD: bad}, pole))
     return tuple(items)
 
 
-def _differing(good: str, bad: str) -> tuple[Span, Span]:
-    """The words of each that come after what both begin with, and before what both end with."""
-    matches = [[*_WORD.finditer(text)] for text in (good, bad)]
-    ours, theirs = ([match[0] for match in each] for each in matches)
-    shorter = min(len(ours), len(theirs))
-    begin = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
-    end = next((i for i in range(shorter - begin) if ours[-1 - i] != theirs[-1 - i]), shorter - begin)
-    spans = []
-    for text, words in zip((good, bad), matches, strict=True):
-        inner = words[begin : len(words) - end]
-        start = words[begin].start() if begin < len(words) else len(text)
-        spans.append((inner[0].start(), inner[-1].end()) if inner else (start, start))
-    return spans[0], spans[1]
+def _with_differing(pair: Sequence[Sentence]) -> list[Sentence]:
+    """Both, with the words that come after what both begin with, and before what both end with, as a span."""
+    matches, sentences = [[*_WORD.finditer(each.text)] for each in pair], list[Sentence]()
+    words = [[match[0] for match in each] for each in matches]
+    begin = alike(*words)
+    end = alike(*(each[begin:][::-1] for each in words))
+    for sentence, places in zip(pair, matches, strict=True):
+        rest, inner = places[begin:], places[begin : len(places) - end]
+        start = rest[0].start() if rest else len(sentence.text)
+        span = (start, inner[-1].end() if inner else start)
+        sentences.append(replace(sentence, spans={**sentence.spans, DIFFERING: span}))
+    return sentences
 
 
 def _groups(before: Sequence[str], words: Sequence[tuple[str, ...]]) -> Sequence[str]:
@@ -154,19 +142,10 @@ def _groups(before: Sequence[str], words: Sequence[tuple[str, ...]]) -> Sequence
     return next(enough, [""] * len(words))
 
 
-def _answer(good: Sentence, bad: Sentence) -> Answer | None:
-    """Of two sentences that are the same up to the critical words."""
-    if CRITICAL not in good.spans or CRITICAL not in bad.spans:
-        return None
-    (start, end), (other, last) = good.spans[CRITICAL], bad.spans[CRITICAL]
-    same = good.text[:start] == bad.text[:other] and good.text[start:end] != bad.text[other:last]
-    return Answer(good.text[:start].rstrip(), good.text[start:end], bad.text[other:last]) if same else None
-
-
 @cache
 def _contrasts() -> tuple[dict[str, str], dict[str, str]]:
     """The sister of each paradigm, and the class of each answer."""
-    known = tomllib.loads(files("analyses.suites").joinpath("contrasts.toml").read_text("utf-8"))
+    known = tomllib.loads(Path(__file__).with_name("contrasts.toml").read_text("utf-8"))
     sisters = {one: other for pair in known["sisters"] for one, other in (pair, pair[::-1])}
     return sisters, {word: name for name, words in known["answers"].items() for word in words.split()}
 
@@ -205,9 +184,12 @@ def _syntaxgym(file: Path) -> Paradigm:
 
 def _gym_item(number: int, entry: Any, read: Sequence[Region]) -> Item:
     sentences, numbers = dict[str, Sentence](), {region.number for region in read} - {ALL_REGIONS}
-    for condition in (conditions := _part(entry, "conditions", list)):
+    conditions = _part(entry, "conditions", list)
+    if max(map(len, [conditions, *(_part(each, "regions", list) for each in conditions)])) > _MOST:
+        raise InputError(f"expected at most {_MOST} conditions, and regions of each; got more")
+    for condition in conditions:
         text, spans = "", dict[str, Span]()
-        for region in _part(condition, "regions", list)[:_MOST]:
+        for region in condition["regions"]:
             content = _part(region, "content", str).strip()
             text += " " * bool(text and content)
             spans[str(region.get("region_number"))] = (len(text), len(text) + len(content))
@@ -216,11 +198,8 @@ def _gym_item(number: int, entry: Any, read: Sequence[Region]) -> Item:
             spans[CRITICAL] = spans[min(numbers)]
         sentences[_part(condition, "condition_name", str)] = Sentence(text, spans)
     _check_length([*sentences.values()])
-    if len(conditions) > _MOST or any(len(condition["regions"]) > _MOST for condition in conditions):
-        raise InputError(f"expected at most {_MOST} conditions, and regions of each; got more")
     for region in read:
-        known = sentences[region.condition].spans if region.condition in sentences else ()
-        if region.number not in (ALL_REGIONS, *known) or not known:
+        if region.condition not in sentences or region.number not in (ALL_REGIONS, *sentences[region.condition].spans):
             raise InputError(f"expected what predictions read, {region} among it; got none")
     key = str(entry.get("item_number", number))
     return Item(key, key, sentences)

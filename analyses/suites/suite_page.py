@@ -23,6 +23,7 @@ _WORDS: Mapping[str, Any] = plain_words.WORDS["suite"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
 _HEADS = 3  # in a sentence
 _CELL = ["paradigm", "layer", "head"]
+_TABLES = {"sets": "transfer"}  # whose rows a section shows
 
 
 def page(found: Found, model: Mapping[str, Any], corpora: Sequence[Corpus] = ()) -> Page:
@@ -35,9 +36,8 @@ def page(found: Found, model: Mapping[str, Any], corpora: Sequence[Corpus] = ())
     sections = []
     for name, title in _WORDS["sections"].items():
         if rows := _rows(found, name):
-            table = SCHEMAS[f"suite_{'transfer' if name == 'sets' else name}"].page(
-                rows, _WORDS["shown"][name], _TEXTS.get(f"{name} caption", "")
-            )
+            schema = SCHEMAS[f"suite_{_TABLES.get(name, name)}"]
+            table = schema.page(rows, _WORDS["shown"][name], _TEXTS.get(f"{name} caption", ""))
             long = len(rows) > len(found.accuracy)
             sections.append(Section(title, [doc.Details(counted(len(rows), "row"), [table]) if long else table], name))
     reading = [doc.Definitions([*_WORDS["definitions"].items()], "terms")]
@@ -75,11 +75,8 @@ def fact(found: Found, row: Mapping[str, Any]) -> Section:
     for words, at, side in zip(texts, (0, 2), _WORDS["sides"][kind], strict=True):
         marked = {n for change in changes for n in range(*change[at : at + 2])}
         sides.append((side, [doc.Tokens([(word, n in marked) for n, word in enumerate(words)])]))
-    rival = row["rival"]
-    said = _TEXTS[kind].format(
-        **{"share": percent(row["accuracy"]), "n": number(int(row["n"])), "rival": _WORDS["rivals"][rival]},
-        theirs=percent(row[rival]),
-    )
+    shares = {"share": percent(row["accuracy"]), "theirs": percent(row[row["rival"]])}
+    said = _TEXTS[kind].format(**shares, n=number(int(row["n"])), rival=_WORDS["rivals"][row["rival"]])
     heads = found.named.loc[found.named["paradigm"] == row["name"]].head(_HEADS).to_dict("records")
     texts = [_head_sentence(found, each) for each in heads] or [_TEXTS["no head"]]
     about = "".join(f", {row[name]}" for name in ("phenomenon", "field") if row[name]).replace("_", " ")
@@ -88,12 +85,9 @@ def fact(found: Found, row: Mapping[str, Any]) -> Section:
 
 def _head_sentence(found: Found, head: Mapping[str, Any]) -> str:
     """What a head carries, and where it looks."""
-    words = {
-        "head": head_name(head["layer"], head["head"]),
-        "share": percent(head["effect"]),
-        "flips": int(head["flips"]),
-    }
-    text = _TEXTS[head["intervention"]].format(**words, n=int(head["n"]))
+    counts = {name: int(head[name]) for name in ("flips", "n")}
+    words = {"head": head_name(head["layer"], head["head"]), "share": percent(head["effect"]), **counts}
+    text = _TEXTS[head["intervention"]].format(**words)
     for row in _of_named(found, "attention"):
         if all(row[name] == head[name] for name in _CELL):
             shares = {"value": percent(row["value"]), "right": percent(row["rule_value"])}
@@ -109,10 +103,10 @@ def _rows(found: Found, name: str) -> list[dict[str, Any]]:
     """The rows of a section: of heads those that carry something, of transfer a paradigm's own set apart."""
     if name == "accuracy":
         return found.accuracy.to_dict("records")
-    if name == "heads" and len(found.named):
-        ways = both_ways(found.tables["suite_heads"].rename(columns={"paradigm": "task"}))
-        return found.named[[*_CELL, "q"]].merge(ways.rename(columns={"task": "paradigm"}), on=_CELL).to_dict("records")
-    rows = _of_named(found, {"sets": "transfer"}.get(name, name)) if name != "heads" else []
+    if name == "heads":
+        ways = both_ways(found.tables["suite_heads"]) if len(found.named) else found.named
+        return found.named[[*_CELL, "q"]].merge(ways, on=_CELL).to_dict("records") if len(ways) else []
+    rows = _of_named(found, _TABLES.get(name, name))
     if name in {"sets", "transfer"}:
         return [row for row in rows if (row["chosen_on"] == row["paradigm"]) == (name == "sets")]
     return [{**row, "part": PARTS.get(row.get("part", ""), "")} for row in rows]

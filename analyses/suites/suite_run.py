@@ -20,7 +20,7 @@ from analyses.suites import cause, knowledge
 from analyses.suites.contrasts import Contrast, aligns, contrasts
 from analyses.suites.items import Paradigm, Suite
 from analyses.suites.named_words import looks
-from interp import AnnotatedText, InputError, Model, Transformer
+from interp import AnnotatedText, Model, Transformer
 from interp.errors import whole_number
 from interp.statistics import benjamini_hochberg
 
@@ -53,21 +53,9 @@ class Found:
         """A line for each paradigm that is not passed, or whose heads were not asked."""
         rows = self.accuracy.loc[self.accuracy["verdict"] != knowledge.PASSED].to_dict("records")
         lines = [f"{row['name']}: {row['verdict']} ({row['why']})." for row in rows]
-        return [
-            *lines,
-            *(f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()),
+        return lines + [
+            f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()
         ]
-
-
-def joined(suites: Sequence[Suite]) -> Suite:
-    """Several suites as one; an `InputError` where two paradigms have one name."""
-    paradigms, left_out = [each for suite in suites for each in suite.paradigms], Counter[str]()
-    names = Counter(each.name for each in paradigms)
-    if names and (twice := names.most_common(1)[0])[1] > 1:
-        raise InputError(f"the paradigm {twice[0]} is there {twice[1]} times: expected different names")
-    for suite in suites:
-        left_out += suite.left_out
-    return Suite(", ".join(each.name for each in suites), tuple(paradigms), left_out)
 
 
 def find(
@@ -100,8 +88,10 @@ def find(
     studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
     for name, paradigm in ((each.name, each) for each in suite.paradigms if each.name in passed):
         every, left_out[name] = contrasts(model, paradigm)
-        each = max(left_out[name], key=left_out[name].__getitem__, default="another library runs this model as a whole")
-        if every and isinstance(model, Transformer):
+        each = max(left_out[name], key=left_out[name].__getitem__, default="")
+        if not isinstance(model, Transformer):
+            each = "another library runs this model as a whole"
+        elif every:
             each = cause.study(model, name, every, seed, partial(say, STAGES[1]))
         if isinstance(each, str):
             untested[name] = each
@@ -144,8 +134,9 @@ def _attention(
     tables = []
     for each in studied:
         rows = looks(model, each.contrasts, each.groups, each.chooses, seed, progress)
-        rows = rows.assign(paradigm=each.name, **(Heads.from_model(model).columns(1)[0] if len(rows) else {}))
-        tables.append(rows.merge(named[["paradigm", "layer", "head"]]) if len(rows) else rows)
+        if len(rows):
+            rows = rows.assign(paradigm=each.name, **Heads.from_model(model).columns(1)[0])
+            tables.append(rows.merge(named[["paradigm", "layer", "head"]]))
     table = _with_q(tables)
     if table.empty:
         return table

@@ -6,6 +6,7 @@ else whole rows.
 """
 
 import base64
+import json
 import re
 import zlib
 from bisect import bisect_right
@@ -13,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import islice
+from functools import cached_property, partial
+from itertools import islice, product
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -68,6 +69,7 @@ def head_named(model: Model, name: str) -> HeadName:
 
 
 BUDGET = 420_000  # bytes that patterns may take of a page of 500,000
+KEPT = 200_000  # letters of the table of patterns, which a run holds twice: as csv, and as parquet
 LEAST = 0.01  # share of attention below which none is kept
 _FAILURES = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
 _LONGEST = 60  # characters of a token that are shown
@@ -112,10 +114,44 @@ class Attention:
     def packed(self, layer: int, head: int) -> str:
         """One head's shares, deflated, as base64."""
         square = self.weights[layer, head]
-        return _deflated(square[np.tril_indices(len(square))] if self.heads.causal else square)
+        return deflated(square[np.tril_indices(len(square))] if self.heads.causal else square)
 
 
-def _deflated(shares: Real[NDArray[Any], "..."]) -> str:
+class KeptPattern(NamedTuple):
+    """A row of `tables/patterns`: a head over a passage; tokens are JSON, `shares` as `Attention.packed` gives them."""
+
+    passage: int
+    stack: str
+    attention: str
+    layer: int
+    head: int
+    behaviour: str  # of its first fact
+    queries: str
+    keys: str
+    causal: bool
+    shares: str
+
+    @property
+    def tokens(self) -> tuple[list[str], list[str]]:
+        """The tokens that look, and those that are looked at."""
+        return json.loads(self.queries), json.loads(self.keys)
+
+    @property
+    def pattern(self) -> Float[NDArray[np.floating], "query key"]:
+        """The share of attention, to a 255th; an `InputError` where there are not as many as tokens."""
+        shares = np.zeros([*map(len, self.tokens)], np.uint8)
+        places = np.tril_indices(len(shares)) if self.causal else np.indices(shares.shape).reshape(2, -1)
+        values = b""
+        with suppress(ValueError, zlib.error):
+            values = zlib.decompressobj().decompress(base64.b64decode(self.shares), shares.size + 1)
+        if len(values) != len(places[0]):
+            raise InputError(f"a pattern is damaged: expected {len(places[0])} shares of attention, got {len(values)}")
+        shares[tuple(places)] = np.frombuffer(values, np.uint8)
+        return shares / 255
+
+
+def deflated(shares: Real[NDArray[Any], "..."]) -> str:
+    """Shares in 255ths as bytes, deflated, as base64."""
     return base64.b64encode(zlib.compress(np.rint(shares).clip(max=255).astype(np.uint8).tobytes())).decode()
 
 
@@ -212,6 +248,21 @@ class Viewer:
         }
 
     @property
+    def kept(self) -> list[KeptPattern]:
+        """What a run keeps of the patterns, for figures: those that come first, in `KEPT` letters of a table."""
+        rows, room, text = [], KEPT, partial(json.dumps, ensure_ascii=False)
+        attentions = [(at, each) for at, passage in enumerate(self.passages) for each in passage.attentions]
+        for name, (at, each) in product(dict.fromkeys([self.start, *self.ordered]), attentions):
+            packed = self._packed[0][id(each)]["kept"].get(f"{name[2]}.{name[3]}")
+            if packed is None or name[:2] != (each.heads.stack, each.heads.attention):
+                continue
+            texts = text(each.queries), text(each.keys), each.heads.causal, packed
+            rows.append(KeptPattern(at, *name, self.called.get(name, Called("")).behaviour, *texts))
+            if (room := room - sum(len(str(part)) for part in rows[-1])) < 0:
+                return rows[:-1]
+        return rows
+
+    @property
     def left_out(self) -> int:
         """How many patterns the page has no room for."""
         return self._packed[1]
@@ -221,7 +272,7 @@ class Viewer:
         by_attention: dict[int, dict[str, Any]] = {}
         room, left_out = self.budget, 0
         for attention in self._attentions:
-            pictures = _deflated(averaged(attention.weights)) if self.heads else ""
+            pictures = deflated(averaged(attention.weights)) if self.heads else ""
             pictures *= len(pictures) < 2 / 3 * room  # patterns need the rest
             room -= len(pictures)
             by_attention[id(attention)] = {"pictures": pictures, "kept": {}}

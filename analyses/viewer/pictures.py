@@ -7,7 +7,7 @@ from jaxtyping import Float, Real
 from numpy.typing import NDArray
 
 SIDE = 24  # cells of a picture, at most, each way
-_SHADES = {0.03: 0.1, 0.1: 0.2, 0.25: 0.4, 0.5: 0.65, 0.75: 1.0}  # from which share on, how opaque
+SHADES = [(0.03, 0.1), (0.1, 0.2), (0.25, 0.4), (0.5, 0.65), (0.75, 1.0)]  # from which share on, how opaque
 
 
 class Picture(NamedTuple):
@@ -28,9 +28,9 @@ def averaged(pattern: Real[NDArray[Any], "*head query key"]) -> Float[NDArray[An
 
 def picture(pattern: Float[NDArray[np.floating], "query key"]) -> Picture:
     """One head's pattern; cells of less than 3% stay empty."""
-    shades = np.digitize(averaged(pattern), [*_SHADES])
+    shades = np.digitize(averaged(pattern), [least for least, _ in SHADES])
     paths = []
-    for shade, opacity in enumerate(_SHADES.values(), 1):
+    for shade, opacity in enumerate((opaque for _, opaque in SHADES), 1):
         ends = np.argwhere(np.diff(shades == shade, prepend=False, append=False)).reshape(-1, 2, 2).tolist()
         if ends:  # of runs of cells: row and column where each begins and where it is over
             paths.append((opacity, "".join(f"M{x} {y}h{over - x}v1H{x}z" for (y, x), (_, over) in ends)))

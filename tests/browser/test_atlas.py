@@ -6,12 +6,16 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import pytest
+from repository import ROOT
 
 from analyses.behaviours import OURS
 from analyses.headlines.head_cards import Atlas, Card, Cell, Overview, overview
 from analyses.page.sections import Section, Table
 from analyses.report.scaffold import render
-from analyses.viewer.pictures import picture
+from analyses.viewer import read_texts
+from analyses.viewer.pictures import SHADES, averaged, picture
+from analyses.viewer.training_steps import training_steps
+from models import load
 from tests.analyses.headlines.hand_made_tables import hand_made
 
 WORDS: list[tuple[str, Literal["needed", "looks", "quiet"], str]] = [
@@ -21,6 +25,8 @@ WORDS: list[tuple[str, Literal["needed", "looks", "quiet"], str]] = [
     ("", "quiet", ""),
 ]
 FIRST_SCREEN = Path(__file__).with_name("first_screen.js").read_text()
+TEXTBOOK = ROOT / "models/checkpoints/textbook/training/textbook"
+SAID = "The fiddler by the wide towers amazed the skater as her turn was rare."
 EVERYTHING = Table(["measure", "value"], [["relation:nmod:poss:head→dependent:transposed", "0.039"]], "lr")
 
 
@@ -166,3 +172,25 @@ def test_the_legend_leaves_only_heads_that_are_needed(browse, first_screen):
     page.click(".legend [data-only=needed]")
     left = page.locator(".atlas a[data-head]:visible")
     assert 0 < left.count() == page.locator(".atlas a.needed").count() < before
+
+
+def test_a_slider_draws_the_heads_as_they_were_at_a_step_of_training(browse, tmp_path):
+    model = load("textbook")
+    passages = read_texts(model, [SAID])
+    steps = training_steps(TEXTBOOK, passages[0], model)
+    assert steps is not None
+    assert len(steps.data["steps"]) == 8
+    page = browse(written(tmp_path / "first.html", *overview(hand_made(), OURS, passages, steps=steps))).page
+    page.locator("summary", has_text="Training").click()
+    slider, square = page.locator(".steps-of-training input"), page.locator('[data-head="L1.H0"] svg.picture')
+    trained = square.inner_html()
+    slider.fill("0")
+    page.locator("output", has_text="100").wait_for()
+    (early,) = read_texts(load(str(TEXTBOOK / "steps/000100")), [SAID])[0].attentions
+    shares = np.rint(averaged(early.weights[1, 0])) / 255
+    drawn = [each.get_attribute("d").count("M") for each in square.locator("path").all()]
+    assert drawn == np.histogram(shares, [*(least for least, _ in SHADES), 2])[0].tolist()
+    assert square.inner_html() != trained
+    slider.fill("8")
+    page.locator("output", has_text="trained").wait_for()
+    assert square.inner_html() == trained

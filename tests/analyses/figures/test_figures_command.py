@@ -4,15 +4,19 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from commands import command, refusal
 
 from analyses import runs
 from analyses.figures.style import Drawn
+from analyses.measures.head_tables import Heads
 from analyses.report import paper_figures
+from analyses.viewer import Attention, Called, Passage, Viewer
+from analyses.viewer.passages import KEPT
 from interp import InputError
-from tests.analyses.headlines.hand_made_tables import at, written
+from tests.analyses.headlines.hand_made_tables import at, heads_row, written
 
 
 @pytest.fixture
@@ -147,7 +151,60 @@ def test_a_figure_that_no_page_holds_is_left_out(position, tmp_path, monkeypatch
 
     run = runs.read(position)
     known = {**paper_figures.drawings(run), "tall": too_high, "crowded": crowded}
-    monkeypatch.setattr(paper_figures, "drawings", lambda run: known)
+    monkeypatch.setattr(paper_figures, "drawings", lambda run, heads: known)
     _, left_out = paper_figures.write(run, tmp_path / "paper", ["tall", "crowded", "position-gains"])
     assert left_out["tall"] == "it would be 9.5 inches high, and a page holds 9: give it more width"
     assert left_out["crowded"].startswith("its text leaves no room for its panels")
+
+
+def passage(n_heads: int, n_tokens: int = 6) -> Passage:
+    """Random patterns of one layer that sees what came before, and of as many cross-attention heads over three keys."""
+    tokens, random = tuple(f" t{each}" for each in range(n_tokens)), np.random.default_rng(0)
+    weights = random.integers(0, 255, (1, n_heads, n_tokens, n_tokens), dtype=np.uint8)
+    crossed = Attention(Heads("decoder", 1, n_heads, "cross", causal=False), tokens, tuple("abc"), weights[..., :3])
+    return Passage((Attention(Heads("decoder", 1, n_heads), tokens, tokens, np.tril(weights)), crossed))
+
+
+def test_a_run_keeps_patterns_from_which_one_head_its_lines_and_all_heads_are_drawn_without_a_model(tmp_path, capsys):
+    looked = passage(2)
+    rows = Viewer((looked,), {("decoder", "self", 0, 1): Called("induction", "position")}).kept
+    assert (rows[0][3:6], len(rows)) == ((0, 1, "position"), 4)
+    for row in rows:  # to the last share
+        attention = looked.attentions[row.attention == "cross"]
+        np.testing.assert_array_equal(row.pattern * 255, attention.weights[row.layer, row.head])
+        assert row.tokens == ([*attention.queries], [*attention.keys])
+    crossed = next(row for row in rows if row.attention == "cross")
+    for shares, size in ((crossed.shares, 18), ("no shares", 0)):
+        with pytest.raises(InputError, match=f"damaged: expected 21 shares of attention, got {size}"):
+            _ = rows[0]._replace(shares=shares).pattern
+    run = written(tmp_path / "run", patterns=[row._asdict() for row in rows])
+    drawn = paper_figures.drawings(runs.read(run), ["decoder.L0.H0"])
+    assert [*drawn] == ["patterns", "lines", "atlas"]
+    lines = drawn["lines"]()
+    assert len(lines.axes[0].collections[0].get_paths()) == (looked.attentions[0].weights[0, 0] >= 0.05 * 255).sum()
+    assert "L0.H0" in getattr(lines, "caption", "")
+    assert drawn["atlas"](horizontal=True).axes[0].get_xlabel() == "layer"
+    for heads, said in (("L0.H0", "no pattern of L0.H0 is kept"), ("cross.L0.H1", "reads other tokens than")):
+        assert said in refusal(capsys, "figures", str(run), "lines", "--head", "decoder.L0.H1", "--head", heads)
+    many = Viewer((passage(400, 40),), {}).kept
+    assert 0.9 * KEPT < sum(len(str(part)) for row in many for part in row) <= KEPT
+
+
+def test_heads_of_several_runs_are_drawn_on_one_scale_with_layers_from_left_to_right(tmp_path, capsys):
+    folders = [tmp_path / "mine", tmp_path / "yours"]
+    for folder, gain in zip(folders, (0.2, 0.8), strict=True):
+        measured = {"induction": 0.1 + gain, "distance": 0.1}  # nothing beats the baseline of one
+        cells = [heads_row(layer, 0, "x", name, value, 0.1) for layer in range(3) for name, value in measured.items()]
+        written(folder, heads=cells)
+    joined, out = runs.join(folders), tmp_path / "paper"
+    figure = paper_figures.drawings(joined)["x-heads"](horizontal=True)
+    mine, yours = figure.axes[:2]
+    assert [ax.get_title().split("\n")[-1] for ax in (mine, yours)] == ["mine", "yours"]
+    assert mine.collections[0].get_clim() == yours.collections[0].get_clim()
+    assert (mine.get_xlim(), mine.get_ylim()) == ((0, 3), (1, 0))
+    assert figure.get_supxlabel() == "layer"
+    assert "layer 0 at the left. Not drawn, since no head gains much: distance." in getattr(figure, "caption", "")
+    named = *map(str, folders), "x-heads", "--font", "DejaVu Serif", "--format", "svg", "--out", str(out)
+    assert command(capsys, "figures", *named).code == 0
+    assert "DejaVu Serif" in (out / "x-heads.svg").read_text()
+    assert (out / "x-heads.txt").read_text().count("Made by: interp x") == 2

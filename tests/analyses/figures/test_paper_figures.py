@@ -171,7 +171,8 @@ def test_a_pdf_holds_true_type_at_its_exact_width_and_a_picture_300_dots_an_inch
 @pytest.mark.parametrize(
     ("page", "says"),
     [
-        ({"widht": 3}, "no option widht here: expected title, width, font_size, ax"),
+        ({"widht": 3}, "no option widht here: expected title, width, font_size, font, horizontal, ax"),
+        ({"font": "Comic"}, r"font: expected one that this machine has, such as .*; got 'Comic'"),
         ({"ax": [*Figure().subplots(1, 2)]}, "expected as many axes in ax=, got 2"),
         ({"ax": Figure().subplots(), "width": 3}, "give one of the two"),
         ({"width": -1}, "inches"),

@@ -103,6 +103,15 @@ UNTABLED: dict[str, list[dict[str, Any]]] = {  # what no table holds: as it is d
         {"patterns": {"a": PATTERN}, "queries": ["x"]},
         {"patterns": {"a": PATTERN[:0]}},
     ],
+    "word_lines": [
+        {"patterns": patterns, "queries": queries, "keys": "xyz"}
+        for patterns, queries in (({"L0.H0": PATTERN}, "xyz"), ({}, "xyz"), ({"a": PATTERN}, "xy"))
+    ],
+    "pattern_atlas": [
+        {"patterns": {(1, 2): PATTERN}, "behaviours": {(1, 2): "position"}},
+        {"patterns": {}, "behaviours": {}},
+        {"patterns": {(0, 0): PATTERN[0]}, "behaviours": {}},
+    ],
     "three_attentions": [
         {"patterns": patterns, "source": "xyz", "read": read, "written": "xyz"}
         for patterns, read in ((THREE, "xyz"), ({"a": PATTERN}, "xyz"), (THREE, "xy"))
@@ -201,7 +210,7 @@ def test_patterns_and_shares_that_do_not_fit_are_one_line(name):
 def test_models_have_panels_of_their_own_where_they_are_asked_for():
     joined = pd.concat([GAINS.assign(model="mine"), GAINS.assign(model="yours", gain=0.5)])  # labels come twice
     figure = figures.head_grid(joined, by="model", quantity="gain")
-    titles = ["distance (mine)", "distance (yours)", "induction (mine)", "induction (yours)"]
+    titles = ["distance\nmine", "distance\nyours", "induction\nmine", "induction\nyours"]
     assert [ax.get_title() for ax in figure.axes[:4]] == titles
     alone = [figures.head_grid(joined.loc[joined["model"] == model]) for model in ("mine", "yours")]
     together = marks(figure)

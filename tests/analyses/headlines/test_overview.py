@@ -194,7 +194,7 @@ def test_a_card_says_who_wrote_what_its_head_finds_and_who_reads_it():
     (why, read_by), *_ = [(each.why, each.read_by) for each in card.facts if each.fact.name == "induction"]
     assert why == (
         "It finds these keys by what the 9 heads that look at the token before wrote into them: without that part its "
-        "attention there falls from 96% to 8%; without the part of 9 other heads, to 95%."
+        "attention there falls from 96% to 8%; without as much from 9 other heads, to 95%."
     )
     assert read_by == (
         "Read by feed-forward 1 (+20% of the logit difference when cut), L1.H1’s keys (−12%), L1.H1’s values (−5%)."

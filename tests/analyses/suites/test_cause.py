@@ -18,20 +18,18 @@ from analyses.execution.lots import Setting, Shards, using
 from analyses.execution.provenance import fingerprint
 from analyses.suites import cause
 from analyses.suites.contrasts import aligns, contrasts
-from analyses.suites.items import BAD, CRITICAL, GOOD, NAMED, Answer, Item, Paradigm, Sentence, Suite
-from analyses.suites.named_words import RULES, hidden, looks
+from analyses.suites.items import BAD, GOOD, Item, Paradigm, Sentence, Suite
+from analyses.suites.named_words import hidden, looks
 from analyses.suites.predictions import Prediction
 from analyses.suites.suite_page import sentence
 from analyses.wording.head_names import heads_named
 from interp import InputError, Transformer, TransformerConfig, run
 from interp.patching import Claim, Pairs, Read, knock_out_by_forward, logit_difference, sweep
+from interp.patching.pair_files import unmarked
 
 MORE = ["cat", "man", "ran", "sat", "on", "by", "very", "old"]
-SUBJECTS, VERBS, ENDS = (
-    ["Tim", "Sue", "dog", "cat", "man"],
-    ["saw", "ran", "sat", "because"],
-    ["the", "on", "by", "saw"],
-)
+SUBJECTS = ["Tim", "Sue", "dog", "cat", "man"]
+VERBS, ENDS = ["saw", "ran", "sat", "because"], ["the", "on", "by", "saw"]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +52,8 @@ def paradigm(model) -> Paradigm:
     for (verb, end), margin in zip(frames, margins[..., right, wrong], strict=True):
         if margin.max() > 0 > margin.min():
             for pole, at, words in (("a", margin.argmax(), (right, wrong)), ("b", margin.argmin(), (wrong, right))):
-                items.append(
-                    item(f"{SUBJECTS[int(at)]} {verb} {end}", *(names[n] for n in words), pole, f"{verb} {end}")
-                )
+                answers = (names[n] for n in words)
+                items.append(item(f"{SUBJECTS[int(at)]} {verb} {end}", *answers, pole, f"{verb} {end}"))
     return Paradigm("turns", tuple(items), "syntax", "toy")
 
 
@@ -65,24 +62,16 @@ def found(model, paradigm) -> suites.Found:
     return suites.find(model, Suite("toy", (paradigm,)))
 
 
+def pair(good: str, bad: str, pole: str = "", group: str = "") -> Item:
+    """A good and a bad sentence, with parts in braces."""
+    return Item(good, group or good, {GOOD: Sentence(*unmarked(good)), BAD: Sentence(*unmarked(bad))}, pole)
+
+
 def item(prefix: str, good: str, bad: str, pole: str, group: str) -> Item:
     """A pair with one prefix, whose first word is named."""
-    spans = {NAMED: (0, prefix.index(" "))}
-    sides = {name: f"{prefix} {word}" for name, word in ((GOOD, good), (BAD, bad))}
-    sentences = {n: Sentence(t, spans | {CRITICAL: (len(prefix) + 1, len(t))}) for n, t in sides.items()}
-    return Item(f"{prefix}-{pole}", group, sentences, Answer(prefix, good, bad), pole)
-
-
-def pair(good: str, bad: str, named: str = "", critical: str = "") -> Item:
-    """A good and a bad sentence; parts are the last place of a word in each, of those that have it."""
-
-    def sentence_of(text: str) -> Sentence:
-        words = {NAMED: named, CRITICAL: critical}
-        return Sentence(
-            text, {n: (text.rindex(w), text.rindex(w) + len(w)) for n, w in words.items() if w and w in text}
-        )
-
-    return Item(good, good, {GOOD: sentence_of(good), BAD: sentence_of(bad)})
+    first, rest = prefix.split(" ", 1)
+    sides = [f"{{named:{first}}} {rest} {{critical:{word}}}" for word in (good, bad)]
+    return pair(*sides, pole, group)
 
 
 def only(model, *items: Item):
@@ -109,7 +98,7 @@ def test_exchanged_heads_are_those_of_a_plain_sweep(model, paradigm):
 
 
 def test_prompts_of_unequal_length_exchange_what_is_aligned(model):
-    (each,) = only(model, pair("the very old dog saw Tim", "the cat saw Tim", critical="Tim"))
+    (each,) = only(model, pair("the very old dog saw {critical:Tim}", "the cat saw {critical:Tim}"))
     assert each.aligned == ((0, 0), (3, 1), (4, 2))  # dog with cat; very and old have no partner
     assert not aligns(each)
     assert (each.right, each.wrong) == ((model.tokenizer.backend.token_to_id("Tim"),), ())
@@ -128,11 +117,21 @@ def test_prompts_of_unequal_length_exchange_what_is_aligned(model):
     assert each.parts == {"named": (1, 2, 3), "end": (4,), "different": (), "between": ()}  # it names what differs
 
 
-def test_spans_align_from_their_last_pieces(model):
-    (each,) = only(
-        model, pair("the very old dog ran on by Tim", "the old dog sat by Tim", named="old dog", critical="Tim")
-    )
-    assert dict(each.aligned) == {0: 0, 2: 1, 3: 2, 6: 4}  # ran on and sat are in no span
+def test_spans_align_from_their_last_pieces(model, tmp_path):
+    """Those that a table names, whatever else differs; and what is read has no other partner."""
+    named = "the very {named:old dog} ran on by {critical:Tim}", "the {named:old dog} sat by {critical:Tim}"
+    read = "the {named:cat man} on {critical:Tim}", "the {named:cat} {critical:Tim}"
+    (tmp_path / "p.csv").write_text("\n".join(["good,bad", ",".join(named), ",".join(read)]))
+    first, second = only(model, *suites.read(tmp_path / "p.csv").paradigms[0].items)
+    assert dict(first.aligned) == {0: 0, 2: 1, 3: 2, 6: 4}  # ran on and sat are in no span
+    assert dict(second.aligned) == {0: 0, 3: 1}  # on, where Tim is foretold, and cat
+
+
+def test_twins_are_on_one_side_where_groups_are_too_few(model, paradigm):
+    few = [each._replace(group="one") for each in contrasts(model, paradigm)[0]]  # twins are neighbours
+    study = cause.study(model, "turns", few, 0)
+    assert (study.chooses[::2] == study.chooses[1::2]).all()
+    assert cause.study(model, "turns", few[:2] * 8, 0) == "it has 1 different contrasts, fewer than 8"
 
 
 def test_all_heads_exchanged_with_an_equal_prompt_change_nothing(model):
@@ -147,14 +146,13 @@ def test_each_preference_without_a_contrast_is_counted(model):
     alone = item("Tim saw", "He", "She", "a", "alone")
     twin = item("Sue saw", "He", "She", "b", "alone")  # of the other pole, with the same answer
     ends = pair("Tim saw the dog", "Tim saw the cat")
-    words = pair("Tim saw dog on", "Sue saw cat on", critical="dog")
+    critical = pair("Tim saw {critical:dog} on", "Sue saw {critical:cat} on")
     long = pair(" ".join(["dog"] * 30), "the dog")
     found, left_out = contrasts(model, Paradigm("none", (alone, twin, ends, long)))
     assert not found
     assert [*left_out.values()] == [1, 1, 2]
     said = ("comes after what differs", "longer than the context", "no item of its group")
     assert all(words in why for words, why in zip(said, left_out, strict=True))
-    critical = replace(words, sentences={n: replace(s, spans={CRITICAL: (8, 11)}) for n, s in words.sentences.items()})
     assert "critical words differ" in next(iter(contrasts(model, Paradigm("none", (critical,)))[1]))
 
 
@@ -182,12 +180,8 @@ def test_hidden_is_a_plain_knock_out_less_its_nearest_other(model, paradigm):
     drops = []
     for key in (0, 1):  # the first word is named, the second stands beside it
         mask = torch.arange(3)[None] == key
-        claims = [
-            Claim(
-                n, reads, mask, Read(reads, lambda logits, e=e: logits[..., 0, e.right[0]] - logits[..., 0, e.wrong[0]])
-            )
-            for n, e in enumerate(every)
-        ]
+        margins = [lambda logits, e=e: logits[..., 0, e.right[0]] - logits[..., 0, e.wrong[0]] for e in every]
+        claims = [Claim(n, reads, mask, Read(reads, margin)) for n, margin in enumerate(margins)]
         drops.append(knock_out_by_forward(model, batch, claims).flatten(1).T)
     np.testing.assert_allclose(hidden(model, every), drops[0] - drops[1], atol=1e-10)
 
@@ -196,8 +190,8 @@ def test_rules_choose_words_as_heads_do(model):
     """The named word is two before in half of the items, three in the others, and the nearest of its class in all."""
     items = []
     for number, (name, near) in enumerate(product(["dog", "cat", "man", "Tim"], [False, True] * 4)):
-        words = f"old {name} on by" if near else f"very {name} on the by"
-        items.append(replace(pair(f"{words} saw", f"{words.replace(name, 'Sue')} saw", name, "saw"), group=str(number)))
+        words = "old {named:%s} on by {critical:saw}" if near else "very {named:%s} on the by {critical:saw}"
+        items.append(pair(words % name, words % "Sue", group=str(number)))
     every = only(model, *items)
     groups, chooses = np.array([each.group for each in every]), np.arange(len(every)) % 4 < 2
     table = looks(model, every, groups, chooses, 0)
@@ -206,12 +200,13 @@ def test_rules_choose_words_as_heads_do(model):
     assert (table["gain"] <= 0).all()
     assert table["value"].between(0, 1).all()
     assert len(table) == 6
-    assert {*table["rule"]} <= {*RULES}
 
 
 def test_a_passed_paradigm_has_heads_on_prompts_that_did_not_choose(model, paradigm, found):
     row = found.accuracy.iloc[0]
     assert (row["verdict"], row["accuracy"]) == ("passed", 1.0)
+    assert sentence(found).startswith("The model passes 1 of 1 paradigm; L")
+    assert len(sentence(found).split()) <= 30
     heads = found.tables["suite_heads"]
     assert len(heads) == 3 * 6
     assert {*heads["intervention"]} == {"noise", "denoise", "hide"}
@@ -273,14 +268,9 @@ def test_the_page_opens_with_sentences_and_stands_alone(model, paradigm, tmp_pat
 @pytest.mark.parametrize("shape", ["tiny", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_random_weights_pass_nothing_and_name_no_head(shape):
     suite = suites.joined([suites.builtin(name, pairs=20) for name in ("agreement", "reflexives", "determiner")])
-    words = {
-        word.strip(".").lower()
-        for p in suite.paradigms
-        for i in p.items
-        for s in i.sentences.values()
-        for word in s.text.split()
-    }
-    plain = worded(*sorted(words), *(f"{word}." for word in sorted(words)))
+    texts = [s.text for paradigm in suite.paradigms for each in paradigm.items for s in each.sentences.values()]
+    words = sorted({word.strip(".").lower() for text in texts for word in text.split()})
+    plain = worded(*words, *(f"{word}." for word in words))
     stack = plain.config.last
     if shape == "gpt2":
         stack = replace(stack, n_layers=12, d_model=768, n_heads=12, d_head=64, d_mlp=3072, n_ctx=1024)
@@ -297,43 +287,35 @@ def test_random_weights_pass_nothing_and_name_no_head(shape):
     assert len(found.others) == len(found.accuracy)
 
 
-def test_the_headline_is_short(found):
-    assert len(sentence(found).split()) <= 30
-    assert sentence(found).startswith("The model passes 1 of 1 paradigm; L")
-
-
 def test_suites_are_joined_if_their_paradigms_differ(paradigm):
-    both = suites.joined(
-        [Suite("a", (paradigm,), Counter(x=1)), Suite("b", (replace(paradigm, name="b"),), Counter(x=2))]
-    )
+    suite = Suite("a", (paradigm,), Counter(x=1))
+    both = suites.joined([suite, Suite("b", (replace(paradigm, name="b"),), Counter(x=2))])
     assert (both.name, len(both.paradigms), both.left_out) == ("a, b", 2, Counter(x=3))
-    with pytest.raises(InputError, match="turns is there 2 times"):
-        suites.joined([Suite("a", (paradigm,))] * 2)
+    with pytest.raises(InputError, match="turns is there more than once"):
+        suites.joined([suite] * 2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["builtin:nothing"], "no suite builtin:nothing; there are agreement"),
-        (["missing.csv"], 'no file or directory "missing.csv"'),
-        (["builtin:agreement", "--limit", "0"], "greater than or equal to 1"),
-        (["builtin:agreement", "builtin:agreement"], "is there 2 times"),
-        ([], "Missing argument"),
-    ],
-)
-def test_a_slip_is_one_line(capsys, tmp_path, monkeypatch, arguments, said):
+SLIPS = {
+    "builtin:nothing": "no suite builtin:nothing; there are agreement",
+    "missing.csv": 'no file or directory "missing.csv"',
+    "builtin:agreement --limit 0": "greater than or equal to 1",
+    "builtin:agreement builtin:agreement": "is there more than once",
+    "": "Missing argument",
+}
+
+
+@pytest.mark.parametrize("arguments", SLIPS)
+def test_a_slip_is_one_line(capsys, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
-    assert said in refusal(capsys, "suite", *arguments, "--model", "textbook")
+    assert SLIPS[arguments] in refusal(capsys, "suite", *arguments.split(), "--model", "textbook")
     assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow
 def test_the_command_finds_the_agreement_head_of_the_textbook_model(capsys, tmp_path):
     out = tmp_path / "out"
-    ended = command(
-        capsys, "suite", "builtin:agreement", "--model", "textbook", "--limit", "60", "--out", str(out), "--quiet"
-    )
-    assert ended.code == 0
+    options = "--model", "textbook", "--limit", "60", "--out", str(out), "--quiet"
+    assert command(capsys, "suite", "builtin:agreement", *options).code == 0
     heads = pd.read_parquet(out / "tables" / "suite_heads.parquet")
     named = cause.named_heads(heads)
     assert {*named.groupby("paradigm")["head"].first()} == {0}

@@ -17,10 +17,8 @@ SHARES = {"the": 0.4, "dog": 0.2, "dogs": 0.1, "runs": 0.2, "run": 0.1}
 
 
 def paradigm(name: str, *pairs: tuple[str, str], **more: object) -> Paradigm:
-    items = [
-        Item(str(at), str(at), {"good": Sentence(good), "bad": Sentence(bad)}) for at, (good, bad) in enumerate(pairs)
-    ]
-    return Paradigm(name, tuple(items), **more)
+    sentences = [{"good": Sentence(good), "bad": Sentence(bad)} for good, bad in pairs]
+    return Paradigm(name, tuple(Item(str(at), str(at), each) for at, each in enumerate(sentences)), **more)
 
 
 def test_the_likelier_sentence_is_the_answer_and_none_is_half():
@@ -40,11 +38,8 @@ def test_the_likelier_sentence_is_the_answer_and_none_is_half():
 
 def test_exchanged_sentences_give_one_less_the_accuracy():
     pairs = ("dog runs", "dogs runs"), ("dogs", "dog"), ("the dog", "dog the"), ("runs", "the runs"), ("runs", "run")
-    turned = [pair[::-1] for pair in pairs]
-    tables = [
-        suites.measure(word_model(**SHARES), Suite("mine", (paradigm("p", *each),)), ["dog runs the the dog"])
-        for each in (pairs, turned)
-    ]
+    both = (Suite("mine", (paradigm("p", *each),)) for each in (pairs, [pair[::-1] for pair in pairs]))
+    tables = [suites.measure(word_model(**SHARES), suite, ["dog runs the the dog"]) for suite in both]
     columns = ["right", "right_per_token", "length", "unigram", "five_gram"]
     pd.testing.assert_frame_equal(tables[0][columns], 1 - tables[1][columns])
 
@@ -63,16 +58,12 @@ def test_predictions_are_of_regions_in_bits_and_their_claims_are_poles():
     item = Item("1", "1", sentences)
     suite = Suite("gym", (Paradigm("gym", (item,), predictions=tuple(map(Prediction.parse, formulas))),))
     items = suites.measure(word_model(**SHARES), suite)
-    assert items.loc[items["whole"], ["prediction", "right"]].to_numpy().tolist() == [
-        [formulas[0], 1],
-        [formulas[1], 0],
-    ]
+    assert items.loc[items["whole"]].set_index("prediction")["right"].to_dict() == {formulas[0]: 1, formulas[1]: 0}
     assert items.loc[~items["whole"], "pole"].tolist() == ["(3;%p%) - (3;%s%) = 1", "(2;%s%) = 0"]
     assert suites.by_paradigm(items)["accuracy"].tolist() == [0.5, 0.5]
     lost = replace(item, sentences={**sentences, "s": Sentence("the dog", {**spans, "3": (5, 7)})})
-    (row, *_) = suites.by_paradigm(
-        suites.measure(word_model(**SHARES), Suite("gym", (replace(suite.paradigms[0], items=(lost,)),)))
-    ).to_dict("records")
+    suite = replace(suite, paradigms=(replace(suite.paradigms[0], items=(lost,)),))
+    row = suites.by_paradigm(suites.measure(word_model(**SHARES), suite)).iloc[0]
     assert (row["n"], row["missing"]) == (1, 1)  # no token begins in "og"
 
 
@@ -93,11 +84,7 @@ VERDICTS = {
     "both poles": (answers({("p", "is"): 0.9, ("p", "are"): 0.8}), "passed", "is 0.90"),
     "one pole alone": (answers({("p", "is"): 0.95, ("p", "are"): 0.1}), "bias", "are 0.10"),
     "one near one half": (answers({("p", "is"): 0.95, ("p", "are"): 0.5}), "not shown", "are 0.50"),
-    "a rival as good": (
-        answers({("p", "is"): 0.9, ("p", "are"): 0.8}, five_gram=0.85),
-        "not shown",
-        "over five-gram +0.00",
-    ),
+    "a rival": (answers({("p", "is"): 0.9, ("p", "are"): 0.8}, five_gram=0.85), "not shown", "over five-gram +0.00"),
     "one pole": (answers({("p", "is"): 0.9}), "not testable", "nothing in the suite is its other pole"),
     "no poles": (answers({("p", ""): 0.9}), "not testable", "nothing in the suite is its other pole"),
     "few": (answers({("p", "is"): 0.9, ("p", "are"): 0.9}, 7), "not testable", "has 7 items, fewer than 8"),
@@ -121,10 +108,7 @@ def test_sisters_are_poles_of_each_other():
 
 def test_who_prefers_words_passes_nothing():
     """Whatever the words' shares: each sentence that is right with one word is wrong with the other."""
-    pairs = [
-        (f"the {noun} {verb}", f"the {noun} {other}")
-        for noun, verb, other in [("dog", "runs", "run"), ("dogs", "run", "runs")]
-    ]
+    pairs = ("the dog runs", "the dog run"), ("the dogs run", "the dogs runs")
     parts = [paradigm("singular", *[pairs[0]] * 20, sister="plural"), paradigm("plural", *[pairs[1]] * 20)]
     for shares in (SHARES, SHARES | {"runs": 0.1, "run": 0.2}, SHARES | {"runs": 0.15, "run": 0.15}):
         table = suites.by_paradigm(suites.measure(word_model(**shares), Suite("s", tuple(parts)), ["dogs run the dog"]))

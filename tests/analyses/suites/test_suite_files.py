@@ -9,13 +9,13 @@ from refusals import refusal
 
 from analyses import suites
 from analyses.suites import suite_files
-from analyses.suites.items import Answer
+from analyses.suites.items import Sentence
 
 BLIMP = Path("../shared/data/blimp")
 
 
 def pair(good: str, bad: str, uid: str = "agreement", **more: object) -> str:
-    about = {"UID": uid, "field": "morphology", "linguistics_term": "agreement"}
+    about = {"UID": uid, "field": "syntax/semantics", "linguistics_term": "agreement"}
     return json.dumps({"sentence_good": good, "sentence_bad": bad, **about, **more})
 
 
@@ -24,15 +24,16 @@ def one_prefix(before: str, good: str, bad: str) -> str:
     return pair(f"{before} {good}.", f"{before} {bad}.", one_prefix_method=True, **keys)
 
 
+def parts(sentence: Sentence) -> dict[str, str]:
+    return {name: sentence.text[slice(*span)] for name, span in sentence.spans.items()}
+
+
 def gym(**changes: object) -> dict[str, object]:
     texts = {"match": ["The keys", "", "are lost", "."], "mismatch": ["The keys", "", "is lost", "."]}
-    conditions = [
-        {
-            "condition_name": name,
-            "regions": [{"region_number": at, "content": text} for at, text in enumerate(regions, 1)],
-        }
-        for name, regions in texts.items()
-    ]
+    conditions = []
+    for name, each in texts.items():
+        regions = [{"region_number": at, "content": text} for at, text in enumerate(each, 1)]
+        conditions.append({"condition_name": name, "regions": regions})
     formula = {"type": "formula", "formula": "(3;%match%) < (3;%mismatch%)"}
     items = [{"item_number": 7, "conditions": conditions}]
     return {"meta": {"name": "number", "metric": "sum"}, "predictions": [formula], "items": items} | changes
@@ -44,16 +45,13 @@ def test_blimp_s_pairs_have_spans_answers_and_poles(tmp_path):
     rows += [one_prefix("Ann saw", "herself", "himself"), pair("Who ran?", "Ran who?", "wh_vs_that_with_gap")]
     file.write_bytes(gzip.compress("\n".join(rows).encode()))
     first, second = suites.read(file).paradigms
-    assert (first.name, first.field, first.phenomenon, first.sister) == ("agreement", "morphology", "agreement", None)
+    assert (first.name, first.field, first.phenomenon) == ("agreement", "syntax_semantics", "agreement")
+    assert first.sister is None
     good = first.items[0].sentences["good"]
-    assert {name: good.text[slice(*span)] for name, span in good.spans.items()} == dict.fromkeys(
-        ["critical", "differing"], "himself"
-    )
-    assert first.items[0].answer == Answer("Tim hurt", "himself", "herself")
+    assert parts(good) == {"critical": "himself", "differing": "himself"}
     assert [item.pole for item in first.items] == ["masculine", "feminine", ""]  # as many of either direction
     assert second.sister == "wh_vs_that_no_gap"
     assert second.items[0].sentences["bad"].spans == {"differing": (0, 7)}
-    assert second.items[0].answer is None
 
 
 POLES = {
@@ -78,11 +76,8 @@ def test_items_that_share_words_are_one_group(tmp_path):
     rows = [pair(f"{who} saw these {noun}s", f"{who} saw these {noun}") for noun in nouns for who in ("Tim", "Sue")]
     file = tmp_path / "p.jsonl"
     file.write_text("\n".join(rows))
-    assert [item.group for item in suites.read(file).paradigms[0].items][:3] == [
-        "dog / dogs",
-        "dog / dogs",
-        "cat / cats",
-    ]
+    groups = [item.group for item in suites.read(file).paradigms[0].items]
+    assert groups[:3] == ["dog / dogs", "dog / dogs", "cat / cats"]
     file.write_text("\n".join(rows[:14]))  # seven groups are too few, and so is the one word before: none are made
     assert [item.group for item in suites.read(file).paradigms[0].items] == [str(at) for at in range(1, 15)]
 
@@ -94,10 +89,8 @@ def test_syntaxgym_s_regions_are_spans(tmp_path):
     (item,) = paradigm.items
     sentence = item.sentences["match"]
     assert (paradigm.name, item.key, sentence.text) == ("number", "7", "The keys are lost .")
-    assert {name: sentence.text[slice(*span)] for name, span in sentence.spans.items()} == {
-        **{"1": "The keys", "2": "", "3": "are lost", "4": "."},
-        "critical": "are lost",  # since predictions read no other
-    }
+    regions = {"1": "The keys", "2": "", "3": "are lost", "4": "."}
+    assert parts(sentence) == {**regions, "critical": "are lost"}  # since predictions read no other
     assert [each.formula for each in paradigm.predictions] == ["(3;%match%) < (3;%mismatch%)"]
 
 
@@ -110,9 +103,8 @@ def test_a_table_names_parts_in_braces(tmp_path):
     sentence = first.sentences["good"]
     assert (paradigm.name, paradigm.sister, first.group, first.pole) == ("mine", "theirs", "key", "plural")
     assert sentence.text == "The keys to it are lost"
-    assert sentence.spans == {"named": (4, 8), "critical": (15, 18), "differing": (15, 18)}
-    assert first.answer == Answer("The keys to it", "are", "is")
-    assert (second.group, second.answer, second.sentences["bad"].text) == ("2", None, "A dog run")
+    assert parts(sentence) == {"named": "keys", "critical": "are", "differing": "are"}
+    assert (second.group, second.sentences["bad"].text) == ("2", "A dog run")
 
 
 def test_a_folder_s_suites_are_read_together(tmp_path):
@@ -124,7 +116,7 @@ def test_a_folder_s_suites_are_read_together(tmp_path):
     suite = suites.read(tmp_path)
     assert [each.name for each in suite.paradigms] == ["a", "agreement", "number"]
     assert suite.left_out.total() == 1
-    assert "agreement is there already" in refusal(suites.read, tmp_path, tmp_path / "b.jsonl")
+    assert "agreement is there more than once" in refusal(suites.read, tmp_path, tmp_path / "b.jsonl")
 
 
 def condition(**regions: object) -> list[dict[str, object]]:
@@ -140,9 +132,7 @@ REFUSED = {
     '"meta" is to be an object': json.dumps(gym(meta=3)),
     "expected a formula": json.dumps(gym(predictions=[{"formula": "(1;%a%)"}])),
     "got 1 and 0": json.dumps(gym(predictions=[])),
-    'item 1: expected a suite as SyntaxGym has them, an object with "meta", "predictions" and "items"; "content"': (
-        json.dumps(gym(items=condition(region_number=3, content=None)))
-    ),
+    '"predictions" and "items"; "content" is to be a text, got None': json.dumps(gym(items=condition(content=None))),
     "expected what predictions read, (3;%match%) among it": json.dumps(gym(items=condition(content="a"))),
     "lacks the columns good, bad": "clean,corrupt\na,b\n",
     "row 1 lacks a sentence": "good,bad\na,\n",
