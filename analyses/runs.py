@@ -184,7 +184,7 @@ def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
 
 def _facts(folder: Path) -> dict[str, Any]:
     """What run.json says."""
-    expected = "expected a directory that a command of interp left (its --out)"
+    expected = "expected the output directory (--out) of an earlier interp command"
     try:
         if not folder.is_dir():
             raise InputError(f"{'a file' if folder.exists() else 'no such directory'}; {expected}")

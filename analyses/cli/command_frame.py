@@ -175,8 +175,9 @@ def _leave(
 
 
 def _next_commands(run: "RunFolder", sentences: Iterable[str]) -> list[str]:
-    """Two commands to go on with: of a report, about the head that its sentences name first."""
-    folder, head = shlex.quote(str(run.folder)), re.search(r"\b(\w+\.)?L\d+\.H\d+\b", " ".join(sentences))
+    """Two commands to go on with: of a report, about the head that it shows first."""
+    shown = [run.facts.get("first_head") or "", *sentences]
+    folder, head = shlex.quote(str(run.folder)), re.search(r"\b(\w+\.)?L\d+\.H\d+\b", " ".join(shown))
     if head is None or "heads" not in run.tables:
         return [f"next: interp figures {folder}", "      interp view 'A sentence of your own.'"]
     return [f"next: interp inspect {folder} {head[0]}", f"      interp card {folder} {head[0]}"]

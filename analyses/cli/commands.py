@@ -220,6 +220,8 @@ def view(texts, *, model, target, head, labels, out, device, placement, dtype, f
         if out is None:
             names = (Path("view.html" if number == 1 else f"view-{number}.html") for number in count(1))
             out = next(name for name in names if not os.path.lexists(name))
+        elif not out.suffix:
+            out = out.with_suffix(".html")  # which a browser needs
         check_free(out, force=force)  # before the model reads
         targets: list[str | None] = [*target] if target else [None]
         if len(targets) not in {1, len(texts)}:

@@ -167,7 +167,7 @@ def _place(name: str, heads: Sequence[Place]) -> Place:
         names = ", ".join(each.named(prefix=True) for each in matches)
         raise InputError(f"several heads are called {name}: say which of {names}")
     last = {each.kind: each.named(prefix=True) for each in sorted(heads)}
-    raise InputError(f"no head {name}: the last ones are {', '.join(last.values())}, counted from 0")
+    raise InputError(f"no head {name}: the last is {' or '.join(last.values())}, counted from 0")
 
 
 def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:

@@ -172,7 +172,7 @@ def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
     match = _PARAMETERS.fullmatch(parameters)
     if not match:
         expected = f"expected {kind}, {kind}:COUNT or {kind}:COUNT:SEED"
-        raise InputError(f'"{kind}:{parameters}": {expected}, COUNT from 1 on and of at most 7 digits, SEED of 18')
+        raise InputError(f'"{kind}:{parameters}": {expected}; COUNT is 1 to 9999999, SEED has at most 18 digits')
     count, seed = int(match[1] or _COUNT), int(match[2] or _SEED)
     name, generate = f"{kind}:{count}:{seed}", GENERATORS[kind]
     first = list(generate(min(count, _HASHED), seed))

@@ -132,6 +132,8 @@ class Measure:
         if self.unit not in UNITS:
             raise InputError(f"measure {self.name}: expected a unit of {', '.join(UNITS)}, got {self.unit!r}")
         one_of("null", self.null, Null)
+        for need in self.needs:
+            one_of("needs", need, ("tags", "relations", "chains"))
         if sum(way is not None for way in (self.mask, self.claims, self.pairs)) > 1:
             raise InputError(f"measure {self.name}: expected one of `mask`, `claims` and `pairs`, got several")
 

@@ -129,6 +129,8 @@ def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
     share = pd.notna(row["share"])
     low, high = ("share_low", "share_high") if share else ("ci_low", "ci_high")
     bounds = interval(row[low], row[high])
+    if share and bounds != "–":
+        bounds = f"{100 * row[low]:.0f} to {100 * row[high]:.0f}%".replace("-0 ", "0 ").replace("-", "−")
     return percent(row["share"]) if share else f"{number(row['effect'])}{unit}", f" (95% {bounds})" * (bounds != "–")
 
 
@@ -174,10 +176,7 @@ def _short(patched: Patched, metric: str) -> tuple[doc.Block, ...]:
     counts, lines = unit.replace("in ", " ", 1) if unit.startswith("in ") else "", []
     for way, rows in strongest(patched.cells.table, metric, _NAMES).items():
         sizes = [(row["cell"], *_size(row, counts)) for row in rows]
-        parts = [[doc.bold(cell), f" {size} ", doc.soft(bounds)] for cell, size, bounds in sizes]
-        parts = [
-            part if bounds else [part[0], f" {size}"] for part, (_, size, bounds) in zip(parts, sizes, strict=True)
-        ]
+        parts = [[doc.bold(cell), f" {size}", *[doc.soft(bounds)] * bool(bounds)] for cell, size, bounds in sizes]
         end = " of the difference." if pd.notna(rows[0]["share"]) else "."
         lines.append([doc.emphasis(_WORDS["ways"][way]), " alone: ", *doc.joined(parts), end])
     why, answers = patched.cells.share_refused.get(metric), patched.cells.answers

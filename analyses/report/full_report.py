@@ -272,6 +272,7 @@ def _page(
         tables=tables,
         facts={
             "headline": f"{line}. {verdicts(first.sentences)}",
+            "first_head": next(iter(first.ids), None),
             "sentences": {each.behaviour: each.text for each in first.sentences},
             "pairs": pairs,
             **_left_out(by_kind, results),

@@ -124,7 +124,7 @@ def _resumable(shards: Shards) -> Iterator[None]:
             raise
         why = str(error) or "nothing was written"
         kind = InputError if isinstance(error, InputError) else KeyboardInterrupt
-        raise kind(f"{why}; the same command goes on with what is measured") from error
+        raise kind(f"{why}; what was measured is kept: the same command resumes") from error
 
 
 def _facts(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:

@@ -116,7 +116,12 @@ def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
 
     def pairs(text: AnnotatedText) -> list[Pair]:
         assert measure.pairs is not None
-        rows, n = sorted({*measure.pairs(text)}), len(text.words)
+        try:
+            rows, n = sorted((query, target) for query, target in {*measure.pairs(text)}), len(text.words)
+        except Exception as error:  # the function is the user's
+            fault = f"{type(error).__name__}: {error}"
+            advice = "expected a function of a text that gives pairs of word numbers"
+            raise InputError(f"measure {measure.name}: {fault} (in {text.document}); {advice}") from error
         if outside := [pair for pair in rows if not all(0 <= word < n for word in pair)]:
             words = f"pairs of words 0-{n - 1} of {text.document}, got {outside[0]}"
             raise InputError(f"measure {measure.name}: expected {words}")

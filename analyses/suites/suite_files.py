@@ -84,7 +84,11 @@ def _table(file: Path) -> Iterator[_Row]:
         if not good.strip() or not bad.strip():
             raise InputError(f"row {number} lacks a sentence: expected good and bad")
         about = {name: columns[name][number - 1].strip() for name in _COLUMNS if name in columns}
-        yield Sentence(*unmarked(good)), Sentence(*unmarked(bad)), about
+        pair = Sentence(*unmarked(good)), Sentence(*unmarked(bad))
+        if alone := {*pair[0].spans} ^ {*pair[1].spans}:
+            names = " and ".join(sorted(alone))
+            raise InputError(f"row {number} marks {names} in one sentence alone: mark the same in good and bad")
+        yield *pair, about
 
 
 def _paradigms(file: Path, rows: Sequence[_Row]) -> list[Paradigm]:

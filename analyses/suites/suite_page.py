@@ -13,7 +13,7 @@ from analyses.measures.findings import both_ways
 from analyses.page import sections as doc
 from analyses.page.sections import SCHEMAS, Page, Section, Source
 from analyses.suites.contrasts import PARTS
-from analyses.suites.knowledge import PASSED
+from analyses.suites.knowledge import NOT_TESTABLE, PASSED
 from analyses.suites.suite_run import Found
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
@@ -61,6 +61,8 @@ def sentence(found: Found) -> str:
     counts = Counter(head_name(*place) for place in zip(found.named["layer"], found.named["head"], strict=True))
     heads = [f"{head} carries {number(n)}" for head, n in counts.most_common(_HEADS)]
     heads[:1] = [f"{each} of them" for each in heads[:1]]
+    if {*found.accuracy["verdict"]} == {NOT_TESTABLE}:
+        return f"None of {of} is testable; no head is named."
     return f"The model passes {number(passed) if passed else 'none'} of {of}; {', '.join(heads) or 'no head is named'}."
 
 

@@ -247,7 +247,9 @@ def guessed(
         if not accuracy.low[0] > 0.5:  # of few prompts there is no interval
             prompts = f"{int(accuracy.n[0])} prompts" + f" where that is “{answer}”" * bool(answer)
             count = int(np.nansum(rights))
-            return f"the model puts the right answer first in {count} of {prompts}, which a coin would do as well"
+            few = count == accuracy.n[0]
+            why = ": too few to tell from a coin, so give more" if few else ", which a coin would do as well"
+            return f"the model puts the right answer first in {count} of {prompts}{why}"
     return None
 
 

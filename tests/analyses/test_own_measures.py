@@ -154,6 +154,7 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch,
         ("def broken(", "own.py: SyntaxError"),
         ("answer = 42", "expected a Measure or a Behaviour at the top level"),
         ("from analyses.measures import Measure\nMEASURES = [Measure('m')]", "expected `pairs` or `claims`"),
+        ("from analyses.measures import Measure\nMeasure('m', needs=['tag'])", "no needs 'tag': expected tags or"),
         ("raise SystemExit", "SystemExit"),
     ],
 )
@@ -170,5 +171,9 @@ def test_errors_in_a_file_are_one_line(tmp_path, code, message):
 def test_pairs_outside_a_text_are_refused_by_name(treebank):
     with pytest.raises(InputError, match=r"measure mine: expected pairs of words 0-4 of d0, got \(0, 9\)"):
         measure_pairs(worded(), read(treebank), lambda text: [(0, 9)], name="mine")
+    with pytest.raises(InputError, match=r"measure mine: AttributeError: .*haeds.* \(in d0\); expected a function"):
+        measure_pairs(worded(), read(treebank), lambda text: text.haeds, name="mine")
+    with pytest.raises(InputError, match=r"measure mine: TypeError: cannot unpack .* pairs of word numbers"):
+        measure_pairs(worded(), read(treebank), lambda text: [1], name="mine")
     with pytest.raises(InputError, match="no item of mine"):
         measure_pairs(worded(), read(treebank), lambda text: [], name="mine")

@@ -94,7 +94,7 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
     (nested := leave("nested")).joinpath("run.json").write_text('{"a":' * 100_000)
     (trained := leave("trained")).joinpath("metrics.jsonl").write_text("")
     read, again = f"and schema {SCHEMA} is read", "make it again, interp report"
-    left, as_left = "expected a directory that a command of interp", "expected run.json, as every command leaves it"
+    left, as_left = "expected the output directory (--out)", "expected run.json, as every command leaves it"
     for out, said in (
         (facts_of(leave("earlier"), schema=None), f"written by an earlier interp, schema 0, {read}: {again}"),
         (facts_of(leave("later"), schema=SCHEMA + 1), f"by a later interp, schema {SCHEMA + 1}, {read}: update interp"),

@@ -32,6 +32,7 @@ def position(position_report, tmp_path_factory) -> Path:
     table.to_parquet(heads)
     record = json.loads((out / "run.json").read_text())
     record["tables_sha256"]["heads"] = digest([heads.read_bytes()])
+    record["first_head"] = "L1.H2"
     (out / "run.json").write_text(json.dumps(record))
     return out
 
@@ -80,9 +81,9 @@ def test_what_is_not_there_is_one_line(position, tmp_path, capsys):
     bare = written(tmp_path / "bare", pairs=[{"clean": "a"}])
     old = written(tmp_path / "old", heads=[at(0, 0) | {"behaviour": "position"}], tasks=[{"task": "repeat"}])
     for run, name, why in (
-        (position, "L9.H0", "no head L9.H0: the last ones are decoder.L1.H2"),
+        (position, "L9.H0", "no head L9.H0: the last is decoder.L1.H2"),
         (position, "third", "expected a head as L3.H4"),
-        (position, "cross.L0.H0", "no head cross.L0.H0: the last ones are decoder.L1.H2"),
+        (position, "cross.L0.H0", "no head cross.L0.H0: the last is decoder.L1.H2"),
         (bare, "L0.H0", "has no table of heads: it has pairs"),
         (old, "L0.H0", "is of an earlier interp, whose tables lack"),
     ):
@@ -120,7 +121,7 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     line = frame.folded(f"wrote {position}/report.html", "beside it run.json, tables/ and figures/")
     lines = [frame.filled(text) for text in told]
     lines += [line, f"open {(position / 'report.html').resolve().as_uri()}"]
-    lines += [f"next: interp inspect {position} L1.H1", f"      interp card {position} L1.H1", ""]
+    lines += [f"next: interp inspect {position} L1.H2", f"      interp card {position} L1.H2", ""]
     assert typed(capsys, *asked) == (0, "\n".join(lines), "")
     found = json.loads(typed(capsys, *asked, "--json")[1])
     assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}

@@ -60,8 +60,8 @@ def test_a_file_that_holds_no_corpus_is_refused(tmp_path: Path, name: str, conte
         ("lines:", 'no file or directory "": name an existing one after lines:'),  # and not the working directory
         ("brown:nowhere", 'no kind of corpus "brown"; kinds are conllu:PATH, gum:PATH, litbank:PATH, gap:PATH'),
         ("stories:many", "expected stories, stories:COUNT or stories:COUNT:SEED"),
-        ("stories:99999999999", "COUNT from 1 on and of at most 7 digits"),
-        ("tales:1:" + "9" * 30, "SEED of 18"),
+        ("stories:99999999999", "COUNT is 1 to 9999999"),
+        ("tales:1:" + "9" * 30, "SEED has at most 18 digits"),
         ("x" * 300, "File name too long"),
     ],
 )

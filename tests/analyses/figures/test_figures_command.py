@@ -96,7 +96,7 @@ def test_tables_that_are_empty_or_have_rows_twice_draw_nothing_and_one_line_says
 
 def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    why = "interp: nowhere: no such directory; expected a directory that a command of interp left (its --out)"
+    why = "interp: nowhere: no such directory; expected the output directory (--out) of an earlier interp command"
     assert refusal(capsys, "figures", "nowhere") == why
     why = refusal(capsys, "figures", str(position), "labels")
     assert "no figure labels can be drawn from the tables" in why

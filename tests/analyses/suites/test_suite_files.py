@@ -136,6 +136,7 @@ REFUSED = {
     "expected what predictions read, (3;%match%) among it": json.dumps(gym(items=condition(content="a"))),
     "lacks the columns good, bad": "clean,corrupt\na,b\n",
     "row 1 lacks a sentence": "good,bad\na,\n",
+    "row 1 marks critcal and critical in one": "good,bad\n{critical:a} b,{critcal:a} c\n",
     "marks critical twice": "good,bad\n{critical:a} {critical:b},c\n",
     "is empty": "",
     "expected UTF-8": b"good,bad\n\xff,a\n",

@@ -194,6 +194,7 @@ def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypat
     data = data_of((tmp_path / "view.html").read_text("utf-8"))
     assert data["first"] == {"stack": "decoder", "attention": "self", "layer": 2, "head": 5}
     assert (tmp_path / "view.html").stat().st_size < 60_000
+    assert "wrote mine.html: " in command(capsys, "view", TEXT, "--out", "mine")[1]
 
 
 def test_a_page_of_ours_is_replaced_and_a_file_of_others_where_it_is_told(tmp_path, monkeypatch, capsys):
