@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = {"interp": 15_710, "models": 8_820, "analyses": 23_450, "tests": 27_500}  # lines of Python
+BUDGETS = {"interp": 15_640, "models": 8_840, "analyses": 25_870, "tests": 28_670}  # lines of Python
 DOCS = 30_000  # words
 PAGE_CODE = (".js", ".css", ".jinja")
 DATA = (".toml", ".json", ".csv", ".tsv", ".conllu", ".txt")
