@@ -165,12 +165,15 @@ def _leave(
     with progressing(silent=quiet, as_json=log_json) as progress, connected(cluster, cluster_certificates) as executor:
         folder = out or unused(name, typed())
         first = body(Request(model, folder, seed, device, placement, dtype, progress, executor), **options)
-    sentences = () if quiet and not json else (*(first or ()), *inspection.summary(runs.read(folder)))
+    if quiet and not json:
+        return
+    run = runs.read(folder)
+    sentences = (*(first or ()), *inspection.summary(run))
     note = "" if out or folder == Path(name) else f" ({name} was there already)"
     written = folded(f"wrote {folder / 'report.html'}{note}", "beside it run.json, tables/ and figures/")
     facts = {"out": str(folder), "report": str(folder / "report.html"), "said": sentences}
     link = f"open {(folder / 'report.html').resolve().as_uri()}"
-    ending = [*map(filled, sentences), written, link, *_next_commands(runs.read(folder), sentences)]
+    ending = [*map(filled, sentences), written, link, *_next_commands(run, sentences)]
     tell(lambda: ending, lambda: facts, quiet=quiet, json=json)
 
 

@@ -152,11 +152,11 @@ def circuit(request: Request, *, pairs, task, drop, as_typed, position, method, 
 def suite(request: Request, suites, *, corpus, limit) -> None:
     """Asks a linguist's test suites."""
     from analyses import report
-    from analyses import suites as rooms
+    from analyses.suites import builtin, joined, read
 
-    named = [rooms.builtin(name.removeprefix(_BUILTIN)) for name in suites if name.startswith(_BUILTIN)]
+    named = [builtin(name.removeprefix(_BUILTIN)) for name in suites if name.startswith(_BUILTIN)]
     files = [Path(name) for name in suites if not name.startswith(_BUILTIN)]
-    asked = rooms.joined([*named, *([rooms.read(*files)] if files else [])])
+    asked = joined([*named, *([read(*files)] if files else [])])
     text = frame.corpora(corpus, request.model)
     report.suite(request.load(), asked, request.out, corpora=text, limit=limit, **request.named)
 

@@ -99,29 +99,36 @@ def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFra
 def inspect(run: RunFolder, name: str) -> Inspected:
     """What a finished run says of the head called `name`: `L3.H4`, or of several kinds `cross.L3.H4`."""
     tables = {each: run.table(each) for each in run.tables}
-    by_head = {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
-    whole = [table.loc[:, HEAD] for table in by_head.values() if {*HEAD} <= {*table}]  # others: of one kind
+    place, title = _head(run, tables, name)
+    head_rows = {each: rows for each, table in _by_head(tables).items() if len(rows := _rows(table, place))}
+    return Inspected(run, title, place, ranked(facts_of(run, tables).get(place, [])), head_rows, answers(tables))
+
+
+def _by_head(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    return {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
+
+
+def _head(run: RunFolder, tables: Mapping[str, pd.DataFrame], name: str) -> tuple[Place, str]:
+    """The head that is called so, and what the run's page calls it."""
+    whole = [table.loc[:, HEAD] for table in _by_head(tables).values() if {*HEAD} <= {*table}]  # others: of one kind
     rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=HEAD)
     heads = heads_in(rows.fillna({"stack": "", "attention": "self"}))
     if not heads:
         raise InputError(f"{run.folder} has no table of heads: it has {', '.join(tables) or 'none'}")
     place = _place(name, heads)
-    head_rows = {each: rows for each, table in by_head.items() if len(rows := _rows(table, place))}
-    facts = ranked(facts_of(run, tables).get(place, []))
-    title = place.named(prefix=len({each.kind for each in heads}) > 1)
-    return Inspected(run, title, place, facts, head_rows, answers(tables))
+    return place, place.named(prefix=len({each.kind for each in heads}) > 1)
 
 
 def claim(run: RunFolder, address: str) -> FactCard:
     """The claim of a report that has this address on its page (`L3.H4/induction`), or a head's first."""
-    name = address.partition("/")[0]
-    inspected = inspect(run, name)
+    name, _, fact = address.partition("/")
     tables = {each: run.table(each) for each in run.tables}
-    facts = {place: ranked(head_facts) for place, head_facts in facts_of(run, tables).items()}
-    if not facts.get(inspected.place):
-        raise InputError(f"{run.folder} has no claim about {inspected.name}")
-    cards = next(card for card in overview(tables, WRITTEN, ranked=facts)[1].cards if card.id == inspected.name).facts
-    found = {each.id.lower(): each for each in cards}.get(f"{inspected.name}/{address.partition('/')[2]}".lower())
+    place, title = _head(run, tables, name)
+    facts = {head: ranked(head_facts) for head, head_facts in facts_of(run, tables).items()}
+    if not facts.get(place):
+        raise InputError(f"{run.folder} has no claim about {title}")
+    cards = next(card for card in overview(tables, WRITTEN, ranked=facts)[1].cards if card.id == title).facts
+    found = {each.id.lower(): each for each in cards}.get(f"{title}/{fact}".lower())
     if found is None and "/" in address:
         raise InputError(f"no claim {address!r}: {run.folder} has {', '.join(each.id for each in cards)}")
     return found or cards[0]

@@ -229,13 +229,8 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
         """The id of what a measure or label means, `tag:NOUN→ADJ` as any `tag`; nothing where the page says nothing."""
         return next((definition(name) for name in (measure, re.split("[:@]", measure)[0]) if name in terms), "")
 
-    filters = {"kind": kind, "pieces": pieces, "definition": definition, "by_head": by_head}
-    filters |= {
-        "claim_picture": claim_picture,
-        "percent": percent,
-        "head": lambda text: text if text in heads else "",
-        "defined": meaning,
-    }
+    filters = {"kind": kind, "pieces": pieces, "definition": definition, "by_head": by_head, "percent": percent}
+    filters |= {"claim_picture": claim_picture, "defined": meaning, "head": lambda text: text if text in heads else ""}
     templates = environment({"analyses.report": "templates", "analyses.viewer": "."}, FILTERS | filters)
     templates.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
     assert templates.loader is not None

@@ -88,16 +88,16 @@ def find(
     studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
     for name, paradigm in ((each.name, each) for each in suite.paradigms if each.name in passed):
         every, left_out[name] = contrasts(model, paradigm)
-        each = max(left_out[name], key=left_out[name].__getitem__, default="")
+        result: cause.Studied | str = max(left_out[name], key=left_out[name].__getitem__, default="")
         if not isinstance(model, Transformer):
-            each = "another library runs this model as a whole"
+            result = "another library runs this model as a whole"
         elif every:
-            each = cause.study(model, name, every, seed, partial(say, STAGES[1]))
-        if isinstance(each, str):
-            untested[name] = each
+            result = cause.study(model, name, every, seed, partial(say, STAGES[1]))
+        if isinstance(result, str):  # why there is none
+            untested[name] = result
         else:
-            studied.append(each)
-            left_out[name]["only some tokens align"] = sum(not aligns(contrast) for contrast in each.contrasts)
+            studied.append(result)
+            left_out[name]["only some tokens align"] = sum(not aligns(contrast) for contrast in result.contrasts)
     tables = {"accuracy": accuracy}
     if studied:
         assert isinstance(model, Transformer)
