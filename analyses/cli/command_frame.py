@@ -162,7 +162,10 @@ def _leave(
     from analyses.execution.cluster import connected
     from analyses.execution.output import unused
 
-    with progressing(silent=quiet, as_json=log_json) as progress, connected(cluster, cluster_certificates) as executor:
+    with (
+        progressing(silent=quiet, as_json=log_json) as progress,
+        connected(cluster, cluster_certificates, lambda message: progress(f"{message}\n", 0)) as executor,
+    ):
         folder = out or unused(name, typed())
         first = body(Request(model, folder, seed, device, placement, dtype, progress, executor), **options)
     if quiet and not json:

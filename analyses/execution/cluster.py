@@ -1,7 +1,7 @@
-"""How are lots done elsewhere? By any `concurrent.futures.Executor`: what is sent is plain, and models go by name.
+"""How do other machines do lots? Through any `concurrent.futures.Executor`: we send plain values, and models by name.
 
-A worker loads each model once, by the name that it was loaded by here, and checks its fingerprint. It refuses lots of
-another version of our code. Retries and lost workers are the executor's.
+A worker loads each model once, by the name it was loaded by here, and checks its fingerprint. It refuses lots from
+another version of our code. The executor handles retries and lost workers.
 """
 
 import ipaddress
@@ -28,23 +28,24 @@ from models import load
 
 _CERTIFICATES = {"tls_ca_file": "ca.pem", "tls_client_cert": "cert.pem", "tls_client_key": "key.pem"}
 _PATIENCE = 30  # seconds that a scheduler may take to answer
+_PAUSE = 5  # seconds between two counts of the workers
 _MODELS: dict[str, Model] = {}  # of this worker, by fingerprint
 _LOADING = threading.Lock()
 
 
 class Workers:
-    """An executor that makes calls; `known` has the fingerprints of models by their `id`."""
+    """Calls on an executor; `known` holds the fingerprints of models by `id`."""
 
     def __init__(self, executor: Executor, known: Mapping[int, str]):
         self.executor, self.known = executor, known
-        self._futures: set[Future[bytes]] = set()  # not done yet: their results are not held
+        self._futures: set[Future[bytes]] = set()  # not done yet; their results are not held
 
     def submit(self, function: Callable[..., bytes], arguments: Sequence[Any], keep: Keep = None) -> Call[bytes]:
         """Begin a call."""
         content = _packed((function, arguments), self.known)
         try:
             future = self.executor.submit(perform, content, code())
-        except Exception as error:  # of the executor
+        except Exception as error:  # whatever the executor raises
             _lost(error)
         arrived: Future[bytes] = Future()
         self._futures.add(future)
@@ -53,13 +54,13 @@ class Workers:
         return _Sent(partial(_lost, BrokenExecutor("its workers ended")), arrived, bytes, keep)
 
     def close(self) -> None:
-        """Cancel what was not begun."""
+        """Cancel calls that have not started."""
         for future in [*self._futures]:
             future.cancel()
 
 
 def _hand_on(arrived: Future[bytes], future: Future[bytes]) -> None:
-    """Dask does a call again whose worker dies while its future lives, though the result is here: nobody holds it."""
+    """Hold the result, not its future: Dask repeats a call whose worker dies while its future is held."""
     if future.cancelled():
         arrived.cancel()
     elif (error := future.exception()) is not None:
@@ -69,10 +70,10 @@ def _hand_on(arrived: Future[bytes], future: Future[bytes]) -> None:
 
 
 class _Sent(Call[bytes]):
-    """A call that an executor makes."""
+    """A call on an executor."""
 
     def result(self) -> bytes:
-        """What a worker returned; where the cluster lost it, an `InputError`."""
+        """What a worker returned; an `InputError` if the cluster lost it."""
         try:
             return super().result()
         except (BrokenExecutor, CancelledError, OSError) as error:
@@ -89,7 +90,7 @@ def _lost(error: BaseException) -> NoReturn:
 
 
 def _packed(value: Any, known: Mapping[int, str]) -> bytes:
-    """The value, with models as the names that they were loaded by."""
+    """The value, in which names stand for models."""
 
     def reduce(obj: Any) -> Any:
         if not isinstance(obj, nn.Module) or not isinstance(obj, Model):
@@ -103,24 +104,24 @@ def _packed(value: Any, known: Mapping[int, str]) -> bytes:
     try:
         return packed(value, reduce)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise InputError(f"a cluster cannot be sent code of your own ({brief(str(error))}): run it here") from error
+        raise InputError(f"a cluster cannot receive your own code ({brief(str(error))}): run it here") from error
 
 
 def _loaded(origin: Mapping[str, Any], read_by_ids: bool, expected: str) -> Model:
-    """A worker's own copy of a model, which must be the one that was sent."""
+    """This worker's copy of a model, checked against the fingerprint of the sender's."""
     with _LOADING:
         if expected not in _MODELS:
             model = load(**origin)
             model = by_ids(model) if read_by_ids else model
             if fingerprint(model) != expected:
-                name = origin["name"]
-                raise InputError(f"on {socket.gethostname()} the name {name} stands for another model than here")
+                where = f"{origin['name']} on {socket.gethostname()}"
+                raise InputError(f"{where} is another model than here: copy the same files there")
             _MODELS[expected] = model
         return _MODELS[expected]
 
 
 def perform(content: bytes, version: str) -> bytes:
-    """One call, on a worker; in one thread, so that all workers agree. `version` is the `code` that packed it."""
+    """One call on a worker, in one thread so that all workers agree. `version` is the sender's `code`."""
     if version != code():
         raise InputError(f"the worker on {socket.gethostname()} runs another version of interp: install the same there")
     if not torch.cuda.is_initialized():
@@ -130,13 +131,15 @@ def perform(content: bytes, version: str) -> bytes:
 
 
 @contextmanager
-def connected(address: str | None, certificates: Path | None = None) -> Iterator[Executor | None]:
-    """The workers of a Dask scheduler at `address`, as tcp://127.0.0.1:8786, for as long as the block lasts.
+def connected(
+    address: str | None, certificates: Path | None = None, tell: Callable[[str], object] = lambda message: None
+) -> Iterator[Executor | None]:
+    """An executor on the workers of a Dask scheduler, for the length of the block; None without an address.
 
-    None are those of no address.
-
-    Dask's sockets run what they are sent, so any address but this machine's own needs tls:// and `certificates`, a
-    folder with ca.pem, cert.pem and key.pem. An `InputError` where Dask is not installed, or nobody answers.
+    `address` looks like tcp://127.0.0.1:8786. Dask's sockets run what they receive, so an address of any other machine
+    needs tls:// and `certificates`, a folder with ca.pem, cert.pem and key.pem. `tell` gets a message when the last
+    worker has left, since lots then wait until another joins. An `InputError` if Dask is not installed or no scheduler
+    answers.
     """
     if address is None:
         yield None
@@ -170,8 +173,31 @@ def connected(address: str | None, certificates: Path | None = None) -> Iterator
         client = Client(parts.geturl(), security=security, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"no scheduler answers at {address} ({brief(str(error))}): start one, and workers") from error
+    end = threading.Event()
     with client:
-        yield client.get_executor()
+        watch = threading.Thread(target=_watch, args=(client.nthreads, address, tell, end), daemon=True)
+        watch.start()
+        try:
+            yield client.get_executor()
+        finally:
+            end.set()
+            watch.join(_PATIENCE)
+
+
+def _watch(
+    workers: Callable[[], Mapping[str, int]], address: str, tell: Callable[[str], object], end: threading.Event
+) -> None:
+    """Tell when the cluster has lost its last worker, or has none yet, and when one joins."""
+    had_some = True
+    while not end.wait(_PAUSE):
+        try:
+            has_some = bool(workers())
+        except Exception:  # without a scheduler the lots themselves say so
+            return
+        if has_some != had_some:
+            waits = f"no worker at {address}: lots wait until one joins (Ctrl-C stops; finished lots are kept)"
+            tell(f"workers joined {address}: the work goes on" if has_some else waits)
+        had_some = has_some
 
 
 def _is_here(host: str) -> bool:

@@ -1,10 +1,10 @@
-"""How is what a lot returned kept in a file, without pickle? Tensors as safetensors, all else as JSON in the header."""
+"""How do we keep a lot's result in a file without pickle? Tensors as safetensors, the rest as JSON in its header."""
 
 import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-_MANY = 16  # of more numbers of one kind than that a list is kept as a tensor
+_MANY = 16  # a longer list of numbers of one kind is kept as a tensor
 _KINDS = {bool: "bool", int: "int64", float: "float64"}
-_OURS = ("interp.", "models.", "analyses.")  # whose plain classes are read again
+_OURS = ("interp.", "models.", "analyses.")  # only plain classes of these are restored
 
 
 def encoded(value: Any) -> bytes:
@@ -26,19 +26,21 @@ def encoded(value: Any) -> bytes:
     Anything else is a `TypeError`.
     """
     tensors: dict[str, list[Tensor]] = {}
-    skeleton = _plain(value, tensors)
-    shapes = {kind: [tuple(part.shape) for part in parts] for kind, parts in tensors.items()}
-    flat = {kind: torch.cat([part.flatten() for part in parts]) for kind, parts in tensors.items()}
-    return save(flat, {"value": json.dumps([shapes, skeleton])})  # one a dtype: a tensor costs more than its numbers
+    plain = json.dumps(_plain(value, tensors))
+    shapes = {dtype: [tuple(part.shape) for part in parts] for dtype, parts in tensors.items()}
+    flat = {dtype: torch.cat([part.flatten() for part in parts]) for dtype, parts in tensors.items()}
+    return save(flat, {"shapes": json.dumps(shapes), "value": plain})  # a tensor costs more than its numbers
 
 
 def decoded(content: bytes) -> Any:
     """What was encoded; a `ValueError` where the content is damaged."""
     size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    shapes, skeleton = json.loads(header["__metadata__"]["value"])
-    parts = {kind: flat.split([*map(prod, shapes[kind])]) for kind, flat in load(content).items()}
-    return _restored(skeleton, {kind: [*map(Tensor.view, parts[kind], shapes[kind])] for kind in parts})
+    header = json.loads(content[8 : 8 + size])["__metadata__"]
+    flat, tensors = load(content), dict[str, list[Tensor]]()
+    for dtype, shapes in json.loads(header["shapes"]).items():
+        parts = flat[dtype].split([*map(prod, shapes)])
+        tensors[dtype] = [*map(Tensor.view, parts, shapes)]
+    return json.loads(header["value"], object_hook=partial(_restored, tensors))  # called for the innermost first
 
 
 def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR0911 (one a kind of value)
@@ -73,11 +75,11 @@ def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR091
     if names is None or isinstance(value, type) or not type(value).__module__.startswith(_OURS):
         raise TypeError(f"{type(value).__name__} is no plain value: expected numbers, text, tensors and tables")
     kind = f"{type(value).__module__}:{type(value).__qualname__}"
-    return {"class": [kind, {name: _plain(getattr(value, name), tensors) for name in names}]}
+    return {"class": [kind, [[name, _plain(getattr(value, name), tensors)] for name in names]]}
 
 
 def _put(tensor: Tensor, tensors: dict[str, list[Tensor]]) -> Any:
-    """A tensor's dtype, and which of this dtype it is."""
+    """A tensor's dtype and its number among those of this dtype."""
     same = tensors.setdefault(str(tensor.dtype), [])
     same.append(tensor.detach().cpu())
     return [str(tensor.dtype), len(same) - 1]
@@ -89,31 +91,24 @@ def _column(column: Any, tensors: dict[str, list[Tensor]]) -> Any:
     return [None if each is pd.NA else _plain(each, tensors) for each in column]
 
 
-def _restored(skeleton: Any, tensors: Mapping[str, list[Tensor]]) -> Any:  # noqa: PLR0911 (one a kind of value)
-    def restored(each: Any) -> Any:
-        return _restored(each, tensors) if isinstance(each, list | dict) else each  # most are words and numbers
-
-    if not isinstance(skeleton, dict):
-        return [*map(restored, skeleton)] if isinstance(skeleton, list) else skeleton
-    ((kind, content),) = skeleton.items()
+def _restored(tensors: Mapping[str, list[Tensor]], coded: dict[str, Any]) -> Any:
+    ((kind, content),) = coded.items()
     match kind:
-        case "class":
-            name, parts = content
-            return _class(name)(**{part: restored(each) for part, each in parts.items()})
         case "tuple":
-            return tuple(restored(content))
+            return tuple(content)
+        case "class":
+            return _class(content[0])(**dict(content[1]))
         case "tensor" | "array" | "numbers":
             dtype, number = content
             tensor = tensors[dtype][number]
             return tensor if kind == "tensor" else tensor.numpy() if kind == "array" else tensor.tolist()
         case "counter" | "table":
-            items = {restored(key): restored(value) for key, value in content}
-            return items if kind == "table" else Counter(items)
+            return dict(content) if kind == "table" else Counter(dict(content))
         case "set":
-            return {*map(restored, content)}
+            return set(content)
         case "frame":
             columns, index, rows = content
-            series = {name: pd.Series(restored(column), dtype=of, index=range(rows)) for name, of, column in columns}
+            series = {name: pd.Series(column, dtype=dtype, index=range(rows)) for name, dtype, column in columns}
             frame = pd.DataFrame(series, index=range(rows), columns=[name for name, *_ in columns])
             return frame if index is None else frame.set_axis(index)
     raise ValueError(f"{kind} is no kind of value")

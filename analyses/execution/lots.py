@@ -1,10 +1,9 @@
-"""How is long work cut, done anywhere, and gone on with after a stop? In lots.
+"""How do we cut long work so that any process can do it, and a stopped run can continue? Into lots.
 
-A lot is a call of a function of plain values (a model, texts, settings) that returns totals. What it returned, its
-shard, is kept in a file under a hash of all that it depends on: the model as it runs, the text, the settings, the
-versions, our own code. Lots share nothing, so they are done in any order, by processes of this machine or by the
-workers of a cluster; this process alone writes shards (`using` says where). Work that decides what comes next waits
-for its lots.
+A lot calls a function on plain values (a model, texts, settings) and returns totals. Its result, the shard, is kept in
+a file under a hash of everything it depends on: the model as it runs, the text, the settings, the versions, our code.
+Lots share nothing, so processes of this machine or workers of a cluster do them in any order. Only this process writes
+shards (`using` says where). Work that decides what comes next waits for its lots.
 """
 
 import hashlib
@@ -28,41 +27,41 @@ from interp.errors import InputError
 from interp.training.whole_files import check_owner, replacing, sweep
 
 Progress = Callable[[int, int | None], object]  # how many lots are there, and of how many
-AHEAD = 64  # lots that are begun before the first is waited for: what they are given must fit in memory
+AHEAD = 64  # lots submitted before we wait for the first: their arguments must fit in memory
 
 
 @dataclass(frozen=True)
 class Shards:
-    """What lots returned, in files of a folder; None: nothing is kept.
+    """Results of lots as files in a folder; without a folder nothing is kept.
 
-    `content` is the hash of what all of them depend on, `known` the hashes of models by their `id`, so that none is
-    hashed at every stage.
+    `content` is the hash of what all lots depend on. `known` holds hashes of models by `id`, so that no stage hashes a
+    model again.
     """
 
     folder: Path | None = None
     content: str = ""
     known: Mapping[int, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=lambda: {"read": 0, "written": 0})  # by this run
-    files: set[Path] = field(default_factory=set)  # that this run read or wrote
+    files: set[Path] = field(default_factory=set)  # read or written by this run
 
     @staticmethod
     def for_output(out: Path, content: Any, known: Mapping[int, str]) -> "Shards":
-        """Those of a run that writes `out`: beside it, so that `out` is whole or not there.
+        """The shards of a run that writes `out`: beside it, so that `out` is whole or absent.
 
-        An `InputError` where their folder is a link, or another user's.
+        An `InputError` if the folder is a link or belongs to another user.
         """
         folder = out.with_name(f".{out.name}.shards")
         check_owner(folder)
         return Shards(folder, hash_of([content, code()]), known)
 
     def path(self, lot: Sequence[Any]) -> Path | None:
-        """Where the shard of a lot lies; None where nothing is kept, or a part of it has no hash, as code of a user."""
+        """The file of a lot's shard; None if nothing is kept or a part has no hash, such as a user's code."""
         with suppress(TypeError, InputError):
             return self.folder and self.folder / f"{hash_of([self.content, *lot], self.known)}.shard"
         return None
 
     def read(self, path: Path) -> bytes | None:
-        """A shard that is whole; None where there is none."""
+        """A shard's content; None if it is missing or damaged."""
         with suppress(OSError):
             content = path.read_bytes()
             if hashlib.sha256(memoryview(content)[32:]).digest() == content[:32]:
@@ -72,7 +71,7 @@ class Shards:
         return None
 
     def write(self, path: Path, content: bytes) -> None:
-        """Keep what a lot returned. A full disk keeps nothing, and stops nothing."""
+        """Keep the result of a lot. A full disk keeps nothing and stops nothing."""
         with suppress(OSError), replacing(path) as part:
             part.write_bytes(hashlib.sha256(content).digest() + content)
         if path.exists():
@@ -80,23 +79,23 @@ class Shards:
             self.files.add(path)
 
     def clear(self) -> None:
-        """Remove those that this run read or wrote: what they were kept for stands. Those of others stay."""
+        """Remove the shards this run read or wrote, once its output is complete. Shards of other runs stay."""
         if self.folder is not None:
-            with suppress(OSError):  # none was kept, or there are others'
+            with suppress(OSError):  # none was kept, or other runs have some
                 for path in self.files:
                     path.unlink(missing_ok=True)
                 sweep(self.folder, lambda name: True)
                 self.folder.rmdir()
 
     def others(self) -> int:
-        """How many shards lie there that this run neither read nor wrote."""
+        """The number of shards in the folder that this run neither read nor wrote."""
         return 0 if self.folder is None else len({*self.folder.glob("*.shard")} - self.files)
 
 
 class Setting:
-    """Where lots are done, and where what they return is kept.
+    """Who does the lots, and where their results are kept.
 
-    An `executor` does them, or else processes of this machine, which know `models` and go on until the end.
+    An `executor` does them. Without one, processes of this machine do; they hold `models` and live until the end.
     """
 
     def __init__(self, shards: Shards, executor: Executor | None = None, models: Sequence[Model] = ()):
@@ -104,7 +103,7 @@ class Setting:
         self._forks: Forks | None = None
 
     def forks(self, function: Callable[..., Any]) -> Forks | None:
-        """The processes that go on, if they can be sent such a function."""
+        """The long-lived processes; None if they cannot receive such a function."""
         if not self.models:
             return None
         if self._forks is None or not self._forks.alive:
@@ -128,7 +127,7 @@ _SETTING: ContextVar[Setting | None] = ContextVar("setting", default=None)
 
 @contextmanager
 def using(setting: Setting) -> Iterator[None]:
-    """Within, lots are done and kept as this says; else by processes that each call begins, and not kept."""
+    """Within the block lots follow this setting; outside, each call starts processes of its own and keeps nothing."""
     token = _SETTING.set(setting)
     try:
         yield
@@ -144,52 +143,52 @@ def do(
     *,
     receive: Callable[[Any], object] | None = None,
 ) -> list[Any]:
-    """What `function` returns of the arguments of each lot, in their order: found in a shard, or done now.
+    """The result of `function` for each lot's arguments, in order: read from a shard or computed now.
 
-    With `receive` results are handed on one by one and not listed, so that memory need not hold them all. `progress` is
-    called with the number of lots that are there, and that of all where it is known.
+    With `receive`, each result is handed over and not listed, so that memory need not hold them all. `progress` gets
+    the number of finished lots, and the number of all lots if it is known.
     """
-    results, has_new = list[Any](), False
+    results, computes = list[Any](), False
     total = len(lots) if isinstance(lots, Sequence) else None
     with _workers(function) as begin:
-        for n, (is_found, result) in enumerate(_in_order(begin, lots)):
-            if progress is not None and not (is_found or has_new):
-                progress(n, total)  # those that were found tell nothing of how fast it goes
-            has_new |= not is_found
+        for n, (is_kept, result) in enumerate(_in_order(begin, lots)):
+            if progress is not None and not (is_kept or computes):
+                progress(n, total)  # shards that were read say nothing about speed
+            computes |= not is_kept
             (receive or results.append)(result())
-            if progress is not None and (has_new or n + 1 == total):
+            if progress is not None and (computes or n + 1 == total):
                 progress(n + 1, total)
     return results
 
 
 @contextmanager
 def begun(function: Callable[..., Any], lots: Sequence[Sequence[Any]]) -> Iterator[list[Callable[[], Any]]]:
-    """Lots that are done while this process goes on; each of what is yielded waits for what one returned."""
+    """Start lots in the background; yields a function for each that waits for its result."""
     with _workers(function) as begin:
         yield [begin(lot)[1] for lot in lots]
 
 
-Wait = tuple[bool, Callable[[], Any]]  # whether a shard was found, and what waits for the result
+Wait = tuple[bool, Callable[[], Any]]  # whether a shard was kept, and what waits for the result
 Begin = Callable[[Sequence[Any]], Wait]
 
 
 @contextmanager
 def _workers(function: Callable[..., Any]) -> Iterator[Begin]:
-    """What begins a lot, and returns what waits for its result; workers are asked for once there is a lot to do."""
+    """A function that submits a lot. Workers start only when there is a lot to compute."""
     setting = _SETTING.get() or Setting(Shards())
-    shards, executor, own, key = setting.shards, setting.executor, list[Forks | Workers](), ""
+    shards, executor, temporary, key = setting.shards, setting.executor, list[Forks | Workers](), ""
     if shards.folder is not None:
-        with suppress(TypeError, InputError):  # code of the user's own has no hash
+        with suppress(TypeError, InputError):  # a user's code has no hash
             key = hash_of(function, shards.known)
     shared: list[Forks] = []
 
     def workers() -> Forks | Workers:
-        if not shared and not own:
+        if not shared and not temporary:
             if executor is None and (forks := setting.forks(function)):
                 shared.append(forks)
             else:
-                own.append(Workers(executor, shards.known) if executor else Forks([function], count_of()))
-        return (shared or own)[0]
+                temporary.append(Workers(executor, shards.known) if executor else Forks([function], count_of()))
+        return (shared or temporary)[0]
 
     def begin(lot: Sequence[Any]) -> Wait:
         path = shards.path([key, *lot]) if key else None
@@ -202,8 +201,8 @@ def _workers(function: Callable[..., Any]) -> Iterator[Begin]:
     try:
         yield begin
     finally:
-        for each in own:
-            each.close()
+        for pool in temporary:
+            pool.close()
 
 
 def _in_order(begin: Begin, lots: Iterable[Sequence[Any]]) -> Iterator[Wait]:

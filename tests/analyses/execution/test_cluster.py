@@ -20,7 +20,7 @@ import pytest
 from page_code import ROOT, blocks
 
 from analyses import corpora, part_of_speech
-from analyses.execution import lots
+from analyses.execution import cluster, lots
 from analyses.execution.cluster import connected
 from analyses.execution.lots import Setting, Shards, using
 from analyses.measures.head_tables import Collected
@@ -95,6 +95,28 @@ def test_a_lost_scheduler_is_a_line_and_what_was_done_is_kept(tmp_path):
     with using(Setting(again := shards())):
         assert lots.do(slow, asked) == [seconds for (seconds,) in asked]
     assert 19 <= again.counts["read"] <= 40 - again.counts["written"]
+
+
+def test_a_command_whose_workers_are_all_lost_says_so_and_goes_on_with_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "_PAUSE", 0.1)
+    messages: list[str] = []
+
+    def tell(message: str) -> None:
+        messages.append(message)
+        if message.startswith("no worker"):
+            add()
+
+    with dask(tmp_path, 1) as (address, processes), connected(address, tell=tell) as executor:
+
+        def add() -> None:
+            command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
+            processes.append(subprocess.Popen(command, env=_STARTING, stderr=subprocess.DEVNULL, cwd=tmp_path))
+
+        asked = [(0.01 * number,) for number in range(40)]
+        with using(Setting(Shards(tmp_path / "shards"), executor)):
+            done = lots.do(slow, asked, lambda n, *_: n == 20 and processes[1].terminate())
+    assert done == [seconds for (seconds,) in asked]
+    assert [message.split()[0] for message in messages] == ["no", "workers"]
 
 
 def certificates(folder: Path) -> list[str]:
