@@ -85,6 +85,32 @@ def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequen
         )
 
 
+def warn_of_pieces(tokenizer: Tokenizer, answers: Sequence[tuple[str, str]]) -> None:
+    """Warn where of a right or a wrong answer only one piece of several is scored, as of a misspelt word."""
+    parts = []
+    for pair in answers:
+        right, wrong = map(tokenizer.continuation, pair)
+        scored = first_difference(right, wrong) or 0
+        parts += [(each, ids, scored) for each, ids in zip(pair, (right, wrong), strict=True) if len(ids) > scored + 1]
+    if parts:
+        answer, ids, scored = parts[0]
+        rest = f" (and {len(parts) - 1} more)" if len(parts) > 1 else ""
+        pieces = [*map(repr, tokenizer.labels(ids))]
+        spaced = f" {answer}"
+        advice = f"or write {spaced!r}" if len(tokenizer.continuation(spaced)) < len(ids) else "or take another word"
+        warnings.warn(
+            f"the answer {answer!r} has {len(ids)} pieces, {' + '.join(pieces)}, and only {pieces[scored]} is scored"
+            f"{rest}: check the spelling, {advice}",
+            InputWarning,
+            stacklevel=3,
+        )
+
+
+def first_difference(right: Sequence[int], wrong: Sequence[int]) -> int | None:
+    """The first piece in which two answers differ; None where one begins with the other."""
+    return next((index for index, (a, b) in enumerate(zip(right, wrong, strict=False)) if a != b), None)
+
+
 def unmarked(text: str) -> tuple[str, dict[str, Span]]:
     """A text without its braces, and the characters that each `{NAME:words}` marked."""
     spans: dict[str, Span] = {}
