@@ -32,7 +32,7 @@ from interp.patching.results import ANSWERS, Cells, guessed, unreliable
 from interp.statistics import FEWEST_CLUSTERS
 
 Method = Literal["eap-ig", "eap", "exact", "nodes"]
-_AREAS = {"signed": "cpr", "absolute": "cmd"}  # of rankings
+_AREAS = {"signed": "cpr", "absolute": "cmd"}  # by ranking
 STAGES = "scoring edges", "choosing a circuit", "circuits of each size"
 STABLE = 0.95  # the share of resamples in which an edge keeps its sign
 MOST = 150  # members of a circuit whose tests take a pass for each
@@ -53,7 +53,7 @@ class Settings(NamedTuple):
     tests: bool = True  # whether completeness, minimality and the tests of hypotheses are made
 
 
-ALL = Settings()
+ALL, _NONE = Settings(), pd.DataFrame()
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,6 @@ class Candidates(NamedTuple):
     def whole(self) -> Circuit:
         """All edges, or all nodes."""
         return whole(self.graph, self.kind)
-
-    def circuit(self, members: Tensor) -> Circuit:
-        """The circuit of these."""
-        return Circuit(self.graph, members)
 
     def cells(self, pairs: Pairs, circuits: Sequence[Circuit], progress: lots.Progress | None = None) -> Cells:
         """`faithfulness` of circuits, some in a lot."""
@@ -135,7 +131,7 @@ def find(
     shares = [each for each in settings.shares if kind == "edges" or each * candidates.whole.size >= 1]
     curves = partial(_curve, candidates, scores, shares)
     tables, areas = zip(*lots.do(curves, [(each,) for each in _AREAS], partial(say, STAGES[2])), strict=True)
-    kept = circuit & candidates.circuit(signs >= STABLE)
+    kept = circuit & Circuit(graph, signs >= STABLE)
     tests, facts = _alone(candidates, circuit, kept, partial(say, STAGES[2]))
     edges = _member_rows(candidates, circuit, scores, signs)
     if settings.tests:
@@ -160,9 +156,8 @@ def _refusal(candidates: Candidates, prompts: Prompts, groups: Groups, chooses: 
     each = candidates.settings.each_answer and answers.value_counts().min() >= FEWEST_CLUSTERS
     few = [*answers] if each else ()
     sides = (unreliable(cells.difference()[side]) for side in (chooses, ~chooses))
-    return (
-        cells.no_share() or guessed(cells.clean[ANSWERS], few, [[*map(str, groups)]]) or next(filter(None, sides), None)
-    )
+    why = cells.no_share() or guessed(cells.clean[ANSWERS], few, [[*map(str, groups)]])
+    return why or next(filter(None, sides), None)
 
 
 def _graph(model: Model, pairs: Pairs, method: Method) -> Graph:
@@ -175,7 +170,7 @@ def _graph(model: Model, pairs: Pairs, method: Method) -> Graph:
 
 
 def _faithful(candidates: Candidates, pairs: Pairs, stack: Tensor) -> Cells:
-    circuits = [candidates.circuit(members) for members in stack]
+    circuits = [Circuit(candidates.graph, members) for members in stack]
     return faithfulness(candidates.model, pairs, logit_difference(), circuits, ablation=candidates.ablation)
 
 
@@ -261,11 +256,9 @@ def _needed(
     candidates: Candidates, circuit: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """The tests of a circuit, what each member is needed for, and how many are; or why that is not measured."""
-    why = "it is the whole model" if circuit.size == candidates.whole.size else ""
-    if circuit.size > MOST:
+    if circuit.size > MOST or circuit.size == candidates.whole.size:
         why = f"it takes many passes a member, and the circuit has {circuit.size:,} (at most {MOST})"
-    if why:
-        return pd.DataFrame(), pd.DataFrame(), {"untested": why}
+        return _NONE, _NONE, {"untested": why if circuit.size > MOST else "it is the whole model"}
     parts = lots.do(partial(_tested, candidates, circuit), [(n,) for n in range(3)], progress)
     (_, members), n_needed = parts[1], int((parts[1][1]["needed_low"] > 0).to_numpy().sum())
     return pd.concat([rows for rows, _ in parts]), members, {"needed": n_needed}
@@ -277,13 +270,13 @@ def _tested(candidates: Candidates, circuit: Circuit, n: int) -> tuple[pd.DataFr
     options: Any = {"ablation": ablation, "seed": seed}
     if n == 2:
         rows = hypotheses(model, split.reporting, logit_difference(), circuit, split.reporting_groups, **options)
-        return rows.assign(test="hypothesis of " + rows["test"]), pd.DataFrame()
+        return rows.assign(test="hypothesis of " + rows["test"]), _NONE
     gaps = [completeness, minimality][n](model, split, logit_difference(), circuit, n_random=(20, 5)[n], **options)
     table = gaps.table(seed=seed).rename(columns={"gap": "value", "groups": "n"})
     rows = table.loc[table["worst"]].assign(test=gaps.title.lower()).drop(columns=["worst", "removed"])
     sizes = table[["value", "ci_low", "ci_high"]].set_axis(["needed", "needed_low", "needed_high"], axis=1)
     index = np.flatnonzero(circuit.members[candidates.whole.members])
-    return rows, sizes.set_axis(index) if gaps.members else pd.DataFrame()
+    return rows, sizes.set_axis(index) if gaps.members else _NONE
 
 
 def _member_rows(candidates: Candidates, circuit: Circuit, scores: Tensor, signs: Tensor) -> pd.DataFrame:

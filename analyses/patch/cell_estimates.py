@@ -89,7 +89,7 @@ def estimates_of(
 def _of_sweep(
     model: Model, pairs: Pairs, seed: int, sweep: Sweep
 ) -> tuple[list[pd.DataFrame], pd.DataFrame, dict[str, str], dict[str, Any]]:
-    """The rows of cells by metric, those of edges, what could not be estimated and why, and how edges were chosen."""
+    """The rows of cells by metric, those of edges, why anything is missing, and how edges were chosen."""
     left_out: dict[str, str] = {}
     methods = _methods(model, pairs, sweep, left_out)
     cells = [_cell_rows(sweep, name, {each: methods[each][name] for each in methods}) for name in sweep.values]
@@ -119,7 +119,7 @@ def _methods(
 
 
 def _idle(effects: Sequence[Float[Tensor, "*cells prompt"]], least: Float[Tensor, " prompt"]) -> Bool[Tensor, "*cells"]:
-    """Where no effect, of none of some ways to find it, is more than rounding on any prompt."""
+    """Where none of some effects is more than rounding on any prompt."""
     return torch.stack([(each.abs().nan_to_num() <= least).all(-1) for each in effects]).all(0)
 
 
@@ -169,10 +169,8 @@ def edge_rows(
     table = pd.concat(tables, ignore_index=True)
     first = table.drop_duplicates(["sender", "receiver"])
     counts = {"edges": len(first), "from_embedding": first["sender"].tolist().count("embed")}
-    return table, {
-        **counts,
-        **{"sampled": "all" not in reasons.values(), "receivers": _RECEIVERS, "steps": STEPS, "seed": seed},
-    }
+    how = {"sampled": "all" not in reasons.values(), "receivers": _RECEIVERS, "steps": STEPS, "seed": seed}
+    return table, counts | how
 
 
 def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
@@ -218,18 +216,13 @@ def _edge_rows(
     """One row an edge. A score has the sign of the metric's change, an effect is positive towards the other prompt."""
     estimate = edges.effects() if edges.direction == "denoise" else -edges.effects()
     cells = (~estimate.isnan().any(-1)).nonzero(as_tuple=True)
-    senders, receivers = (
-        [str(edges.labels[side][index]) for index in indices.tolist()]
-        for side, indices in zip(("sender", "receiver"), cells, strict=True)
-    )
-    reason = [
-        UNMEASURED if sender == "embed" else reasons.get(receiver, UNMEASURED)
-        for sender, receiver in zip(senders, receivers, strict=True)
-    ]
+    ends = zip(("sender", "receiver"), cells, strict=True)
+    table = pd.DataFrame({end: [str(edges.labels[end][index]) for index in indices.tolist()] for end, indices in ends})
+    measured = table["receiver"].map(reasons).where(table["sender"] != "embed")
     means = {"exact": exact, "estimate": estimate}
     columns = {name: values[cells].double().mean(-1).cpu().numpy() for name, values in means.items()}
-    columns |= {"idle": idle[cells].cpu().numpy(), "chosen": reason, "n": estimate.shape[-1]}
-    return pd.DataFrame({"sender": senders, "receiver": receivers, "direction": edges.direction, **columns})
+    columns |= {"idle": idle[cells].cpu().numpy(), "chosen": measured.fillna(UNMEASURED), "n": estimate.shape[-1]}
+    return table.assign(direction=edges.direction, **columns)
 
 
 def correlations(estimates: pd.DataFrame) -> pd.DataFrame:

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from analyses import figures
 from analyses.execution import lots
+from analyses.tasks.flips import answer_probabilities
 from interp import InputError, Model, Transformer, patching
-from interp.patching import Metric, Pairs, Sweep, function, sweep
+from interp.patching import Metric, Pairs, Sweep, sweep
 from interp.patching.patch_sites import IN_ATTENTION, Attending, PatchSite, StackName
 from interp.patching.preparation import Plan
 from interp.patching.results import ANSWERS, ESTIMATED, POSITIONAL, Direction, long_table, refusal
@@ -29,7 +28,6 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
-ANSWERED = "right", "wrong"  # what their probabilities are called
 _TOKENS = ("token", "corrupt_token")  # columns of a place that a text counts
 _AT_ONCE = 16  # pairs that are swept in one lot
 
@@ -97,7 +95,8 @@ def sweeps(
         raise InputError(f"no metric {', '.join(dict.fromkeys(unknown))}: expected some of {', '.join(METRICS)}")
     axes = PatchSite.from_name(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
-    swept = partial(_swept, model, site, by, tuple(dict.fromkeys(metrics)), answered, stack, attention)
+    options = {"site": site, "by": by, "stack": stack, "attention": attention}
+    swept = partial(_swept, model, tuple(dict.fromkeys(metrics)), answered, options)
     if not isinstance(model, Transformer):
         return [swept(direction, pairs) for direction in directions]
     parts = [pairs.take(rows) for rows in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE)]
@@ -106,40 +105,21 @@ def sweeps(
 
 
 def _swept(
-    model: Model,
-    site: str,
-    by: Sequence[str],
-    metrics: Sequence[str],
-    answered: bool,
-    stack: StackName | None,
-    attention: Attending,
-    direction: Direction,
-    pairs: Pairs,
+    model: Model, metrics: Sequence[str], answered: bool, options: Mapping[str, Any], direction: Direction, pairs: Pairs
 ) -> Sweep:
     readers = [*(METRICS[name]() for name in metrics), *(answer_probabilities(pairs) if answered else ())]
-    return sweep(model, pairs, readers, site, by, direction, stack=stack, attention=attention)
+    return sweep(model, pairs, readers, direction=direction, **options)
 
 
 def _joined(model: Model, pairs: Pairs, parts: Sequence[Sweep]) -> Sweep:
-    """The sweep of all pairs from those of some each."""
     first = parts[0]
+    sides = [[part.values, part.clean, part.corrupt] for part in parts]
     values, clean, corrupt = (
-        {name: torch.cat([getattr(part, side)[name] for part in parts], -1) for name in getattr(first, side)}
-        for side in ("values", "clean", "corrupt")
+        {name: torch.cat([part[name] for part in side], -1) for name in side[0]} for side in zip(*sides, strict=True)
     )
     ends = (corrupt, clean) if first.direction == "denoise" else (clean, corrupt)
     arguments = first.site, first.axes, first.direction, first.stack, first.attention
     return Plan.from_arguments(model, pairs, (), *arguments).cells(values, *ends)
-
-
-def answer_probabilities(pairs: Pairs) -> list[Metric]:
-    """The probabilities of the pairs' own answers, `right` and `wrong`, at the last position."""
-
-    def probability(logits: Float[Tensor, "... prompt read d_vocab"], ids: Int[Tensor, " prompt"]) -> Tensor:
-        shares = logits[..., 0, :].softmax(-1)
-        return shares.gather(-1, ids[:, None].expand(*shares.shape[:-1], 1))[..., 0]
-
-    return [function(probability, name, reference=getattr(pairs, name)) for name in ANSWERED]
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,8 @@ def page(patched: Patched, model: Mapping[str, Any]) -> Page:
     """What a run of patching says and shows; `model` is as run.json has it."""
     metrics, estimates, prompts = patched.how["metrics"], patched.estimates, patched.prompts
     answers = patched.cells.answers
-    sections = [  # the first metric has its map on top
-        Section(f"Where the {figures.metric_unit(metric)[0]} comes from", [_map(patched, metric)], metric)
-        for metric in metrics[1:]
-    ]
+    titles = {metric: f"Where the {figures.metric_unit(metric)[0]} comes from" for metric in metrics}
+    sections = [Section(titles[metric], [_map(patched, metric)], metric) for metric in metrics[1:]]
     terms, tables = dict(_WORDS["definitions"]), {"cells": patched.cells.table, "pairs": patched.pairs}
     if estimates is not None:
         tables |= {"estimates": estimates.table, "correlations": correlations(estimates.table)}

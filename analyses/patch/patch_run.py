@@ -16,7 +16,8 @@ from analyses.corpora.sentence_pairs import read_sentences
 from analyses.execution.progress import WRITING, Say, Stages
 from analyses.execution.provenance import digest
 from analyses.patch.cell_estimates import Estimates, check_metrics, estimates_of
-from analyses.patch.cells import ANSWERED, NO_OUTPUT, Cells, cells_of, sweeps
+from analyses.patch.cells import NO_OUTPUT, Cells, cells_of, sweeps
+from analyses.tasks.flips import ANSWERED
 from analyses.viewer.passages import Passage, passage
 from interp import InputError, Model, Tokenizer
 from interp.patching import Pairs

@@ -17,6 +17,7 @@ from interp.statistics import shares
 ANSWER_COLUMNS = ["behaviour", "task", "heads", "pair", "right", "wrong"]
 FLIP_COLUMNS = ["behaviour", "task", "heads", "n", "flips", "flips_low", "flips_high"]
 TOP = 8  # heads whose pairs are measured, and which are patched together one after the other
+ANSWERED = "right", "wrong"  # the answers of a pair, and what their probabilities are called
 _LONGEST = 40  # words of a prompt that a person reads
 
 
@@ -59,7 +60,7 @@ def flips_of(
     the corrupted prompt, then every two of them, then the first three, four and so on. An answer flips where the other
     one becomes more probable. Heads of another library's models are not patched together: those have prompts alone.
     """
-    metrics = _probabilities(pairs)
+    metrics = answer_probabilities(pairs)
     plain = unpatched(model, pairs, metrics)
     half = np.where(reports, "reports", "chooses")
     columns = {"pair": range(len(pairs)), "half": half}
@@ -75,7 +76,7 @@ def flips_of(
     sets = [*([head] for head in top), *map(list, combinations(top, 2))]
     sets += [top[:size] for size in range(3, len(top) + 1)]
     asked = pairs.take(torch.from_numpy(np.flatnonzero(reports)).to(pairs.last.device))
-    values = patch_together(model, asked, _probabilities(asked), sets, direction="noise")
+    values = patch_together(model, asked, answer_probabilities(asked), sets, direction="noise")
     patched = {name: each.cpu().numpy() for name, each in values.items()}
     before = prompts.loc[reports]
     was_right = (before["clean_right"] > before["clean_wrong"]).to_numpy()
@@ -92,14 +93,14 @@ def are_readable(prompts: Iterable[str]) -> bool:
     return all(prompt.isprintable() and len(prompt.split()) <= _LONGEST for prompt in prompts)
 
 
-def _probabilities(pairs: Pairs) -> list[Metric]:
-    """Those of either answer, `right` and `wrong`, behind each prompt."""
+def answer_probabilities(pairs: Pairs) -> list[Metric]:
+    """The probabilities of both answers, `right` and `wrong`, after each prompt."""
 
     def read(logits: Float[torch.Tensor, "*cells prompt read d_vocab"], ids: torch.Tensor) -> torch.Tensor:
         shares = logits[..., 0, :].softmax(-1)
         return shares.gather(-1, ids[:, None].expand(*shares.shape[:-1], 1))[..., 0]
 
-    return [function(read, name, reference=getattr(pairs, name)) for name in ("right", "wrong")]
+    return [function(read, name, reference=getattr(pairs, name)) for name in ANSWERED]
 
 
 def texts_of(model: Model, batch: TokenBatch) -> list[str]:

@@ -10,8 +10,7 @@ import pytest
 import torch
 from commands import command, refusal
 from pages import outside_addresses, page_of, unlisted
-from tiny import randomise
-from worded import WORDS, worded
+from worded import WORDS, random_worded, turns, worded
 
 from analyses import report, suites
 from analyses.execution.lots import Setting, Shards, using
@@ -28,32 +27,20 @@ from interp.patching import Claim, Pairs, Read, knock_out_by_forward, logit_diff
 from interp.patching.pair_files import unmarked
 
 MORE = ["cat", "man", "ran", "sat", "on", "by", "very", "old"]
-SUBJECTS = ["Tim", "Sue", "dog", "cat", "man"]
-VERBS, ENDS = ["saw", "ran", "sat", "because"], ["the", "on", "by", "saw"]
 
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    plain = worded(*MORE)
-    model = Transformer(TransformerConfig(decoder=plain.config.last), plain.tokenizer)
-    randomise(model, 1)
-    return model.double()
+    return random_worded(*MORE)
 
 
 @pytest.fixture(scope="module")
 def paradigm(model) -> Paradigm:
     """Items of two poles that the model gets right: whatever its weights, some word turns its choice round."""
-    frames, names = [*product(VERBS, ENDS)], [*WORDS, *MORE]
-    texts = [f"{subject} {verb} {end}" for verb, end in frames for subject in SUBJECTS]
-    logits = run(model, texts).logits[:, -1][:, [model.tokenizer.backend.token_to_id(name) for name in names]]
-    margins = (logits[:, :, None] - logits[:, None]).unflatten(0, (len(frames), len(SUBJECTS)))
-    right, wrong = divmod(int(((margins.amax(1) > 0) & (margins.amin(1) < 0)).sum(0).argmax()), len(names))
     items = []
-    for (verb, end), margin in zip(frames, margins[..., right, wrong], strict=True):
-        if margin.max() > 0 > margin.min():
-            for pole, at, words in (("a", margin.argmax(), (right, wrong)), ("b", margin.argmin(), (wrong, right))):
-                answers = (names[n] for n in words)
-                items.append(item(f"{SUBJECTS[int(at)]} {verb} {end}", *answers, pole, f"{verb} {end}"))
+    for frame, first, second, right, wrong in turns(model, [*WORDS, *MORE]):
+        items.append(item(f"{first} {frame}", right, wrong, "a", frame))
+        items.append(item(f"{second} {frame}", wrong, right, "b", frame))
     return Paradigm("turns", tuple(items), "syntax", "toy")
 
 
