@@ -1,4 +1,4 @@
-"""What does a run of `interp circuit` say and show? One sentence, the curve, the drawn circuit, and what is needed."""
+"""The page of `interp circuit`: one sentence, the curve, the drawn circuit, and which members are needed."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _SHOWN, _LONGEST = 3, 160  # pairs on the page, and letters of one
 
 
 def page(found: Found, model: Mapping[str, Any]) -> Page:
-    """What a run says and shows; `model` is as run.json has it."""
+    """The page of a run; `model` is as in run.json."""
     facts, source = found.facts, found.prompts.source
     table = SCHEMAS["circuit_edges"].page(_members(found), "edge score sign_share needed", _TEXTS["edges"])
     tests = [{**row, **_words(row)} for row in found.tests.to_dict("records")]
@@ -77,7 +77,6 @@ def blocks(found: Found, name: str, *, with_rows: bool) -> list[doc.Block]:
 
 
 def _words(test: Mapping[str, Any]) -> dict[str, str]:
-    """A test in words, and which member it is about."""
     name, member = "", test.get("member")
     if isinstance(member, str):
         name = edge_name(dict(zip(("sender", "receiver"), member.split(" -> ")[-2:], strict=False)))

@@ -44,13 +44,13 @@ _WHOLE_NODES = "; the method nodes (--method nodes) finds circuits of whole head
 
 
 class Settings(NamedTuple):
-    """How much is measured."""
+    """How much to measure."""
 
     n_random: int = 10  # random circuits of each size, and twice as many of the circuit's own
     n_sizes: int = 24  # sizes of each ranking that are tried first
     shares: Sequence[float] = SHARES  # of all edges, on the curve
-    each_answer: bool = True  # whether each of few answers has to be given more often than by a coin
-    tests: bool = True  # whether completeness, minimality and the tests of hypotheses are made
+    each_answer: bool = True  # whether each answer, if few, must be given more often than by a coin
+    tests: bool = True  # whether to test completeness, minimality and the hypotheses
 
 
 ALL, _NONE = Settings(), pd.DataFrame()
@@ -58,7 +58,7 @@ ALL, _NONE = Settings(), pd.DataFrame()
 
 @dataclass(frozen=True)
 class Found:
-    """A task's circuit and what is known of it: `tables/circuit_edges`, `circuit_curve` and `circuit_tests`."""
+    """A task's circuit and its tables: `circuit_edges`, `circuit_curve` and `circuit_tests`."""
 
     prompts: Prompts
     split: Split
@@ -70,7 +70,7 @@ class Found:
 
 
 class Candidates(NamedTuple):
-    """Circuits of one graph and kind, the prompts that choose one and report on it, and how they are measured."""
+    """Circuits of one graph and kind, the prompts that choose one and report on it, and the settings."""
 
     model: Model
     ablation: Ablation
@@ -103,11 +103,11 @@ def find(
     seed: int = 0,
     progress: Say | None = None,
 ) -> Found:
-    """The smallest circuit that does at least `share` of a task, and what it does on prompts that chose nothing.
+    """The smallest circuit that does at least `share` of a task, and its effect on prompts that chose nothing.
 
-    Half of the groups of prompts choose: there `method` scores the edges, and of the circuits tried the smallest is
-    taken whose faithfulness is at least `share` by the lower end of its 95% interval. What is reported is of the other
-    half. An `InputError` refuses a task that the model does not do, and a model that has no edges.
+    Half of the groups of prompts choose: there `method` scores the edges, and we take the smallest circuit tried whose
+    faithfulness is at least `share` by the lower end of its 95% interval. The other half reports. An `InputError`
+    refuses a task that the model does not do, and a model without edges.
     """
     say = Stages.to(progress)
     say.plan([*STAGES, *["needed"] * settings.tests])
@@ -151,7 +151,7 @@ def find(
 
 
 def _refusal(candidates: Candidates, prompts: Prompts, groups: Groups, chooses: Tensor) -> str | None:
-    """Why nothing is a share of what the model does, on all prompts, on either side, or for one of few answers."""
+    """Why there are no shares: on all prompts, on either side, or for one of few answers."""
     cells, answers = candidates.cells(prompts.pairs, [candidates.whole]), prompts.table["answer"]
     each = candidates.settings.each_answer and answers.value_counts().min() >= FEWEST_CLUSTERS
     few = [*answers] if each else ()
@@ -175,7 +175,7 @@ def _faithful(candidates: Candidates, pairs: Pairs, stack: Tensor) -> Cells:
 
 
 def _scores(candidates: Candidates, method: Method, progress: lots.Progress) -> Tensor:
-    """What each edge or node carries, `*members prompt`; NaN where there is none."""
+    """The score of each edge or node, `*members prompt`; NaN where there is none."""
     pairs, everything = candidates.split.choosing, candidates.whole.members
     if method == "exact":
         places = everything.nonzero()
@@ -189,7 +189,7 @@ def _scores(candidates: Candidates, method: Method, progress: lots.Progress) -> 
 
 
 def _exact(candidates: Candidates, places: Tensor) -> Tensor:
-    """What goes with each of some edges, `place prompt`."""
+    """What the metric loses without each edge, `place prompt`."""
     without = torch.stack([toggled(candidates.whole, place).members for place in places])
     cells = _faithful(candidates, candidates.split.choosing, without)
     return cells.clean[ANSWERS] - cells.values[ANSWERS]
@@ -202,9 +202,9 @@ def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
 
 
 def _smallest(candidates: Candidates, scores: Tensor, share: float, progress: lots.Progress) -> tuple[Circuit, str]:
-    """The smallest circuit tried that is enough on the prompts that choose, and its ranking: the whole where none is.
+    """The smallest sufficient circuit on the prompts that choose, and its ranking; the whole if none is sufficient.
 
-    Sizes grow by a factor first; then those between the smallest that is enough and the one before are tried.
+    Sizes first grow by a factor; then we try those between the smallest sufficient one and the one before.
     """
     everything, groups = candidates.whole, candidates.split.choosing_groups
     sizes = sorted({*np.geomspace(1, everything.size, candidates.settings.n_sizes).round().astype(int).tolist()})
@@ -225,7 +225,7 @@ def _smallest(candidates: Candidates, scores: Tensor, share: float, progress: lo
 def _curve(
     candidates: Candidates, scores: Tensor, shares: Sequence[float], ranking: str
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Faithfulness against size by one ranking, and its area; random circuits beside the first, as those do as much."""
+    """Faithfulness against size by one ranking, and its area; random circuits for the first ranking only."""
     model, ablation, graph, kind, split, settings, seed = candidates
     options = {"graph": graph, "ablation": ablation, "absolute": ranking == "absolute", "seed": seed}
     n_random = settings.n_random if ranking == "signed" else 0
@@ -238,7 +238,7 @@ def _curve(
 def _alone(
     candidates: Candidates, circuit: Circuit, kept: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """What the circuit does alone and the rest without it, what its stable part does, and random circuits."""
+    """Faithfulness of the circuit alone, of the rest without it, of its stable part, and of random circuits."""
     split, n, names = candidates.split, 2 * candidates.settings.n_random, ("alone", "without", "stable")
     seeds = range(first := 1000 * candidates.seed + 500, first + n)
     random = [random_circuit(candidates.graph, circuit.size, kind=candidates.kind, seed=seed) for seed in seeds]
@@ -255,7 +255,7 @@ def _alone(
 def _needed(
     candidates: Candidates, circuit: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
-    """The tests of a circuit, what each member is needed for, and how many are; or why that is not measured."""
+    """The tests of a circuit, how much each member is needed, and how many are; or why this is not measured."""
     if circuit.size > MOST or circuit.size == candidates.whole.size:
         why = f"it takes many passes a member, and the circuit has {circuit.size:,} (at most {MOST})"
         return _NONE, _NONE, {"untested": why if circuit.size > MOST else "it is the whole model"}
@@ -265,7 +265,7 @@ def _needed(
 
 
 def _tested(candidates: Candidates, circuit: Circuit, n: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of one test, and of minimality what of the circuit each member is needed for, by `name`."""
+    """The rows of one test; for minimality also how much each member is needed."""
     model, ablation, *_, split, _, seed = candidates
     options: Any = {"ablation": ablation, "seed": seed}
     if n == 2:

@@ -37,7 +37,7 @@ class Answers:
     """Does the model do the task? Its logit difference of right and wrong answers, unpatched.
 
     `right` of `n` clean prompts and `wrong` of the corrupted ones get their own answer first; `difference` is the mean
-    of clean less corrupted, above 0 as expected. `refused` says why nothing is a share of it.
+    of clean minus corrupted, above 0 as expected. `refused` says why there are no shares of it.
     """
 
     n: int
@@ -48,7 +48,7 @@ class Answers:
 
     @staticmethod
     def from_sweep(sweep: Sweep) -> "Answers | None":
-        """The answers to the pairs of a sweep; None where these bring none."""
+        """The answers to the pairs of a sweep; None if these have no answers."""
         if ANSWERS not in sweep.clean:
             return None
         clean, corrupt = sweep.clean[ANSWERS], sweep.corrupt[ANSWERS]
@@ -67,7 +67,7 @@ class Answers:
 
 
 def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **options: Any) -> pd.DataFrame:
-    """The rows of `Cells.table`: how far patching each cell moves each metric. `options` are as of `sweeps`."""
+    """The rows of `Cells.table`: how far patching each cell moves each metric. `options` are those of `sweeps`."""
     return cells_of(model, sweeps(model, pairs, site, **options), seed=seed).table
 
 
@@ -84,10 +84,10 @@ def sweeps(
     answered: bool = False,
     progress: lots.Progress | None = None,
 ) -> list[Sweep]:
-    """One sweep a direction of all `metrics`, names of `METRICS`; `by_position` patches positions one by one.
+    """One sweep a direction, of all `metrics` (names of `METRICS`); `by_position` patches positions one by one.
 
-    `stack` says which is patched of a model with an encoder and a decoder, by default the decoder. `answered` reads the
-    probabilities of the pairs' own answers as well. `progress` is as of `lots.do`, of pairs.
+    `stack` is the one to patch in an encoder-decoder, by default the decoder. `answered` also reads the probabilities
+    of the pairs' answers. `progress` is as in `lots.do`, in pairs.
     """
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
@@ -128,9 +128,9 @@ class Cells:
 
     In `table`, one row a cell, direction and metric: `effect` is the mean over prompts in the metric's unit, with its
     interval (`ci_low`, `ci_high`) and two-sided `p`; `share` is its part of the whole difference between clean and
-    corrupted prompts, with `share_low` and `share_high`. Missing are shares where the difference is too small or has
-    the wrong sign, or the model does the task no better than a coin; intervals of fewer than three pairs; p of a single
-    one, and of cells that change nothing. `q` is over all rows. Positions that the pairs name have their names.
+    corrupted prompts, with `share_low` and `share_high`. Shares are missing if the difference is too small or has the
+    wrong sign, or if the model does the task no better than a coin; intervals below three pairs; p for a single pair,
+    and for cells that change nothing. `q` is over all rows. Positions that the pairs name have their names.
     """
 
     table: pd.DataFrame
@@ -141,7 +141,7 @@ class Cells:
 
 
 def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
-    """The cells of some sweeps of one site."""
+    """The cells of sweeps of one site."""
     first = sweeps[0]
     attention = "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
     patch_site = PatchSite.from_name(model, first.site, ("layer",), first.stack, attention)
@@ -164,7 +164,7 @@ def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
 
 
 def strongest(cells: pd.DataFrame, metric: str, count: int) -> dict[str, list[dict[str, Any]]]:
-    """By direction, the rows of `tables/cells` with the largest effects on a metric either way, with their `cell`."""
+    """By direction, the rows of `tables/cells` with the largest absolute effects on a metric, with `cell` names."""
     rows = cells.loc[cells["metric"] == metric]
     rows = rows.iloc[np.argsort(-rows["effect"].abs().to_numpy(dtype=float), kind="stable")]
     rows = rows.assign(cell=[figures.cell_name(row) for row in rows.to_dict("records")])

@@ -1,4 +1,4 @@
-"""What does a run of `interp patch` say and show? Prompts, answers, maps of cells that lead to attention, estimates."""
+"""The page of `interp patch`: prompts, answers, maps of cells that link to attention, estimates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,13 +22,13 @@ from interp.patching.results import POSITIONAL
 
 _NAMES = 3  # cells in a sentence
 FEW = 20  # pairs below which intervals are rough
-_FAINT = 0.1  # of the largest value: a smaller one is not written in its cell
+_FAINT = 0.1  # of the largest value: cells below it have no number
 _WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
 
 
 def page(patched: Patched, model: Mapping[str, Any]) -> Page:
-    """What a run of patching says and shows; `model` is as run.json has it."""
+    """The page of a run; `model` is as in run.json."""
     metrics, estimates, prompts = patched.how["metrics"], patched.estimates, patched.prompts
     answers = patched.cells.answers
     titles = {metric: f"Where the {figures.metric_unit(metric)[0]} comes from" for metric in metrics}
@@ -88,7 +88,7 @@ def _bars(patched: Patched) -> doc.Bars:
 
 
 def _map(patched: Patched, metric: str) -> Grids:
-    """Both directions side by side; a cell of a head leads to what it looks at from the token."""
+    """Both directions side by side; a head's cell links to what it looks at from the token."""
     found, grids = figures.map_cells(patched.cells.table, metric), []
     names = [f"H{name}" for name in found.names] if found.axis == "head" else found.names
     for way, rows in found.rows.groupby("direction", sort=False):
@@ -123,7 +123,7 @@ def _cell(patched: Patched, row: Mapping[str, Any], found: MapCells) -> Cell:
 
 
 def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
-    """An effect as a share of the whole where it is one, and its interval where it has one."""
+    """An effect, as a share if it has one, and its interval if it has one."""
     share = pd.notna(row["share"])
     low, high = ("share_low", "share_high") if share else ("ci_low", "ci_high")
     bounds = interval(row[low], row[high])
@@ -133,9 +133,9 @@ def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
 
 
 def _address(patched: Patched, row: Mapping[str, Any]) -> str:
-    """What the viewer shows of a head: what its token, by default the last, looks at; of keys who looks at them.
+    """Where the viewer shows a head: what its token, by default the last, looks at; for keys, who looks at them.
 
-    Of a key or value that several heads read it is the first of these.
+    If several heads read a key or value, the first of them.
     """
     kinds = {(each.heads.stack, each.heads.attention): each for each in patched.passages[0].attentions}
     attention, n_heads = kinds[row["stack"], row["attention"]], max(patched.cells.table["head"].tolist()) + 1

@@ -1,7 +1,4 @@
-"""The probes as part of a page: which corpus each task is asked on, and tables, figures and sentences of all.
-
-Each number stands with its interval and what it is compared with.
-"""
+"""The probes as part of a page: the corpus of each task, and tables, figures and sentences of all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +32,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """How the two are called together."""
+        """Both names together."""
         return f"{self.corpus.title}, tested on {self.held_out.title}" if self.held_out else self.corpus.title
 
 
@@ -50,9 +47,9 @@ def section(
 ) -> Part:
     """Probe every task, and return what a page shows: tables `layers` and `depths`, figures, sentences.
 
-    A task is trained on the first corpus that annotates it, and tested on the first of `held_out` that does; where none
-    does, a quarter of the corpus's documents is kept apart for the test. An `InputError` has every reason why nothing
-    could be probed. `limits` are how many items are read, as `measure` takes them.
+    A task trains on the first corpus that annotates it, and is tested on the first of `held_out` that does, else on a
+    quarter of the corpus's documents. If nothing can be probed, an `InputError` has every reason. `limits` are those of
+    `measure`.
     """
     if not corpora:
         raise InputError("nothing to probe: expected at least one corpus")
@@ -68,7 +65,7 @@ def section(
             if model.tokenizer is None:
                 raise
             for corpus in (source.corpus, source.held_out):
-                for _ in corpus or ():  # raises where the text is at fault, and not what this model can see of it
+                for _ in corpus or ():  # raises if the text itself is at fault
                     pass
             left_out |= dict.fromkeys(tasks, str(error))
     if not probed:
@@ -173,7 +170,7 @@ def _caveats(task: Task, source: Source, probed: Probed, held_out: Sequence[Corp
 
 
 def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
-    """Where a task is read best, how well, and what the simplest rivals get."""
+    """The layer that reads a task best, how well, and what the simplest rivals get."""
     streams = rows.loc[rows["head"].isna()]
     best = streams.loc[streams["accuracy"].idxmax()].to_dict()  # of equals the first
     depth = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
@@ -187,12 +184,12 @@ def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
 
 
 def direction(low: float, high: float) -> str | None:
-    """What an interval says of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
+    """The direction of a difference by its interval: `more`, `less`, or None if it includes 0 or is undefined."""
     return "more" if low > 0 else "less" if high < 0 else None
 
 
 def verdict(depths: pd.DataFrame) -> str | None:
-    """Is syntax read low and coreference high? None where coreference or syntax was not probed."""
+    """Is syntax read low and coreference high? None if one of the two was not probed."""
     pairs = depths.loc[depths["task"].str.startswith("coreference - ")]
     if pairs.empty:
         return None

@@ -20,6 +20,7 @@ from analyses.measures.findings import NOTABLE, carriers
 from analyses.reading.inputs import Heads
 from analyses.suites.contrasts import PARTS, Contrast
 from analyses.suites.named_words import hidden, in_lots, read
+from analyses.tasks.causal_tests import choosing_bound
 from analyses.tasks.flips import flip_counts
 from analyses.wording.head_names import head_name
 from interp import TokenBatch, Transformer
@@ -180,9 +181,7 @@ def head_rows(model: Transformer, each: Studied, seed: int, progress: lots.Progr
         by_way["hide"] = each.clean - np.nan_to_num(costs)
     for way, values in by_way.items():
         chose = each.share(values, way, chooses=True, seed=seed)
-        bound = np.where(chose.value > 0, chose.low, chose.high)
-        clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
-        facts = {"chose": chose.value, "choosing_bound": np.where(clear, bound, np.nan)}
+        facts = {"chose": chose.value, "choosing_bound": choosing_bound(chose)}
         tables.append(pd.DataFrame({**columns, "intervention": way, **each.facts(values, way, seed), **facts}))
     return pd.concat(tables, ignore_index=True)
 
