@@ -20,8 +20,6 @@ from analyses.probe.fitted import Scores, Splits, probe, read, right_alone
 from analyses.probe.probe_tasks import (
     SPLITS,
     TASKS,
-    Items,
-    TaskItems,
     WindowItems,
     choose,
     of_task,
@@ -213,30 +211,31 @@ def measure(
         test=test,
         progress=partial(say, CHOOSING),
     )
-    tasks_items, left_out = _task_items(items, names, seed)
-    if not tasks_items:
+    windows = {task: {split: of_task(TASKS[task], items.windows[split]) for split in SPLITS} for task in names}
+    left_out = _left_out(windows, seed)
+    if left_out.keys() == windows.keys():
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
     say(FITTING, 0)
-    of_tasks = [(task, {split: of_task(TASKS[task], items.windows[split]) for split in SPLITS}) for task in tasks_items]
+    of_tasks = [(task, parts) for task, parts in windows.items() if task not in left_out]
     results = lots.do(partial(_fit_task, model, seed, penalty), of_tasks, partial(say, FITTING))
-    scores = dict(zip(tasks_items, results, strict=True))
+    scores = {task: result for (task, _), result in zip(of_tasks, results, strict=True)}
     documents = sum(map(len, items.documents.values()))
     return Probed(*probed_stack(model), seed, scores, left_out, dict(items.counts), documents)
 
 
-def _task_items(items: Items, names: Sequence[str], seed: int) -> tuple[dict[str, TaskItems], dict[str, str]]:
-    sides = {task: [split_of(TASKS[task], items.windows[split]) for split in SPLITS] for task in names}
-    missing = [task for task in names if not all(side.labels for side in sides[task])]
+def _left_out(windows: Mapping[str, Mapping[str, Sequence[WindowItems]]], seed: int) -> dict[str, str]:
+    """Tasks that cannot be probed, and why."""
+    sides = {task: [split_of(TASKS[task], parts[split]) for split in SPLITS] for task, parts in windows.items()}
+    missing = [task for task in sides if not all(side.labels for side in sides[task])]
     lacking = " or ".join(TASKS[task].lacking for task in missing)
     left_out = dict.fromkeys(missing, f"the corpus has no text with {lacking} both to train and to test on")
-    complete = {}
-    for task in (task for task in names if task not in missing):
+    for task in (task for task in sides if task not in left_out):
         try:
-            complete[task] = with_control(TASKS[task], sides[task][0], sides[task][1], seed)
+            with_control(TASKS[task], *sides[task], seed)
         except InputError as error:
             left_out[task] = str(error)
-    return complete, left_out
+    return left_out
 
 
 def _fit_task(
