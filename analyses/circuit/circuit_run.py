@@ -131,15 +131,15 @@ def find(
     shares = [each for each in settings.shares if kind == "edges" or each * candidates.whole.size >= 1]
     curves = partial(_curve, candidates, scores, shares)
     tables, areas = zip(*lots.do(curves, [(each,) for each in _AREAS], partial(say, STAGES[2])), strict=True)
-    kept = circuit & Circuit(graph, signs >= STABLE)
-    tests, facts = _alone(candidates, circuit, kept, partial(say, STAGES[2]))
+    stable = circuit & Circuit(graph, signs >= STABLE)
+    tests, facts = _alone(candidates, circuit, stable, partial(say, STAGES[2]))
     edges = _member_rows(candidates, circuit, scores, signs)
     if settings.tests:
         say("needed", 0)
         more, members, counts = _needed(candidates, circuit, partial(say, "needed"))
         tests, edges, facts = pd.concat([tests, more]), edges.join(members), facts | counts
     facts |= {"method": method, "ablation": ablation, "share": share, "kind": kind, "ranking": ranking}
-    facts |= {"size": circuit.size, "of": candidates.whole.size, "kept": kept.size, "areas": {**areas[0], **areas[1]}}
+    facts |= {"size": circuit.size, "of": candidates.whole.size, "kept": stable.size, "areas": {**areas[0], **areas[1]}}
     for side, groups in (("choose", split.choosing_groups), ("report", split.reporting_groups)):
         facts[side] = {"pairs": len(groups), "groups": len({*groups})}
     sides = {"group": pd.factorize(pd.Series(names))[0], "side": np.where(chooses, "chooses", "reports")}
@@ -236,16 +236,16 @@ def _curve(
 
 
 def _alone(
-    candidates: Candidates, circuit: Circuit, kept: Circuit, progress: lots.Progress
+    candidates: Candidates, circuit: Circuit, stable: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Faithfulness of the circuit alone, of the rest without it, of its stable part, and of random circuits."""
     split, n, names = candidates.split, 2 * candidates.settings.n_random, ("alone", "without", "stable")
     seeds = range(first := 1000 * candidates.seed + 500, first + n)
     random = [random_circuit(candidates.graph, circuit.size, kind=candidates.kind, seed=seed) for seed in seeds]
-    cells = candidates.cells(split.reporting, [circuit, candidates.whole - circuit, kept, *random], progress)
-    found = share_of_difference(cells.effects(), cells.difference(), split.reporting_groups, seed=candidates.seed)
-    rows = [*zip(names, found.value, found.low, found.high, strict=False)]
-    values = found.value[len(names) :]
+    cells = candidates.cells(split.reporting, [circuit, candidates.whole - circuit, stable, *random], progress)
+    bounds = share_of_difference(cells.effects(), cells.difference(), split.reporting_groups, seed=candidates.seed)
+    rows = [*zip(names, bounds.value, bounds.low, bounds.high, strict=False)]
+    values = bounds.value[len(names) :]
     rows.append(("random", values.mean(), values.min(), values.max()))
     table = pd.DataFrame(rows, columns=["test", "value", "ci_low", "ci_high"])
     table["n"] = [len({*split.reporting_groups})] * len(names) + [n]

@@ -89,18 +89,18 @@ def _bars(patched: Patched) -> doc.Bars:
 
 def _map(patched: Patched, metric: str) -> Grids:
     """Both directions side by side; a head's cell links to what it looks at from the token."""
-    found, grids = figures.map_cells(patched.cells.table, metric), []
-    names = [f"H{name}" for name in found.names] if found.axis == "head" else found.names
-    for way, rows in found.rows.groupby("direction", sort=False):
-        cells = {(row["layer"], row["column"]): _cell(patched, row, found) for row in rows.to_dict("records")}
+    layout, grids = figures.map_cells(patched.cells.table, metric), []
+    names = [f"H{name}" for name in layout.names] if layout.axis == "head" else layout.names
+    for way, rows in layout.rows.groupby("direction", sort=False):
+        cells = {(row["layer"], row["column"]): _cell(patched, row, layout) for row in rows.to_dict("records")}
         layers = range(max(layer for layer, _ in cells), -1, -1)
         lines = [(f"L{layer}", [cells.get((layer, column)) for column in range(len(names))]) for layer in layers]
         grids.append(Grid(_WORDS["ways"][str(way)], _WORDS["questions"][str(way)], names, lines))
     name, unit = figures.metric_unit(metric)
     is_said = {
-        "map shares" if found.is_share else "map effects": True,
-        "map clear": any(found.rows["clear"].tolist()),
-        "map strongest": found.axis != "head" and bool(patched.passages),
+        "map shares" if layout.is_share else "map effects": True,
+        "map clear": any(layout.rows["clear"].tolist()),
+        "map strongest": layout.axis != "head" and bool(patched.passages),
         "map links": bool(patched.passages),
     }
     caption = " ".join(_TEXTS[key] for key, said in is_said.items() if said).format(name=name, unit=unit)
@@ -109,15 +109,15 @@ def _map(patched: Patched, metric: str) -> Grids:
     return Grids(grids, caption, heads, max(cells, key=lambda cell: cell.level).to)
 
 
-def _cell(patched: Patched, row: Mapping[str, Any], found: MapCells) -> Cell:
+def _cell(patched: Patched, row: Mapping[str, Any], layout: MapCells) -> Cell:
     value, has_head = float(row["value"]), bool(patched.passages)
-    level = min(1.0, abs(value) / float(found.scale.vmax or 1))
-    short = f"{value:.0%}" if found.is_share else f"{value:.2g}"
+    level = min(1.0, abs(value) / float(layout.scale.vmax or 1))
+    short = f"{value:.0%}" if layout.is_share else f"{value:.2g}"
     name = f"{figures.cell_name(row)}: {''.join(_size(row, ''))}"
     to = _address(patched, row) if has_head else ""
     if level < _FAINT and not row["clear"]:
         return Cell(name, to=to)
-    note = f"H{row['head']}" if has_head and found.axis != "head" else ""
+    note = f"H{row['head']}" if has_head and layout.axis != "head" else ""
     kind = " ".join(["against"] * (value < 0) + ["clear"] * row["clear"])
     return Cell(name, short.replace("-", "−"), note, kind, level, to)
 

@@ -124,9 +124,9 @@ def _with_cells(
     prompts = [(each.clean, each.corrupt)[number] for each in contrasts]
     (n_prompts, width), n_heads = base.batch.ids.shape, model.config.n_heads
     pairs = [(row, pair[number], pair[1 - number]) for row, each in enumerate(contrasts) for pair in each.aligned]
-    rows, own, others = torch.tensor(pairs, device=model.device).T
+    rows, positions, partners = torch.tensor(pairs, device=model.device).T
     layers = zip(base["attn.z"], source["attn.z"], strict=True)
-    theirs = [base_z.index_put((rows, own), source_z[rows, others]) for base_z, source_z in layers]
+    theirs = [base_z.index_put((rows, positions), source_z[rows, partners]) for base_z, source_z in layers]
     where, tokens = {"": torch.ones(n_prompts, width, dtype=torch.bool)}, torch.arange(width)
     for part in {part for _, part in cells if part}:
         where[part] = torch.stack([torch.isin(tokens, torch.tensor(each.parts[part])) for each in contrasts])
@@ -222,21 +222,22 @@ def set_rows(
     model: Transformer, each: Studied, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The effects of every paradigm's set in this one, with all heads and random sets; and its own heads by part."""
-    own = chosen.get(each.name, ())
-    rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in own]
-    draws = (tuple(sorted(map(tuple, rng.permutation(free)[: len(own)].tolist()))) for _ in range(OTHERS) if own)
-    others = [*dict.fromkeys(heads for heads in draws if len(heads) == len(own))]
+    members = chosen.get(each.name, ())
+    rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in members]
+    n = len(members)
+    draws = [tuple(sorted(map(tuple, rng.permutation(free)[:n].tolist()))) for _ in range(OTHERS * bool(n))]
+    others = [*dict.fromkeys(heads for heads in draws if len(heads) == n)]
     parts = [part for part in PARTS if sum(bool(c.parts[part]) for c in each.contrasts) > HALF * len(each.contrasts)]
-    places = [*product(own, parts)]
+    places = [*product(members, parts)]
     sets = [all_heads(model), *chosen.values(), *others]
     cells: list[Cell] = [*((heads, "") for heads in sets), *(((head,), part) for head, part in places)]
     facts = each.facts(exchange(model, each.contrasts, cells, "noise", progress=progress)[2], "noise", seed)
     rows = pd.DataFrame(facts).drop(columns="p")
-    n_sets, beside = 1 + len(chosen), rows["effect"][1 + len(chosen) : len(sets)]
+    n_sets, random_effects = 1 + len(chosen), rows["effect"][1 + len(chosen) : len(sets)]
     names = ["+".join(head_name(*head) for head in heads) for heads in chosen.values()]
     table = rows[1:n_sets].assign(chosen_on=[*chosen], heads=names)
     sizes = {"all_effect": rows["effect"][0], "others": len(others)}
-    sizes |= {"others_effect": beside.mean(), "others_best": beside.max()}
+    sizes |= {"others_effect": random_effects.mean(), "others_best": random_effects.max()}
     is_own = table["chosen_on"] == each.name
     by_part = pd.DataFrame([(*head, part) for head, part in places], columns=["layer", "head", "part"])
     by_part = pd.concat([rows[len(sets) :].reset_index(drop=True), by_part], axis=1)

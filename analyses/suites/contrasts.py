@@ -45,7 +45,7 @@ class Contrast(NamedTuple):
 
 def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter[str]]:
     """All contrasts of a paradigm, and how many preferences have none, by reason."""
-    left_out, found = Counter[str](), list[Contrast]()
+    left_out, pairs = Counter[str](), list[Contrast]()
     choices = defaultdict[str, list[tuple[str, Prompt, int, int]]](list)
     for group, pole, span, *sides in _preferences(paradigm, left_out):
         try:
@@ -55,7 +55,7 @@ def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter
             if all(critical) and n_alike >= critical[0][0]:
                 choices[group].append((pole, *_choice(model, good, bad, n_alike)))
             else:
-                found.append(_same_words(model, group, good, bad, critical, n_alike))
+                pairs.append(_same_words(model, group, good, bad, critical, n_alike))
         except InputError as error:
             left_out[str(error)] += 1
     for group, items in choices.items():
@@ -64,10 +64,10 @@ def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter
             others = [item[1] for item in near if item[0] != pole and item[2:] == (wrong, right)]
             if others:
                 best = max(others, key=lambda other: _likeness(prompt.ids, other.ids))
-                found.append(_contrast(group, prompt, best, (right,), (wrong,)))
+                pairs.append(_contrast(group, prompt, best, (right,), (wrong,)))
             else:
                 left_out["no item of its group has the two answers the other way round"] += 1
-    return found, left_out
+    return pairs, left_out
 
 
 def _preferences(paradigm: Paradigm, left_out: Counter[str]) -> Iterator[tuple[str, str, str, Sentence, Sentence]]:
@@ -104,20 +104,21 @@ def _whole(model: Model, sentence: Sentence) -> Prompt:
     return Prompt(sentence.text, (*tokenizer.prefix, *pieces.ids), (), spans, words)
 
 
-def _read_at(model: Model, whole: Prompt, at: Sequence[int]) -> Prompt:
-    """A sentence cut or masked so that the model predicts the tokens `at` some places."""
+def _read_at(model: Model, whole: Prompt, positions: Sequence[int]) -> Prompt:
+    """A sentence cut or masked so that the model predicts the tokens at `positions`."""
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    ids, reads = whole.ids[: at[-1]], tuple(place - 1 for place in at)
+    ids, reads = whole.ids[: positions[-1]], tuple(place - 1 for place in positions)
     if not model.config.last.causal:
         assert tokenizer.mask_id is not None
-        ids = tuple(tokenizer.mask_id if n in at else token for n, token in enumerate(whole.ids)) + tokenizer.suffix
-        reads = tuple(at)
+        masked = (tokenizer.mask_id if n in positions else token for n, token in enumerate(whole.ids))
+        ids = (*masked, *tokenizer.suffix)
+        reads = tuple(positions)
     if reads[0] < 0:
         raise InputError("nothing is before what is read")
 
     def visible(tokens: Sequence[int]) -> tuple[int, ...]:
-        return tuple(n for n in tokens if n < len(ids) and n not in at)
+        return tuple(n for n in tokens if n < len(ids) and n not in positions)
 
     words = tuple((word, visible(tokens)) for word, tokens in whole.words if visible(tokens))
     return Prompt(whole.text, ids, reads, {name: visible(tokens) for name, tokens in whole.spans.items()}, words)

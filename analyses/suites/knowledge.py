@@ -61,8 +61,8 @@ def measure(
         elif ids is not None:
             counts = KneserNey(ids, model.config.d_vocab, order)
             scores[name] = rival_scores(tokenizer, scores["right"], lambda row, c=counts: np.log(c.probabilities(row)))
-    named = {each.name: each.sister for each in suite.paradigms if each.sister}
-    sisters = {sister: name for name, sister in named.items()} | named
+    named_sisters = {each.name: each.sister for each in suite.paradigms if each.sister}
+    sisters = {sister: name for name, sister in named_sisters.items()} | named_sisters
     paradigms = [replace(each, sister=sisters.get(each.name)) for each in suite.paradigms]
     tables = [(_predicted if each.predictions else _compared)(each, scores) for each in paradigms]
     table = pd.concat(tables, ignore_index=True)

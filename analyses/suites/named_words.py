@@ -114,12 +114,12 @@ def _hits(model: Transformer, named: Sequence[str], contrasts: Sequence[Contrast
     hits = torch.full((rows.shape[1] + len(RULES), len(contrasts)), torch.nan)
     for row, each in enumerate(contrasts):
         words, visible = each.clean.words, {*_visible(model, each)}
-        own = max((n for n, (_, tokens) in enumerate(words) if {*tokens} & {*each.clean.reads}), default=len(words))
-        places = [n for n, (_, tokens) in enumerate(words) if {*tokens} <= visible and n != own]
+        current = max((n for n, (_, tokens) in enumerate(words) if {*tokens} & {*each.clean.reads}), default=len(words))
+        places = [n for n, (_, tokens) in enumerate(words) if {*tokens} <= visible and n != current]
         correct = torch.tensor([[bool({*words[n][1]} & {*each.parts["named"]}) for n in places]])
         if len(places) > 1 and correct.any():
             last = max((n for n in places if words[n][0] in named), default=-1)
-            choices = torch.tensor([*(own - n for n in OFFSETS), 0, last])
+            choices = torch.tensor([*(current - n for n in OFFSETS), 0, last])
             rules = (choices[:, None] == torch.tensor(places)).float()
             attention = torch.stack([rows[row][:, [*words[n][1]]].sum(-1) for n in places], -1)
             hits[:, row] = accuracy(torch.cat([attention, rules])[None], torch.ones_like(correct), correct)[0]

@@ -81,18 +81,18 @@ class KneserNey:
     def probabilities(self, tokens: Ids) -> Float[np.ndarray, " token"]:
         """The probability of each token of a text after the `order` - 1 tokens before it, or fewer at the start."""
         p = np.full(len(tokens), 1 / self.d_vocab)
-        context = np.zeros(len(tokens), dtype=np.int64)  # places of what stands before each token; -1 for never seen
+        context = np.zeros(len(tokens), dtype=np.int64)  # place of each token's context; -1: never seen
         for level in self.levels:
             (places,) = np.nonzero(context >= 0)
             places = places[level.totals[context[places]] > 0]
             before = context[places]
             keys = before * self.d_vocab + tokens[places]
-            at = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
-            seen = level.keys[at] == keys
-            counts = np.where(seen, level.counts[at], 0)
-            kept = (counts - level.discounts[np.minimum(counts, 3)]) / level.totals[before]
-            p[places] = kept + level.left[before] * p[places]
+            index = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
+            is_known = level.keys[index] == keys
+            counts = np.where(is_known, level.counts[index], 0)
+            discounted = (counts - level.discounts[np.minimum(counts, 3)]) / level.totals[before]
+            p[places] = discounted + level.left[before] * p[places]
             context = np.full(len(tokens), -1)
-            followed = seen & (places + 1 < len(tokens))
-            context[places[followed] + 1] = at[followed]
+            followed = is_known & (places + 1 < len(tokens))
+            context[places[followed] + 1] = index[followed]
         return p

@@ -147,9 +147,9 @@ def _groups(before: Sequence[str], words: Sequence[tuple[str, ...]]) -> Sequence
 @cache
 def _contrasts() -> tuple[dict[str, str], dict[str, str]]:
     """The sister of each paradigm, and the class of each answer."""
-    known = tomllib.loads(Path(__file__).with_name("contrasts.toml").read_text("utf-8"))
-    sisters = {one: other for pair in known["sisters"] for one, other in (pair, pair[::-1])}
-    return sisters, {word: name for name, words in known["answers"].items() for word in words.split()}
+    tables = tomllib.loads(Path(__file__).with_name("contrasts.toml").read_text("utf-8"))
+    sisters = {one: other for pair in tables["sisters"] for one, other in (pair, pair[::-1])}
+    return sisters, {word: name for name, words in tables["answers"].items() for word in words.split()}
 
 
 def _answer_class(word: str, other: str) -> str:
@@ -216,6 +216,6 @@ def _part(whole: Any, key: str, kind: type) -> Any:
     """The value of a key in a JSON object, which must have this type."""
     value = whole.get(key) if isinstance(whole, dict) else None
     if not isinstance(value, kind):
-        called = {dict: "an object", list: "a list", str: "a text"}[kind]
-        raise InputError(f'{_GYM}; "{key}" is to be {called}, got {value!r:.60}')
+        expected = {dict: "an object", list: "a list", str: "a text"}[kind]
+        raise InputError(f'{_GYM}; "{key}" is to be {expected}, got {value!r:.60}')
     return value

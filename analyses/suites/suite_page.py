@@ -76,11 +76,11 @@ def fact(found: Found, row: Mapping[str, Any]) -> Section:
         marked = {n for change in changes for n in range(*change[at : at + 2])}
         sides.append((side, [doc.Tokens([(word, n in marked) for n, word in enumerate(words)])]))
     shares = {"share": percent(row["accuracy"]), "theirs": percent(row[row["rival"]])}
-    said = _TEXTS[kind].format(**shares, n=number(int(row["n"])), rival=_WORDS["rivals"][row["rival"]])
+    preference = _TEXTS[kind].format(**shares, n=number(int(row["n"])), rival=_WORDS["rivals"][row["rival"]])
     heads = found.named.loc[found.named["paradigm"] == row["name"]].head(_HEADS).to_dict("records")
     texts = [_head_sentence(found, each) for each in heads] or [_TEXTS["no head"]]
     about = "".join(f", {row[name]}" for name in ("phenomenon", "field") if row[name]).replace("_", " ")
-    return Section(f"{row['name']}{about}", [doc.Definitions(sides, "facts"), " ".join([said, *texts])])
+    return Section(f"{row['name']}{about}", [doc.Definitions(sides, "facts"), " ".join([preference, *texts])])
 
 
 def _head_sentence(found: Found, head: Mapping[str, Any]) -> str:

@@ -91,10 +91,10 @@ def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
     assert set(cells["n"]) == {1}
     assert cells.groupby("position")["token"].first().tolist() == ["Tim", "saw"]
     assert cells.groupby("position")["corrupt_token"].first().tolist() == ["Sue", "saw"]
-    several, bounds = by_position, ["ci_low", "ci_high", "share_low", "share_high"]
-    assert several.loc[several["n"] == 2, bounds].isna().all(axis=None)  # they would meet
-    assert several.loc[(several["n"] == 3) & (several["effect"] != 0), "ci_low"].notna().any()
-    assert several["token"].isna().all()  # prompts differ there
+    bounds = ["ci_low", "ci_high", "share_low", "share_high"]
+    assert by_position.loc[by_position["n"] == 2, bounds].isna().all(axis=None)  # they would meet
+    assert by_position.loc[(by_position["n"] == 3) & (by_position["effect"] != 0), "ci_low"].notna().any()
+    assert by_position["token"].isna().all()  # prompts differ there
     same = on_rows(model, [("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3)
     before = same[same["position"] < 3]  # what changes nothing is not tested
     assert (before["effect"] == 0).all()
@@ -209,10 +209,8 @@ def test_bars_are_the_answers_probabilities_and_cells_lead_to_attention(here, pa
     patched_run = interp.run(model, pairs.clean, edit={site: interp.patch(corrupted, head=int(head))})
     exact = patched_run.logits[asked].softmax(-1)[asked[0]]
     page = (here / "patch/report.html").read_text("utf-8")
-    bar = re.findall(
-        rf"Taken out: the clean prompt with .*L{layer}\.H{head}<.* from the corrupted one</dt>\s*<dd>(.*?)</dd>", page
-    )
-    percents = [int(each) for each in re.findall(r"(\d+)%", bar[0])]
+    bar = rf"Taken out: the clean prompt with .*L{layer}\.H{head}<.* from the corrupted one</dt>\s*<dd>(.*?)</dd>"
+    percents = [int(each) for each in re.findall(r"(\d+)%", re.findall(bar, page)[0])]
     assert percents == [round(100 * float(exact[asked[0], ids].mean())) for ids in (pairs.right, pairs.wrong)]
     assert f'href="#L{layer}.H{head}/1"' in page  # from the last token of the first pair
 
@@ -225,10 +223,9 @@ def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
     _, facts, shown = patched("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
     assert facts["prompts"]["left_out"] == {"the prompts do not align": 1}
     assert pd.read_csv(here / "patch/tables/pairs.csv")["row"].tolist() == [*range(1, 9)]
-    said = "Left out: 1 pair, because the prompts do not align.", "no shares are given: the whole effect is"
-    assert [
-        each for each in (*said, "Put back alone: L", "Each cell patched alone: its effect") if each not in shown
-    ] == []
+    said = ["Left out: 1 pair, because the prompts do not align.", "no shares are given: the whole effect is"]
+    said += ["Put back alone: L", "Each cell patched alone: its effect"]
+    assert [each for each in said if each not in shown] == []
 
 
 def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_says(here, patched, monkeypatch):
@@ -432,7 +429,7 @@ def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, p
 # Correlations.
 
 
-def test_correlations_are_scipy_s_on_the_columns(found, agreement):
+def test_correlations_are_scipy_s_on_the_columns_and_what_moves_nothing_is_no_agreement(found, agreement):
     assert len(agreement) == 8
     for row in agreement.to_dict("records"):
         rows = rows_of(found, row["method"], row["direction"])
@@ -440,9 +437,6 @@ def test_correlations_are_scipy_s_on_the_columns(found, agreement):
         assert row["n"] == len(rows)
         assert row["spearman"] == pytest.approx(spearmanr(rows["exact"], rows["estimate"]).statistic)
         assert row["pearson"] == pytest.approx(pearsonr(rows["exact"], rows["estimate"]).statistic)
-
-
-def test_what_moves_nothing_is_no_agreement(found, agreement):
     rows = rows_of(found, "attribution patching", "denoise")
     idle = rows.loc[rows["idle"]]
     assert (idle["exact"].abs() < 1e-6).all()
