@@ -218,7 +218,7 @@ def _edge_rows(
     cells = (~estimate.isnan().any(-1)).nonzero(as_tuple=True)
     ends = zip(("sender", "receiver"), cells, strict=True)
     table = pd.DataFrame({end: [str(edges.labels[end][index]) for index in indices.tolist()] for end, indices in ends})
-    measured = table["receiver"].map(reasons).where(table["sender"] != "embed")
+    measured = table["receiver"].map(reasons.get).where(table["sender"] != "embed")
     means = {"exact": exact, "estimate": estimate}
     columns = {name: values[cells].double().mean(-1).cpu().numpy() for name, values in means.items()}
     columns |= {"idle": idle[cells].cpu().numpy(), "chosen": measured.fillna(UNMEASURED), "n": estimate.shape[-1]}

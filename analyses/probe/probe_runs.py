@@ -232,7 +232,7 @@ def _left_out(windows: Mapping[str, Mapping[str, Sequence[WindowItems]]], seed: 
     left_out = dict.fromkeys(missing, f"the corpus has no text with {lacking} both to train and to test on")
     for task in (task for task in sides if task not in left_out):
         try:
-            with_control(TASKS[task], *sides[task], seed)
+            with_control(TASKS[task], sides[task][0], sides[task][1], seed)
         except InputError as error:
             left_out[task] = str(error)
     return left_out

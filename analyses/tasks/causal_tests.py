@@ -38,7 +38,7 @@ class Task:
     """Minimal pairs that ask a model one question, or why they could not be made.
 
     `carried` names the answer in a sentence: a head carries half of “was or were”. `neutral` prompts favour neither
-    answer: their logit difference is what the model would say anyway. `extra` are more numbers computed from the pairs.
+    answer: their logit difference is what the model would say anyway. `extra` computes more numbers from the pairs.
     `clusters` name what pairs share (names, nouns, the frame of a sentence), since those are not independent. `answers`
     are the right answers, if only a few occur.
     """
@@ -49,7 +49,7 @@ class Task:
     neutral: TokenBatch | None = None
     left_out: Counter[str] = field(default_factory=Counter)
     refused: str | None = None
-    extra: dict[str, float] = field(default_factory=dict)
+    extra: Callable[[], Mapping[str, float]] = dict
     clusters: Mapping[str, Sequence[str]] = field(default_factory=dict)
     answers: Sequence[str] = ()
     carried: str = ""
@@ -132,7 +132,7 @@ def _measure(model: Model, task: Task, seed: int) -> Patched:
     clean, corrupt = (values[ANSWERS] for values in plain)
     facts |= {"n": len(task.pairs), "clean": float(clean.mean()), "corrupt": float(corrupt.mean())}
     facts |= {"difference": float((clean - corrupt).mean()), "accuracy": float((clean > 0).double().mean())}
-    facts |= task.extra
+    facts |= task.extra()
     if task.neutral is not None:
         assert task.pairs.right is not None
         assert task.pairs.wrong is not None
