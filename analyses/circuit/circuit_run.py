@@ -144,9 +144,8 @@ def find(
         facts[side] = {"pairs": len(groups), "groups": len({*groups})}
     sides = {"group": pd.factorize(pd.Series(names))[0], "side": np.where(chooses, "chooses", "reports")}
     prompts = prompts._replace(table=prompts.table.assign(**sides))
-    edges, curve, tests = (
-        rows.assign(task=prompts.name).reset_index(drop=True) for rows in (edges, pd.concat(tables), tests)
-    )
+    parts = edges, pd.concat(tables), tests
+    edges, curve, tests = (each.assign(task=prompts.name).reset_index(drop=True) for each in parts)
     return Found(prompts, split, circuit, edges, curve, tests, facts)
 
 

@@ -60,13 +60,10 @@ def write_circuit(
         raise InputError("MIB's file has a key and a value for each head, and this model's heads share them")
     used = circuit.members.any(1)
     nodes = {_their_node(name): {"in_graph": bool(used[row])} for row, name in enumerate(graph.senders)}
-    edges = {
-        _their_edge(graph.senders[row], graph.receivers[column]): {
-            "score": float(scores[row, column]),
-            "in_graph": bool(circuit.members[row, column]),
-        }
-        for row, column in graph.exists.nonzero().tolist()
-    }
+    edges: dict[str, dict[str, Any]] = {}
+    for row, column in graph.exists.nonzero().tolist():
+        edge = {"score": float(scores[row, column]), "in_graph": bool(circuit.members[row, column])}
+        edges[_their_edge(graph.senders[row], graph.receivers[column])] = edge
     sizes = {"n_layers": config.n_layers, "n_heads": config.n_heads}
     content: Mapping[str, Any] = {
         "cfg": {**sizes, "parallel_attn_mlp": config.parallel, "d_model": config.d_model},

@@ -55,11 +55,8 @@ def measure_cost(
             break
     for _ in range(repeats - 1):  # all lengths in turn, so that a busy moment hits none of them alone
         seconds = {key: min(seconds[key], _seconds(work, model.device)) for key, work in works.items()}
-    rows = [
-        {"part": part, "tokens": tokens, "seconds": best, "flops": flops(config, part, tokens)}
-        for (part, tokens), best in seconds.items()
-    ]
-    table = pd.DataFrame(rows)
+    rows = [(*key, best, flops(config, *key)) for key, best in seconds.items()]
+    table = pd.DataFrame(rows, columns=["part", "tokens", "seconds", "flops"])
     groups = table.groupby("part")
     fits = {part: exponent(rows["tokens"].to_numpy(), rows["seconds"].to_numpy()) for part, rows in groups}
     table[["exponent", "exponent_error"]] = [fits[part] for part in table["part"]]
@@ -159,10 +156,8 @@ def _parameters(model: Transformer) -> dict[str, int]:
 def _arithmetic(model: Model, tokens: int) -> dict[str, int]:
     config = model.config.last
     output = 0 if model.config.output == "none" else tokens * config.d_model * config.d_vocab
-    mixing, projections, feed_forward = (
-        config.n_layers * flops(config, part, tokens) // 2 for part in (MIXING, PROJECTIONS, FEED_FORWARD)
-    )
-    return {EMBEDDING: output, ATTENTION: mixing + projections, MLP: feed_forward}
+    costs = {part: config.n_layers * flops(config, part, tokens) // 2 for part in (MIXING, PROJECTIONS, FEED_FORWARD)}
+    return {EMBEDDING: output, ATTENTION: costs[MIXING] + costs[PROJECTIONS], MLP: costs[FEED_FORWARD]}
 
 
 def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -234,6 +229,5 @@ def distance_sentence(outcome: Outcome) -> str:
         difference = with_interval(dict(zip(outcome.contrast, bounds, strict=True)), "gain")
         text += f" and {with_interval(last, 'distance')} in layer {last['layer']}: {way} by {difference}"
     texts = sum(outcome.used.values())
-    return (
-        f"{text}, where uniform attention would look {last['uniform']:.2f} ({number(last['n'])} tokens, {texts} texts)."
-    )
+    scope = f"{number(last['n'])} tokens, {texts} texts"
+    return f"{text}, where uniform attention would look {last['uniform']:.2f} ({scope})."

@@ -143,9 +143,8 @@ def measure_profession(model: Model, *, seed: int = 0) -> Outcome:
 
     def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
         tokens = _tokens(model, pairs)
-        return pd.concat(
-            [_by_place(pairs, sweep, whole, tokens, seed).assign(site=site) for site, sweep in effects.items()]
-        )
+        places = ((site, _by_place(pairs, cells, whole, tokens, seed)) for site, cells in effects.items())
+        return pd.concat([rows.assign(site=site) for site, rows in places])
 
     sites = {"resid_pre": ("layer", "position"), "z": ("layer", "position")}
     return by_swapping(model, "profession", sites, tabulate, _PROFESSION_COLUMNS)
@@ -307,11 +306,8 @@ def _sense_rows(
     model: Model, word: str, group: Mapping[str, Any], frames: list[tuple[str, str]], left_out: Counter[str], seed: int
 ) -> pd.DataFrame:
     source, controls, (senses, texts) = group["source"], group["controls"], zip(*frames, strict=True)
-    usable = [
-        control
-        for control in controls
-        if len(readable(model, texts, source, Counter(), lambda text, end=control: [f"{text} {end}"])) == len(texts)
-    ]
+    sentences = {control: [f"{text} {control}" for text in texts] for control in controls}
+    usable = readable(model, controls, source, Counter(), sentences.__getitem__)
     left_out["control words that cannot be read in all frames"] += len(controls) - len(usable)
     roles = {"ambiguous": distances(model, word, texts, senses)}
     if usable:

@@ -74,7 +74,7 @@ def estimates_of(
 ) -> Estimates:
     """Estimates beside the exact effects of sweeps of one site, a lot each."""
     left_out, edges, first = {}, {}, sweeps[0]
-    results = lots.do(partial(_of_sweep, model, pairs, seed), [(sweep,) for sweep in sweeps], progress)
+    results = lots.do(partial(_sweep_estimates, model, pairs, seed), [(sweep,) for sweep in sweeps], progress)
     for _, _, reasons, counts in results:
         left_out |= reasons
         edges |= counts
@@ -86,7 +86,7 @@ def estimates_of(
     return Estimates(table, left_out, edges)
 
 
-def _of_sweep(
+def _sweep_estimates(
     model: Model, pairs: Pairs, seed: int, sweep: Sweep
 ) -> tuple[list[pd.DataFrame], pd.DataFrame, dict[str, str], dict[str, Any]]:
     """The rows of cells by metric, those of edges, why anything is missing, and how edges were chosen."""
@@ -153,10 +153,8 @@ def edge_rows(
         raise InputError(f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}")
     tables, reasons = [], {}
     for name in sweep.values:
-        scored = {
-            method: edge_attribution(model, pairs, METRICS[name](), sweep.direction, steps=steps)
-            for method, steps in ((EAP, 1), (EAP_IG, STEPS))
-        }
+        score = partial(edge_attribution, model, pairs, METRICS[name](), sweep.direction)
+        scored = {EAP: score(steps=1), EAP_IG: score(steps=STEPS)}
         reasons = _receivers(scored, seed, few)
         exact = torch.full_like(scored[EAP].effects(), torch.nan)
         for receiver in reasons:

@@ -168,7 +168,5 @@ def strongest(cells: pd.DataFrame, metric: str, count: int) -> dict[str, list[di
     rows = cells.loc[cells["metric"] == metric]
     rows = rows.iloc[np.argsort(-rows["effect"].abs().to_numpy(dtype=float), kind="stable")]
     rows = rows.assign(cell=[figures.cell_name(row) for row in rows.to_dict("records")])
-    return {
-        str(way): rows.loc[rows["direction"] == way].head(count).to_dict("records")
-        for way in dict.fromkeys(cells["direction"])
-    }
+    ways = dict.fromkeys(cells["direction"])
+    return {str(way): rows.loc[rows["direction"] == way].head(count).to_dict("records") for way in ways}

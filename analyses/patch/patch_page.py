@@ -156,9 +156,7 @@ def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
     site = _WORDS["sites"].get(patched.site, patched.site)
     if by_stack:
         site += f", in the {config['stack']}" + "’s cross-attention" * (config["attention"] == "cross")
-    axes = [
-        axis for axis in ("layer", "head", *POSITIONAL) if axis in cells and not cells[axis].isna().to_numpy().all()
-    ]
+    axes = [axis for axis in ("layer", "head", *POSITIONAL) if axis in cells and cells[axis].notna().to_numpy().any()]
     rough = [doc.caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
     return [
         *first,

@@ -100,7 +100,9 @@ def find(
         means.append((each.direction, each.label(best), *(float(part[kind][best].nanmean()) for kind in ANSWERED)))
     config = {"by_position": by_position, "directions": [each.direction for each in exact]}
     config |= {"metrics": [*first.values], "stack": first.stack, "attention": options.get("attention", "self")}
-    sha256 = None if source is None else digest([source.read_bytes()])
+    sha256, estimated = None if source is None else digest([source.read_bytes()]), None
+    if estimates:
+        estimated = estimates_of(model, pairs, exact, seed=seed, progress=partial(say, "estimating"))
     return Patched(
         site=site,
         how=config,
@@ -111,9 +113,7 @@ def find(
         probabilities=means,
         cells=cells,
         positions={name: indices.tolist() for name, indices in pairs.positions.items()},
-        estimates=estimates_of(model, pairs, exact, seed=seed, progress=partial(say, "estimating"))
-        if estimates
-        else None,
+        estimates=estimated,
     )
 
 

@@ -43,9 +43,8 @@ def read(model: Model, windows: Sequence[WindowItems], progress: Callable[[int],
     sizes = {part: sum(len(each.ends[part]) for each in windows) for part in ("words", "pronouns", "mentions")}
     _, config = probed_stack(model)
     shapes = (config.n_layers + 1, config.d_model), (config.n_layers * config.n_heads, config.d_head)
-    vectors = {
-        part: Vectors(*(torch.empty(sites, size, width) for sites, width in shapes)) for part, size in sizes.items()
-    }
+    empty = {part: [torch.empty(sites, n, width) for sites, width in shapes] for part, n in sizes.items()}
+    vectors = {part: Vectors(*pair) for part, pair in empty.items()}
     filled, count = dict.fromkeys(sizes, 0), 0
     for batch in _batches(windows, _BATCH_TOKENS * (1 if model.device.type == "cpu" else 16)):
         ends = [each.ends for each in batch]
@@ -199,11 +198,9 @@ def _mixes(
     labels, groups = labels[sample], items.train.groups[sample]
     mixes = [fit_mix(train[:count], labels, items.n_classes, penalty=penalty) for count in range(1, len(train) + 1)]
     cumulative = torch.stack([(mix.predict(test[: len(mix.shares)]) == test_labels).float() for mix in mixes])
-    halves = [
-        fit_mix(train[:, half], labels[half], items.n_classes, penalty=penalty).shares
-        for half in halves_of(groups, seed)
-    ]
-    return cumulative, mixes[-1].shares, torch.stack(halves) if halves else train.new_empty(0, len(train))
+    fits = [fit_mix(train[:, h], labels[h], items.n_classes, penalty=penalty) for h in halves_of(groups, seed)]
+    half_shares = torch.stack([mix.shares for mix in fits]) if fits else train.new_empty(0, len(train))
+    return cumulative, mixes[-1].shares, half_shares
 
 
 def halves_of(groups: Int[Tensor, " item"], seed: int) -> list[Bool[Tensor, " item"]]:

@@ -22,9 +22,9 @@ from analyses.probe.probe_tasks import (
     TASKS,
     WindowItems,
     choose,
-    of_task,
     probed_stack,
-    split_of,
+    task_split,
+    task_windows,
     with_control,
 )
 from analyses.scoring.collectors import refuse_unread
@@ -161,15 +161,14 @@ def centre_with_interval(scores: Scores, base: Scores | None) -> Interval:
     (Shao & Wu 1989), around the value of the whole, so that a change with less text widens the interval.
     """
     value, halves = (centre_of_gravity(shares.double()) for shares in (scores.shares, scores.half_shares))
+    lowest, highest = 0.0, len(scores.shares) - 1.0
     if base is not None:
-        value = value - centre_of_gravity(base.shares.double())
-    if not len(halves) or (base is not None and len(base.half_shares) != len(halves)):
+        base_value, base_halves = (centre_of_gravity(shares.double()) for shares in (base.shares, base.half_shares))
+        value, halves = value - base_value, halves - base_halves if len(halves) == len(base_halves) else halves[:0]
+        lowest, highest = -np.inf, np.inf
+    if not len(halves):
         return float(value), np.nan, np.nan
-    if base is not None:
-        halves = halves - centre_of_gravity(base.half_shares.double())
-    error = float((halves - value).square().mean().sqrt())
-    reach = float(stats.t.ppf(0.975, len(halves))) * error
-    lowest, highest = (0.0, len(scores.shares) - 1.0) if base is None else (-np.inf, np.inf)
+    reach = float(stats.t.ppf(0.975, len(halves))) * float((halves - value).square().mean().sqrt())
     return float(value), max(float(value) - reach, lowest), min(float(value) + reach, highest)
 
 
@@ -211,7 +210,7 @@ def measure(
         test=test,
         progress=partial(say, CHOOSING),
     )
-    windows = {task: {split: of_task(TASKS[task], items.windows[split]) for split in SPLITS} for task in names}
+    windows = {task: {split: task_windows(TASKS[task], items.windows[split]) for split in SPLITS} for task in names}
     left_out = _left_out(windows, seed)
     if left_out.keys() == windows.keys():
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
@@ -226,7 +225,7 @@ def measure(
 
 def _left_out(windows: Mapping[str, Mapping[str, Sequence[WindowItems]]], seed: int) -> dict[str, str]:
     """Tasks that cannot be probed, and why."""
-    sides = {task: [split_of(TASKS[task], parts[split]) for split in SPLITS] for task, parts in windows.items()}
+    sides = {task: [task_split(TASKS[task], parts[split]) for split in SPLITS] for task, parts in windows.items()}
     missing = [task for task in sides if not all(side.labels for side in sides[task])]
     lacking = " or ".join(TASKS[task].lacking for task in missing)
     left_out = dict.fromkeys(missing, f"the corpus has no text with {lacking} both to train and to test on")
@@ -242,7 +241,7 @@ def _fit_task(
     model: Model, seed: int, penalty: float, name: str, windows: Mapping[str, Sequence[WindowItems]]
 ) -> Scores:
     """Probes of one task, on the model and on a copy with fresh weights."""
-    train, test = (split_of(TASKS[name], windows[split]) for split in SPLITS)
+    train, test = (task_split(TASKS[name], windows[split]) for split in SPLITS)
     items = with_control(TASKS[name], train, test, seed)
     fresh = right_alone(items, _split_vectors(untrained(model, seed), windows), penalty)
     return probe(items, _split_vectors(model, windows), fresh, penalty=penalty, seed=seed)

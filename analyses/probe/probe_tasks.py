@@ -80,10 +80,8 @@ def choose(
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json")
     items = Items()
-    room = {
-        split: Counter(words=int(words * part), edges=int(edges * part))
-        for split, part in zip(SPLITS, (1.0, test), strict=True)
-    }
+    parts = zip(SPLITS, (1.0, test), strict=True)
+    room = {split: Counter(words=int(words * part), edges=int(edges * part)) for split, part in parts}
     for texts, filled in ((corpus, SPLITS[:1] if held_out is not None else SPLITS), (held_out or (), SPLITS[1:])):
         for text in texts:
             if all(count <= 0 for split in filled for count in room[split].values()):
@@ -104,9 +102,7 @@ def choose(
         hashed = ", of which a hash of the name keeps a quarter for the test" if held_out is None else ""
         raise InputError(f"a probe needs documents to train on and two others to test on{hashed}; got {documents}")
     for group in items.windows.values():
-        group.sort(
-            key=lambda each: (len(each.window.ids), each.window.text.document, each.window.start, each.window.ids)
-        )
+        group.sort(key=lambda e: (len(e.window.ids), e.window.text.document, e.window.start, e.window.ids))
     return items
 
 
@@ -199,14 +195,14 @@ class TaskItems:
     classes: dict[str, tuple[Int[Tensor, " train"], Int[Tensor, " test"]]]  # "label", "control": train, test
 
 
-def of_task(task: Task, windows: Sequence[WindowItems]) -> list[WindowItems]:
+def task_windows(task: Task, windows: Sequence[WindowItems]) -> list[WindowItems]:
     """The windows that have items of a task, with only these."""
     if task.label is None:
         return [each._replace(words=()) for each in windows if each.edges]
     return [each._replace(edges=()) for each in windows if each.words]
 
 
-def split_of(task: Task, windows: Sequence[WindowItems]) -> Split:
+def task_split(task: Task, windows: Sequence[WindowItems]) -> Split:
     """A task's items in one split."""
     rules = None
     if task.label is None:
@@ -215,10 +211,8 @@ def split_of(task: Task, windows: Sequence[WindowItems]) -> Split:
         rules = torch.tensor([edge.rules for edge, _ in edges]).reshape(-1, len(RIVALS))
     else:
         words = enumerate((each.window.text, word) for each in windows for word in each.words)
-        labelled = ((row, text, word, task.label(text, word)) for row, (text, word) in words)
-        items = [
-            (row, text.words[word].lower(), tag, text.document) for row, text, word, tag in labelled if tag is not None
-        ]
+        labelled = ((n, text, word, task.label(text, word)) for n, (text, word) in words)
+        items = [(n, text.words[i].lower(), tag, text.document) for n, text, i, tag in labelled if tag is not None]
     groups = {document: group_of(document) for document in {document for *_, document in items}}
     return Split(
         rows=[row for row, *_ in items],
@@ -235,10 +229,9 @@ def with_control(task: Task, train: Split, test: Split, seed: int) -> TaskItems:
     classes = {label: index for index, label in enumerate(sorted(set(train.labels)))}
     types = len(set(train.types))
     if len(classes) < 2 or types < len(classes):
-        raise InputError(
-            f"probing for {task.name} needs at least two classes and as many word types as classes to train on; got "
-            f"{len(classes)} classes and {types} types: give more text"
-        )
+        needed = "needs at least two classes and as many word types as classes to train on"
+        got = f"got {len(classes)} classes and {types} types: give more text"
+        raise InputError(f"probing for {task.name} {needed}; {got}")
     labels = [[classes.get(label, -1) for label in each.labels] for each in (train, test)]  # -1 is never predicted
     classes_of = control_labels([*train.types, *test.types], labels[0], seed=seed)
     control = [[classes_of[form] for form in each.types] for each in (train, test)]

@@ -19,7 +19,7 @@ from analyses.execution import lots
 from analyses.measures.findings import NOTABLE, carriers
 from analyses.reading.inputs import Heads
 from analyses.suites.contrasts import PARTS, Contrast
-from analyses.suites.named_words import hidden, in_lots, read
+from analyses.suites.named_words import hiding_costs, in_lots, read
 from analyses.tasks.causal_tests import choosing_bound
 from analyses.tasks.flips import flip_counts
 from analyses.wording.head_names import head_name
@@ -38,7 +38,7 @@ MOST = 200  # contrasts of a paradigm
 SIZE, HALF, OTHERS = 6, 0.5, 20  # heads of a set, what of the joint effect they carry, random sets beside them
 
 
-class Studied(NamedTuple):
+class Study(NamedTuple):
     """A paradigm's contrasts, which of them choose heads, and the readings of both prompts as they are."""
 
     name: str
@@ -69,7 +69,7 @@ class Studied(NamedTuple):
 
 def study(
     model: Transformer, name: str, contrasts: Sequence[Contrast], seed: int, progress: lots.Progress | None = None
-) -> Studied | str:
+) -> Study | str:
     """At most `MOST` contrasts, halved by groups; or why there is no difference that heads could carry.
 
     With fewer than eight groups, each pair of prompts is a group, whichever of them is clean.
@@ -89,7 +89,7 @@ def study(
         if why := unreliable(whole) or wrong * bool(whole.mean() < 0):
             return why
     why = guessed(torch.from_numpy(clean)) if contrasts[0].wrong else None
-    return why or Studied(name, contrasts, groups, chooses, clean, corrupt)
+    return why or Study(name, contrasts, groups, chooses, clean, corrupt)
 
 
 def exchange(
@@ -167,7 +167,7 @@ def all_heads(model: Transformer) -> HeadSet:
     return tuple(product(range(model.config.n_layers), range(model.config.n_heads)))
 
 
-def head_rows(model: Transformer, each: Studied, seed: int, progress: lots.Progress | None = None) -> pd.DataFrame:
+def head_rows(model: Transformer, study: Study, seed: int, progress: lots.Progress | None = None) -> pd.DataFrame:
     """A row a head and intervention, on the side that reports; `chose` and `choosing_bound` come from the other side.
 
     `hide` hides the named word from the reading position, less hiding the nearest other tokens. It has no rows if most
@@ -175,14 +175,14 @@ def head_rows(model: Transformer, each: Studied, seed: int, progress: lots.Progr
     """
     cells: list[Cell] = [((head,), "") for head in all_heads(model)]
     tables, (columns, _) = [], Heads.from_model(model).columns(1)
-    _, _, noise, denoise = exchange(model, each.contrasts, cells, "noise", "denoise", progress=progress)
-    by_way, costs = {"noise": noise, "denoise": denoise}, hidden(model, each.contrasts, progress)
+    _, _, noise, denoise = exchange(model, study.contrasts, cells, "noise", "denoise", progress=progress)
+    by_way, costs = {"noise": noise, "denoise": denoise}, hiding_costs(model, study.contrasts, progress)
     if np.isnan(costs).mean() <= HALF:
-        by_way["hide"] = each.clean - np.nan_to_num(costs)
+        by_way["hide"] = study.clean - np.nan_to_num(costs)
     for way, values in by_way.items():
-        chose = each.share(values, way, chooses=True, seed=seed)
+        chose = study.share(values, way, chooses=True, seed=seed)
         facts = {"chose": chose.value, "choosing_bound": choosing_bound(chose)}
-        tables.append(pd.DataFrame({**columns, "intervention": way, **each.facts(values, way, seed), **facts}))
+        tables.append(pd.DataFrame({**columns, "intervention": way, **study.facts(values, way, seed), **facts}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -195,12 +195,12 @@ def named_heads(heads: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("choosing_bound", ascending=False, kind="stable")
 
 
-def smallest_set(model: Transformer, each: Studied, heads: pd.DataFrame) -> HeadSet:
+def smallest_set(model: Transformer, study: Study, heads: pd.DataFrame) -> HeadSet:
     """The fewest heads found that, when noised, carry half of what all heads do; on the side that chooses."""
-    rows = heads.loc[(heads["paradigm"] == each.name) & (heads["intervention"] != "hide")]
+    rows = heads.loc[(heads["paradigm"] == study.name) & (heads["intervention"] != "hide")]
     single = rows.groupby(["layer", "head"])["chose"].max().sort_values(ascending=False, kind="stable")
     order = [(int(layer), int(head)) for layer, head in single.index[:SIZE].tolist()]
-    contrasts = [contrast for contrast, chooses in zip(each.contrasts, each.chooses, strict=True) if chooses]
+    contrasts = [contrast for contrast, chooses in zip(study.contrasts, study.chooses, strict=True) if chooses]
 
     def losses(sets: Sequence[HeadSet]) -> np.ndarray:
         clean, corrupt, values = exchange(model, contrasts, [(heads, "") for heads in sets], "noise")
@@ -219,26 +219,26 @@ def smallest_set(model: Transformer, each: Studied, heads: pd.DataFrame) -> Head
 
 
 def set_rows(
-    model: Transformer, each: Studied, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
+    model: Transformer, study: Study, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The effects of every paradigm's set in this one, with all heads and random sets; and its own heads by part."""
-    members = chosen.get(each.name, ())
+    members = chosen.get(study.name, ())
     rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in members]
     n = len(members)
     draws = [tuple(sorted(map(tuple, rng.permutation(free)[:n].tolist()))) for _ in range(OTHERS * bool(n))]
     others = [*dict.fromkeys(heads for heads in draws if len(heads) == n)]
-    parts = [part for part in PARTS if sum(bool(c.parts[part]) for c in each.contrasts) > HALF * len(each.contrasts)]
+    parts = [part for part in PARTS if sum(bool(c.parts[part]) for c in study.contrasts) > HALF * len(study.contrasts)]
     places = [*product(members, parts)]
     sets = [all_heads(model), *chosen.values(), *others]
     cells: list[Cell] = [*((heads, "") for heads in sets), *(((head,), part) for head, part in places)]
-    facts = each.facts(exchange(model, each.contrasts, cells, "noise", progress=progress)[2], "noise", seed)
+    facts = study.facts(exchange(model, study.contrasts, cells, "noise", progress=progress)[2], "noise", seed)
     rows = pd.DataFrame(facts).drop(columns="p")
     n_sets, random_effects = 1 + len(chosen), rows["effect"][1 + len(chosen) : len(sets)]
     names = ["+".join(head_name(*head) for head in heads) for heads in chosen.values()]
     table = rows[1:n_sets].assign(chosen_on=[*chosen], heads=names)
     sizes = {"all_effect": rows["effect"][0], "others": len(others)}
     sizes |= {"others_effect": random_effects.mean(), "others_best": random_effects.max()}
-    is_own = table["chosen_on"] == each.name
+    is_own = table["chosen_on"] == study.name
     by_part = pd.DataFrame([(*head, part) for head, part in places], columns=["layer", "head", "part"])
     by_part = pd.concat([rows[len(sets) :].reset_index(drop=True), by_part], axis=1)
     return table.assign(**{name: np.where(is_own, value, np.nan) for name, value in sizes.items()}), by_part

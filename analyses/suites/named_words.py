@@ -44,17 +44,17 @@ def read(right: Sequence[int], wrong: Sequence[int], logits: Float[Tensor, "*cel
     return value - logs[..., 0, wrong[0]] if wrong else value
 
 
-def hidden(
+def hiding_costs(
     model: Transformer, contrasts: Sequence[Contrast], progress: lots.Progress | None = None
 ) -> Float[np.ndarray, "head contrast"]:
     """The cost of hiding the named word from each head, beyond hiding as many of the nearest other tokens.
 
     NaN if the head sees no named word, or there is nothing else to hide.
     """
-    return in_lots(partial(_hidden, model), contrasts, progress)[0]
+    return in_lots(partial(_hiding_costs, model), contrasts, progress)[0]
 
 
-def _hidden(model: Transformer, contrasts: Sequence[Contrast]) -> tuple[Float[Tensor, "head contrast"]]:
+def _hiding_costs(model: Transformer, contrasts: Sequence[Contrast]) -> tuple[Float[Tensor, "head contrast"]]:
     batch, claims, places = TokenBatch.from_rows([each.clean.ids for each in contrasts]), list[Claim](), list[int]()
     for row, each in enumerate(contrasts):
         visible = [n for n in _visible(model, each) if n not in each.clean.reads]
@@ -78,7 +78,7 @@ def _visible(model: Transformer, each: Contrast) -> range:
     return range(min(tokens), 1 + (each.clean.reads[0] if model.config.last.causal else max(tokens)))
 
 
-def looks(
+def attention_shares(
     model: Transformer,
     contrasts: Sequence[Contrast],
     groups: np.ndarray,

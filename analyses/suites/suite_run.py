@@ -19,7 +19,7 @@ from analyses.reading.inputs import Heads
 from analyses.suites import cause, knowledge
 from analyses.suites.contrasts import Contrast, aligns, contrasts
 from analyses.suites.items import Paradigm, Suite
-from analyses.suites.named_words import looks
+from analyses.suites.named_words import attention_shares
 from interp import AnnotatedText, Model, Transformer
 from interp.errors import whole_number
 from interp.statistics import benjamini_hochberg
@@ -53,9 +53,8 @@ class Found:
         """A line for each paradigm that is not passed, or whose heads were not tested."""
         rows = self.accuracy.loc[self.accuracy["verdict"] != knowledge.PASSED].to_dict("records")
         lines = [f"{row['name']}: {row['verdict']} ({row['why']})." for row in rows]
-        return lines + [
-            f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()
-        ]
+        lines += [f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()]
+        return lines
 
 
 def find(
@@ -84,10 +83,10 @@ def find(
         suite = replace(suite, paradigms=tuple(_drawn(each, limit, rng) for each in suite.paradigms))
     accuracy = knowledge.by_paradigm(knowledge.measure(model, suite, text, progress=partial(say, STAGES[0])))
     passed = {*accuracy.loc[accuracy["verdict"] == knowledge.PASSED, "name"]}
-    studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
+    studied, untested, left_out = list[cause.Study](), dict[str, str](), dict[str, Counter[str]]()
     for name, paradigm in ((each.name, each) for each in suite.paradigms if each.name in passed):
         every, left_out[name] = contrasts(model, paradigm)
-        result: cause.Studied | str = max(left_out[name], key=left_out[name].__getitem__, default="")
+        result: cause.Study | str = max(left_out[name], key=left_out[name].__getitem__, default="")
         if not isinstance(model, Transformer):
             result = "another library runs this model as a whole"
         elif every:
@@ -112,7 +111,7 @@ def _drawn(paradigm: Paradigm, limit: int, rng: np.random.Generator) -> Paradigm
     return replace(paradigm, items=tuple(paradigm.items[row] for row in sorted(rows[:limit])))
 
 
-def _tables(model: Transformer, studied: Sequence[cause.Studied], seed: int, say: Stages) -> dict[str, pd.DataFrame]:
+def _tables(model: Transformer, studied: Sequence[cause.Study], seed: int, say: Stages) -> dict[str, pd.DataFrame]:
     """Tables of heads, sets, their transfer, parts of the prompt, and attention; similar paradigms are neighbours."""
     rows = [cause.head_rows(model, each, seed, partial(say, STAGES[1])) for each in studied]
     order = _clustered(rows)
@@ -127,12 +126,12 @@ def _tables(model: Transformer, studied: Sequence[cause.Studied], seed: int, say
 
 
 def _attention(
-    model: Transformer, studied: Sequence[cause.Studied], named: pd.DataFrame, seed: int, progress: lots.Progress
+    model: Transformer, studied: Sequence[cause.Study], named: pd.DataFrame, seed: int, progress: lots.Progress
 ) -> pd.DataFrame:
     """Whether the heads that carry something look at the named word, and more often than the best rule does."""
     tables = []
     for each in studied:
-        rows = looks(model, each.contrasts, each.groups, each.chooses, seed, progress)
+        rows = attention_shares(model, each.contrasts, each.groups, each.chooses, seed, progress)
         if len(rows):
             rows = rows.assign(paradigm=each.name, **Heads.from_model(model).columns(1)[0])
             tables.append(rows.merge(named[["paradigm", "layer", "head"]]))

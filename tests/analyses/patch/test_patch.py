@@ -371,10 +371,9 @@ def test_queries_and_keys_have_the_qk_fix(model, pairs, site):
 def test_what_a_model_has_no_estimates_for_is_left_out_with_the_reason(model):
     post = replace(BERT, causal=True, d_vocab=model.config.d_vocab, n_token_types=0)
     edges = {"EAP", "EAP-IG"}
-    for other, left_out, why, methods in (
-        (worded(n_layers=1), "AtP*", "at least 2 layers", edges),
-        (Transformer(TransformerConfig(decoder=post), model.tokenizer), "EAP, EAP-IG", "norms", {"AtP*"}),
-    ):
+    posted = Transformer(TransformerConfig(decoder=post), model.tokenizer)
+    cases = (worded(n_layers=1), "AtP*", "at least 2 layers", edges), (posted, "EAP, EAP-IG", "norms", {"AtP*"})
+    for other, left_out, why, methods in cases:
         both = estimated(other, patching.make_pairs(other, table()))
         assert why in both.left_out[left_out]
         assert set(both.table["method"]) == {"attribution patching", *methods}
@@ -397,14 +396,13 @@ def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, found,
         for sender, receiver, score in scored.top(10**6):
             assert rows.loc[(sender, receiver), "estimate"] == pytest.approx(sign * score, abs=1e-6)
         assert len(rows) == int((~scored.effects().isnan().any(-1)).sum())
-    heads = path_patch(model, pairs, logit_difference(), [Receiver("q", 1, 2)], direction=direction).effects().mean(-1)
-    logits = [Receiver("logits")]
-    feeds = path_patch(model, pairs, logit_difference(), logits, "mlp_out", ("layer",), direction=direction)
-    for sender, receiver, effect in (
-        *((f"0.{head}", "1.2.q", heads[0, head]) for head in range(3)),
-        *((f"mlp.{layer}", "logits", effect) for layer, effect in enumerate(feeds.effects().mean(-1))),
-    ):
-        assert rows.loc[(sender, receiver), "exact"] == pytest.approx(float(effect), abs=1e-7)
+    asked = model, pairs, logit_difference()
+    heads = path_patch(*asked, [Receiver("q", 1, 2)], direction=direction).effects().mean(-1)
+    feeds = path_patch(*asked, [Receiver("logits")], "mlp_out", ("layer",), direction=direction).effects().mean(-1)
+    effects = {(f"0.{head}", "1.2.q"): heads[0, head] for head in range(3)}
+    effects |= {(f"mlp.{layer}", "logits"): effect for layer, effect in enumerate(feeds)}
+    for edge, effect in effects.items():
+        assert rows.loc[edge, "exact"] == pytest.approx(float(effect), abs=1e-7)
 
 
 def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, pairs, monkeypatch):

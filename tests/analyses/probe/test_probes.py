@@ -86,9 +86,8 @@ class TestPlantedTruth:
     def test_one_row_a_site_in_the_shared_columns(self, probed):
         table = probed.layers
         assert [*table.columns] == probes.LAYER_COLUMNS
-        assert [*zip(table.site, table.layer, table.depth, strict=True)] == [
-            *[("resid_pre", 0, 0), ("resid_post", 0, 1), ("resid_post", 1, 2), ("attn.z", 0, 1), ("attn.z", 1, 2)]
-        ]
+        sites = [("resid_pre", 0, 0), ("resid_post", 0, 1), ("resid_post", 1, 2), ("attn.z", 0, 1), ("attn.z", 1, 2)]
+        assert [*zip(table.site, table.layer, table.depth, strict=True)] == sites
         assert table.untrained_accuracy.between(0, 1).all()
 
     def test_the_expected_layer_is_the_papers_formula_on_the_cumulative_accuracies(self):
