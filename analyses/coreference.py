@@ -38,7 +38,7 @@ from analyses.scoring.strata import OF_PRONOUNS, narrowed, of_pronoun
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, TokenBatch
 from interp.patching import Pairs
-from interp.patching.pairs import first_difference
+from interp.patching.pair_files import first_difference
 from interp.patterns.rows import SINKS
 from interp.tokens import Tokenizer
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES

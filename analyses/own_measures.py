@@ -9,25 +9,28 @@ import runpy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.measures.definitions import Behaviour, Measure, Rival
+from analyses.measures.definitions import Behaviour, Claims, Measure, Rival
 from analyses.measures.head_tables import Heads
 from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.inputs import mask_of
-from analyses.reading.windows import Batch, Progress
+from analyses.reading.windows import Batch, Progress, Window
 from analyses.scoring.choices import PairScorer
 from analyses.scoring.collectors import Readings, Scoring, measured
 from analyses.scoring.rules import OFFSETS, UNIFORM, pairs_of
 from interp import AnnotatedText, InputError, Model
+from interp.indices import is_number
 from interp.patterns.claimed import Claimed
 from interp.patterns.positional import near
-from interp.patterns.rows import REAL
+from interp.patterns.rows import REAL, Rows
 
 NAME = "own measures"
 Pairs = Callable[[AnnotatedText], Iterable[tuple[int, int]]]
@@ -67,7 +70,40 @@ def own_behaviour(measures: Sequence[Measure], name: str = NAME, *, title: str =
 def _with_rivals(measure: Measure) -> Measure:
     null = "same distance" if measure.pairs else "any key"
     rivals = measure.rivals or (OF_WORDS if measure.pairs else OF_TOKENS)
-    return replace(measure, rivals=rivals, null=null)
+    checked = {
+        name: partial(check, measure.name, function)
+        for name, check in (("mask", _checked_mask), ("claims", _checked_claims))
+        if (function := getattr(measure, name))
+    }
+    return replace(measure, rivals=rivals, null=null, **checked)
+
+
+def _checked_mask(name: str, mask: Callable[[Rows], Any], rows: Rows) -> Bool[Tensor, "prompt query key"]:
+    expected = f"a function of rows that gives a torch.bool tensor {(*rows.visible.shape,)}, prompt query key"
+    keys = _called(name, expected, mask, rows)
+    if not isinstance(keys, Tensor) or (keys.dtype, keys.shape) != (torch.bool, rows.visible.shape):
+        got = f"{keys.dtype} {(*keys.shape,)}" if isinstance(keys, Tensor) else type(keys).__name__
+        raise InputError(f"measure {name}: expected `mask` to be {expected}; got {got}")
+    return keys
+
+
+def _checked_claims(name: str, claims: Callable[[Window], Any], window: Window) -> Claims:
+    n_rows = len(window.ids)
+    expected = "a function of a window that gives each row's keys as whole numbers, {row: {key, ...}}"
+    keys_of = _called(name, expected, lambda window: {row: {*keys} for row, keys in claims(window).items()}, window)
+    if strange := [number for number in chain(keys_of, *keys_of.values()) if not is_number(number)]:
+        raise InputError(f"measure {name}: expected `claims` to be {expected}; got {strange[0]!r}")
+    if outside := [row for row in keys_of if not 0 <= row < n_rows]:
+        raise InputError(f"measure {name}: expected rows 0-{n_rows - 1} of {window.text.document}, got {outside[0]}")
+    return keys_of
+
+
+def _called(name: str, expected: str, function: Callable[[Any], Any], argument: Rows | Window) -> Any:
+    """What a user's function returns, or its error with the measure's name."""
+    try:
+        return function(argument)
+    except Exception as error:
+        raise InputError(f"measure {name}: {type(error).__name__}: {error}; expected {expected}") from error
 
 
 def as_behaviours(measures: Iterable[str | Behaviour | Measure]) -> list[str | Behaviour]:

@@ -273,8 +273,11 @@ def _broken_repeat(model: Model, count: int | None, seed: int, name: str, questi
     corrupt = clean.clone()
     corrupt[row, column], corrupt[row, partner] = clean[row, partner], clean[row, column]
     pairs = Pairs.from_ids(model, clean, corrupt, clean[row, column + 1], clean[row, partner + 1]).to(model.device)
-    copied = last_logits(model, pairs.clean).argmax(-1) == pairs.right
-    return Task(name, question, pairs, extra={"copying": float(copied.double().mean())})
+
+    def copying() -> dict[str, float]:
+        return {"copying": float((last_logits(model, pairs.clean).argmax(-1) == pairs.right).double().mean())}
+
+    return Task(name, question, pairs, extra=copying)
 
 
 TASKS = {"repeat": _broken_repeat}

@@ -24,12 +24,11 @@ MONTHS = (
     *("July", "August", "September", "October", "November", "December"),
 )
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_UNITS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 _ORDINALS = (
-    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"),
-    *("eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth"),
-    *("nineteenth", "twentieth"),
+    *(*_UNITS, "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth"),
+    *("eighteenth", "nineteenth", "twentieth", *(f"twenty-{unit}" for unit in _UNITS), "thirtieth", "thirty-first"),
 )
-_TENS = {2: "twenty", 3: "thirty"}
 
 # How people write a date. The year has its four digits and the month its name, so that none can be read in
 # two ways; the year stands at the end, in the middle and at the start, so that no fixed place has it.
@@ -118,7 +117,7 @@ def written(day: date, format: str) -> Pair:
         "wd": weekday[:3],
         "day": str(day.day),
         "day_th": f"{day.day}{_ending(day.day)}",
-        "day_word": _ordinal(day.day),
+        "day_word": _ORDINALS[day.day - 1],
         "month": (month := MONTHS[day.month - 1]),
         "mon": month[:3],
         "year": str(day.year),
@@ -149,14 +148,6 @@ def reversal(seed: int, index: int) -> Pair:
 
 def _ending(number: int) -> str:
     return "th" if 10 < number < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-
-
-def _ordinal(number: int) -> str:
-    """A day of the month in words."""
-    tens, units = divmod(number, 10)
-    if number <= len(_ORDINALS):
-        return _ORDINALS[number - 1]
-    return f"{_TENS[tens]}-{_ORDINALS[units - 1]}" if units else f"{_TENS[tens].removesuffix('y')}ieth"
 
 
 TASKS: MappingProxyType[str, Callable[[int | None, int], Iterator[Pair]]] = MappingProxyType(

@@ -1,12 +1,16 @@
-"""A tiny random decoder that reads words, and minimal pairs of unequal lengths for it."""
+"""A tiny random decoder that reads words, minimal pairs of unequal lengths for it, and some that it tells apart."""
+
+from dataclasses import replace
+from itertools import product
 
 import pandas as pd
 import torch
+from tiny import randomise
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from interp import StackConfig, Tokenizer, Transformer, TransformerConfig
+from interp import StackConfig, Tokenizer, Transformer, TransformerConfig, run
 
 WORDS = ["Tim", "Sue", "saw", "the", "dog", "because", "He", "She"]
 ROWS = [
@@ -16,6 +20,8 @@ ROWS = [
     ("because Tim saw the", "because Sue saw the", "He", "She"),
 ]
 HEADER = ["clean", "corrupt", "answer", "wrong"]
+SUBJECTS = ["Tim", "Sue", "dog", "cat", "man"]
+FRAMES = [f"{verb} {end}" for verb, end in product(["saw", "ran", "sat", "because"], ["the", "on", "by", "saw"])]
 
 
 def word_level(*words: str) -> Backend:
@@ -35,3 +41,27 @@ def worded(*more: str, n_layers: int = 2) -> Transformer:
 
 def table(rows=ROWS) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=HEADER)
+
+
+def random_worded(*more: str, **changes) -> Transformer:
+    """The same words, larger random weights in double precision, and another shape."""
+    plain = worded(*more)
+    model = Transformer(TransformerConfig(decoder=replace(plain.config.last, **changes)), plain.tokenizer)
+    randomise(model, 1)
+    return model.double()
+
+
+def turns(model: Transformer, names: list[str]) -> list[tuple[str, ...]]:
+    """Frames in which the subject decides which of two words the model prefers, those that turn round most often.
+
+    Each with the subject that is best for the first word, the one for the second, and the two words.
+    """
+    logits = run(model, [f"{who} {frame}" for frame in FRAMES for who in SUBJECTS]).logits[:, -1]
+    logits = logits[:, [model.tokenizer.backend.token_to_id(name) for name in names]]
+    margins = (logits[:, :, None] - logits[:, None]).unflatten(0, (len(FRAMES), len(SUBJECTS)))
+    right, wrong = divmod(int(((margins.amax(1) > 0) & (margins.amin(1) < 0)).sum(0).argmax()), len(names))
+    return [
+        (frame, SUBJECTS[int(margin.argmax())], SUBJECTS[int(margin.argmin())], names[right], names[wrong])
+        for frame, margin in zip(FRAMES, margins[..., right, wrong], strict=True)
+        if margin.max() > 0 > margin.min()
+    ]

@@ -1,7 +1,7 @@
-"""Which set of a model's edges is enough for a task, and how surely? Circuits, as a person asks and others write them.
+"""Which set of a model's edges is enough for a task, and how sure are we?
 
-`prompts_of` and `task_prompts` make pairs with their templates, `find` does all of what `interp circuit` shows, and
-`page` says it; `mib` reads and writes the circuits of MIB.
+`prompts_of` and `task_prompts` make pairs with their templates, `find` computes all that `interp circuit` shows, and
+`page` makes its page; `mib` reads and writes the circuits of MIB.
 """
 
 from analyses.circuit.circuit_page import blocks, page, sentence, short

@@ -1,4 +1,4 @@
-"""What does a run of `interp circuit` say and show? One sentence, the curve, the drawn circuit, and what is needed."""
+"""The page of `interp circuit`: one sentence, the curve, the drawn circuit, and which members are needed."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _SHOWN, _LONGEST = 3, 160  # pairs on the page, and letters of one
 
 
 def page(found: Found, model: Mapping[str, Any]) -> Page:
-    """What a run says and shows; `model` is as run.json has it."""
+    """The page of a run; `model` is as in run.json."""
     facts, source = found.facts, found.prompts.source
     table = SCHEMAS["circuit_edges"].page(_members(found), "edge score sign_share needed", _TEXTS["edges"])
     tests = [{**row, **_words(row)} for row in found.tests.to_dict("records")]
@@ -40,7 +40,7 @@ def page(found: Found, model: Mapping[str, Any]) -> Page:
 
 
 def sentence(found: Found) -> str:
-    """How many edges do how much of the task, beside random ones."""
+    """How many edges do how much of the task, and what random circuits do."""
     facts = found.facts
     size, of = number(facts["size"]), counted(facts["of"], facts["kind"][:-1])
     share, random = _share(facts["alone"]), percent(facts["random"][0])
@@ -49,7 +49,7 @@ def sentence(found: Found) -> str:
 
 
 def short(found: Found) -> dict[str, str]:
-    """The sentence, and what is known of the circuit beside it."""
+    """The sentence and the other facts about the circuit."""
     facts, kind = found.facts, found.facts["kind"]
     sides = [_TEXTS["side"].format(**facts[side]) for side in ("choose", "report")]
     lines = {"Circuit": sentence(found), "Prompts": _TEXTS["sides"].format(*sides, share=percent(facts["share"]))}
@@ -60,11 +60,9 @@ def short(found: Found) -> dict[str, str]:
         lines["Needed"] = _TEXTS["needed"].format(**numbers, needed=number(facts["needed"]))
     elif "untested" in facts:
         lines["Needed"] = _TEXTS["untested"].format(facts["untested"])
-    areas = {name.upper(): [number(each) for each in area] for name, area in facts["areas"].items()}
+    areas = [(name.upper(), map(number, area)) for name, area in facts["areas"].items()]
     if areas:
-        lines["Areas"] = (
-            ", ".join(f"{name} {value} (95% {low} to {high})" for name, (value, low, high) in areas.items()) + "."
-        )
+        lines["Areas"] = f"{', '.join(f'{name} {value} (95% {low} to {high})' for name, (value, low, high) in areas)}."
     return lines
 
 
@@ -79,14 +77,10 @@ def blocks(found: Found, name: str, *, with_rows: bool) -> list[doc.Block]:
 
 
 def _words(test: Mapping[str, Any]) -> dict[str, str]:
-    """A test in words, and which member it is about."""
-    member = test.get("member")
-    named = (
-        edge_name(dict(zip(("sender", "receiver"), member.split(" -> ")[-2:], strict=False)))
-        if isinstance(member, str)
-        else ""
-    )
-    return {"test": _WORDS["tests"][test["test"]], "member": named}
+    name, member = "", test.get("member")
+    if isinstance(member, str):
+        name = edge_name(dict(zip(("sender", "receiver"), member.split(" -> ")[-2:], strict=False)))
+    return {"test": _WORDS["tests"][test["test"]], "member": name}
 
 
 def _members(found: Found) -> list[dict[str, Any]]:

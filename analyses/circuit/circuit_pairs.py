@@ -1,4 +1,4 @@
-"""Which prompts does a circuit rest on, and which of them are of one template?"""
+"""Which prompts is a circuit found on, and which of them share a template?"""
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ _FEWEST = 6  # templates: three on either side have an interval
 
 
 class Prompts(NamedTuple):
-    """Pairs of a task, the template of each (none: each pair stands for itself), and their rows of `tables/pairs`."""
+    """Pairs of a task, the template of each (none: each is its own group), and their rows of `tables/pairs`."""
 
     name: str
     pairs: Pairs
@@ -31,9 +31,9 @@ class Prompts(NamedTuple):
 
 
 def prompts_of(pairs: Pairs, prompts: pd.DataFrame, *, source: Path | None = None) -> Prompts:
-    """Pairs with their templates: those of a column of the table that they were made from, else what does not vary.
+    """Pairs with their templates: a column of the table that they were made from, else the tokens that do not vary.
 
-    `prompts` is that table, `source` the file that it comes from.
+    `prompts` is that table, `source` its file.
     """
     table = prompts.iloc[[*pairs.kept] or [*range(len(pairs))]].reset_index(drop=True)
     groups = [*table[TEMPLATE]] if TEMPLATE in table else _frames(pairs)
@@ -59,7 +59,7 @@ def task_prompts(model: Model, task: str, *, count: int | None = None, seed: int
 
 
 def _frames(pairs: Pairs) -> list[Hashable]:
-    """What does not vary within each pair; nothing where so few differ that halves of them have no interval."""
+    """The tokens that do not vary within each pair; none if too few frames differ for an interval on either side."""
     ids = pairs.clean.ids.masked_fill(pairs.changed, -1).masked_fill(~pairs.clean.mask, -2)
     frames: list[Hashable] = [*map(tuple, ids.tolist())]
     return frames if len({*frames}) >= _FEWEST else []

@@ -32,7 +32,7 @@ from interp.patching.results import ANSWERS, Cells, guessed, unreliable
 from interp.statistics import FEWEST_CLUSTERS
 
 Method = Literal["eap-ig", "eap", "exact", "nodes"]
-_AREAS = {"signed": "cpr", "absolute": "cmd"}  # of rankings
+_AREAS = {"signed": "cpr", "absolute": "cmd"}  # by ranking
 STAGES = "scoring edges", "choosing a circuit", "circuits of each size"
 STABLE = 0.95  # the share of resamples in which an edge keeps its sign
 MOST = 150  # members of a circuit whose tests take a pass for each
@@ -44,21 +44,21 @@ _WHOLE_NODES = "; the method nodes (--method nodes) finds circuits of whole head
 
 
 class Settings(NamedTuple):
-    """How much is measured."""
+    """How much to measure."""
 
     n_random: int = 10  # random circuits of each size, and twice as many of the circuit's own
     n_sizes: int = 24  # sizes of each ranking that are tried first
     shares: Sequence[float] = SHARES  # of all edges, on the curve
-    each_answer: bool = True  # whether each of few answers has to be given more often than by a coin
-    tests: bool = True  # whether completeness, minimality and the tests of hypotheses are made
+    each_answer: bool = True  # whether each answer, if few, must be given more often than by a coin
+    tests: bool = True  # whether to test completeness, minimality and the hypotheses
 
 
-ALL = Settings()
+ALL, _NONE = Settings(), pd.DataFrame()
 
 
 @dataclass(frozen=True)
 class Found:
-    """A task's circuit and what is known of it: `tables/circuit_edges`, `circuit_curve` and `circuit_tests`."""
+    """A task's circuit and its tables: `circuit_edges`, `circuit_curve` and `circuit_tests`."""
 
     prompts: Prompts
     split: Split
@@ -70,7 +70,7 @@ class Found:
 
 
 class Candidates(NamedTuple):
-    """Circuits of one graph and kind, the prompts that choose one and report on it, and how they are measured."""
+    """Circuits of one graph and kind, the prompts that choose one and report on it, and the settings."""
 
     model: Model
     ablation: Ablation
@@ -84,10 +84,6 @@ class Candidates(NamedTuple):
     def whole(self) -> Circuit:
         """All edges, or all nodes."""
         return whole(self.graph, self.kind)
-
-    def circuit(self, members: Tensor) -> Circuit:
-        """The circuit of these."""
-        return Circuit(self.graph, members)
 
     def cells(self, pairs: Pairs, circuits: Sequence[Circuit], progress: lots.Progress | None = None) -> Cells:
         """`faithfulness` of circuits, some in a lot."""
@@ -107,11 +103,11 @@ def find(
     seed: int = 0,
     progress: Say | None = None,
 ) -> Found:
-    """The smallest circuit that does at least `share` of a task, and what it does on prompts that chose nothing.
+    """The smallest circuit that does at least `share` of a task, and its effect on prompts that chose nothing.
 
-    Half of the groups of prompts choose: there `method` scores the edges, and of the circuits tried the smallest is
-    taken whose faithfulness is at least `share` by the lower end of its 95% interval. What is reported is of the other
-    half. An `InputError` refuses a task that the model does not do, and a model that has no edges.
+    Half of the groups of prompts choose: there `method` scores the edges, and we take the smallest circuit tried whose
+    faithfulness is at least `share` by the lower end of its 95% interval. The other half reports. An `InputError`
+    refuses a task that the model does not do, and a model without edges.
     """
     say = Stages.to(progress)
     say.plan([*STAGES, *["needed"] * settings.tests])
@@ -135,34 +131,32 @@ def find(
     shares = [each for each in settings.shares if kind == "edges" or each * candidates.whole.size >= 1]
     curves = partial(_curve, candidates, scores, shares)
     tables, areas = zip(*lots.do(curves, [(each,) for each in _AREAS], partial(say, STAGES[2])), strict=True)
-    kept = circuit & candidates.circuit(signs >= STABLE)
-    tests, facts = _alone(candidates, circuit, kept, partial(say, STAGES[2]))
+    stable = circuit & Circuit(graph, signs >= STABLE)
+    tests, facts = _alone(candidates, circuit, stable, partial(say, STAGES[2]))
     edges = _member_rows(candidates, circuit, scores, signs)
     if settings.tests:
         say("needed", 0)
         more, members, counts = _needed(candidates, circuit, partial(say, "needed"))
         tests, edges, facts = pd.concat([tests, more]), edges.join(members), facts | counts
     facts |= {"method": method, "ablation": ablation, "share": share, "kind": kind, "ranking": ranking}
-    facts |= {"size": circuit.size, "of": candidates.whole.size, "kept": kept.size, "areas": {**areas[0], **areas[1]}}
+    facts |= {"size": circuit.size, "of": candidates.whole.size, "kept": stable.size, "areas": {**areas[0], **areas[1]}}
     for side, groups in (("choose", split.choosing_groups), ("report", split.reporting_groups)):
         facts[side] = {"pairs": len(groups), "groups": len({*groups})}
     sides = {"group": pd.factorize(pd.Series(names))[0], "side": np.where(chooses, "chooses", "reports")}
     prompts = prompts._replace(table=prompts.table.assign(**sides))
-    edges, curve, tests = (
-        rows.assign(task=prompts.name).reset_index(drop=True) for rows in (edges, pd.concat(tables), tests)
-    )
+    parts = edges, pd.concat(tables), tests
+    edges, curve, tests = (each.assign(task=prompts.name).reset_index(drop=True) for each in parts)
     return Found(prompts, split, circuit, edges, curve, tests, facts)
 
 
 def _refusal(candidates: Candidates, prompts: Prompts, groups: Groups, chooses: Tensor) -> str | None:
-    """Why nothing is a share of what the model does, on all prompts, on either side, or for one of few answers."""
+    """Why there are no shares: on all prompts, on either side, or for one of few answers."""
     cells, answers = candidates.cells(prompts.pairs, [candidates.whole]), prompts.table["answer"]
     each = candidates.settings.each_answer and answers.value_counts().min() >= FEWEST_CLUSTERS
     few = [*answers] if each else ()
     sides = (unreliable(cells.difference()[side]) for side in (chooses, ~chooses))
-    return (
-        cells.no_share() or guessed(cells.clean[ANSWERS], few, [[*map(str, groups)]]) or next(filter(None, sides), None)
-    )
+    why = cells.no_share() or guessed(cells.clean[ANSWERS], few, [[*map(str, groups)]])
+    return why or next(filter(None, sides), None)
 
 
 def _graph(model: Model, pairs: Pairs, method: Method) -> Graph:
@@ -175,12 +169,12 @@ def _graph(model: Model, pairs: Pairs, method: Method) -> Graph:
 
 
 def _faithful(candidates: Candidates, pairs: Pairs, stack: Tensor) -> Cells:
-    circuits = [candidates.circuit(members) for members in stack]
+    circuits = [Circuit(candidates.graph, members) for members in stack]
     return faithfulness(candidates.model, pairs, logit_difference(), circuits, ablation=candidates.ablation)
 
 
 def _scores(candidates: Candidates, method: Method, progress: lots.Progress) -> Tensor:
-    """What each edge or node carries, `*members prompt`; NaN where there is none."""
+    """The score of each edge or node, `*members prompt`; NaN where there is none."""
     pairs, everything = candidates.split.choosing, candidates.whole.members
     if method == "exact":
         places = everything.nonzero()
@@ -194,7 +188,7 @@ def _scores(candidates: Candidates, method: Method, progress: lots.Progress) -> 
 
 
 def _exact(candidates: Candidates, places: Tensor) -> Tensor:
-    """What goes with each of some edges, `place prompt`."""
+    """What the metric loses without each edge, `place prompt`."""
     without = torch.stack([toggled(candidates.whole, place).members for place in places])
     cells = _faithful(candidates, candidates.split.choosing, without)
     return cells.clean[ANSWERS] - cells.values[ANSWERS]
@@ -207,9 +201,9 @@ def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
 
 
 def _smallest(candidates: Candidates, scores: Tensor, share: float, progress: lots.Progress) -> tuple[Circuit, str]:
-    """The smallest circuit tried that is enough on the prompts that choose, and its ranking: the whole where none is.
+    """The smallest sufficient circuit on the prompts that choose, and its ranking; the whole if none is sufficient.
 
-    Sizes grow by a factor first; then those between the smallest that is enough and the one before are tried.
+    Sizes first grow by a factor; then we try those between the smallest sufficient one and the one before.
     """
     everything, groups = candidates.whole, candidates.split.choosing_groups
     sizes = sorted({*np.geomspace(1, everything.size, candidates.settings.n_sizes).round().astype(int).tolist()})
@@ -230,7 +224,7 @@ def _smallest(candidates: Candidates, scores: Tensor, share: float, progress: lo
 def _curve(
     candidates: Candidates, scores: Tensor, shares: Sequence[float], ranking: str
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Faithfulness against size by one ranking, and its area; random circuits beside the first, as those do as much."""
+    """Faithfulness against size by one ranking, and its area; random circuits for the first ranking only."""
     model, ablation, graph, kind, split, settings, seed = candidates
     options = {"graph": graph, "ablation": ablation, "absolute": ranking == "absolute", "seed": seed}
     n_random = settings.n_random if ranking == "signed" else 0
@@ -241,16 +235,16 @@ def _curve(
 
 
 def _alone(
-    candidates: Candidates, circuit: Circuit, kept: Circuit, progress: lots.Progress
+    candidates: Candidates, circuit: Circuit, stable: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """What the circuit does alone and the rest without it, what its stable part does, and random circuits."""
+    """Faithfulness of the circuit alone, of the rest without it, of its stable part, and of random circuits."""
     split, n, names = candidates.split, 2 * candidates.settings.n_random, ("alone", "without", "stable")
     seeds = range(first := 1000 * candidates.seed + 500, first + n)
     random = [random_circuit(candidates.graph, circuit.size, kind=candidates.kind, seed=seed) for seed in seeds]
-    cells = candidates.cells(split.reporting, [circuit, candidates.whole - circuit, kept, *random], progress)
-    found = share_of_difference(cells.effects(), cells.difference(), split.reporting_groups, seed=candidates.seed)
-    rows = [*zip(names, found.value, found.low, found.high, strict=False)]
-    values = found.value[len(names) :]
+    cells = candidates.cells(split.reporting, [circuit, candidates.whole - circuit, stable, *random], progress)
+    bounds = share_of_difference(cells.effects(), cells.difference(), split.reporting_groups, seed=candidates.seed)
+    rows = [*zip(names, bounds.value, bounds.low, bounds.high, strict=False)]
+    values = bounds.value[len(names) :]
     rows.append(("random", values.mean(), values.min(), values.max()))
     table = pd.DataFrame(rows, columns=["test", "value", "ci_low", "ci_high"])
     table["n"] = [len({*split.reporting_groups})] * len(names) + [n]
@@ -260,30 +254,28 @@ def _alone(
 def _needed(
     candidates: Candidates, circuit: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
-    """The tests of a circuit, what each member is needed for, and how many are; or why that is not measured."""
-    why = "it is the whole model" if circuit.size == candidates.whole.size else ""
-    if circuit.size > MOST:
+    """The tests of a circuit, how much each member is needed, and how many are; or why this is not measured."""
+    if circuit.size > MOST or circuit.size == candidates.whole.size:
         why = f"it takes many passes a member, and the circuit has {circuit.size:,} (at most {MOST})"
-    if why:
-        return pd.DataFrame(), pd.DataFrame(), {"untested": why}
+        return _NONE, _NONE, {"untested": why if circuit.size > MOST else "it is the whole model"}
     parts = lots.do(partial(_tested, candidates, circuit), [(n,) for n in range(3)], progress)
     (_, members), n_needed = parts[1], int((parts[1][1]["needed_low"] > 0).to_numpy().sum())
     return pd.concat([rows for rows, _ in parts]), members, {"needed": n_needed}
 
 
 def _tested(candidates: Candidates, circuit: Circuit, n: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of one test, and of minimality what of the circuit each member is needed for, by `name`."""
+    """The rows of one test; for minimality also how much each member is needed."""
     model, ablation, *_, split, _, seed = candidates
     options: Any = {"ablation": ablation, "seed": seed}
     if n == 2:
         rows = hypotheses(model, split.reporting, logit_difference(), circuit, split.reporting_groups, **options)
-        return rows.assign(test="hypothesis of " + rows["test"]), pd.DataFrame()
+        return rows.assign(test="hypothesis of " + rows["test"]), _NONE
     gaps = [completeness, minimality][n](model, split, logit_difference(), circuit, n_random=(20, 5)[n], **options)
     table = gaps.table(seed=seed).rename(columns={"gap": "value", "groups": "n"})
     rows = table.loc[table["worst"]].assign(test=gaps.title.lower()).drop(columns=["worst", "removed"])
     sizes = table[["value", "ci_low", "ci_high"]].set_axis(["needed", "needed_low", "needed_high"], axis=1)
     index = np.flatnonzero(circuit.members[candidates.whole.members])
-    return rows, sizes.set_axis(index) if gaps.members else pd.DataFrame()
+    return rows, sizes.set_axis(index) if gaps.members else _NONE
 
 
 def _member_rows(candidates: Candidates, circuit: Circuit, scores: Tensor, signs: Tensor) -> pd.DataFrame:

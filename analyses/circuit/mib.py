@@ -1,5 +1,6 @@
-"""Circuits as MIB keeps them (Mueller et al. 2025, arXiv:2504.13151): one JSON of nodes and scored edges, to and from
-ours. The file is its package's (Hanna et al.): `input`, `a0.h1`, `m3` and `logits`; `input->a0.h0<q>`, `a0.h1->m2`.
+"""Read and write MIB's circuits (Mueller et al. 2025, arXiv:2504.13151): one JSON of nodes and scored edges.
+
+The file is that of its package (Hanna et al.): `input`, `a0.h1`, `m3` and `logits`; `input->a0.h0<q>`, `a0.h1->m2`.
 """
 
 import gzip
@@ -23,10 +24,9 @@ _HEAD, _FEED = re.compile(r"a(\d+)\.h(\d+)"), re.compile(r"m(\d+)")
 
 
 def read_circuit(file: str | Path) -> tuple[Circuit, Float[Tensor, "sender receiver"]]:
-    """A circuit and the scores of all edges (NaN where there is none); the file may be gzipped.
+    """A circuit as the file marks it, and the scores of all edges (NaN where there is none); the file may be gzipped.
 
-    What counts as in the circuit is what the file calls so. Its graph is that of a model of such a shape
-    (`equal_graphs`), with a key and a value to each head.
+    Its graph is that of a model of this shape (`equal_graphs`), with a key and a value for each head.
     """
     path = Path(file)
     opened = gzip.open if path.suffix == ".gz" else open
@@ -52,7 +52,7 @@ def read_circuit(file: str | Path) -> tuple[Circuit, Float[Tensor, "sender recei
 def write_circuit(
     file: str | Path, model: Transformer, circuit: Circuit, scores: Float[Tensor, "sender receiver"]
 ) -> None:
-    """Write a circuit of edges and the scores of all edges as MIB reads them, gzipped where the name ends in `.gz`."""
+    """Write a circuit of edges and the scores of all edges as MIB reads them, gzipped if the name ends in `.gz`."""
     graph, config = circuit.graph, model.last.config
     if circuit.kind == "nodes" or graph.positions or graph.senders[0] != "embed":
         raise InputError("MIB's file has edges without positions, from the sum of the embeddings: got another circuit")
@@ -60,13 +60,10 @@ def write_circuit(
         raise InputError("MIB's file has a key and a value for each head, and this model's heads share them")
     used = circuit.members.any(1)
     nodes = {_their_node(name): {"in_graph": bool(used[row])} for row, name in enumerate(graph.senders)}
-    edges = {
-        _their_edge(graph.senders[row], graph.receivers[column]): {
-            "score": float(scores[row, column]),
-            "in_graph": bool(circuit.members[row, column]),
-        }
-        for row, column in graph.exists.nonzero().tolist()
-    }
+    edges: dict[str, dict[str, Any]] = {}
+    for row, column in graph.exists.nonzero().tolist():
+        edge = {"score": float(scores[row, column]), "in_graph": bool(circuit.members[row, column])}
+        edges[_their_edge(graph.senders[row], graph.receivers[column])] = edge
     sizes = {"n_layers": config.n_layers, "n_heads": config.n_heads}
     content: Mapping[str, Any] = {
         "cfg": {**sizes, "parallel_attn_mlp": config.parallel, "d_model": config.d_model},

@@ -1,7 +1,7 @@
-"""The small experiments that the source articles name, for any causal model; for encoders where no text stops midway.
+"""The source articles' small experiments, for any causal model; some also for encoders.
 
 Texts, plots and prompts are data (`prompts.toml`). Prompts are the articles' own, and others in the words of the
-generated stories, which small models can read too. What a model cannot use is counted in what is measured.
+generated stories, which small models can read. Prompts that a model cannot use are counted.
 """
 
 from collections.abc import Callable, Iterable
@@ -55,15 +55,15 @@ def section(
 ) -> Part:
     """Run experiments, and return what a page shows: a table, a figure and a line of each.
 
-    Where none can be asked of this model there are no sections, and `counted` says why.
+    If none can run on this model there are no sections, and `counted` says why.
     """
     seed = whole_number("seed", seed)
     sections, short, tables, records, not_asked = [], [], {}, {}, {}
-    refused: dict[str, list[str]] = {}  # by reason, the titles of those that could not be asked of this model
+    refused: dict[str, list[str]] = {}  # titles by reason
     names = [*(EXPERIMENTS if names is None else names)]
     say = partial(Stages.to(progress), STAGE)
     outcomes = lots.do(partial(_outcome, model, seed), [(name,) for name in names if name != _TIMED], say)
-    if _TIMED in names:  # once nothing else runs
+    if _TIMED in names:  # while nothing else runs
         outcomes.insert(names.index(_TIMED), _outcome(model, seed, _TIMED))
     for name, outcome in zip(names, outcomes, strict=True):
         study = EXPERIMENTS[name]
@@ -90,7 +90,7 @@ def section(
 
 
 def _outcome(model: Model, seed: int, name: str) -> Outcome | str:
-    """What an experiment measured, or why it could not be asked of this model."""
+    """What an experiment measured, or why it cannot run on this model."""
     try:
         return EXPERIMENTS[name].measure(model, seed=seed)
     except InputError as error:

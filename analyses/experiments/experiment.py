@@ -1,4 +1,4 @@
-"""What is an experiment? A question to a model, prompts that the model can use, how it is measured, said and drawn."""
+"""What is an experiment? A question, prompts that the model can use, a measure, a sentence and a plot."""
 
 import tomllib
 from collections import Counter
@@ -25,13 +25,13 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment measured: its table, and what that was made from."""
+    """What an experiment measured: its table, and the prompts behind it."""
 
     table: pd.DataFrame
-    used: Mapping[str, int] = field(default_factory=dict)  # prompts or texts by where they come from
+    used: Mapping[str, int] = field(default_factory=dict)  # how many prompts or texts, by source
     left_out: Mapping[str, int] = field(default_factory=Counter)  # how many could not be used, by reason
-    refused: Mapping[str, str] = field(default_factory=dict)  # sources of which nothing is said, and why
-    contrast: Mapping[str, float] | None = None  # of distances: the last layer's less the first's, with its interval
+    refused: Mapping[str, str] = field(default_factory=dict)  # why there are no results, by source
+    contrast: Mapping[str, float] | None = None  # for distances: the last layer's minus the first's, with its interval
 
     def __post_init__(self):
         if self.table.empty:
@@ -42,33 +42,33 @@ class Outcome:
 
     @property
     def remark(self) -> str:
-        """What was left out and refused, as sentences; nothing where nothing was."""
-        counts = [f"{count} {reason}" for reason, count in self.left_out.items() if count]
-        return " ".join([*([f"Left out: {', '.join(counts)}."] if counts else []), *refusals(self.refused)])
+        """What was left out and refused, as sentences, if anything was."""
+        counts = ", ".join(f"{count} {reason}" for reason, count in self.left_out.items() if count)
+        return " ".join([f"Left out: {counts}."] * bool(counts) + refusals(self.refused))
 
 
 def refusals(refused: Mapping[str, str]) -> list[str]:
-    """A sentence for each source that was refused."""
+    """A sentence for each source without results."""
     return [f"Nothing is said {_ON[source]}: {why}." for source, why in refused.items()]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question, and all that answers it."""
+    """A question, and how to answer it. Table and figure have its `name`; `columns` say what the table's mean."""
 
-    name: str  # of its table and its figure
+    name: str
     title: str
-    question: str  # that its figure asks
+    question: str
     command: str  # that runs it: `word-sense`, `next-word` or `position`
-    caption: str  # of its figure
+    caption: str
     measure: Callable[..., Any]  # `measure(model, seed=0)`; refuses a model that does not fit with an `InputError`
-    sentence: Callable[[Any], str]  # what came out
+    sentence: Callable[[Any], str]  # the result
     plot: Plot
-    columns: str = ""  # of its table, and what they mean
+    columns: str = ""
 
 
 class RowText(dict[str, Any]):
-    """A row as texts take its columns: `{best:share±}` with its 95% interval, `{best:accuracy%}`, `{best:head}`."""
+    """A row that texts format by column: `{best:share±}` with its 95% interval, `{best:accuracy%}`, `{best:head}`."""
 
     def __format__(self, column: str) -> str:
         name = column.rstrip("±%")
@@ -84,10 +84,10 @@ class RowText(dict[str, Any]):
 
 
 def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -> Callable[[Outcome], str]:
-    """A sentence for each place that prompts come from: `texts`, without those that need a row that is not there.
+    """A sentence for each source of prompts: `texts`, without those that need a missing row.
 
-    `rows` has by name `where` (a query; `first` is the first row of all) and `largest` (an expression): the row that
-    has most of it, else the first.
+    `rows` names rows: `where` is a query (`first` is the table's first row), `largest` an expression to maximise;
+    without it the first row counts.
     """
     names = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
 
@@ -123,20 +123,20 @@ def with_interval(row: Row, value: str = "share", low: str = "ci_low", high: str
     return f"{rounded(row[value])} (95% {rounded(row[low])} to {rounded(row[high])})"
 
 
-# Tokens a word on average beyond which a text reaches the model as letters. Stories' words may have more: a small
-# vocabulary spells even the words that its model knows best.
+# Mean tokens a word; with more, the model reads letters. Stories' words may have more: a small vocabulary spells even
+# the words that its model knows best.
 _MOST_PIECES = {ARTICLES: 2.0, STORIES: 3.0}
 Item = TypeVar("Item")
 
 
 @cache
 def experiment_data(name: str) -> Any:
-    """The texts, the plot and the prompts of an experiment, of `prompts.toml`."""
+    """An experiment's texts, plot and prompts in `prompts.toml`."""
     return tomllib.loads(files("analyses.experiments").joinpath("prompts.toml").read_text(encoding="utf-8"))[name]
 
 
 def tokenizer_of(model: Model, *, unfinished: bool = True) -> Tokenizer:
-    """The tokenizer of a model that an experiment can run on; one with texts that stop midway needs a causal model."""
+    """The tokenizer of a model that an experiment can run on; `unfinished` texts need a causal model."""
     if len(model.config.stacks) > 1:
         raise InputError("this experiment reads one text: expected a model of one stack, got an encoder and a decoder")
     if unfinished and not model.config.last.causal:
@@ -166,7 +166,7 @@ def readable(
     texts: Callable[[Item], Iterable[str]],
     unit: str = "prompts",
 ) -> list[Item]:
-    """The items of one source of which the model can use every text; `left_out` counts the others by reason."""
+    """The items of one source whose texts the model can read; `left_out` counts the others by reason."""
     usable = []
     for item in items:
         reasons = (_unreadable(model, text, source) for text in texts(item))
@@ -178,6 +178,6 @@ def readable(
 
 
 def batch_of(model: Model, texts: Sequence[str]) -> TokenBatch:
-    """Unfinished texts: what the model expects before them, nothing behind."""
+    """Unfinished texts, with the special tokens before them and none after."""
     tokenizer = tokenizer_of(model)
     return TokenBatch.from_rows([[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in texts]).to(model.device)

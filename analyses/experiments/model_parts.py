@@ -1,4 +1,4 @@
-"""What do attention, feed-forward and embedding cost, hold and write? And how far away does attention look?"""
+"""How much do attention, feed-forward and embedding cost, hold and write? How far away does attention look?"""
 
 import time
 from collections import Counter
@@ -27,20 +27,20 @@ from models.stories import stories
 
 MIXING, PROJECTIONS, FEED_FORWARD = "attention: mixing", "attention: projections", "feed-forward"
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-_REPEATS = 7  # of which the fastest counts: what else runs on the machine only slows it
-_LONGEST = 0.3  # seconds of one repeat after which no longer text is tried
-_FITTED = 4  # the longest lengths, on which the exponent is fitted: short texts cost what a call costs
+_REPEATS = 7  # the fastest counts, since other work on the machine only slows it
+_LONGEST = 0.3  # seconds of one repeat; beyond them no longer text is tried
+_FITTED = 4  # the exponent is fitted to so many longest lengths, as short texts cost no more than a call
 PARTS = EMBEDDING, ATTENTION, MLP = "embedding", "attention", "feed-forward"
 PARAMETERS, ARITHMETIC, WRITING = "parameters", "multiply-adds", "writing into the stream"
 _TOKENS = 64  # length at which arithmetic is counted
-_STORIES, _READ_STORIES = 40, 60  # for what parts write, and for distances
+_STORIES, _READ_STORIES = 40, 60  # for writing, and for distances
 LAYER = -1  # the head of rows that hold a layer's mean
 
 
 def measure_cost(
     model: Model, lengths: tuple[int, ...] = LENGTHS, *, repeats: int = _REPEATS, seed: int = 0
 ) -> Outcome:
-    """Seconds and floating-point operations of one block's parts by length, on random input."""
+    """Seconds and floating-point operations of one block's parts, by length, on random input."""
     generator = torch.Generator().manual_seed(seed)
     stack = with_parts(model, "timing a block").last
     block, config = stack.blocks[0], stack.config
@@ -53,13 +53,10 @@ def measure_cost(
             works[part, tokens], seconds[part, tokens] = work, _seconds(work, x.device)
         if max(seconds.values()) > _LONGEST:
             break
-    for _ in range(repeats - 1):  # all lengths in turn, so that a busy moment of the machine hits none of them alone
+    for _ in range(repeats - 1):  # all lengths in turn, so that a busy moment hits none of them alone
         seconds = {key: min(seconds[key], _seconds(work, model.device)) for key, work in works.items()}
-    rows = [
-        {"part": part, "tokens": tokens, "seconds": best, "flops": flops(config, part, tokens)}
-        for (part, tokens), best in seconds.items()
-    ]
-    table = pd.DataFrame(rows)
+    rows = [(*key, best, flops(config, *key)) for key, best in seconds.items()]
+    table = pd.DataFrame(rows, columns=["part", "tokens", "seconds", "flops"])
     groups = table.groupby("part")
     fits = {part: exponent(rows["tokens"].to_numpy(), rows["seconds"].to_numpy()) for part, rows in groups}
     table[["exponent", "exponent_error"]] = [fits[part] for part in table["part"]]
@@ -129,7 +126,7 @@ def cost_sentence(outcome: Outcome) -> str:
 
 
 def measure_shares(model: Model, *, seed: int = 0) -> Outcome:
-    """Each part's share of three quantities, which add up to 1; norms and biases count with what they stand before."""
+    """Each part's share of three quantities; a norm or bias counts with the part after it."""
     tokenizer_of(model, unfinished=False)
     model = with_parts(model, "counting each part's weights")
     tokens = min(_TOKENS, model.config.n_ctx)
@@ -159,10 +156,8 @@ def _parameters(model: Transformer) -> dict[str, int]:
 def _arithmetic(model: Model, tokens: int) -> dict[str, int]:
     config = model.config.last
     output = 0 if model.config.output == "none" else tokens * config.d_model * config.d_vocab
-    mixing, projections, feed_forward = (
-        config.n_layers * flops(config, part, tokens) // 2 for part in (MIXING, PROJECTIONS, FEED_FORWARD)
-    )
-    return {EMBEDDING: output, ATTENTION: mixing + projections, MLP: feed_forward}
+    costs = {part: config.n_layers * flops(config, part, tokens) // 2 for part in (MIXING, PROJECTIONS, FEED_FORWARD)}
+    return {EMBEDDING: output, ATTENTION: costs[MIXING] + costs[PROJECTIONS], MLP: costs[FEED_FORWARD]}
 
 
 def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -234,6 +229,5 @@ def distance_sentence(outcome: Outcome) -> str:
         difference = with_interval(dict(zip(outcome.contrast, bounds, strict=True)), "gain")
         text += f" and {with_interval(last, 'distance')} in layer {last['layer']}: {way} by {difference}"
     texts = sum(outcome.used.values())
-    return (
-        f"{text}, where uniform attention would look {last['uniform']:.2f} ({number(last['n'])} tokens, {texts} texts)."
-    )
+    scope = f"{number(last['n'])} tokens, {texts} texts"
+    return f"{text}, where uniform attention would look {last['uniform']:.2f} ({scope})."

@@ -1,6 +1,6 @@
-"""What do heads carry of a word that is swapped, and how does a word's residual stream change with its context?
+"""How much of a swapped word do heads carry, and how does a word's residual stream change with its context?
 
-Every word ends its frame, so that a causal model has read the context.
+Every word ends its frame, so a causal model has read the context.
 """
 
 import random
@@ -31,7 +31,7 @@ _PROFESSION_COLUMNS = "layer place share ci_low ci_high n accuracy accuracy_low 
 
 
 class Swap(NamedTuple):
-    """A prompt, the same with another noun, and what should follow either."""
+    """A prompt, the same with another noun, and the right continuation of each."""
 
     source: str
     clean: str
@@ -60,7 +60,7 @@ def by_swapping(
     tabulate: Callable[[Pairs, Mapping[str, Cells], Cells], pd.DataFrame],
     columns: str,
 ) -> Outcome:
-    """Patch the pairs of every source that a model can use, and join what `tabulate` makes of each.
+    """Patch each source's pairs that a model can use, and join the tables that `tabulate` makes.
 
     It gets a source's pairs, the effects by site (`*cells pair`, the mean of both directions) and the whole effects.
     `columns` are the table's, in order; `source`, `accuracy` of all prompts, `accuracy_low` and `example` are added.
@@ -106,18 +106,18 @@ def _paired(model: Model, source: str, swaps: Sequence[Swap], left_out: Counter[
 
 
 def _least(share: float, n: int) -> float:
-    """The lower end of a share's 95% interval (Wilson 1927): of pairs, since a pair's two prompts are one item."""
+    """The lower end of a share's 95% interval (Wilson 1927), over pairs: a pair's two prompts are one item."""
     spread = 1.96 * (share * (1 - share) / n + 1.96**2 / (4 * n**2)) ** 0.5
     return (share + 1.96**2 / (2 * n) - spread) / (1 + 1.96**2 / n)
 
 
 def shares_of(effects: Cells, whole: Cells, seed: int) -> Shares:
-    """Sum of effects over sum of wholes, cell by cell (cells in one row), over pairs; missing cells are left out."""
+    """Sum of effects over sum of wholes, by cell (flattened), over pairs; missing cells are left out."""
     return shares(effects.reshape(-1, effects.shape[-1]).T, whole, seed=seed)
 
 
 def measure_knight(model: Model, *, seed: int = 0) -> Outcome:
-    """The knight in shining: each head's share of the difference between two answers, patched and written directly."""
+    """The knight in shining: each head's share of the difference between two answers, patched and direct."""
 
     def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
         share = shares_of(effects["z"], whole, seed)
@@ -129,7 +129,7 @@ def measure_knight(model: Model, *, seed: int = 0) -> Outcome:
 
 
 def _direct(model: Model, pairs: Pairs) -> np.ndarray:
-    """Each head's direct attribution in the clean prompts less that in the corrupted ones: layer head pair."""
+    """Each head's direct attribution in the clean prompts minus that in the corrupted ones: layer head pair."""
     batches = pairs.clean, pairs.corrupt
     try:
         sides = [direct_logit_attribution(model, batch, pairs.right, pairs.wrong) for batch in batches]
@@ -139,13 +139,12 @@ def _direct(model: Model, pairs: Pairs) -> np.ndarray:
 
 
 def measure_profession(model: Model, *, seed: int = 0) -> Outcome:
-    """The soccer player, or the musician: which share of the difference each layer and position carries."""
+    """The soccer player, or the musician: the share of the difference that each layer and position carries."""
 
     def tabulate(pairs: Pairs, effects: Mapping[str, Cells], whole: Cells) -> pd.DataFrame:
         tokens = _tokens(model, pairs)
-        return pd.concat(
-            [_by_place(pairs, sweep, whole, tokens, seed).assign(site=site) for site, sweep in effects.items()]
-        )
+        places = ((site, _by_place(pairs, cells, whole, tokens, seed)) for site, cells in effects.items())
+        return pd.concat([rows.assign(site=site) for site, rows in places])
 
     sites = {"resid_pre": ("layer", "position"), "z": ("layer", "position")}
     return by_swapping(model, "profession", sites, tabulate, _PROFESSION_COLUMNS)
@@ -182,7 +181,7 @@ _TRIES = 100  # other adjectives that are tried until they have as many pieces
 
 
 def scenes(group: Mapping[str, Any], rng: random.Random) -> list[Words]:
-    """A group's sentences: two adjectives and a noun, a verb, one adjective and a noun, as the article's."""
+    """A group's sentences, built like the article's: two adjectives and a noun, a verb, one adjective and a noun."""
     sentences = [group["first"]] if "first" in group else []
     for _ in range(group["count"]):
         first, second, third = rng.sample(group["adjectives"], 3)
@@ -192,9 +191,9 @@ def scenes(group: Mapping[str, Any], rng: random.Random) -> list[Words]:
 
 
 def measure_adjectives(model: Model, *, seed: int = 0) -> Outcome:
-    """A fluffy blue creature: how much more than uniform attention nouns give their adjectives, and what a head writes.
+    """A fluffy blue creature: the attention of nouns to their adjectives over uniform attention.
 
-    `carried` is its share of the change in a noun's final stream when the adjectives are swapped.
+    `carried` is a head's share of the change in a noun's final stream when the adjectives are swapped.
     """
     left_out, counts, tables, rng = Counter[str](), {}, [pd.DataFrame()], random.Random(seed)
     for group in experiment_data("adjectives")["prompts"]:
@@ -232,9 +231,9 @@ def _word_tokens(model: Model, scene: Words) -> list[list[int]]:
 
 
 def _attention(model: Model, scene: Words) -> np.ndarray:
-    """Mean over nouns of the attention to their adjectives, all heads' and uniform: 2 x cell.
+    """Mean over nouns of the attention to their adjectives, of all heads and uniform: 2 x cell.
 
-    To a word it adds up over pieces, from a word it is averaged over them (Clark 2019).
+    Attention to a word is summed over its pieces, attention from a word averaged (Clark 2019).
     """
     (stack,) = model.config.stacks
     tokens = _word_tokens(model, scene)
@@ -281,7 +280,7 @@ _COSINES = "near_cosine near_low near_high", "far_cosine far_low far_high", "gap
 
 
 def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
-    """Mole, ring: cosine distances of a word's streams between senses and within, by layer (0 as embedded).
+    """Mole, ring: cosine distances of a word's streams between and within senses, by layer (0: embedded).
 
     Unambiguous words in the same frames are the controls.
     """
@@ -307,11 +306,8 @@ def _sense_rows(
     model: Model, word: str, group: Mapping[str, Any], frames: list[tuple[str, str]], left_out: Counter[str], seed: int
 ) -> pd.DataFrame:
     source, controls, (senses, texts) = group["source"], group["controls"], zip(*frames, strict=True)
-    usable = [
-        control
-        for control in controls
-        if len(readable(model, texts, source, Counter(), lambda text, end=control: [f"{text} {end}"])) == len(texts)
-    ]
+    sentences = {control: [f"{text} {control}" for text in texts] for control in controls}
+    usable = readable(model, controls, source, Counter(), sentences.__getitem__)
     left_out["control words that cannot be read in all frames"] += len(controls) - len(usable)
     roles = {"ambiguous": distances(model, word, texts, senses)}
     if usable:
@@ -329,7 +325,7 @@ def _sense_rows(
 def distances(
     model: Model, word: str, frames: Sequence[str], senses: Sequence[str]
 ) -> Float[NDArray[np.float64], "2 layer frame"]:
-    """1 - cosine of the word's stream in each frame and in frames of other senses, and of its own: means."""
+    """Mean 1 - cosine between the word's stream in each frame and in frames of other senses, and of its own sense."""
     x = streams(model, [f"{frame} {word}" for frame in frames]).numpy()
     x /= np.linalg.norm(x, axis=-1, keepdims=True)
     gap = 1 - x @ x.swapaxes(1, 2)  # layer frame frame
@@ -343,7 +339,7 @@ def distances(
 
 
 def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_model"]:
-    """The residual stream at each text's last token: as embedded, then after every layer."""
+    """The residual stream at each text's last token: embedded, then after every layer."""
     (stack,) = model.config.stacks
     batch = batch_of(model, texts)
     sites = [f"{stack}.embed", *(f"{stack}.{layer}.resid_post" for layer in range(model.config.n_layers))]
@@ -353,7 +349,7 @@ def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_m
 
 
 def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
-    """Cosine of a word's stream with that of one of its kind and of another, by layer: 0 as embedded."""
+    """Cosine of a word's stream with that of a word of its kind and of another kind, by layer (0: embedded)."""
     tokenizer, data = tokenizer_of(model), experiment_data("companions")
     rows, counts, left_out = [], Counter[str](), Counter[str]()
     for triple in data["triples"]:

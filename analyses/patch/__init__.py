@@ -1,7 +1,6 @@
 """Which part of this model carries the difference between two prompts? Sweeps of one site, as tables and sections.
 
-`measure` gives exact effects, `cell_estimates` sets gradient estimates beside them; `find` does all of what `interp
-patch` shows, and `page` says it.
+`measure` gives exact effects; `find` computes all that `interp patch` shows, and `page` makes its page.
 """
 
 from analyses.patch.cell_estimates import agreement_lines, correlations

@@ -1,9 +1,9 @@
-"""How well do gradients foretell what patching measures? Estimates beside exact effects, cell by cell and edge by edge.
+"""How well do gradients predict what patching measures? Estimates beside exact effects, cell by cell and edge by edge.
 
 Cells: attribution patching (Nanda 2023), its QK fix for queries and keys, and AtP* (Kramár 2024), against the sweep of
 the same site. Edges: EAP (Syed et al. 2023) and EAP-IG (Hanna et al. 2024) score them; path patching of one edge
-(Goldowsky-Dill et al. 2023) measures them. One measurement of a receiver gives all edges that end there, so where a
-model has many edges it is receivers that are chosen: those of the strongest estimates, and as many by chance.
+(Goldowsky-Dill et al. 2023) measures them. One measurement of a receiver covers all edges that end there. So if a model
+has many edges we choose receivers: those with the strongest estimates, and as many at random.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,35 +30,35 @@ from interp.patching.patch_sites import IN_ATTENTION
 from interp.patching.results import POSITIONAL, Direction, named_places
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
-MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effects
+MAGNITUDES = (ATP_STAR,)  # methods without a sign: compared with absolute effects
 WITHOUT_GRADIENT = ("rank",)
 _FEWEST = 3  # cells that a correlation needs
-_NOTHING = 1e-5  # of the largest effect: estimates that are all smaller are a gradient of 0, and their order rounding
+_NOTHING = 1e-5  # of the largest effect: if all estimates are smaller, the gradient is 0 and their order is rounding
 _CELL = ("layer", "head", *POSITIONAL)
 ESTIMATE_COLUMNS: list[str] = DECLARED["tables"]["estimates"].split()
 
 EAP, EAP_IG = "EAP", "EAP-IG"
 STEPS = 5  # of EAP-IG, on the way from one prompt to the other
-EDGE_SITE = "z"  # heads send what their z becomes: the site whose sweep edges stand beside
+EDGE_SITE = "z"  # the site whose sweep comes with edges, as heads send their z
 UNMEASURED = "no"
-_FEW = 5000  # edges that are all measured
-_RECEIVERS = 8  # chosen by estimate where there are more, and as many by chance
+_FEW = 5000  # edges: up to so many are all measured
+_RECEIVERS = 8  # with more edges: chosen by estimate, and as many by chance
 _SENDERS: dict[Sender, tuple[str, ...]] = {"z": ("layer", "head"), "mlp_out": ("layer",)}
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Estimates beside the exact effects of some sweeps of one site, and of edges where site and model define them.
+    """Estimates beside the exact effects of sweeps of one site, and of edges if site and model define them.
 
     In `table`, `exact` and `estimate` are means over `n` prompts, in the metric's unit and with the sign of
     `tables/cells`; means of absolute values for `AtP*`, which has no sign. `idle` marks what moves nothing beyond
     rounding, by patching and by every estimate. Edges have a `sender` and a `receiver` instead of a layer and head.
-    `chosen` says for each edge why it was measured: `all` were, its receiver was drawn by `chance` or among the
-    `strongest`; where it was not (`no`), `exact` is missing.
+    `chosen` says why an edge was measured: `all` were, or its receiver was drawn by `chance` or is among the
+    `strongest`; if it was not (`no`), `exact` is missing.
     """
 
     table: pd.DataFrame
-    left_out: Mapping[str, str]  # by method, why it could not be used
+    left_out: Mapping[str, str]  # by method, the reason
     edges: Mapping[str, Any]  # how edges were chosen
 
 
@@ -72,9 +72,9 @@ def check_metrics(metrics: Sequence[str]) -> None:
 def estimates_of(
     model: Model, pairs: Pairs, sweeps: Sequence[Sweep], *, seed: int = 0, progress: lots.Progress | None = None
 ) -> Estimates:
-    """Estimates beside the exact effects of some sweeps of one site, a lot each."""
+    """Estimates beside the exact effects of sweeps of one site, a lot each."""
     left_out, edges, first = {}, {}, sweeps[0]
-    results = lots.do(partial(_of_sweep, model, pairs, seed), [(sweep,) for sweep in sweeps], progress)
+    results = lots.do(partial(_sweep_estimates, model, pairs, seed), [(sweep,) for sweep in sweeps], progress)
     for _, _, reasons, counts in results:
         left_out |= reasons
         edges |= counts
@@ -86,10 +86,10 @@ def estimates_of(
     return Estimates(table, left_out, edges)
 
 
-def _of_sweep(
+def _sweep_estimates(
     model: Model, pairs: Pairs, seed: int, sweep: Sweep
 ) -> tuple[list[pd.DataFrame], pd.DataFrame, dict[str, str], dict[str, Any]]:
-    """The rows of cells by metric, those of edges, what could not be estimated and why, and how edges were chosen."""
+    """The rows of cells by metric, those of edges, why anything is missing, and how edges were chosen."""
     left_out: dict[str, str] = {}
     methods = _methods(model, pairs, sweep, left_out)
     cells = [_cell_rows(sweep, name, {each: methods[each][name] for each in methods}) for name in sweep.values]
@@ -119,12 +119,12 @@ def _methods(
 
 
 def _idle(effects: Sequence[Float[Tensor, "*cells prompt"]], least: Float[Tensor, " prompt"]) -> Bool[Tensor, "*cells"]:
-    """Where no effect, of none of some ways to find it, is more than rounding on any prompt."""
+    """Where none of some effects is more than rounding on any prompt."""
     return torch.stack([(each.abs().nan_to_num() <= least).all(-1) for each in effects]).all(0)
 
 
 def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
-    """One row a cell and method, cells that lie in no prompt left out."""
+    """One row a cell and method, without cells that no prompt reaches."""
     effect = sweep.effects(metric)
     idle = _idle([effect, *methods.values()], sweep.rounding(metric)).flatten().cpu().numpy()
     indices = np.unravel_index(np.arange(len(idle)), effect.shape[:-1])
@@ -153,10 +153,8 @@ def edge_rows(
         raise InputError(f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}")
     tables, reasons = [], {}
     for name in sweep.values:
-        scored = {
-            method: edge_attribution(model, pairs, METRICS[name](), sweep.direction, steps=steps)
-            for method, steps in ((EAP, 1), (EAP_IG, STEPS))
-        }
+        score = partial(edge_attribution, model, pairs, METRICS[name](), sweep.direction)
+        scored = {EAP: score(steps=1), EAP_IG: score(steps=STEPS)}
         reasons = _receivers(scored, seed, few)
         exact = torch.full_like(scored[EAP].effects(), torch.nan)
         for receiver in reasons:
@@ -169,10 +167,8 @@ def edge_rows(
     table = pd.concat(tables, ignore_index=True)
     first = table.drop_duplicates(["sender", "receiver"])
     counts = {"edges": len(first), "from_embedding": first["sender"].tolist().count("embed")}
-    return table, {
-        **counts,
-        **{"sampled": "all" not in reasons.values(), "receivers": _RECEIVERS, "steps": STEPS, "seed": seed},
-    }
+    how = {"sampled": "all" not in reasons.values(), "receivers": _RECEIVERS, "steps": STEPS, "seed": seed}
+    return table, counts | how
 
 
 def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
@@ -218,27 +214,21 @@ def _edge_rows(
     """One row an edge. A score has the sign of the metric's change, an effect is positive towards the other prompt."""
     estimate = edges.effects() if edges.direction == "denoise" else -edges.effects()
     cells = (~estimate.isnan().any(-1)).nonzero(as_tuple=True)
-    senders, receivers = (
-        [str(edges.labels[side][index]) for index in indices.tolist()]
-        for side, indices in zip(("sender", "receiver"), cells, strict=True)
-    )
-    reason = [
-        UNMEASURED if sender == "embed" else reasons.get(receiver, UNMEASURED)
-        for sender, receiver in zip(senders, receivers, strict=True)
-    ]
+    ends = zip(("sender", "receiver"), cells, strict=True)
+    table = pd.DataFrame({end: [str(edges.labels[end][index]) for index in indices.tolist()] for end, indices in ends})
+    measured = table["receiver"].map(reasons.get).where(table["sender"] != "embed")
     means = {"exact": exact, "estimate": estimate}
     columns = {name: values[cells].double().mean(-1).cpu().numpy() for name, values in means.items()}
-    columns |= {"idle": idle[cells].cpu().numpy(), "chosen": reason, "n": estimate.shape[-1]}
-    return pd.DataFrame({"sender": senders, "receiver": receivers, "direction": edges.direction, **columns})
+    columns |= {"idle": idle[cells].cpu().numpy(), "chosen": measured.fillna(UNMEASURED), "n": estimate.shape[-1]}
+    return table.assign(direction=edges.direction, **columns)
 
 
 def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
     """How well each method agrees with the exact effects: one row a metric, method and direction.
 
-    `spearman` is the rank correlation and `pearson` the linear one, over `n` cells or edges: rows with an exact effect
-    that are not `idle` (agreement on what can move nothing is no merit), and of chosen edges only those that chance
-    chose. Missing below three, where all effects are alike, and where all estimates are nothing (the gradient of KL
-    divergence at the clean prompt).
+    `spearman` is the rank correlation and `pearson` the linear one, over `n` cells or edges: those with an exact effect
+    that are not `idle` (agreement on them is no merit); of sampled edges only those chosen by chance. Missing below
+    three, if all effects are equal, and if all estimates are 0 (the gradient of KL divergence at the clean prompt).
     """
     rows, keys = [], ("metric", "method", "direction")
     groups = dict(iter(estimates.groupby([*keys], sort=False)))
@@ -264,7 +254,7 @@ def _agreement(exact: np.ndarray, estimate: np.ndarray) -> tuple[float, float]:
 
 
 def agreement_lines(correlations: pd.DataFrame | None) -> list[str]:
-    """The correlations as lines for a terminal; none where no estimates were made."""
+    """The correlations as lines for a terminal; none without estimates."""
     return [
         f"{row['method']} of {row['metric']}, {row['direction']}: rank correlation {number(row['spearman'])}, "
         f"r {number(row['pearson'])}, {number(row['n'])} {row['of']}"

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from analyses import figures
 from analyses.execution import lots
+from analyses.tasks.flips import answer_probabilities
 from interp import InputError, Model, Transformer, patching
-from interp.patching import Metric, Pairs, Sweep, function, sweep
+from interp.patching import Metric, Pairs, Sweep, sweep
 from interp.patching.patch_sites import IN_ATTENTION, Attending, PatchSite, StackName
 from interp.patching.preparation import Plan
 from interp.patching.results import ANSWERS, ESTIMATED, POSITIONAL, Direction, long_table, refusal
@@ -29,7 +28,6 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
-ANSWERED = "right", "wrong"  # what their probabilities are called
 _TOKENS = ("token", "corrupt_token")  # columns of a place that a text counts
 _AT_ONCE = 16  # pairs that are swept in one lot
 
@@ -39,7 +37,7 @@ class Answers:
     """Does the model do the task? Its logit difference of right and wrong answers, unpatched.
 
     `right` of `n` clean prompts and `wrong` of the corrupted ones get their own answer first; `difference` is the mean
-    of clean less corrupted, above 0 as expected. `refused` says why nothing is a share of it.
+    of clean minus corrupted, above 0 as expected. `refused` says why there are no shares of it.
     """
 
     n: int
@@ -50,7 +48,7 @@ class Answers:
 
     @staticmethod
     def from_sweep(sweep: Sweep) -> "Answers | None":
-        """The answers to the pairs of a sweep; None where these bring none."""
+        """The answers to the pairs of a sweep; None if these have no answers."""
         if ANSWERS not in sweep.clean:
             return None
         clean, corrupt = sweep.clean[ANSWERS], sweep.corrupt[ANSWERS]
@@ -69,7 +67,7 @@ class Answers:
 
 
 def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **options: Any) -> pd.DataFrame:
-    """The rows of `Cells.table`: how far patching each cell moves each metric. `options` are as of `sweeps`."""
+    """The rows of `Cells.table`: how far patching each cell moves each metric. `options` are those of `sweeps`."""
     return cells_of(model, sweeps(model, pairs, site, **options), seed=seed).table
 
 
@@ -86,10 +84,10 @@ def sweeps(
     answered: bool = False,
     progress: lots.Progress | None = None,
 ) -> list[Sweep]:
-    """One sweep a direction of all `metrics`, names of `METRICS`; `by_position` patches positions one by one.
+    """One sweep a direction, of all `metrics` (names of `METRICS`); `by_position` patches positions one by one.
 
-    `stack` says which is patched of a model with an encoder and a decoder, by default the decoder. `answered` reads the
-    probabilities of the pairs' own answers as well. `progress` is as of `lots.do`, of pairs.
+    `stack` is the one to patch in an encoder-decoder, by default the decoder. `answered` also reads the probabilities
+    of the pairs' answers. `progress` is as in `lots.do`, in pairs.
     """
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
@@ -97,7 +95,8 @@ def sweeps(
         raise InputError(f"no metric {', '.join(dict.fromkeys(unknown))}: expected some of {', '.join(METRICS)}")
     axes = PatchSite.from_name(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONAL))]
-    swept = partial(_swept, model, site, by, tuple(dict.fromkeys(metrics)), answered, stack, attention)
+    options = {"site": site, "by": by, "stack": stack, "attention": attention}
+    swept = partial(_swept, model, tuple(dict.fromkeys(metrics)), answered, options)
     if not isinstance(model, Transformer):
         return [swept(direction, pairs) for direction in directions]
     parts = [pairs.take(rows) for rows in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE)]
@@ -106,40 +105,21 @@ def sweeps(
 
 
 def _swept(
-    model: Model,
-    site: str,
-    by: Sequence[str],
-    metrics: Sequence[str],
-    answered: bool,
-    stack: StackName | None,
-    attention: Attending,
-    direction: Direction,
-    pairs: Pairs,
+    model: Model, metrics: Sequence[str], answered: bool, options: Mapping[str, Any], direction: Direction, pairs: Pairs
 ) -> Sweep:
     readers = [*(METRICS[name]() for name in metrics), *(answer_probabilities(pairs) if answered else ())]
-    return sweep(model, pairs, readers, site, by, direction, stack=stack, attention=attention)
+    return sweep(model, pairs, readers, direction=direction, **options)
 
 
 def _joined(model: Model, pairs: Pairs, parts: Sequence[Sweep]) -> Sweep:
-    """The sweep of all pairs from those of some each."""
     first = parts[0]
+    sides = [[part.values, part.clean, part.corrupt] for part in parts]
     values, clean, corrupt = (
-        {name: torch.cat([getattr(part, side)[name] for part in parts], -1) for name in getattr(first, side)}
-        for side in ("values", "clean", "corrupt")
+        {name: torch.cat([part[name] for part in side], -1) for name in side[0]} for side in zip(*sides, strict=True)
     )
     ends = (corrupt, clean) if first.direction == "denoise" else (clean, corrupt)
     arguments = first.site, first.axes, first.direction, first.stack, first.attention
     return Plan.from_arguments(model, pairs, (), *arguments).cells(values, *ends)
-
-
-def answer_probabilities(pairs: Pairs) -> list[Metric]:
-    """The probabilities of the pairs' own answers, `right` and `wrong`, at the last position."""
-
-    def probability(logits: Float[Tensor, "... prompt read d_vocab"], ids: Int[Tensor, " prompt"]) -> Tensor:
-        shares = logits[..., 0, :].softmax(-1)
-        return shares.gather(-1, ids[:, None].expand(*shares.shape[:-1], 1))[..., 0]
-
-    return [function(probability, name, reference=getattr(pairs, name)) for name in ANSWERED]
 
 
 @dataclass(frozen=True)
@@ -148,9 +128,9 @@ class Cells:
 
     In `table`, one row a cell, direction and metric: `effect` is the mean over prompts in the metric's unit, with its
     interval (`ci_low`, `ci_high`) and two-sided `p`; `share` is its part of the whole difference between clean and
-    corrupted prompts, with `share_low` and `share_high`. Missing are shares where the difference is too small or has
-    the wrong sign, or the model does the task no better than a coin; intervals of fewer than three pairs; p of a single
-    one, and of cells that change nothing. `q` is over all rows. Positions that the pairs name have their names.
+    corrupted prompts, with `share_low` and `share_high`. Shares are missing if the difference is too small or has the
+    wrong sign, or if the model does the task no better than a coin; intervals below three pairs; p for a single pair,
+    and for cells that change nothing. `q` is over all rows. Positions that the pairs name have their names.
     """
 
     table: pd.DataFrame
@@ -161,7 +141,7 @@ class Cells:
 
 
 def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
-    """The cells of some sweeps of one site."""
+    """The cells of sweeps of one site."""
     first = sweeps[0]
     attention = "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
     patch_site = PatchSite.from_name(model, first.site, ("layer",), first.stack, attention)
@@ -184,11 +164,9 @@ def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:
 
 
 def strongest(cells: pd.DataFrame, metric: str, count: int) -> dict[str, list[dict[str, Any]]]:
-    """By direction, the rows of `tables/cells` with the largest effects on a metric either way, with their `cell`."""
+    """By direction, the rows of `tables/cells` with the largest absolute effects on a metric, with `cell` names."""
     rows = cells.loc[cells["metric"] == metric]
     rows = rows.iloc[np.argsort(-rows["effect"].abs().to_numpy(dtype=float), kind="stable")]
     rows = rows.assign(cell=[figures.cell_name(row) for row in rows.to_dict("records")])
-    return {
-        str(way): rows.loc[rows["direction"] == way].head(count).to_dict("records")
-        for way in dict.fromkeys(cells["direction"])
-    }
+    ways = dict.fromkeys(cells["direction"])
+    return {str(way): rows.loc[rows["direction"] == way].head(count).to_dict("records") for way in ways}

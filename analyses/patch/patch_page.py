@@ -1,4 +1,4 @@
-"""What does a run of `interp patch` say and show? Prompts, answers, maps of cells that lead to attention, estimates."""
+"""The page of `interp patch`: prompts, answers, maps of cells that link to attention, estimates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,19 +22,17 @@ from interp.patching.results import POSITIONAL
 
 _NAMES = 3  # cells in a sentence
 FEW = 20  # pairs below which intervals are rough
-_FAINT = 0.1  # of the largest value: a smaller one is not written in its cell
+_FAINT = 0.1  # of the largest value: cells below it have no number
 _WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
 
 
 def page(patched: Patched, model: Mapping[str, Any]) -> Page:
-    """What a run of patching says and shows; `model` is as run.json has it."""
+    """The page of a run; `model` is as in run.json."""
     metrics, estimates, prompts = patched.how["metrics"], patched.estimates, patched.prompts
     answers = patched.cells.answers
-    sections = [  # the first metric has its map on top
-        Section(f"Where the {figures.metric_unit(metric)[0]} comes from", [_map(patched, metric)], metric)
-        for metric in metrics[1:]
-    ]
+    titles = {metric: f"Where the {figures.metric_unit(metric)[0]} comes from" for metric in metrics}
+    sections = [Section(titles[metric], [_map(patched, metric)], metric) for metric in metrics[1:]]
     terms, tables = dict(_WORDS["definitions"]), {"cells": patched.cells.table, "pairs": patched.pairs}
     if estimates is not None:
         tables |= {"estimates": estimates.table, "correlations": correlations(estimates.table)}
@@ -90,19 +88,19 @@ def _bars(patched: Patched) -> doc.Bars:
 
 
 def _map(patched: Patched, metric: str) -> Grids:
-    """Both directions side by side; a cell of a head leads to what it looks at from the token."""
-    found, grids = figures.map_cells(patched.cells.table, metric), []
-    names = [f"H{name}" for name in found.names] if found.axis == "head" else found.names
-    for way, rows in found.rows.groupby("direction", sort=False):
-        cells = {(row["layer"], row["column"]): _cell(patched, row, found) for row in rows.to_dict("records")}
+    """Both directions side by side; a head's cell links to what it looks at from the token."""
+    layout, grids = figures.map_cells(patched.cells.table, metric), []
+    names = [f"H{name}" for name in layout.names] if layout.axis == "head" else layout.names
+    for way, rows in layout.rows.groupby("direction", sort=False):
+        cells = {(row["layer"], row["column"]): _cell(patched, row, layout) for row in rows.to_dict("records")}
         layers = range(max(layer for layer, _ in cells), -1, -1)
         lines = [(f"L{layer}", [cells.get((layer, column)) for column in range(len(names))]) for layer in layers]
         grids.append(Grid(_WORDS["ways"][str(way)], _WORDS["questions"][str(way)], names, lines))
     name, unit = figures.metric_unit(metric)
     is_said = {
-        "map shares" if found.is_share else "map effects": True,
-        "map clear": any(found.rows["clear"].tolist()),
-        "map strongest": found.axis != "head" and bool(patched.passages),
+        "map shares" if layout.is_share else "map effects": True,
+        "map clear": any(layout.rows["clear"].tolist()),
+        "map strongest": layout.axis != "head" and bool(patched.passages),
         "map links": bool(patched.passages),
     }
     caption = " ".join(_TEXTS[key] for key, said in is_said.items() if said).format(name=name, unit=unit)
@@ -111,21 +109,21 @@ def _map(patched: Patched, metric: str) -> Grids:
     return Grids(grids, caption, heads, max(cells, key=lambda cell: cell.level).to)
 
 
-def _cell(patched: Patched, row: Mapping[str, Any], found: MapCells) -> Cell:
+def _cell(patched: Patched, row: Mapping[str, Any], layout: MapCells) -> Cell:
     value, has_head = float(row["value"]), bool(patched.passages)
-    level = min(1.0, abs(value) / float(found.scale.vmax or 1))
-    short = f"{value:.0%}" if found.is_share else f"{value:.2g}"
+    level = min(1.0, abs(value) / float(layout.scale.vmax or 1))
+    short = f"{value:.0%}" if layout.is_share else f"{value:.2g}"
     name = f"{figures.cell_name(row)}: {''.join(_size(row, ''))}"
     to = _address(patched, row) if has_head else ""
     if level < _FAINT and not row["clear"]:
         return Cell(name, to=to)
-    note = f"H{row['head']}" if has_head and found.axis != "head" else ""
+    note = f"H{row['head']}" if has_head and layout.axis != "head" else ""
     kind = " ".join(["against"] * (value < 0) + ["clear"] * row["clear"])
     return Cell(name, short.replace("-", "−"), note, kind, level, to)
 
 
 def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
-    """An effect as a share of the whole where it is one, and its interval where it has one."""
+    """An effect, as a share if it has one, and its interval if it has one."""
     share = pd.notna(row["share"])
     low, high = ("share_low", "share_high") if share else ("ci_low", "ci_high")
     bounds = interval(row[low], row[high])
@@ -135,9 +133,9 @@ def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
 
 
 def _address(patched: Patched, row: Mapping[str, Any]) -> str:
-    """What the viewer shows of a head: what its token, by default the last, looks at; of keys who looks at them.
+    """Where the viewer shows a head: what its token, by default the last, looks at; for keys, who looks at them.
 
-    Of a key or value that several heads read it is the first of these.
+    If several heads read a key or value, the first of them.
     """
     kinds = {(each.heads.stack, each.heads.attention): each for each in patched.passages[0].attentions}
     attention, n_heads = kinds[row["stack"], row["attention"]], max(patched.cells.table["head"].tolist()) + 1
@@ -158,9 +156,7 @@ def _summary(patched: Patched, *, by_stack: bool) -> list[doc.Block]:
     site = _WORDS["sites"].get(patched.site, patched.site)
     if by_stack:
         site += f", in the {config['stack']}" + "’s cross-attention" * (config["attention"] == "cross")
-    axes = [
-        axis for axis in ("layer", "head", *POSITIONAL) if axis in cells and not cells[axis].isna().to_numpy().all()
-    ]
+    axes = [axis for axis in ("layer", "head", *POSITIONAL) if axis in cells and cells[axis].notna().to_numpy().any()]
     rough = [doc.caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
     return [
         *first,

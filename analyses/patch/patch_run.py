@@ -1,4 +1,4 @@
-"""What does one run of `interp patch` measure? Its pairs, every cell, and estimates where asked for."""
+"""One run of `interp patch`: its pairs, the effect of every cell, and estimates on request."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,8 @@ from analyses.corpora.sentence_pairs import read_sentences
 from analyses.execution.progress import WRITING, Say, Stages
 from analyses.execution.provenance import digest
 from analyses.patch.cell_estimates import Estimates, check_metrics, estimates_of
-from analyses.patch.cells import ANSWERED, NO_OUTPUT, Cells, cells_of, sweeps
+from analyses.patch.cells import NO_OUTPUT, Cells, cells_of, sweeps
+from analyses.tasks.flips import ANSWERED
 from analyses.viewer.passages import Passage, passage
 from interp import InputError, Model, Tokenizer
 from interp.patching import Pairs
@@ -29,7 +30,7 @@ PAIRS = 3  # on the page; the rest is in the table
 
 
 class PromptTokens(NamedTuple):
-    """The tokens of a clean and of a corrupted prompt, which of them differ, and those of the text that both share."""
+    """The tokens of a clean and of a corrupted prompt, which differ, and the tokens of the text that both share."""
 
     clean: list[str]
     corrupt: list[str]
@@ -39,15 +40,15 @@ class PromptTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class Patched:
-    """What was patched and what came of it; `prompts` and `how` are for the record."""
+    """The settings and results of a run; `prompts` and `how` are for the record."""
 
     site: str
     how: Mapping[str, Any]
     prompts: Mapping[str, Any]
     pairs: pd.DataFrame
     tokens: Sequence[PromptTokens]  # of the first pairs
-    passages: Sequence[Passage]  # what every head looks at in the first pair; none where no head is patched
-    # of the right and the wrong answer, means over `clean` and `corrupt` prompts, and with each way's strongest cell
+    passages: Sequence[Passage]  # what every head looks at in the first pair; none if no head is patched
+    # the right and the wrong answer's means over `clean` and `corrupt` prompts, and with the strongest cell patched
     probabilities: Sequence[tuple[str, str, float, float]]
     cells: Cells
     positions: Mapping[str, Sequence[int]]  # of each pair, by name
@@ -69,12 +70,12 @@ def find(
     progress: Say | None = None,
     **options: Any,
 ) -> Patched:
-    """Sweep one site over all pairs; `estimates` sets gradient estimates beside the exact effects.
+    """Sweep one site over all pairs; `estimates` adds gradient estimates to the exact effects.
 
-    `prompts` have columns clean, corrupt, answer, wrong, and target or source where the model reads two texts; `source`
-    is the file that they come from. `drop`, `as_typed` and `positions` are as of `Pairs.from_columns`; positions are
-    patched one by one with `by_position`, by default where some have names. `options` are `directions`, `metrics`,
-    `stack` and `attention` of `analyses.patch.cells.sweeps`.
+    `prompts` have columns clean, corrupt, answer, wrong, and target or source if the model reads two texts; `source` is
+    their file. `drop`, `as_typed` and `positions` are as in `Pairs.from_columns`; `by_position` patches positions one
+    by one, by default if some have names. `options` are `directions`, `metrics`, `stack` and `attention` of
+    `analyses.patch.cells.sweeps`.
     """
     say = Stages.to(progress)
     if model.config.output == "none":
@@ -99,7 +100,9 @@ def find(
         means.append((each.direction, each.label(best), *(float(part[kind][best].nanmean()) for kind in ANSWERED)))
     config = {"by_position": by_position, "directions": [each.direction for each in exact]}
     config |= {"metrics": [*first.values], "stack": first.stack, "attention": options.get("attention", "self")}
-    sha256 = None if source is None else digest([source.read_bytes()])
+    sha256, estimated = None if source is None else digest([source.read_bytes()]), None
+    if estimates:
+        estimated = estimates_of(model, pairs, exact, seed=seed, progress=partial(say, "estimating"))
     return Patched(
         site=site,
         how=config,
@@ -110,14 +113,12 @@ def find(
         probabilities=means,
         cells=cells,
         positions={name: indices.tolist() for name, indices in pairs.positions.items()},
-        estimates=estimates_of(model, pairs, exact, seed=seed, progress=partial(say, "estimating"))
-        if estimates
-        else None,
+        estimates=estimated,
     )
 
 
 def read_pairs(file: Path) -> pd.DataFrame:
-    """The table of prompts in a CSV file, as `Pairs.from_csv` reads it, or in one of BLiMP, for `with_corrupt`."""
+    """The table of prompts in a CSV file, as `Pairs.from_csv` reads it, or in a file of BLiMP, for `with_corrupt`."""
     if ".jsonl" not in file.suffixes:
         return pd.DataFrame(read_columns(file))
     rows = [
@@ -132,10 +133,10 @@ def read_pairs(file: Path) -> pd.DataFrame:
 
 
 def with_corrupt(model: Model, prompts: pd.DataFrame) -> pd.DataFrame:
-    """A table with a corrupted prompt in each row; where none has one, it is the clean prompt of another row.
+    """A table with a corrupted prompt in each row; without that column it is the clean prompt of another row.
 
-    That is the prompt of as many tokens which asks for the same answers the other way round and shares most words with
-    the row's own, of equal ones the least used; empty where there is none.
+    The other row has equally many tokens and the same answers exchanged, shares most words with this one, and of equal
+    candidates is the least used; the corrupted prompt is empty if there is none.
     """
     if "corrupt" in prompts:
         return prompts
@@ -143,7 +144,7 @@ def with_corrupt(model: Model, prompts: pd.DataFrame) -> pd.DataFrame:
         raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
     sizes = [len(model.tokenizer.pieces(text).ids) for text in prompts["clean"]]
     rows, corrupt = [*zip(prompts["clean"], prompts["answer"], prompts["wrong"], sizes, strict=True)], []
-    uses: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)  # of the prompts that ask each question
+    uses: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)  # how often each prompt is used
     for clean, answer, wrong, size in rows:
         uses[answer, wrong, size][clean] = 0
     for clean, answer, wrong, size in rows:
@@ -155,7 +156,7 @@ def with_corrupt(model: Model, prompts: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataFrame:
-    """The table of prompts: one whole pair that was typed, or those of a file, not both."""
+    """The table of prompts: one typed pair, or those of a file, not both."""
     texts = {name: text for name, text in typed.items() if text is not None}
     if file is not None:
         if texts:
@@ -187,9 +188,9 @@ def make_pairs(
     positions: Mapping[str, int | str] | None = None,
     source: str | None = None,
 ) -> Pairs:
-    """Pairs from a table of prompts and answers, by `Pairs.from_columns`; `source` is the file that they come from.
+    """Pairs from a table of prompts and answers, by `Pairs.from_columns`; `source` is the name of their file.
 
-    Positions stand in the order of the prompts, on average, however their names were given.
+    Positions are in their mean order in the prompts, whatever the order of their names.
     """
     prompts = with_corrupt(model, prompts)
     columns = {str(name): prompts[name].tolist() for name in prompts}

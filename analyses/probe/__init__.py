@@ -1,7 +1,7 @@
-"""Where along a model can words' tags, their relations and their referents be read off by a linear probe?
+"""In which layers can a linear probe read words' tags, their relations and their referents?
 
-One probe a layer's stream and a head's output, beside what a probe gets without the model's help: a control task, the
-rule that reads no sentence, the same model before training. Expected layer and centre of gravity say how deep.
+One probe for each layer's stream and each head's output. Its rivals do not use what the model learnt: a control task, a
+rule that reads no sentence, the same model before training. Expected layer and centre of gravity measure depth.
 """
 
 from analyses.probe.probe_runs import DEPTH_COLUMNS, LAYER_COLUMNS, Probed, measure

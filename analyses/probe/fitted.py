@@ -1,4 +1,4 @@
-"""What do a task's probes get right? They are fitted to vectors of the training items, and judged on the test's."""
+"""Fit a task's probes to vectors of the training items, and score them on the test items."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from interp.patterns import membership
 from interp.patterns.totals import N_GROUPS
 from interp.probes import Axes, Scaling, edge_vectors, fit, fit_mix
 
-_BATCH_TOKENS = 1024  # on a processor, whose caches hold what is made of them; elsewhere sixteen times as many
+_BATCH_TOKENS = 1024  # on a processor, so that they fit its caches; elsewhere sixteen times as many
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of the same items at each site: the stream into the first block and out of every one; every head's z."""
+    """The items' vectors at each site: the stream into the first block and out of every block; every head's z."""
 
     stream: Float[Tensor, "depth item d_model"]
     heads: Float[Tensor, "head item d_head"]
@@ -31,11 +31,11 @@ class Vectors:
         return self.stream.shape[1]
 
     def only(self, items: Tensor) -> "Vectors":
-        """Those of some items."""
+        """The vectors of some items."""
         return Vectors(self.stream[:, items], self.heads[:, items])
 
 
-Parts = dict[str, Vectors]  # of one split: "words" with labels, and both ends of the edges, "pronouns" and "mentions"
+Parts = dict[str, Vectors]  # in one split: "words" with labels, and both ends of the edges, "pronouns" and "mentions"
 
 
 def read(model: Model, windows: Sequence[WindowItems], progress: Callable[[int], object] | None = None) -> Parts:
@@ -43,13 +43,12 @@ def read(model: Model, windows: Sequence[WindowItems], progress: Callable[[int],
     sizes = {part: sum(len(each.ends[part]) for each in windows) for part in ("words", "pronouns", "mentions")}
     _, config = probed_stack(model)
     shapes = (config.n_layers + 1, config.d_model), (config.n_layers * config.n_heads, config.d_head)
-    vectors = {
-        part: Vectors(*(torch.empty(sites, size, width) for sites, width in shapes)) for part, size in sizes.items()
-    }
+    empty = {part: [torch.empty(sites, n, width) for sites, width in shapes] for part, n in sizes.items()}
+    vectors = {part: Vectors(*pair) for part, pair in empty.items()}
     filled, count = dict.fromkeys(sizes, 0), 0
     for batch in _batches(windows, _BATCH_TOKENS * (1 if model.device.type == "cpu" else 16)):
         ends = [each.ends for each in batch]
-        # the words of an item, numbered; of a chapter they are few
+        # only the words that items need, numbered: a chapter has few
         numbers = [{word: n for n, word in enumerate(dict.fromkeys(chain(*each.values())))} for each in ends]
         stream, heads = _word_vectors(model, [each.window for each in batch], numbers)
         for part, size in filled.items():
@@ -95,17 +94,17 @@ def _word_vectors(
     return torch.stack(stream, 2), torch.cat(heads, 2)
 
 
-Splits = tuple[Parts, Parts]  # what a model made of the items to train on, and of those to test on
+Splits = tuple[Parts, Parts]  # the vectors of the items to train on, and of those to test on
 HALVES = 8  # random halves of the training documents that mixes of layers are fitted to again
 _AXES = 64  # principal axes of a site that an edge probe reads
 _FEWER = 6_000  # training items of a head's probe, which has far fewer dimensions
-_MIXED = 3_000  # those of a probe of mixed layers
-_FEWEST_GROUPS = 4  # of documents, below which halves of them say nothing
+_MIXED = 3_000  # training items of a probe of mixed layers
+_FEWEST_GROUPS = 4  # of documents: with fewer, halves say nothing
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What one task's probes got right on the test items: 1 or 0, sites of the stream before those of the heads."""
+    """Which test items one task's probes got right (1 or 0); the stream's sites come before the heads'."""
 
     groups: Int[Tensor, " item"]
     right: Float[Tensor, "site item"]
@@ -113,18 +112,18 @@ class Scores:
     untrained: Float[Tensor, "site item"]
     baseline: Float[Tensor, " item"]
     baseline_name: str
-    ambiguous: Float[Tensor, " item"] | None  # 1 where the item is of an ambiguous type
+    ambiguous: Float[Tensor, " item"] | None  # 1 if the item's type is ambiguous
     cumulative: Float[Tensor, "layer item"]  # right by the probe that may mix layers 0..l
-    shares: Float[Tensor, " layer"]  # of the probe that may mix them all
+    shares: Float[Tensor, " layer"]  # weights of the probe that may mix all layers
     half_shares: Float[Tensor, "half layer"]  # the same from each of `HALVES` halves of the training documents
     n_train: int
-    documents: dict[str, int]  # that have items, in either split
+    documents: dict[str, int]  # with items, in either split
 
 
 def probe(
     items: TaskItems, splits: Splits, untrained: Float[Tensor, "site item"], *, penalty: float, seed: int
 ) -> Scores:
-    """Probes of every site for the task and its control task, probes of mixed layers, and what stands beside them."""
+    """Probes of every site for the task and its control task, probes of mixed layers, and their rivals."""
     vectors = _vectors(items, splits)
     right = _right(vectors, items, ["label", "control"], penalty)
     streams: Sequence[Tensor] = [each.stream for each in vectors]
@@ -150,7 +149,7 @@ def probe(
 
 
 def right_alone(items: TaskItems, splits: Splits, penalty: float) -> Float[Tensor, "site item"]:
-    """Where each site's probe is right, without its control task."""
+    """Which items each site's probe gets right, without its control task."""
     return _right(_vectors(items, splits), items, ["label"], penalty)[:, 0]
 
 
@@ -163,7 +162,7 @@ def _vectors(items: TaskItems, splits: Splits) -> Sequence[Vectors]:
 
 
 def _edges(train: Parts, test: Parts, kind: str, *, common: bool = False) -> tuple[Tensor, Tensor]:
-    """Vectors of edges, along each site's principal axes of the training words at both ends, or those of all sites."""
+    """Vectors of edges, along the principal axes of the training words at each site, or `common` ones of all sites."""
     ends = [[getattr(read[end], kind) for end in ("pronouns", "mentions")] for read in (train, test)]
     words = torch.cat(ends[0], 1)
     if common:
@@ -199,15 +198,13 @@ def _mixes(
     labels, groups = labels[sample], items.train.groups[sample]
     mixes = [fit_mix(train[:count], labels, items.n_classes, penalty=penalty) for count in range(1, len(train) + 1)]
     cumulative = torch.stack([(mix.predict(test[: len(mix.shares)]) == test_labels).float() for mix in mixes])
-    halves = [
-        fit_mix(train[:, half], labels[half], items.n_classes, penalty=penalty).shares
-        for half in halves_of(groups, seed)
-    ]
-    return cumulative, mixes[-1].shares, torch.stack(halves) if halves else train.new_empty(0, len(train))
+    fits = [fit_mix(train[:, h], labels[h], items.n_classes, penalty=penalty) for h in halves_of(groups, seed)]
+    half_shares = torch.stack([mix.shares for mix in fits]) if fits else train.new_empty(0, len(train))
+    return cumulative, mixes[-1].shares, half_shares
 
 
 def halves_of(groups: Int[Tensor, " item"], seed: int) -> list[Bool[Tensor, " item"]]:
-    """Items of random halves of the groups of documents, the same halves for every task; none of too few groups."""
+    """Random halves of the groups of documents, the same halves for every task; none if there are too few groups."""
     present = groups.unique()
     if len(present) < _FEWEST_GROUPS:
         return []

@@ -1,4 +1,4 @@
-"""What do probes find in one corpus? A row a layer and head, and how deep each task is read."""
+"""Probe one corpus: a row a layer and head, and the depth of each task."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +20,11 @@ from analyses.probe.fitted import Scores, Splits, probe, read, right_alone
 from analyses.probe.probe_tasks import (
     SPLITS,
     TASKS,
-    Items,
-    TaskItems,
     WindowItems,
     choose,
-    of_task,
     probed_stack,
-    split_of,
+    task_split,
+    task_windows,
     with_control,
 )
 from analyses.scoring.collectors import refuse_unread
@@ -37,7 +35,7 @@ from interp.probes import PENALTY, centre_of_gravity, expected_layer_terms
 from interp.statistics import estimate
 from models.initialisation import untrained
 
-# Columns of what probes get, what a rival gets, the difference, and the difference's bounds.
+# Columns: the probe's accuracy, the rival's, the difference, and its bounds.
 CONTROL = ("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
 RULE = ("accuracy", "baseline", "gain", "gain_low", "gain_high")
 UNTRAINED = ("accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high")
@@ -52,7 +50,7 @@ _NOTHING: Interval = (np.nan, np.nan, np.nan)
 
 @dataclass(frozen=True)
 class Probed:
-    """What the probes of one corpus found, task by task, and what was read for it."""
+    """The probes of one corpus, task by task, and what was read for them."""
 
     stack: str
     config: StackConfig
@@ -64,12 +62,12 @@ class Probed:
 
     @cached_property
     def layers(self) -> pd.DataFrame:
-        """A row a task and layer's stream or head: the rows of `tables/layers`.
+        """The rows of `tables/layers`: one a task and stream of a layer, or head.
 
         `depth` counts the blocks passed: 0 is the stream into the first. `ci_low` and `ci_high` bound the selectivity.
-        `gain` is accuracy less `baseline`: the most frequent label of the type, for edges the strictest rule. `learnt`
-        is accuracy less that of the same probe on the model with fresh weights. `ambiguous_*` are tags of types that
-        training shows both as noun and as verb. Intervals are over test documents, for the probes as trained.
+        `gain` is accuracy minus `baseline`: the type's most frequent label, for edges the strictest rule. `learnt` is
+        accuracy minus that of the same probe on the model with fresh weights. `ambiguous_*` are about types that are
+        both noun and verb in training. Intervals are over test documents, for the probes as trained.
         """
         n_layers, n_heads = self.config.n_layers, self.config.n_heads
         rows: list[tuple[int, int | None, int, str]] = [(0, None, 0, "resid_pre")]
@@ -82,10 +80,10 @@ class Probed:
 
     @cached_property
     def depths(self) -> pd.DataFrame:
-        """How deep each task is read, and then, as a task `a - b`, by how much each is read deeper than one before it.
+        """The depth of each task, then the difference between every two as a task `a - b`.
 
-        The expected layer is missing where all layers together read the task no better than the embedding alone. Its
-        interval is a bootstrap over test documents, that of the centre of gravity of probes fitted again to halves of
+        The expected layer is missing if all layers together read the task no better than the embedding alone. Its
+        interval is a bootstrap over test documents; the centre of gravity's comes from probes fitted again to halves of
         the training documents.
         """
         pairs = [(task, None) for task in self.scores]
@@ -136,12 +134,12 @@ def _sums(groups: Int[Tensor, " item"], values: Float[Tensor, "*column item"]) -
 
 
 def expected_with_interval(scores: Scores, base: Scores | None, seed: int) -> Interval:
-    """Expected layer and its interval, or those of its difference to another task's."""
+    """The expected layer, or its difference to another task's, with its interval."""
     tasks = [each for each in (scores, base) if each is not None]
     terms = [_expected_terms(each, seed) for each in tasks]
     if any(each is None for each in terms):
         return _NOTHING
-    # a group that gained as much as it lost has items all the same, and one with items of either task counts
+    # a group with items of either task counts, even if it gained as much as it lost
     present = np.bincount(torch.cat([each.groups for each in tasks]).numpy(), minlength=N_GROUPS) > 0
     parts = [part for term in terms if term is not None for part in term]
     expected = estimate(*parts, present=present, seed=seed)
@@ -149,7 +147,7 @@ def expected_with_interval(scores: Scores, base: Scores | None, seed: int) -> In
 
 
 def _expected_terms(scores: Scores, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Sums of the expected layer's two terms; None where nothing is surely gained after the embedding."""
+    """Sums of the expected layer's two terms; None unless the layers clearly gain over the embedding."""
     above, below = (_sums(scores.groups, terms) for terms in expected_layer_terms(scores.cumulative))
     counts = _sums(scores.groups, torch.ones(len(scores.groups)))
     gained = estimate(below, counts, seed=seed)
@@ -157,21 +155,20 @@ def _expected_terms(scores: Scores, seed: int) -> tuple[np.ndarray, np.ndarray] 
 
 
 def centre_with_interval(scores: Scores, base: Scores | None) -> Interval:
-    """Centre of gravity and its interval, or those of its difference to another task's, half by half.
+    """The centre of gravity, or its difference to another task's, with its interval, half by half.
 
-    A half of the documents strays from the whole as far as the whole does from the truth: the delete-half jackknife
-    (Shao & Wu 1989), about the whole's own value, so that what changes with less text counts as unsure too.
+    Halves of the documents stray from the whole as far as the whole strays from the truth: the delete-half jackknife
+    (Shao & Wu 1989), around the value of the whole, so that a change with less text widens the interval.
     """
     value, halves = (centre_of_gravity(shares.double()) for shares in (scores.shares, scores.half_shares))
+    lowest, highest = 0.0, len(scores.shares) - 1.0
     if base is not None:
-        value = value - centre_of_gravity(base.shares.double())
-    if not len(halves) or (base is not None and len(base.half_shares) != len(halves)):
+        base_value, base_halves = (centre_of_gravity(shares.double()) for shares in (base.shares, base.half_shares))
+        value, halves = value - base_value, halves - base_halves if len(halves) == len(base_halves) else halves[:0]
+        lowest, highest = -np.inf, np.inf
+    if not len(halves):
         return float(value), np.nan, np.nan
-    if base is not None:
-        halves = halves - centre_of_gravity(base.half_shares.double())
-    error = float((halves - value).square().mean().sqrt())
-    reach = float(stats.t.ppf(0.975, len(halves))) * error
-    lowest, highest = (0.0, len(scores.shares) - 1.0) if base is None else (-np.inf, np.inf)  # what there can be
+    reach = float(stats.t.ppf(0.975, len(halves))) * float((halves - value).square().mean().sqrt())
     return float(value), max(float(value) - reach, lowest), min(float(value) + reach, highest)
 
 
@@ -188,16 +185,16 @@ def measure(
     seed: int = 0,
     progress: Say | None = None,
 ) -> Probed:
-    """Probe every layer's stream and every head's output for some of `TASKS`, by default all that texts have.
+    """Probe every layer's stream and every head's output for some of `TASKS`, by default all that texts annotate.
 
-    `tag`: a word's part of speech. `relation`: its relation to its head, without subtype. `coreference`: are a pronoun
-    and a mention before it of one chain (the nearest of its chain and the nearest of another are asked)? A word's
-    vector is the mean over its pieces; an edge's is both words' coordinates along 64 principal axes and their product.
-    An `InputError` refuses an unknown task, too few documents, and a corpus that has nothing for any task.
+    `tag`: a word's part of speech. `relation`: its relation to its head, without subtype. `coreference`: do a pronoun
+    and an earlier mention belong to one chain (the nearest of its chain, and the nearest of another)? A word's vector
+    is the mean over its pieces; an edge's is both words' coordinates along 64 principal axes and their product. An
+    `InputError` refuses an unknown task, too few documents, and a corpus with nothing for any task.
 
-    The model has one stack and a tokenizer. Without `held_out` a quarter of the documents is kept for the test. At most
-    so many `words` and `edges` are trained on (heads have 6,000, mixes of layers 3,000), and their share `test` tested.
-    `penalty` is of the probes' squared weights. `seed` draws control tasks, untrained weights, halves and resamples.
+    The model has one stack and a tokenizer. Without `held_out` a quarter of the documents is kept for the test. Probes
+    train on at most so many `words` and `edges` (heads 6,000, mixes of layers 3,000), and test on the share `test` of
+    that. `penalty` weighs the squared weights. `seed` draws control tasks, untrained weights, halves and resamples.
     """
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")
@@ -213,37 +210,38 @@ def measure(
         test=test,
         progress=partial(say, CHOOSING),
     )
-    tasks_items, left_out = _task_items(items, names, seed)
-    if not tasks_items:
+    windows = {task: {split: task_windows(TASKS[task], items.windows[split]) for split in SPLITS} for task in names}
+    left_out = _left_out(windows, seed)
+    if left_out.keys() == windows.keys():
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
     say(FITTING, 0)
-    of_tasks = [(task, {split: of_task(TASKS[task], items.windows[split]) for split in SPLITS}) for task in tasks_items]
+    of_tasks = [(task, parts) for task, parts in windows.items() if task not in left_out]
     results = lots.do(partial(_fit_task, model, seed, penalty), of_tasks, partial(say, FITTING))
-    scores = dict(zip(tasks_items, results, strict=True))
+    scores = {task: result for (task, _), result in zip(of_tasks, results, strict=True)}
     documents = sum(map(len, items.documents.values()))
     return Probed(*probed_stack(model), seed, scores, left_out, dict(items.counts), documents)
 
 
-def _task_items(items: Items, names: Sequence[str], seed: int) -> tuple[dict[str, TaskItems], dict[str, str]]:
-    sides = {task: [split_of(TASKS[task], items.windows[split]) for split in SPLITS] for task in names}
-    missing = [task for task in names if not all(side.labels for side in sides[task])]
+def _left_out(windows: Mapping[str, Mapping[str, Sequence[WindowItems]]], seed: int) -> dict[str, str]:
+    """Tasks that cannot be probed, and why."""
+    sides = {task: [task_split(TASKS[task], parts[split]) for split in SPLITS] for task, parts in windows.items()}
+    missing = [task for task in sides if not all(side.labels for side in sides[task])]
     lacking = " or ".join(TASKS[task].lacking for task in missing)
     left_out = dict.fromkeys(missing, f"the corpus has no text with {lacking} both to train and to test on")
-    complete = {}
-    for task in (task for task in names if task not in missing):
+    for task in (task for task in sides if task not in left_out):
         try:
-            complete[task] = with_control(TASKS[task], sides[task][0], sides[task][1], seed)
+            with_control(TASKS[task], sides[task][0], sides[task][1], seed)
         except InputError as error:
             left_out[task] = str(error)
-    return complete, left_out
+    return left_out
 
 
 def _fit_task(
     model: Model, seed: int, penalty: float, name: str, windows: Mapping[str, Sequence[WindowItems]]
 ) -> Scores:
-    """Probes of one task, of the model and of the same with fresh weights."""
-    train, test = (split_of(TASKS[name], windows[split]) for split in SPLITS)
+    """Probes of one task, on the model and on a copy with fresh weights."""
+    train, test = (task_split(TASKS[name], windows[split]) for split in SPLITS)
     items = with_control(TASKS[name], train, test, seed)
     fresh = right_alone(items, _split_vectors(untrained(model, seed), windows), penalty)
     return probe(items, _split_vectors(model, windows), fresh, penalty=penalty, seed=seed)

@@ -1,7 +1,4 @@
-"""The probes as part of a page: which corpus each task is asked on, and tables, figures and sentences of all.
-
-Each number stands with its interval and what it is compared with.
-"""
+"""The probes as part of a page: the corpus of each task, and tables, figures and sentences of all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +32,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """How the two are called together."""
+        """Both names together."""
         return f"{self.corpus.title}, tested on {self.held_out.title}" if self.held_out else self.corpus.title
 
 
@@ -50,9 +47,9 @@ def section(
 ) -> Part:
     """Probe every task, and return what a page shows: tables `layers` and `depths`, figures, sentences.
 
-    A task is trained on the first corpus that annotates it, and tested on the first of `held_out` that does; where none
-    does, a quarter of the corpus's documents is kept apart for the test. An `InputError` has every reason why nothing
-    could be probed. `limits` are how many items are read, as `measure` takes them.
+    A task trains on the first corpus that annotates it, and is tested on the first of `held_out` that does, else on a
+    quarter of the corpus's documents. If nothing can be probed, an `InputError` has every reason. `limits` are those of
+    `measure`.
     """
     if not corpora:
         raise InputError("nothing to probe: expected at least one corpus")
@@ -61,14 +58,13 @@ def section(
     for source, tasks in sources.items():
         try:
             options = {"held_out": source.held_out, "tasks": tasks, "seed": seed, "progress": progress, **limits}
-            run = measure(model, source.corpus, **options)
-            probed[source] = run
-            left_out |= run.left_out
+            probed[source] = measure(model, source.corpus, **options)
+            left_out |= probed[source].left_out
         except InputError as error:
             if model.tokenizer is None:
                 raise
             for corpus in (source.corpus, source.held_out):
-                for _ in corpus or ():  # raises where the text is at fault, and not what this model can see of it
+                for _ in corpus or ():  # raises if the text itself is at fault
                     pass
             left_out |= dict.fromkeys(tasks, str(error))
     if not probed:
@@ -82,22 +78,24 @@ def section(
     best = {task: best_sentence(rows[task], TASKS[task], deepest) for task in order}
     answer = verdict(depths)
     question = _TEXTS["syntax and coreference" if answer else "how deep"]
-    compared: list[doc.Block] = [*([(doc.bold(answer),)] if answer else [])]
+    compared: list[doc.Block] = [(doc.bold(answer),)] if answer else []
     compared += [_TEXTS["not alone"]] * (len(order) == 1)
-    compared.append(
-        SCHEMAS["depths"].page(depths.to_dict("records"), "task measure value interval n", _TEXTS["depths"])
-    )
+    compared += [SCHEMAS["depths"].page(depths.to_dict("records"), "task measure value interval n", _TEXTS["depths"])]
     compared += [doc.caveat(_TEXTS["apart"])] * (len(probed) > 1)
     blocks: list[doc.Block] = [
         _TEXTS["introduction"],
         doc.drawing("probes_by_layer", probes_by_layer(layers)),
         Section(question, [*compared, doc.remark(_TEXTS["intervals"])], "probes-depths"),
     ]
+    records: dict[str, dict[str, Any]] = {}
     for task, source in order.items():
+        scores, tested_on = whole.scores[task], source.held_out.name if source.held_out else "documents kept apart"
+        records[task] = {"trained_on": source.corpus.name, "tested_on": tested_on, "documents": scores.documents}
+        records[task] |= {"trained": scores.n_train, "tested": len(scores.groups)}
         ambiguous = "ambiguous ambiguous_gain " * bool((rows[task]["ambiguous_n"] > 0).any())
         streams = rows[task].loc[rows[task]["head"].isna()].to_dict("records")
         task_blocks: list[doc.Block] = [
-            (f"{TASKS[task].question} ", doc.soft(_trained_on(source, whole.scores[task]))),
+            (f"{TASKS[task].question} ", doc.soft(_trained_on(source, scores))),
             *map(doc.caveat, _caveats(TASKS[task], source, probed[source], held_out)),
             best[task],
             SCHEMAS["layers"].page(streams, _COLUMNS.format(ambiguous), _TEXTS["streams"]),
@@ -105,9 +103,8 @@ def section(
         blocks.append(Section(TASKS[task].title, task_blocks, f"probes-{task}"))
     refusals = {TASKS[task].title: left_out[task] for task in TASKS if task in left_out}
     blocks += [doc.caveat(f"{title}: not probed: {why}.") for title, why in refusals.items()]
-    short: list[tuple[Text, Text]] = [
-        (doc.link(TASKS[task].title, f"probes-{task}"), text) for task, text in best.items()
-    ]
+    short: list[tuple[Text, Text]] = []
+    short += [(doc.link(TASKS[task].title, f"probes-{task}"), text) for task, text in best.items()]
     short += [(doc.link(question, "probes-depths"), answer)] if answer else []
     counts = pd.DataFrame([run.counts for run in probed.values()]).fillna(0).astype(int).to_dict("records")
     return Part(
@@ -117,16 +114,7 @@ def section(
         definitions=[*WORDS["definitions"].items()],
         tables={"layers": layers, "depths": depths},
         facts={
-            "tasks": {
-                task: {
-                    "trained_on": source.corpus.name,
-                    "tested_on": source.held_out.name if source.held_out else "documents kept apart",
-                    "documents": whole.scores[task].documents,
-                    "trained": whole.scores[task].n_train,
-                    "tested": len(whole.scores[task].groups),
-                }
-                for task, source in order.items()
-            },
+            "tasks": records,
             "left_out": {source.name: run.counts for source, run in probed.items()},
             "not_probed": {task: left_out[task] for task in TASKS if task in left_out},
         },
@@ -137,9 +125,8 @@ def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dic
     sources: dict[Source, list[str]] = {}
     left_out = {}
     for name, task in TASKS.items():
-        corpus, test = (
-            next((text for text in texts if task.needs in text.annotates), None) for texts in (corpora, held_out)
-        )
+        annotated = ((text for text in texts if task.needs in text.annotates) for texts in (corpora, held_out))
+        corpus, test = (next(texts, None) for texts in annotated)
         if corpus is None:
             left_out[name] = f"no {task.annotation} in {', '.join(text.name for text in corpora)}"
         else:
@@ -173,7 +160,7 @@ def _caveats(task: Task, source: Source, probed: Probed, held_out: Sequence[Corp
 
 
 def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
-    """Where a task is read best, how well, and what the simplest rivals get."""
+    """The layer that reads a task best, how well, and what the simplest rivals get."""
     streams = rows.loc[rows["head"].isna()]
     best = streams.loc[streams["accuracy"].idxmax()].to_dict()  # of equals the first
     depth = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
@@ -187,12 +174,12 @@ def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
 
 
 def direction(low: float, high: float) -> str | None:
-    """What an interval says of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
+    """The direction of a difference by its interval: `more`, `less`, or None if it includes 0 or is undefined."""
     return "more" if low > 0 else "less" if high < 0 else None
 
 
 def verdict(depths: pd.DataFrame) -> str | None:
-    """Is syntax read low and coreference high? None where coreference or syntax was not probed."""
+    """Is syntax read low and coreference high? None if one of the two was not probed."""
     pairs = depths.loc[depths["task"].str.startswith("coreference - ")]
     if pairs.empty:
         return None

@@ -1,7 +1,7 @@
 """Which tasks do probes solve, on which items, and what does a rule that reads no sentence get?
 
-Items are words with a tag or relation, and pronouns with two mentions. They are chosen from texts alone, before any
-model runs, so that a model and its untrained copy answer the same ones.
+Items are words with a tag or relation, and pronouns with two mentions. Texts alone decide them, before any model runs,
+so that a model and its untrained copy answer the same ones.
 """
 
 from collections import Counter
@@ -25,18 +25,18 @@ SPLITS = ("train", "test")
 
 
 def probed_stack(model: Model) -> tuple[str, StackConfig]:
-    """The stack whose layers are probed: the only one, or the encoder, which reads the text as it is."""
+    """The stack to probe: the only one, or the encoder, which reads the text as it is."""
     return next(iter(model.config.stacks.items()))
 
 
 class Edge(NamedTuple):
-    """A pronoun and one mention before it: are they of one chain?"""
+    """A pronoun and an earlier mention: do they belong to one chain?"""
 
     pronoun: int  # word indices in the text
     mention: int
     forms: str  # of both, in lower case: the type of the pair
     corefers: bool
-    rules: tuple[float, ...]  # for each of `RIVALS`, how surely it gets this edge right
+    rules: tuple[float, ...]  # by rule of `RIVALS`, the probability that it gets this edge right
 
 
 class WindowItems(NamedTuple):
@@ -48,14 +48,14 @@ class WindowItems(NamedTuple):
 
     @property
     def ends(self) -> dict[str, Sequence[int]]:
-        """The words whose vectors the items need."""
+        """The words that the items need vectors of."""
         pronouns, mentions = ([getattr(edge, end) for edge in self.edges] for end in ("pronoun", "mention"))
         return {"words": self.words, "pronouns": pronouns, "mentions": mentions}
 
 
 @dataclass
 class Items:
-    """All items of both splits, in an order that does not depend on that of the documents."""
+    """All items of both splits; their order does not depend on the documents' order."""
 
     windows: dict[str, list[WindowItems]] = field(default_factory=lambda: {split: [] for split in SPLITS})
     counts: Counter[str] = field(default_factory=Counter)
@@ -72,18 +72,16 @@ def choose(
     test: float = 0.5,
     progress: Callable[[int], object] | None = None,
 ) -> Items:
-    """Items of a corpus, at most so many words and edges for training and a share of that for the test.
+    """Items of a corpus, at most so many words and edges for training and the share `test` of that for the test.
 
-    Without `held_out` a quarter of the documents, by a hash of their names, is kept for the test. Reading stops where
+    Without `held_out` a quarter of the documents, by a hash of their names, is kept for the test. Reading stops when
     there are enough items.
     """
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json")
     items = Items()
-    room = {
-        split: Counter(words=int(words * part), edges=int(edges * part))
-        for split, part in zip(SPLITS, (1.0, test), strict=True)
-    }
+    parts = zip(SPLITS, (1.0, test), strict=True)
+    room = {split: Counter(words=int(words * part), edges=int(edges * part)) for split, part in parts}
     for texts, filled in ((corpus, SPLITS[:1] if held_out is not None else SPLITS), (held_out or (), SPLITS[1:])):
         for text in texts:
             if all(count <= 0 for split in filled for count in room[split].values()):
@@ -104,9 +102,7 @@ def choose(
         hashed = ", of which a hash of the name keeps a quarter for the test" if held_out is None else ""
         raise InputError(f"a probe needs documents to train on and two others to test on{hashed}; got {documents}")
     for group in items.windows.values():
-        group.sort(
-            key=lambda each: (len(each.window.ids), each.window.text.document, each.window.start, each.window.ids)
-        )
+        group.sort(key=lambda e: (len(e.window.ids), e.window.text.document, e.window.start, e.window.ids))
     return items
 
 
@@ -131,7 +127,7 @@ def _window_items(model: Model, text: AnnotatedText, room: Counter[str], counts:
 
 
 def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterator[Edge]:
-    """The nearest mention of the pronoun's chain and the nearest of another: as many right as wrong."""
+    """The nearest mention of the pronoun's chain and the nearest of another, so half of the edges are right."""
     if not window.scores(item.pronoun):
         return
     starts = enumerate(item.candidates)
@@ -153,9 +149,9 @@ WORDS: dict[str, Any] = plain_words.WORDS["probe"]
 
 @dataclass(frozen=True)
 class Task:
-    """A name in tables, and what `words.toml` says of it.
+    """A name in tables, and its texts of `words.toml`; `label` gives the class of a word, or None if it has none.
 
-    `label` is the class of a word, None where its text has none; without it pairs of words are asked about.
+    A task without `label` asks about pairs of words.
     """
 
     name: str
@@ -178,7 +174,7 @@ TASKS = {name: Task(name=name, label=_LABELS.get(name), **said) for name, said i
 
 @dataclass(frozen=True)
 class Split:
-    """A task's items in one split: their types, labels and documents; `rows` says which of the vectors are theirs."""
+    """A task's items in one split: their types, labels and documents; `rows` are their places among the vectors."""
 
     rows: list[int]
     types: list[str]
@@ -190,7 +186,7 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskItems:
-    """A task's items in both splits, with classes as numbers: the labels' own, and the control task's."""
+    """A task's items in both splits, with the classes of the task and of its control task as numbers."""
 
     task: Task
     train: Split
@@ -199,15 +195,15 @@ class TaskItems:
     classes: dict[str, tuple[Int[Tensor, " train"], Int[Tensor, " test"]]]  # "label", "control": train, test
 
 
-def of_task(task: Task, windows: Sequence[WindowItems]) -> list[WindowItems]:
-    """The windows that have items of a task, with these alone."""
+def task_windows(task: Task, windows: Sequence[WindowItems]) -> list[WindowItems]:
+    """The windows that have items of a task, with only these."""
     if task.label is None:
         return [each._replace(words=()) for each in windows if each.edges]
     return [each._replace(edges=()) for each in windows if each.words]
 
 
-def split_of(task: Task, windows: Sequence[WindowItems]) -> Split:
-    """The items of a task among those of one split."""
+def task_split(task: Task, windows: Sequence[WindowItems]) -> Split:
+    """A task's items in one split."""
     rules = None
     if task.label is None:
         edges = [(edge, each.window.text.document) for each in windows for edge in each.edges]
@@ -215,10 +211,8 @@ def split_of(task: Task, windows: Sequence[WindowItems]) -> Split:
         rules = torch.tensor([edge.rules for edge, _ in edges]).reshape(-1, len(RIVALS))
     else:
         words = enumerate((each.window.text, word) for each in windows for word in each.words)
-        labelled = ((row, text, word, task.label(text, word)) for row, (text, word) in words)
-        items = [
-            (row, text.words[word].lower(), tag, text.document) for row, text, word, tag in labelled if tag is not None
-        ]
+        labelled = ((n, text, word, task.label(text, word)) for n, (text, word) in words)
+        items = [(n, text.words[i].lower(), tag, text.document) for n, text, i, tag in labelled if tag is not None]
     groups = {document: group_of(document) for document in {document for *_, document in items}}
     return Split(
         rows=[row for row, *_ in items],
@@ -235,10 +229,9 @@ def with_control(task: Task, train: Split, test: Split, seed: int) -> TaskItems:
     classes = {label: index for index, label in enumerate(sorted(set(train.labels)))}
     types = len(set(train.types))
     if len(classes) < 2 or types < len(classes):
-        raise InputError(
-            f"probing for {task.name} needs at least two classes and as many word types as classes to train on; got "
-            f"{len(classes)} classes and {types} types: give more text"
-        )
+        needed = "needs at least two classes and as many word types as classes to train on"
+        got = f"got {len(classes)} classes and {types} types: give more text"
+        raise InputError(f"probing for {task.name} {needed}; {got}")
     labels = [[classes.get(label, -1) for label in each.labels] for each in (train, test)]  # -1 is never predicted
     classes_of = control_labels([*train.types, *test.types], labels[0], seed=seed)
     control = [[classes_of[form] for form in each.types] for each in (train, test)]
@@ -248,7 +241,7 @@ def with_control(task: Task, train: Split, test: Split, seed: int) -> TaskItems:
 
 
 def baseline(items: TaskItems) -> tuple[Float[Tensor, " item"], str]:
-    """Where the strictest rule that reads no sentence is right, and its name."""
+    """Which items the strictest rule that reads no sentence gets right, and its name."""
     rules = items.test.rules
     if rules is not None:
         best = int(rules.mean(0).argmax())
@@ -260,7 +253,7 @@ def baseline(items: TaskItems) -> tuple[Float[Tensor, " item"], str]:
 
 
 def ambiguous(items: TaskItems) -> Float[Tensor, " item"] | None:
-    """1 at the test words whose type is both a noun and a verb in training; None where no tags are items."""
+    """1 for test words whose type is both noun and verb in training; None if the task is not about tags."""
     if items.task.name != "tag":
         return None
     pairs = set(zip(items.train.types, items.train.labels, strict=True))

@@ -1,7 +1,7 @@
-"""Which heads carry a preference? Their outputs are exchanged between the two prompts of each contrast.
+"""Which heads carry a preference? We exchange their outputs between the two prompts of each contrast.
 
-Prompts need not be of one length: each position gets what its partner has in the other prompt, or keeps its own. A cell
-is a set of heads, everywhere or at one part of the prompt. Lots are some contrasts of a paradigm, with all cells.
+The prompts may differ in length: each position gets its partner's output, or keeps its own. A cell is a set of heads,
+everywhere or at one part of the prompt. A lot is some contrasts of a paradigm, with all cells.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,27 +19,27 @@ from analyses.execution import lots
 from analyses.measures.findings import NOTABLE, carriers
 from analyses.reading.inputs import Heads
 from analyses.suites.contrasts import PARTS, Contrast
-from analyses.suites.named_words import hidden, in_lots, read
+from analyses.suites.named_words import hiding_costs, in_lots, read
+from analyses.tasks.causal_tests import choosing_bound
 from analyses.tasks.flips import flip_counts
 from analyses.wording.head_names import head_name
 from interp import TokenBatch, Transformer
 from interp.circuits.splits import share_of_difference
 from interp.patching.patch_sites import PatchSite
 from interp.patching.patches import resumed
-from interp.patching.plain import plain_run
+from interp.patching.plain import PlainRun, plain_run
 from interp.patching.preparation import fitting, rows_at_once
 from interp.patching.results import guessed, unreliable
 from interp.statistics import FEWEST_CLUSTERS, Estimate
 
 HeadSet = tuple[tuple[int, int], ...]
 Cell = tuple[HeadSet, str]  # heads, and a part of the prompt; "": everywhere
-WAYS = "noise", "denoise", "hide"
 MOST = 200  # contrasts of a paradigm
 SIZE, HALF, OTHERS = 6, 0.5, 20  # heads of a set, what of the joint effect they carry, random sets beside them
 
 
-class Studied(NamedTuple):
-    """A paradigm's contrasts, which of them choose, and what is read of both prompts as they are."""
+class Study(NamedTuple):
+    """A paradigm's contrasts, which of them choose heads, and the readings of both prompts as they are."""
 
     name: str
     contrasts: Sequence[Contrast]
@@ -49,30 +49,30 @@ class Studied(NamedTuple):
     corrupt: Float[np.ndarray, " contrast"]
 
     def share(self, values: Float[np.ndarray, "cell contrast"], way: str, *, chooses: bool, seed: int) -> Estimate:
-        """What cells do, of the whole difference, on one side."""
+        """The cells' share of the whole difference, on one side."""
         effects = values - self.corrupt if way == "denoise" else self.clean - values
         side = np.flatnonzero(self.chooses == chooses)
         parts = [torch.from_numpy(each[..., side]) for each in (effects, self.clean - self.corrupt)]
         return share_of_difference(parts[0], parts[1], self.groups[side].tolist(), seed=seed)
 
     def facts(self, values: Float[np.ndarray, "cell contrast"], way: str, seed: int) -> dict[str, Any]:
-        """What cells do on the side that reports; preferences change if another answer, or sentence, is likelier."""
+        """Effects of cells on the side that reports. A preference flips if the other answer or sentence is likelier."""
         plain, other = (self.corrupt, self.clean) if way == "denoise" else (self.clean, self.corrupt)
-        found = self.share(values, way, chooses=False, seed=seed)
+        share = self.share(values, way, chooses=False, seed=seed)
         level = 0.0 if self.contrasts[0].wrong else other
         changed, out = (values > level) != (plain > level), ~self.chooses
         flips = flip_counts(changed[:, out], [self.groups[out].tolist()], seed)
         flips = dict.fromkeys(flips, np.nan) if way == "hide" else flips  # a loss beyond another one
-        columns = {"effect": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.two_sided}
+        columns = {"effect": share.value, "ci_low": share.low, "ci_high": share.high, "p": share.two_sided}
         return {"paradigm": self.name, **columns, **flips, "n": int(out.sum())}
 
 
 def study(
     model: Transformer, name: str, contrasts: Sequence[Contrast], seed: int, progress: lots.Progress | None = None
-) -> Studied | str:
-    """At most `MOST` contrasts, in halves of whole groups; or why there is no difference that heads could carry.
+) -> Study | str:
+    """At most `MOST` contrasts, halved by groups; or why there is no difference that heads could carry.
 
-    Of fewer than eight groups each pair of prompts is one, whichever of them is clean.
+    With fewer than eight groups, each pair of prompts is a group, whichever of them is clean.
     """
     rng = np.random.default_rng(seed)
     contrasts = [contrasts[n] for n in sorted(rng.permutation(len(contrasts))[:MOST])]
@@ -83,41 +83,50 @@ def study(
     if len(unique) < FEWEST_CLUSTERS:
         return f"it has {len(unique)} different contrasts, fewer than {FEWEST_CLUSTERS}"
     chooses = 2 * rng.permutation(len(unique))[codes] < len(unique)
-    clean, corrupt, _ = exchange(model, contrasts, [], "noise", progress)
+    clean, corrupt = exchange(model, contrasts, [], progress=progress)
     for whole in (torch.from_numpy((clean - corrupt)[side]) for side in (chooses, ~chooses)):
         wrong = f"between its prompts the wrong one is preferred, by {-float(whole.mean()):.3g} nats"
         if why := unreliable(whole) or wrong * bool(whole.mean() < 0):
             return why
     why = guessed(torch.from_numpy(clean)) if contrasts[0].wrong else None
-    return why or Studied(name, contrasts, groups, chooses, clean, corrupt)
+    return why or Study(name, contrasts, groups, chooses, clean, corrupt)
 
 
 def exchange(
     model: Transformer,
     contrasts: Sequence[Contrast],
     cells: Sequence[Cell],
-    way: str,
+    *ways: str,
     progress: lots.Progress | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What is read of clean and corrupted prompts, and of the clean (noise) or corrupted ones with each cell."""
-    clean, corrupt, values = in_lots(partial(_exchange, model, [*cells], way), contrasts, progress)
-    return clean, corrupt, values
+) -> list[np.ndarray]:
+    """Readings of the clean and the corrupted prompts, then for each way of the prompts with each cell exchanged.
+
+    The way `noise` exchanges heads of the clean prompts, `denoise` of the corrupted ones.
+    """
+    return in_lots(partial(_exchange, model, [*cells], ways), contrasts, progress)
 
 
 @torch.no_grad()
 def _exchange(
-    model: Transformer, cells: Sequence[Cell], way: str, contrasts: Sequence[Contrast]
-) -> tuple[Tensor, Tensor, Float[Tensor, "cell contrast"]]:
+    model: Transformer, cells: Sequence[Cell], ways: Sequence[str], contrasts: Sequence[Contrast]
+) -> tuple[Float[Tensor, "*cell contrast"], ...]:
     sides = [[each.clean for each in contrasts], [each.corrupt for each in contrasts]]
     runs = [plain_run(model, (TokenBatch.from_rows([e.ids for e in side]).to(model.device), None)) for side in sides]
     plain = [_read(model, run.final[None], contrasts, side)[0] for run, side in zip(runs, sides, strict=True)]
-    number = int(way == "denoise")
+    return *plain, *(_with_cells(model, cells, contrasts, runs, int(way == "denoise")) for way in ways)
+
+
+def _with_cells(
+    model: Transformer, cells: Sequence[Cell], contrasts: Sequence[Contrast], runs: Sequence[PlainRun], number: int
+) -> Float[Tensor, "cell contrast"]:
+    """Readings of run `number`, with each cell's heads from the other run."""
     base, source, site = runs[number], runs[1 - number], PatchSite.from_name(model, "z")
+    prompts = [(each.clean, each.corrupt)[number] for each in contrasts]
     (n_prompts, width), n_heads = base.batch.ids.shape, model.config.n_heads
     pairs = [(row, pair[number], pair[1 - number]) for row, each in enumerate(contrasts) for pair in each.aligned]
-    rows, own, others = torch.tensor(pairs, device=model.device).T
+    rows, positions, partners = torch.tensor(pairs, device=model.device).T
     layers = zip(base["attn.z"], source["attn.z"], strict=True)
-    theirs = [kept.index_put((rows, own), other[rows, others]) for kept, other in layers]
+    theirs = [base_z.index_put((rows, positions), source_z[rows, partners]) for base_z, source_z in layers]
     where, tokens = {"": torch.ones(n_prompts, width, dtype=torch.bool)}, torch.arange(width)
     for part in {part for _, part in cells if part}:
         where[part] = torch.stack([torch.isin(tokens, torch.tensor(each.parts[part])) for each in contrasts])
@@ -131,8 +140,8 @@ def _exchange(
         start = starts[chunk[0]]
         puts = enumerate(zip(theirs[start:], masks[start:].to(model.device), strict=True), start)
         edits: Any = {site.name(layer): partial(_put, *parts) for layer, parts in puts}
-        values[chunk] = _read(model, resumed(model, base, site, edits, start), contrasts, sides[number])
-    return plain[0], plain[1], values
+        values[chunk] = _read(model, resumed(model, base, site, edits, start), contrasts, prompts)
+    return values
 
 
 def _put(theirs: Tensor, mask: Tensor, plain: Tensor) -> Tensor:
@@ -158,44 +167,40 @@ def all_heads(model: Transformer) -> HeadSet:
     return tuple(product(range(model.config.n_layers), range(model.config.n_heads)))
 
 
-def head_rows(model: Transformer, each: Studied, seed: int, progress: lots.Progress | None = None) -> pd.DataFrame:
-    """A row a head and intervention, on the side that reports; `chose` and `choosing_bound` are of the other side.
+def head_rows(model: Transformer, study: Study, seed: int, progress: lots.Progress | None = None) -> pd.DataFrame:
+    """A row a head and intervention, on the side that reports; `chose` and `choosing_bound` come from the other side.
 
-    Hidden is the named word where the model reads, less the nearest other tokens; no rows where most items name none.
+    `hide` hides the named word from the reading position, less hiding the nearest other tokens. It has no rows if most
+    items name no word.
     """
     cells: list[Cell] = [((head,), "") for head in all_heads(model)]
     tables, (columns, _) = [], Heads.from_model(model).columns(1)
-    for way in WAYS:
-        if way == "hide":
-            costs = hidden(model, each.contrasts, progress)
-            if np.isnan(costs).mean() > HALF:
-                continue
-            values = each.clean - np.nan_to_num(costs)
-        else:
-            values = exchange(model, each.contrasts, cells, way, progress)[2]
-        chose = each.share(values, way, chooses=True, seed=seed)
-        bound = np.where(chose.value > 0, chose.low, chose.high)
-        clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
-        facts = {"chose": chose.value, "choosing_bound": np.where(clear, bound, np.nan)}
-        tables.append(pd.DataFrame({**columns, "intervention": way, **each.facts(values, way, seed), **facts}))
+    _, _, noise, denoise = exchange(model, study.contrasts, cells, "noise", "denoise", progress=progress)
+    by_way, costs = {"noise": noise, "denoise": denoise}, hiding_costs(model, study.contrasts, progress)
+    if np.isnan(costs).mean() <= HALF:
+        by_way["hide"] = study.clean - np.nan_to_num(costs)
+    for way, values in by_way.items():
+        chose = study.share(values, way, chooses=True, seed=seed)
+        facts = {"chose": chose.value, "choosing_bound": choosing_bound(chose)}
+        tables.append(pd.DataFrame({**columns, "intervention": way, **study.facts(values, way, seed), **facts}))
     return pd.concat(tables, ignore_index=True)
 
 
 def named_heads(heads: pd.DataFrame) -> pd.DataFrame:
-    """A row a paradigm and head that carries some of it where outputs are exchanged, most first."""
+    """A row a paradigm and head that carries some of it when outputs are exchanged, the strongest first."""
     if heads.empty:
         return pd.DataFrame(columns=["paradigm", "layer", "head", "intervention"])
-    rows = carriers(heads.loc[heads["intervention"] != "hide"]).loc[lambda found: found["effect"] > 0]
+    rows = carriers(heads.loc[heads["intervention"] != "hide"]).loc[lambda rows: rows["effect"] > 0]
     rows = rows.drop_duplicates(["paradigm", "layer", "head"])  # noise comes first
     return rows.sort_values("choosing_bound", ascending=False, kind="stable")
 
 
-def smallest_set(model: Transformer, each: Studied, heads: pd.DataFrame) -> HeadSet:
-    """The fewest heads found that carry half of what all do, where they are noised; on the side that chooses."""
-    rows = heads.loc[(heads["paradigm"] == each.name) & (heads["intervention"] != "hide")]
+def smallest_set(model: Transformer, study: Study, heads: pd.DataFrame) -> HeadSet:
+    """The fewest heads found that, when noised, carry half of what all heads do; on the side that chooses."""
+    rows = heads.loc[(heads["paradigm"] == study.name) & (heads["intervention"] != "hide")]
     single = rows.groupby(["layer", "head"])["chose"].max().sort_values(ascending=False, kind="stable")
     order = [(int(layer), int(head)) for layer, head in single.index[:SIZE].tolist()]
-    contrasts = [contrast for contrast, chooses in zip(each.contrasts, each.chooses, strict=True) if chooses]
+    contrasts = [contrast for contrast, chooses in zip(study.contrasts, study.chooses, strict=True) if chooses]
 
     def losses(sets: Sequence[HeadSet]) -> np.ndarray:
         clean, corrupt, values = exchange(model, contrasts, [(heads, "") for heads in sets], "noise")
@@ -214,25 +219,26 @@ def smallest_set(model: Transformer, each: Studied, heads: pd.DataFrame) -> Head
 
 
 def set_rows(
-    model: Transformer, each: Studied, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
+    model: Transformer, study: Study, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What the sets of all paradigms do in one, its own beside all heads and random sets; its own heads by part."""
-    own = chosen.get(each.name, ())
-    rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in own]
-    draws = (tuple(sorted(map(tuple, rng.permutation(free)[: len(own)].tolist()))) for _ in range(OTHERS) if own)
-    others = [*dict.fromkeys(heads for heads in draws if len(heads) == len(own))]
-    parts = [part for part in PARTS if sum(bool(c.parts[part]) for c in each.contrasts) > HALF * len(each.contrasts)]
-    places = [*product(own, parts)]
+    """The effects of every paradigm's set in this one, with all heads and random sets; and its own heads by part."""
+    members = chosen.get(study.name, ())
+    rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in members]
+    n = len(members)
+    draws = [tuple(sorted(map(tuple, rng.permutation(free)[:n].tolist()))) for _ in range(OTHERS * bool(n))]
+    others = [*dict.fromkeys(heads for heads in draws if len(heads) == n)]
+    parts = [part for part in PARTS if sum(bool(c.parts[part]) for c in study.contrasts) > HALF * len(study.contrasts)]
+    places = [*product(members, parts)]
     sets = [all_heads(model), *chosen.values(), *others]
     cells: list[Cell] = [*((heads, "") for heads in sets), *(((head,), part) for head, part in places)]
-    facts = each.facts(exchange(model, each.contrasts, cells, "noise", progress)[2], "noise", seed)
+    facts = study.facts(exchange(model, study.contrasts, cells, "noise", progress=progress)[2], "noise", seed)
     rows = pd.DataFrame(facts).drop(columns="p")
-    n_sets, beside = 1 + len(chosen), rows["effect"][1 + len(chosen) : len(sets)]
+    n_sets, random_effects = 1 + len(chosen), rows["effect"][1 + len(chosen) : len(sets)]
     names = ["+".join(head_name(*head) for head in heads) for heads in chosen.values()]
     table = rows[1:n_sets].assign(chosen_on=[*chosen], heads=names)
     sizes = {"all_effect": rows["effect"][0], "others": len(others)}
-    sizes |= {"others_effect": beside.mean(), "others_best": beside.max()}
-    is_own = table["chosen_on"] == each.name
+    sizes |= {"others_effect": random_effects.mean(), "others_best": random_effects.max()}
+    is_own = table["chosen_on"] == study.name
     by_part = pd.DataFrame([(*head, part) for head, part in places], columns=["layer", "head", "part"])
     by_part = pd.concat([rows[len(sets) :].reset_index(drop=True), by_part], axis=1)
     return table.assign(**{name: np.where(is_own, value, np.nan) for name, value in sizes.items()}), by_part

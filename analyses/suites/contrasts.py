@@ -1,8 +1,8 @@
-"""Between which two prompts does a preference lie? What can be exchanged in a paradigm's items, token by token.
+"""Which two prompts differ in a preference? Pairs of prompts from a paradigm's items, aligned token by token.
 
-Where one prefix has a good and a bad answer nothing differs before them. So its partner is an item of the other pole in
-the same group, whose answers are the same, the other way round: singular and plural subject. Else the good sentence and
-the bad one differ before something that both have, and there they are read.
+If one prefix has a good and a bad answer, nothing differs before them. Its partner is then an item of the other pole in
+the same group, with the answers exchanged: singular and plural subject. Otherwise the good and the bad sentence differ
+before words that both have, and are read there.
 """
 
 import ast
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, NAMED, Paradigm, Sentence, alike
 from interp import InputError, Model
 
-_PARTNERS = 32  # neighbours in the group, on either side, that a partner is looked for among
+_PARTNERS = 32  # neighbours in the group, on either side, among which we look for a partner
 PARTS = {"named": "the named word", "different": "what differs", "between": "what follows", "end": "where it is read"}
 
 
@@ -29,9 +29,9 @@ class Prompt(NamedTuple):
 
 
 class Contrast(NamedTuple):
-    """A clean and a corrupted prompt, and what is read of both: the tokens `right`, less `wrong` where answers differ.
+    """A clean and a corrupted prompt, both read for the tokens `right`, less `wrong` if answers differ.
 
-    `aligned` are positions of either that take each other's place, `parts` those of the clean prompt by `PARTS`.
+    `aligned` pairs positions of the two prompts, `parts` has those of the clean prompt by `PARTS`.
     """
 
     group: str
@@ -44,8 +44,8 @@ class Contrast(NamedTuple):
 
 
 def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter[str]]:
-    """All contrasts of a paradigm, and how many of its preferences have none, by why."""
-    left_out, found = Counter[str](), list[Contrast]()
+    """All contrasts of a paradigm, and how many preferences have none, by reason."""
+    left_out, pairs = Counter[str](), list[Contrast]()
     choices = defaultdict[str, list[tuple[str, Prompt, int, int]]](list)
     for group, pole, span, *sides in _preferences(paradigm, left_out):
         try:
@@ -55,7 +55,7 @@ def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter
             if all(critical) and n_alike >= critical[0][0]:
                 choices[group].append((pole, *_choice(model, good, bad, n_alike)))
             else:
-                found.append(_same_words(model, group, good, bad, critical, n_alike))
+                pairs.append(_same_words(model, group, good, bad, critical, n_alike))
         except InputError as error:
             left_out[str(error)] += 1
     for group, items in choices.items():
@@ -64,14 +64,14 @@ def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter
             others = [item[1] for item in near if item[0] != pole and item[2:] == (wrong, right)]
             if others:
                 best = max(others, key=lambda other: _likeness(prompt.ids, other.ids))
-                found.append(_contrast(group, prompt, best, (right,), (wrong,)))
+                pairs.append(_contrast(group, prompt, best, (right,), (wrong,)))
             else:
                 left_out["no item of its group has the two answers the other way round"] += 1
-    return found, left_out
+    return pairs, left_out
 
 
 def _preferences(paradigm: Paradigm, left_out: Counter[str]) -> Iterator[tuple[str, str, str, Sentence, Sentence]]:
-    """Group, pole, the span that is compared, and two sentences of which the first should be likelier there."""
+    """Group, pole, the span to compare, and two sentences; the first should be likelier there."""
     claims = dict.fromkeys(claim for each in paradigm.predictions for claim in each.claims)
     for item in paradigm.items:
         if not claims:
@@ -104,27 +104,28 @@ def _whole(model: Model, sentence: Sentence) -> Prompt:
     return Prompt(sentence.text, (*tokenizer.prefix, *pieces.ids), (), spans, words)
 
 
-def _read_at(model: Model, whole: Prompt, at: Sequence[int]) -> Prompt:
-    """A sentence as far as is read what stands `at` some places: up to them, or with masks in them."""
+def _read_at(model: Model, whole: Prompt, positions: Sequence[int]) -> Prompt:
+    """A sentence cut or masked so that the model predicts the tokens at `positions`."""
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    ids, reads = whole.ids[: at[-1]], tuple(place - 1 for place in at)
+    ids, reads = whole.ids[: positions[-1]], tuple(place - 1 for place in positions)
     if not model.config.last.causal:
         assert tokenizer.mask_id is not None
-        ids = tuple(tokenizer.mask_id if n in at else token for n, token in enumerate(whole.ids)) + tokenizer.suffix
-        reads = tuple(at)
+        masked = (tokenizer.mask_id if n in positions else token for n, token in enumerate(whole.ids))
+        ids = (*masked, *tokenizer.suffix)
+        reads = tuple(positions)
     if reads[0] < 0:
         raise InputError("nothing is before what is read")
 
     def visible(tokens: Sequence[int]) -> tuple[int, ...]:
-        return tuple(n for n in tokens if n < len(ids) and n not in at)
+        return tuple(n for n in tokens if n < len(ids) and n not in positions)
 
     words = tuple((word, visible(tokens)) for word, tokens in whole.words if visible(tokens))
     return Prompt(whole.text, ids, reads, {name: visible(tokens) for name, tokens in whole.spans.items()}, words)
 
 
 def _choice(model: Model, good: Prompt, bad: Prompt, n_alike: int) -> tuple[Prompt, int, int]:
-    """What both sentences begin with, and the two pieces that go on."""
+    """The prefix of both sentences, and the two pieces that continue it."""
     rests = [side.ids[n_alike + 1 :] for side in (good, bad) if len(side.ids) > n_alike]
     if len(rests) < 2 or not (model.config.last.causal or rests[0] == rests[1]):
         raise InputError("one answer begins the other, or has more pieces than a masked model is asked for at once")
@@ -134,7 +135,7 @@ def _choice(model: Model, good: Prompt, bad: Prompt, n_alike: int) -> tuple[Prom
 def _same_words(
     model: Model, group: str, good: Prompt, bad: Prompt, critical: Sequence[tuple[int, ...]], n_alike: int
 ) -> Contrast:
-    """Both sentences as far as the critical words, or as all that both have behind what differs."""
+    """Both sentences up to the critical words, or up to the words that both have after the difference."""
     if not all(critical):
         n_last = min(alike(good.ids[::-1], bad.ids[::-1]), len(good.ids) - n_alike, len(bad.ids) - n_alike)
         critical = [tuple(range(len(side.ids) - n_last, len(side.ids))) for side in (good, bad)]
@@ -148,10 +149,10 @@ def _same_words(
 
 
 def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...], wrong: tuple[int, ...]) -> Contrast:
-    """With what is aligned: both ends, and between them one by one, or span by span.
+    """Align both ends, and between them token by token, or span by span.
 
-    Spans of unequal length, and what differs where no other span is in it, are aligned from their last pieces. No token
-    has two partners: those that are read have each other. Of sentences that name no word it is what differs.
+    Spans of unequal length, and differences without a span, align from their last pieces. No token has two partners:
+    the tokens that are read have each other. If a sentence names no word, the difference counts as named.
     """
     sizes, first = (len(clean.ids), len(corrupt.ids)), alike(clean.ids, corrupt.ids)
     n_last = min(alike(clean.ids[::-1], corrupt.ids[::-1]), min(sizes) - first)
@@ -173,7 +174,7 @@ def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...]
 
 
 def _likeness(one: Sequence[int], other: Sequence[int]) -> tuple[bool, int]:
-    """How well two prompts align: whether they are of one length, and in how many tokens from either end they agree."""
+    """How well two prompts align: equal length first, then equal tokens from either end."""
     return len(one) == len(other), alike(one, other) + alike(one[::-1], other[::-1])
 
 

@@ -1,7 +1,7 @@
-"""Which suites do we have ourselves? Six phenomena, in the words of the textbook model and of simple stories.
+"""Our own suites: six phenomena, in the words of the textbook model and of simple stories.
 
-Every item has a twin in the other pole with as many words, and with the answers exchanged: what is good here is bad
-there. So no preference for a word, a length or an end of a sentence passes both poles, and twins can be patched.
+Every item has a twin in the other pole with equally many words and the answers exchanged: what is good here is bad
+there. So no preference for a word, a length or an ending passes both poles, and twins can be patched.
 """
 
 import random
@@ -26,12 +26,12 @@ _TRIES = 100  # for a pair that is new
 
 
 def builtin(name: str, *, pairs: int = PAIRS, seed: int = 0) -> Suite:
-    """A suite of `BUILTIN`, with so many pairs of twins a paradigm; the same of the same seed.
+    """A suite of `BUILTIN`, with so many pairs of twins a paradigm; a seed always gives the same suite.
 
-    Twins are neighbours: their keys differ in the pole at the end. Both are of one group, a frame with a lemma.
+    Twins are neighbours, and their keys differ in the pole at the end. Both belong to one group, a frame with a lemma.
 
     Raises:
-        InputError: a name that no suite has, or more pairs than its words make.
+        InputError: an unknown name, or more pairs than its words make.
     """
     whole_number("pairs", pairs, least=1)
     whole_number("seed", seed)
@@ -49,7 +49,7 @@ def paradigm(
 ) -> Paradigm:
     """A paradigm of frames (`frames.toml` says how they are written), twins side by side.
 
-    Frames and lemmas take turns; `words` is whose lists come first, the textbook's or those of simple stories.
+    Frames and lemmas take turns; `words` says which lists come first, the textbook's or those of simple stories.
     """
     rng, items, texts = random.Random(f"{name}-{seed}"), list[Item](), set[str]()
     slots = {slot: _choices(listed, WORDS if words == _TEXTBOOK else {}) for slot, listed in table["slots"].items()}
@@ -73,7 +73,7 @@ def paradigm(
 
 
 def _choices(words: str, lists: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
-    """A list of the lexicons by name, or words as they are written: those with hyphens are tuples of forms."""
+    """A list of the lexicons by name, or the words as written; words with hyphens become tuples of forms."""
     if words.isupper():
         return lists[words] if words in lists else getattr(lexicon, words)
     return [tuple(word.split("-")) if "-" in word else word for word in words.split()]

@@ -1,4 +1,4 @@
-"""What is a test suite? Paradigms of items: a sentence in several conditions, of which a grammar prefers some."""
+"""What is a test suite? Paradigms of items: sentences in several conditions, some of which the grammar prefers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,8 @@ CRITICAL, NAMED, DIFFERING = "critical", "named", "differing"  # spans with a fi
 class Sentence:
     """A sentence of one condition, and its parts: by name the characters [start, end) of `text`.
 
-    `critical` is where the sentence is decided, `named` the word where the linguist says one must look from there,
-    `differing` the words that the other sentence of a pair lacks. SyntaxGym's have every region by its number ("5"); a
-    region without text is an empty span.
+    `critical` decides the sentence, `named` is the word that the linguist says it depends on, `differing` the words
+    that the other sentence of a pair lacks. SyntaxGym's regions have their numbers ("5"); one without text is empty.
     """
 
     text: str
@@ -33,16 +32,15 @@ class Item:
     key: str
     group: str  # the template or lemma that it shares with others: intervals resample groups
     sentences: Mapping[str, Sentence]
-    pole: str = ""  # which class of answers is right here ("singular"), where the paradigm has items of both
+    pole: str = ""  # the class of answers that is right here ("singular"), if the paradigm has items of both
 
 
 @dataclass(frozen=True)
 class Paradigm:
     """Items that test one thing.
 
-    `sister` names the paradigm of the same suite that is the other pole of the contrast: a preference that passes this
-    one without a look at the sentence fails that one. `predictions` are SyntaxGym's; pairs have none: the good sentence
-    is the likelier one.
+    `sister` names the paradigm of the same suite that is the contrast's other pole: a preference that passes one
+    without reading the sentence fails the other. `predictions` are SyntaxGym's; in pairs the good sentence is likelier.
     """
 
     name: str
@@ -55,7 +53,7 @@ class Paradigm:
 
 @dataclass(frozen=True)
 class Suite:
-    """Paradigms, each with its own name, and how many items were left out, by why."""
+    """Paradigms with different names, and how many items were left out, by reason."""
 
     name: str
     paradigms: tuple[Paradigm, ...]
@@ -63,7 +61,7 @@ class Suite:
 
 
 def joined(suites: Sequence[Suite]) -> Suite:
-    """Several suites as one; an `InputError` where two paradigms have one name."""
+    """Several suites as one; an `InputError` if two paradigms have one name."""
     paradigms = tuple(each for suite in suites for each in suite.paradigms)
     if twice := [name for name, n in Counter(each.name for each in paradigms).items() if n > 1]:
         raise InputError(f"the paradigm {twice[0]} is there more than once: expected different names")
@@ -72,5 +70,5 @@ def joined(suites: Sequence[Suite]) -> Suite:
 
 
 def alike(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many words or tokens two texts begin with alike."""
+    """How many words or tokens two texts share at the start."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

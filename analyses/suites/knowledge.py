@@ -1,15 +1,14 @@
 """Does a model know a contrast, or only prefer one side of it?
 
-An item is right where the good sentence is the likelier one, half right where neither is, or where SyntaxGym's
+An item is right if the good sentence is likelier, half right if both are equally likely, or right if SyntaxGym's
 prediction holds. Rivals go through the same scorer on the model's own tokens: the length (the shorter sentence is
 right), and the unigram and the 5-gram model of a named text.
 
-Who prefers `who` to `that` wherever they stand is right about every item that has `who` for its answer. So a contrast
-has poles: classes of answers of which as many of either direction of the same two words count, paradigms that are
-sisters, or the claims that a SyntaxGym suite makes. It is `passed` where every pole's interval lies above one half, and
-the mean over poles above that of the strictest rival; a `bias` where one pole lies above one half and another below;
-else `not shown`; and `not testable` without two poles of eight items each. Intervals are at 95%, over groups of items
-where there are eight or more, else over items.
+A model that always prefers `who` to `that` is right about every item whose answer is `who`. So a contrast has poles:
+classes of answers (equally many items for both directions of the same two words), sister paradigms, or the claims of a
+SyntaxGym suite. It is `passed` if every pole's interval lies above one half, and the mean over poles above the
+strictest rival's; a `bias` if one pole lies above one half and another below; else `not shown`. Without two poles of
+eight items each it is `not testable`. Intervals are at 95%, over groups of items if there are eight, else over items.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ from analyses.suites.sentence_scores import TokenScores, rival_scores, token_ids
 from interp import AnnotatedText, InputError, Model
 from interp.statistics import FEWEST_CLUSTERS, contrast
 
-RIVALS = {"length": 0, "unigram": 1, "five_gram": 5}  # and how many tokens are counted together
+RIVALS = {"length": 0, "unigram": 1, "five_gram": 5}  # with the order of their n-grams
 PASSED, BIAS, NOT_SHOWN, NOT_TESTABLE = "passed", "bias", "not shown", "not testable"
 _SHARES = ("right_per_token", "right_critical", *RIVALS)
 _FEWEST = 8  # items of a pole
@@ -41,16 +40,16 @@ def measure(
     *,
     progress: lots.Progress | None = None,
 ) -> pd.DataFrame:
-    """One row an item of pairs; of SyntaxGym one an item and prediction, and one a claim that a prediction joins.
+    """One row an item of pairs; for SyntaxGym one an item and prediction, and one a claim that a prediction joins.
 
-    `right` is 1, 0 or one half, and NaN where a region has no token of its own; `length`, `unigram` and `five_gram` are
-    the same of rivals. Of pairs `margin` is the log-probability of good less bad in nats, `right_per_token` compares
-    log-probabilities a token, and `right_critical` that of the critical words alone after all before them: of a pair
-    with one prefix, its two answers. `whole` is False of claims that were joined.
+    `right` is 1, 0 or one half, and NaN if a region has no token of its own; `length`, `unigram` and `five_gram` say
+    the same about the rivals. For pairs, `margin` is the log-probability of good minus bad in nats, `right_per_token`
+    compares log-probabilities per token, and `right_critical` those of the critical words alone, after all words before
+    them. `whole` is False for a claim that a prediction joins.
 
     Args:
-        text: what n-grams are counted in, as `corpora.read` gives it; without it these rivals are missing.
-        progress: as of `score_sentences`.
+        text: the text whose n-grams are counted, as `corpora.read` gives it; without it these rivals are missing.
+        progress: as in `score_sentences`.
     """
     texts = (s.text for each in suite.paradigms for item in each.items for s in item.sentences.values())
     scores = {"right": token_scores(model, texts, progress)}
@@ -62,8 +61,8 @@ def measure(
         elif ids is not None:
             counts = KneserNey(ids, model.config.d_vocab, order)
             scores[name] = rival_scores(tokenizer, scores["right"], lambda row, c=counts: np.log(c.probabilities(row)))
-    named = {each.name: each.sister for each in suite.paradigms if each.sister}
-    sisters = {sister: name for name, sister in named.items()} | named
+    named_sisters = {each.name: each.sister for each in suite.paradigms if each.sister}
+    sisters = {sister: name for name, sister in named_sisters.items()} | named_sisters
     paradigms = [replace(each, sister=sisters.get(each.name)) for each in suite.paradigms]
     tables = [(_predicted if each.predictions else _compared)(each, scores) for each in paradigms]
     table = pd.concat(tables, ignore_index=True)
@@ -77,7 +76,6 @@ def _facts(paradigm: Paradigm) -> dict[str, Any]:
 
 
 def _compared(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame:
-    """The items of pairs."""
     if any({GOOD, BAD} - item.sentences.keys() for item in paradigm.items):
         raise InputError(f"{paradigm.name}: expected items with a good and a bad sentence, or predictions; got neither")
     pairs = [[item.sentences[name] for name in (GOOD, BAD)] for item in paradigm.items]
@@ -97,7 +95,6 @@ def _compared(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame:
 
 
 def _predicted(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame:
-    """The items of SyntaxGym by predictions as written, and by the claims that these join."""
     regions, tables = {region for each in paradigm.predictions for region in each.regions}, []
     surprisals = {
         name: {region: np.array([_surprisal(item, region, of) for item in paradigm.items]) for region in regions}
@@ -114,18 +111,18 @@ def _predicted(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame
 
 
 def _surprisal(item: Item, region: Region, scores: Scores) -> float:
-    """In bits, of all tokens of a region together."""
+    """In bits, for all tokens of a region together."""
     sentence = item.sentences[region.condition]
     span = (0, len(sentence.text)) if region.number == ALL_REGIONS else sentence.spans[region.number]
     return -scores[sentence.text].within(span) / np.log(2)
 
 
 def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
-    """One row a paradigm and a field of what `measure` returned, which `level` tells apart.
+    """One row a paradigm, and one a field (`level`), from the rows of `measure`.
 
     `accuracy` is the share right; `low` and `high` bound it over items, `group_low` and `group_high` over groups
-    (of a field, its paradigms). Rivals have their accuracy. Of paradigms `verdict` and `why` say whether the contrast
-    is passed, `rival` is the strictest, and `gain` what the model's mean over poles has above it, with its interval.
+    (for a field, over its paradigms). Rivals have their accuracy. For paradigms `verdict` and `why` say whether the
+    contrast is passed, `rival` is the strictest, and `gain` the model's mean over poles minus the rival's.
     """
     rows, verdicts = [], dict[frozenset[str], dict[str, Any]]()
     whole, paradigms = items.loc[items["whole"]], {*items["paradigm"]}
@@ -155,7 +152,7 @@ def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
 def _interval(
     rows: pd.DataFrame, columns: Sequence[str], groups: Any, weights: Any = 1.0
 ) -> tuple[float, float, float]:
-    """The mean of a column, or of one less another, over groups of rows; and its bounds."""
+    """The mean of a column, or of one minus another, over groups of rows; and its bounds."""
     codes, weights = pd.factorize(np.asarray(groups, object))[0], np.broadcast_to(weights, len(rows))
     totals = [np.bincount(codes, weights * rows[column].to_numpy())[:, None] for column in columns]
     bounds = contrast(np.stack(totals), np.bincount(codes, weights)[None, :, None], (1, -1)[: len(columns)])
@@ -164,7 +161,7 @@ def _interval(
 
 
 def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:
-    """Of one contrast: its rows are those of a paradigm, or of two that are sisters."""
+    """The verdict on one contrast: the rows of a paradigm, or of two sisters."""
     rows = rows.dropna(subset=["right"])
     poles = rows["paradigm"] if len({*rows["paradigm"]}) > 1 else rows["pole"]
     rows, poles = rows.loc[poles != ""], poles.loc[poles != ""]
@@ -192,6 +189,6 @@ def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:
 
 
 def _clusters(rows: pd.DataFrame) -> Sequence[Any]:
-    """The group of each row, where there are enough to resample, else the row itself."""
+    """The group of each row if there are enough groups to resample, else the row itself."""
     groups = rows["group"].tolist()
     return groups if len({*groups}) >= FEWEST_CLUSTERS else range(len(groups))

@@ -1,6 +1,6 @@
-"""Does a head look from where the model reads to the word that the suite names, and what if it cannot?
+"""Does a head look from the reading position to the word that the suite names, and what if it cannot?
 
-Rules are scored as heads are: each chooses one of the words before, and is right where that is the named one.
+Rules go through the same scorer: each chooses one of the words before, and is right if that is the named one.
 """
 
 from collections.abc import Sequence
@@ -31,30 +31,30 @@ AT_ONCE = 32  # contrasts of a lot
 def in_lots(
     function: partial[tuple[Tensor, ...]], contrasts: Sequence[Contrast], progress: lots.Progress | None
 ) -> list[Float[np.ndarray, "*cell contrast"]]:
-    """Each of the things that a function of some contrasts returns, of all of them."""
+    """The results of a function of contrasts, called on a lot at a time."""
     parts = [(contrasts[n : n + AT_ONCE],) for n in range(0, len(contrasts), AT_ONCE)]
     done = zip(*lots.do(function, parts, progress), strict=True)
     return [torch.cat(each, -1).double().cpu().numpy() for each in done]
 
 
 def read(right: Sequence[int], wrong: Sequence[int], logits: Float[Tensor, "*cells read output"]) -> Tensor:
-    """The log-probability of what is right, one token a read, less that of the other answer where there is one."""
+    """The log-probability of `right`, one token a read, minus that of the wrong answer if there is one."""
     logs = logits.log_softmax(-1)
     value = logs[..., torch.arange(len(right)), torch.tensor(right)].sum(-1)
     return value - logs[..., 0, wrong[0]] if wrong else value
 
 
-def hidden(
+def hiding_costs(
     model: Transformer, contrasts: Sequence[Contrast], progress: lots.Progress | None = None
 ) -> Float[np.ndarray, "head contrast"]:
-    """What hiding the named word from a head costs where it reads, beyond hiding as many of the nearest other tokens.
+    """The cost of hiding the named word from each head, beyond hiding as many of the nearest other tokens.
 
-    NaN where nothing is named that it sees, or there is nothing else to hide.
+    NaN if the head sees no named word, or there is nothing else to hide.
     """
-    return in_lots(partial(_hidden, model), contrasts, progress)[0]
+    return in_lots(partial(_hiding_costs, model), contrasts, progress)[0]
 
 
-def _hidden(model: Transformer, contrasts: Sequence[Contrast]) -> tuple[Float[Tensor, "head contrast"]]:
+def _hiding_costs(model: Transformer, contrasts: Sequence[Contrast]) -> tuple[Float[Tensor, "head contrast"]]:
     batch, claims, places = TokenBatch.from_rows([each.clean.ids for each in contrasts]), list[Claim](), list[int]()
     for row, each in enumerate(contrasts):
         visible = [n for n in _visible(model, each) if n not in each.clean.reads]
@@ -73,12 +73,12 @@ def _hidden(model: Transformer, contrasts: Sequence[Contrast]) -> tuple[Float[Te
 
 
 def _visible(model: Transformer, each: Contrast) -> range:
-    """The clean text's own tokens that its first row that is read sees."""
+    """The clean text's own tokens that the first reading position sees."""
     tokens = [n for _, word in each.clean.words for n in word]
     return range(min(tokens), 1 + (each.clean.reads[0] if model.config.last.causal else max(tokens)))
 
 
-def looks(
+def attention_shares(
     model: Transformer,
     contrasts: Sequence[Contrast],
     groups: np.ndarray,
@@ -86,9 +86,10 @@ def looks(
     seed: int,
     progress: lots.Progress | None = None,
 ) -> pd.DataFrame:
-    """A row a head: how often it looks most at the named word, beside the rule that is best on the side that chooses.
+    """A row a head: how often it looks most at the named word, and how often the best rule chooses it.
 
-    Both are of the side that reports. No rows where no other word than the one that is read could be chosen.
+    The side that chooses picks the rule; both shares are of the side that reports. No rows if too few items have a
+    choice between words.
     """
     named = {word for each in contrasts for word, tokens in each.clean.words if {*tokens} & {*each.parts["named"]}}
     hits = in_lots(partial(_hits, model, sorted(named)), contrasts, progress)[0]
@@ -99,13 +100,13 @@ def looks(
     rule = int(hits[n_heads:, choosing].mean(1).argmax())
     sums = group_sums(torch.from_numpy(hits[:, reporting]), names)
     sizes = group_sums(torch.ones(1, len(names)), names)
-    found = estimate(sums[:, :n_heads], sizes, sums[:, [n_heads + rule]], sizes, seed=seed)
-    columns = {"value": found.value, "rule": RULES[rule], "rule_value": found.baseline, "gain": found.gain}
-    return pd.DataFrame({**columns, "ci_low": found.low, "ci_high": found.high, "p": found.p, "n": len(names)})
+    share = estimate(sums[:, :n_heads], sizes, sums[:, [n_heads + rule]], sizes, seed=seed)
+    columns = {"value": share.value, "rule": RULES[rule], "rule_value": share.baseline, "gain": share.gain}
+    return pd.DataFrame({**columns, "ci_low": share.low, "ci_high": share.high, "p": share.p, "n": len(names)})
 
 
 def _hits(model: Transformer, named: Sequence[str], contrasts: Sequence[Contrast]) -> tuple[Tensor]:
-    """Whether each head, and each rule, chooses the named word (cell contrast); NaN where there is no choice."""
+    """Whether each head and each rule chooses the named word (cell contrast); NaN if there is no choice."""
     batch = TokenBatch.from_rows([each.clean.ids for each in contrasts]).to(model.device)
     pattern = read_patterns(model, batch, f"{last_stack(model)}.*.attn.pattern")
     reads = torch.tensor([each.clean.reads[0] for each in contrasts])
@@ -113,12 +114,12 @@ def _hits(model: Transformer, named: Sequence[str], contrasts: Sequence[Contrast
     hits = torch.full((rows.shape[1] + len(RULES), len(contrasts)), torch.nan)
     for row, each in enumerate(contrasts):
         words, visible = each.clean.words, {*_visible(model, each)}
-        own = max((n for n, (_, tokens) in enumerate(words) if {*tokens} & {*each.clean.reads}), default=len(words))
-        places = [n for n, (_, tokens) in enumerate(words) if {*tokens} <= visible and n != own]
+        current = max((n for n, (_, tokens) in enumerate(words) if {*tokens} & {*each.clean.reads}), default=len(words))
+        places = [n for n, (_, tokens) in enumerate(words) if {*tokens} <= visible and n != current]
         correct = torch.tensor([[bool({*words[n][1]} & {*each.parts["named"]}) for n in places]])
         if len(places) > 1 and correct.any():
             last = max((n for n in places if words[n][0] in named), default=-1)
-            choices = torch.tensor([*(own - n for n in OFFSETS), 0, last])
+            choices = torch.tensor([*(current - n for n in OFFSETS), 0, last])
             rules = (choices[:, None] == torch.tensor(places)).float()
             attention = torch.stack([rows[row][:, [*words[n][1]]].sum(-1) for n in places], -1)
             hits[:, row] = accuracy(torch.cat([attention, rules])[None], torch.ones_like(correct), correct)[0]

@@ -1,4 +1,4 @@
-"""What does counting five words in a row foretell? An interpolated Kneser-Ney model, to set beside a trained one.
+"""What do counts of five words in a row predict? An interpolated Kneser-Ney model as a rival of a trained one.
 
 Modified Kneser-Ney smoothing as Chen & Goodman (1999, section 3) define it, after Kneser & Ney (1995):
 
@@ -23,7 +23,7 @@ _FALLBACK = (0.5, 1.0, 1.5)  # discounts where there is nothing to estimate them
 
 @dataclass(frozen=True)
 class _Level:
-    """The different n-grams of one length. One is its context's place among those a token shorter, and its token."""
+    """The different n-grams of one length; each key is the context's place among the shorter ones, and a token."""
 
     keys: Int[np.ndarray, " gram"]  # place of the context * d_vocab + token, ascending
     counts: Int[np.ndarray, " gram"]
@@ -37,12 +37,12 @@ class _Level:
         context = keys // d_vocab
         totals = np.bincount(context, counts, n_contexts)
         lost = np.bincount(context, taken_off[np.minimum(counts, 3)], n_contexts)
-        # only what nothing ever stood before, the text's very beginning, leaves a context without a count
+        # only the text's very beginning, which follows nothing, is a context without a count
         return _Level(keys, counts, taken_off, totals, np.where(totals > 0, lost / np.maximum(totals, 1), 1.0))
 
 
 def discounts(counts: Int[np.ndarray, " gram"]) -> Float[np.ndarray, " count"]:
-    """What is taken off counts of 0, 1, 2, and 3 or more (Chen & Goodman 1999, equation 17)."""
+    """The discounts of counts 0, 1, 2, and 3 or more (Chen & Goodman 1999, equation 17)."""
     n = np.bincount(np.minimum(counts, 5), minlength=6)[1:5]
     values = [0.0]
     for k, fallback in enumerate(_FALLBACK, 1):
@@ -53,13 +53,10 @@ def discounts(counts: Int[np.ndarray, " gram"]) -> Float[np.ndarray, " count"]:
 
 
 class KneserNey:
-    """Counts of all n-grams up to `order` in one running text; any vocabulary, memory by the text's length.
-
-    Documents are one after the other in it, told apart by whatever token stands between them.
-    """
+    """Counts of all n-grams up to `order` in one running text; memory grows with the text, not the vocabulary."""
 
     def __init__(self, tokens: Ids, d_vocab: int, order: int = 5):
-        """Count. 14 million tokens take a minute on one core and 2 GB on the way.
+        """Count: 14 million tokens take a minute on one core and 2 GB.
 
         Raises:
             InputError: the text has no n-gram of that order.
@@ -82,20 +79,20 @@ class KneserNey:
         self.levels = [_Level.of(*each, d_vocab, n) for each, n in zip(counted, sizes, strict=True)]
 
     def probabilities(self, tokens: Ids) -> Float[np.ndarray, " token"]:
-        """The probability of each token of a text after the `order` - 1 before it, or as many as there are."""
+        """The probability of each token of a text after the `order` - 1 tokens before it, or fewer at the start."""
         p = np.full(len(tokens), 1 / self.d_vocab)
-        context = np.zeros(len(tokens), dtype=np.int64)  # places of what stands before each token; -1 for never seen
+        context = np.zeros(len(tokens), dtype=np.int64)  # place of each token's context; -1: never seen
         for level in self.levels:
             (places,) = np.nonzero(context >= 0)
             places = places[level.totals[context[places]] > 0]
             before = context[places]
             keys = before * self.d_vocab + tokens[places]
-            at = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
-            seen = level.keys[at] == keys
-            counts = np.where(seen, level.counts[at], 0)
-            kept = (counts - level.discounts[np.minimum(counts, 3)]) / level.totals[before]
-            p[places] = kept + level.left[before] * p[places]
+            index = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
+            is_known = level.keys[index] == keys
+            counts = np.where(is_known, level.counts[index], 0)
+            discounted = (counts - level.discounts[np.minimum(counts, 3)]) / level.totals[before]
+            p[places] = discounted + level.left[before] * p[places]
             context = np.full(len(tokens), -1)
-            followed = seen & (places + 1 < len(tokens))
-            context[places[followed] + 1] = at[followed]
+            followed = is_known & (places + 1 < len(tokens))
+            context[places[followed] + 1] = index[followed]
         return p

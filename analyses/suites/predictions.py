@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """A formula as written, every region that it reads, and its tree, in which these are called R0, R1, ..."""
+    """A formula, the regions that it reads, and its tree, which calls them R0, R1, ..."""
 
     formula: str
     regions: tuple[Region, ...]
@@ -45,7 +45,7 @@ class Prediction:
 
     @staticmethod
     def parse(formula: str) -> "Prediction":
-        """The formula, or an `InputError` that says what was expected."""
+        """Parse a formula; an `InputError` says what was expected."""
         regions = tuple(dict.fromkeys(Region(number, name.strip()) for number, name in _REGION.findall(formula)))
         plain = _REGION.sub(lambda match: f" R{regions.index(Region(match[1], match[2].strip()))} ", formula)
         wrong = InputError(f"{_EXPECTED}, in at most {LONGEST:,} characters; got {formula!r:.120}")
@@ -63,7 +63,7 @@ class Prediction:
 
     @property
     def claims(self) -> "tuple[Prediction, ...]":
-        """What it says, apart: the parts that `&` joins at its top."""
+        """The parts that `&` joins at the top."""
         if not isinstance(self.tree, ast.BoolOp) or isinstance(self.tree.op, ast.Or):
             return (self,)
         return tuple(
@@ -71,7 +71,7 @@ class Prediction:
         )
 
     def holds(self, surprisals: Mapping[Region, np.ndarray]) -> np.ndarray:
-        """1 where it is true of an item, 0 where not, NaN where a region that it reads is; surprisals are in bits."""
+        """By item 1 if it is true, 0 if not, NaN if a region's surprisal (in bits) is NaN."""
         values = [surprisals[region] for region in self.regions]
         return np.where(np.isnan(values).any(0), np.nan, _value(self.tree, values))
 
@@ -80,18 +80,14 @@ class Prediction:
         return re.sub(r"R(\d+)", lambda match: str(self.regions[int(match[1])]), text)
 
 
-def _nearly_equal(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.isclose(left, right, rtol=1e-5, atol=1e-3)
-
-
 _DO: dict[type, Callable[..., Any]] = {
-    **{ast.And: np.logical_and, ast.Or: np.logical_or, ast.Lt: np.less, ast.Gt: np.greater, ast.Eq: _nearly_equal},
-    **{ast.Add: np.add, ast.Sub: np.subtract, ast.USub: np.negative},
+    **{ast.And: np.logical_and, ast.Or: np.logical_or, ast.Lt: np.less, ast.Gt: np.greater},
+    **{ast.Eq: partial(np.isclose, rtol=1e-5, atol=1e-3), ast.Add: np.add, ast.Sub: np.subtract, ast.USub: np.negative},
 }
 
 
 def _value(node: ast.AST, values: Sequence[np.ndarray]) -> Any:
-    """What a tree comes to; a `ValueError` where it is not claims about numbers, joined or not."""
+    """Evaluate a tree; a `ValueError` if it is no claim about numbers, nor several joined."""
     match node:
         case ast.Name(name):
             return values[int(name[1:])]

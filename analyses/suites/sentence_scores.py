@@ -1,9 +1,9 @@
-"""How likely is a sentence to a model? The log-probability of each of its tokens, and the same of rivals.
+"""How likely is a sentence to a model? The log-probability of each token, by the model and by rivals.
 
-A causal model scores each token after all those before it, and after what its tokenizer puts before every text, such as
-`<s>`. Where it puts nothing there, the first token has no probability and is left out, in both sentences of a pair. In
-a masked model each token in turn is hidden and foretold from all others, so that the sum is the pseudo-log-likelihood
-(Salazar et al. 2020, equation 2). What a tokenizer puts around a text is read and not scored.
+A causal model predicts each token from those before it, and from what its tokenizer puts before every text, such as
+`<s>`. If the tokenizer puts nothing there, the first token has no probability and is left out, in both sentences of a
+pair. A masked model predicts each token from all others, so the sum is the pseudo-log-likelihood (Salazar et al. 2020,
+equation 2). Tokens that the tokenizer puts around a text are read but not scored.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,32 +27,32 @@ _BUDGET = 1 << 28  # bytes of the logits of one pass
 
 
 class TokenScores(NamedTuple):
-    """Of a sentence's tokens: log-probability in nats, NaN where there is none, and the characters it stands for."""
+    """A sentence's tokens: log-probability in nats, NaN if there is none, and the characters that each stands for."""
 
     log_probability: Float[np.ndarray, " token"]
     spans: Sequence[Span]
 
     def total(self) -> float:
-        """Of the whole sentence."""
+        """The whole sentence's log-probability."""
         return float(np.nansum(self.log_probability))
 
     def within(self, span: Span) -> float:
-        """Of the tokens whose first visible character lies in a span; NaN where the span has text and no such token."""
+        """That of the tokens whose first visible character is in a span; NaN if a span with text has no such token."""
         inside = [span[0] <= start < span[1] for start, _ in self.spans]
         return float(np.nansum(self.log_probability[inside])) if any(inside) or span[0] == span[1] else np.nan
 
 
 def score_sentences(model: Model, texts: Sequence[str], *, progress: lots.Progress | None = None) -> pd.DataFrame:
-    """One row a text: `log_probability` in nats, `tokens` that it adds up, and `per_token`, one by the other.
+    """One row a text: `log_probability` in nats, the number of `tokens` in that sum, and the mean `per_token`.
 
     Args:
-        model: a causal or a masked model; its tokenizer cuts the texts.
-        texts: each read by itself, as the module says.
-        progress: is called with how many lots of sentences are done, and of how many.
+        model: a causal or a masked model with a tokenizer.
+        texts: sentences, each read alone.
+        progress: is called with the number of lots done, and of all.
 
     Raises:
-        InputError: the model has an encoder and a decoder (a sentence would have no one probability), no output layer,
-            or no tokenizer; a text is empty, or longer than a masked model's context.
+        InputError: the model has an encoder and a decoder, no output layer, or no tokenizer; a text is empty, or longer
+            than a masked model's context.
     """
     texts = texts_of(texts)
     scores = token_scores(model, texts, progress)
@@ -62,7 +62,7 @@ def score_sentences(model: Model, texts: Sequence[str], *, progress: lots.Progre
 
 
 def token_scores(model: Model, texts: Iterable[str], progress: lots.Progress | None = None) -> dict[str, TokenScores]:
-    """Every different text with its tokens' scores; those of similar length are read together, in lots."""
+    """The token scores of every different text; texts of similar length are read together, in lots."""
     tokenizer = _tokenizer(model)
     pieces = {text: tokenizer.pieces(text) for text in texts}
     if empty := [text for text in pieces if not pieces[text].ids]:
@@ -81,7 +81,7 @@ def token_scores(model: Model, texts: Iterable[str], progress: lots.Progress | N
 def rival_scores(
     tokenizer: Tokenizer, scores: Mapping[str, TokenScores], by_ids: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, TokenScores]:
-    """The same texts and tokens scored by a rival; `by_ids` takes the ids of a text with the tokens before it."""
+    """The same texts scored by a rival; `by_ids` takes a text's ids with the special tokens before them."""
     rivals = dict[str, TokenScores]()
     for text, each in scores.items():
         values = by_ids(np.array([*tokenizer.prefix, *tokenizer.pieces(text).ids]))[len(tokenizer.prefix) :]
@@ -90,7 +90,7 @@ def rival_scores(
 
 
 def token_ids(model: Model, texts: Iterable[str | AnnotatedText]) -> Int[np.ndarray, " token"]:
-    """All texts in the model's own tokens, one after the other, each with what its tokenizer puts around it."""
+    """The tokens of all texts, one text after the other, with the special tokens around each."""
     tokenizer = _tokenizer(model)
     ids = [tokenizer.encode(each if isinstance(each, str) else each.text) for each in texts]
     return np.array([*chain.from_iterable(ids)], dtype=np.int64)
@@ -109,14 +109,13 @@ def _tokenizer(model: Model) -> Tokenizer:
 
 
 def _score_lot(model: Model, texts: Sequence[str]) -> Float[np.ndarray, " token"]:
-    """Of the tokens of all texts, one after the other."""
     tokenizer = _tokenizer(model)
     if model.config.decoder is None:
         return _pseudo_log_likelihoods(model, tokenizer, texts)
     rows = [tokenizer.pieces(text).ids for text in texts]
-    first = [np.nan][len(tokenizer.prefix) :]  # nothing foretells it where nothing comes before it
+    first = [np.nan][len(tokenizer.prefix) :]  # with nothing before it, the first token has no probability
     scored = [text for text, ids in zip(texts, rows, strict=True) if len(ids) > len(first)]
-    # the budget is of rows as long as the context: these are shorter, so that more go together
+    # the budget assumes rows as long as the context: these are shorter, so more fit
     budget = _BUDGET * max(1, model.config.n_ctx // max(map(len, rows)))
     losses = iter(token_losses(model, scored, budget=budget) if scored else ())
     values = (next(losses)[: len(ids) - len(first)] if len(ids) > len(first) else torch.empty(0) for ids in rows)

@@ -17,7 +17,7 @@ from typing import Any
 
 from analyses.corpora import sentence_pairs
 from analyses.corpora.text_rows import json_object
-from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, Item, Paradigm, Sentence, Suite, alike, joined
+from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, NAMED, Item, Paradigm, Sentence, Suite, alike, joined
 from analyses.suites.predictions import ALL_REGIONS, Prediction, Region
 from interp.bounded_files import is_file, lines, unpacked_name, whole
 from interp.errors import InputError, inside
@@ -35,13 +35,13 @@ _GYM = 'expected a suite as SyntaxGym has them, an object with "meta", "predicti
 
 
 def read(*paths: str | Path) -> Suite:
-    """The suite of all files, in the order of their names where a path is a directory; what they are, they say inside.
+    """The suite of all files; their content decides their format. A directory's files come in the order of their names.
 
-    In a directory only files are read that are called `*.jsonl`, `*.json` or `*.csv`, or so with `.gz` or `.zst` after
-    it; those of JSON Lines without pairs of sentences are left out and counted.
+    In a directory only `*.jsonl`, `*.json` and `*.csv` are read, also with `.gz` or `.zst` after it; JSON Lines without
+    pairs of sentences are left out and counted.
 
     Raises:
-        InputError: nothing is there; a file is no suite, is damaged, or beyond a limit; two paradigms have one name.
+        InputError: nothing is there; a file is no suite, is damaged, or exceeds a limit; two paradigms have one name.
     """
     paradigms, left_out = list[Paradigm](), Counter[str]()
     for path in map(Path, paths):
@@ -85,14 +85,16 @@ def _table(file: Path) -> Iterator[_Row]:
             raise InputError(f"row {number} lacks a sentence: expected good and bad")
         about = {name: columns[name][number - 1].strip() for name in _COLUMNS if name in columns}
         pair = Sentence(*unmarked(good)), Sentence(*unmarked(bad))
-        if alone := {*pair[0].spans} ^ {*pair[1].spans}:
+        marked = {*pair[0].spans}, {*pair[1].spans}
+        if unknown := marked[0].union(marked[1]) - {CRITICAL, NAMED}:
+            raise InputError(f"row {number} marks {min(unknown)}: expected {NAMED} or {CRITICAL}")
+        if alone := marked[0] ^ marked[1]:
             names = " and ".join(sorted(alone))
             raise InputError(f"row {number} marks {names} in one sentence alone: mark the same in good and bad")
         yield *pair, about
 
 
 def _paradigms(file: Path, rows: Sequence[_Row]) -> list[Paradigm]:
-    """The rows of each paradigm, as items."""
     if len(rows) > MOST_ITEMS:
         raise InputError(f"more than {MOST_ITEMS:,} pairs: divide the file")
     by_name, paradigms = defaultdict[str, list[_Row]](list), list[Paradigm]()
@@ -106,7 +108,7 @@ def _paradigms(file: Path, rows: Sequence[_Row]) -> list[Paradigm]:
 
 
 def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
-    """Pairs with what their words say: where they differ, the group, and the pole."""
+    """Items, with the spans that differ, the group and the pole that follow from their words."""
     pairs = [_with_differing(row[:2]) for row in rows]
     words = [(good.text[slice(*good.spans[DIFFERING])], bad.text[slice(*bad.spans[DIFFERING])]) for good, bad in pairs]
     groups, items = _groups([good.text[: good.spans[DIFFERING][0]] for good, _ in pairs], words), list[Item]()
@@ -121,7 +123,7 @@ def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
 
 
 def _with_differing(pair: Sequence[Sentence]) -> list[Sentence]:
-    """Both, with the words that come after what both begin with, and before what both end with, as a span."""
+    """Both sentences, with the words between their common beginning and end as a span."""
     matches, sentences = [[*_WORD.finditer(each.text)] for each in pair], list[Sentence]()
     words = [[match[0] for match in each] for each in matches]
     begin = alike(*words)
@@ -135,7 +137,7 @@ def _with_differing(pair: Sequence[Sentence]) -> list[Sentence]:
 
 
 def _groups(before: Sequence[str], words: Sequence[tuple[str, ...]]) -> Sequence[str]:
-    """Of each pair a name for what it shares with others: the words that differ, or the one before; or none at all."""
+    """A name for what each pair shares with others: the words that differ, or the word before them; or no names."""
     by_words = [" / ".join(sorted(pair)) for pair in words]
     by_word = [(text.split() or [""])[-1] for text in before]
     enough = (each for each in (by_words, by_word) if len({*each}) >= FEWEST_CLUSTERS)
@@ -145,13 +147,13 @@ def _groups(before: Sequence[str], words: Sequence[tuple[str, ...]]) -> Sequence
 @cache
 def _contrasts() -> tuple[dict[str, str], dict[str, str]]:
     """The sister of each paradigm, and the class of each answer."""
-    known = tomllib.loads(Path(__file__).with_name("contrasts.toml").read_text("utf-8"))
-    sisters = {one: other for pair in known["sisters"] for one, other in (pair, pair[::-1])}
-    return sisters, {word: name for name, words in known["answers"].items() for word in words.split()}
+    tables = tomllib.loads(Path(__file__).with_name("contrasts.toml").read_text("utf-8"))
+    sisters = {one: other for pair in tables["sisters"] for one, other in (pair, pair[::-1])}
+    return sisters, {word: name for name, words in tables["answers"].items() for word in words.split()}
 
 
 def _answer_class(word: str, other: str) -> str:
-    """What kind of answer a word is beside another one; empty where nothing says so."""
+    """The class of a word as an answer against another; empty if none is known."""
     classes = _contrasts()[1]
     word, other = (each.lower().removesuffix("n't") for each in (word, other))
     ours, theirs = classes.get(word), classes.get(other)
@@ -211,9 +213,9 @@ def _check_length(sentences: Sequence[Any]) -> None:
 
 
 def _part(whole: Any, key: str, kind: type) -> Any:
-    """The value of a key in an object of JSON, which must be of a kind."""
+    """The value of a key in a JSON object, which must have this type."""
     value = whole.get(key) if isinstance(whole, dict) else None
     if not isinstance(value, kind):
-        called = {dict: "an object", list: "a list", str: "a text"}[kind]
-        raise InputError(f'{_GYM}; "{key}" is to be {called}, got {value!r:.60}')
+        expected = {dict: "an object", list: "a list", str: "a text"}[kind]
+        raise InputError(f'{_GYM}; "{key}" is to be {expected}, got {value!r:.60}')
     return value

@@ -1,4 +1,4 @@
-"""What does a run of `interp suite` say and show? Each fact with its sentences first, then the map, then numbers."""
+"""The page of `interp suite`: each fact with its sentences first, then the map, then numbers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _TABLES = {"sets": "transfer"}  # whose rows a section shows
 
 
 def page(found: Found, model: Mapping[str, Any], corpora: Sequence[Corpus] = ()) -> Page:
-    """What a run says and shows; `model` is as run.json has it, `corpora` are the texts whose n-grams are rivals."""
+    """The page of a run; `model` is as in run.json, `corpora` are the texts whose n-grams are rivals."""
     heads = found.tables.get("suite_heads")
     drawn = [] if heads is None else [doc.drawing("suite_map", figures.suite_map(heads))]
     rows = found.accuracy.set_index("name")
@@ -56,7 +56,7 @@ def page(found: Found, model: Mapping[str, Any], corpora: Sequence[Corpus] = ())
 
 
 def sentence(found: Found) -> str:
-    """How much of the suite is passed, and by which heads."""
+    """How many paradigms the model passes, and which heads carry them."""
     passed, of = [*found.accuracy["verdict"]].count(PASSED), counted(len(found.accuracy), "paradigm")
     counts = Counter(head_name(*place) for place in zip(found.named["layer"], found.named["head"], strict=True))
     heads = [f"{head} carries {number(n)}" for head, n in counts.most_common(_HEADS)]
@@ -67,7 +67,7 @@ def sentence(found: Found) -> str:
 
 
 def fact(found: Found, row: Mapping[str, Any]) -> Section:
-    """A paradigm with its example, the words marked that differ; what the model prefers, and which heads carry it."""
+    """A paradigm's example with the differing words marked, what the model prefers, and which heads carry it."""
     example, sides = found.examples[row["name"]], []
     kind = "answers" if example.wrong else "sentences"
     texts = [side.text.split() for side in (example.clean, example.corrupt)]
@@ -76,11 +76,11 @@ def fact(found: Found, row: Mapping[str, Any]) -> Section:
         marked = {n for change in changes for n in range(*change[at : at + 2])}
         sides.append((side, [doc.Tokens([(word, n in marked) for n, word in enumerate(words)])]))
     shares = {"share": percent(row["accuracy"]), "theirs": percent(row[row["rival"]])}
-    said = _TEXTS[kind].format(**shares, n=number(int(row["n"])), rival=_WORDS["rivals"][row["rival"]])
+    preference = _TEXTS[kind].format(**shares, n=number(int(row["n"])), rival=_WORDS["rivals"][row["rival"]])
     heads = found.named.loc[found.named["paradigm"] == row["name"]].head(_HEADS).to_dict("records")
     texts = [_head_sentence(found, each) for each in heads] or [_TEXTS["no head"]]
     about = "".join(f", {row[name]}" for name in ("phenomenon", "field") if row[name]).replace("_", " ")
-    return Section(f"{row['name']}{about}", [doc.Definitions(sides, "facts"), " ".join([said, *texts])])
+    return Section(f"{row['name']}{about}", [doc.Definitions(sides, "facts"), " ".join([preference, *texts])])
 
 
 def _head_sentence(found: Found, head: Mapping[str, Any]) -> str:
@@ -88,25 +88,25 @@ def _head_sentence(found: Found, head: Mapping[str, Any]) -> str:
     counts = {name: int(head[name]) for name in ("flips", "n")}
     words = {"head": head_name(head["layer"], head["head"]), "share": percent(head["effect"]), **counts}
     text = _TEXTS[head["intervention"]].format(**words)
-    for row in _of_named(found, "attention"):
+    for row in _records(found, "attention"):
         if all(row[name] == head[name] for name in _CELL):
             shares = {"value": percent(row["value"]), "right": percent(row["rule_value"])}
             text += f" {_TEXTS['looks'].format(**shares, rule=row['rule'])}"
     return text
 
 
-def _of_named(found: Found, name: str) -> list[dict[str, Any]]:
+def _records(found: Found, name: str) -> list[dict[str, Any]]:
     return found.tables.get(f"suite_{name}", pd.DataFrame()).to_dict("records")
 
 
 def _rows(found: Found, name: str) -> list[dict[str, Any]]:
-    """The rows of a section: of heads those that carry something, of transfer a paradigm's own set apart."""
+    """The rows of a section: only heads that carry something; a paradigm's own set apart from transfer."""
     if name == "accuracy":
         return found.accuracy.to_dict("records")
     if name == "heads":
         ways = both_ways(found.tables["suite_heads"]) if len(found.named) else found.named
         return found.named[[*_CELL, "q"]].merge(ways, on=_CELL).to_dict("records") if len(ways) else []
-    rows = _of_named(found, _TABLES.get(name, name))
+    rows = _records(found, _TABLES.get(name, name))
     if name in {"sets", "transfer"}:
         return [row for row in rows if (row["chosen_on"] == row["paradigm"]) == (name == "sets")]
     return [{**row, "part": PARTS.get(row.get("part", ""), "")} for row in rows]

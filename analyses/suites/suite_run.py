@@ -1,6 +1,6 @@
-"""What does a model know of a suite, and which heads carry it? Of what it passes, heads are exchanged.
+"""What does a model know of a suite, and which heads carry it? We exchange heads for the paradigms that it passes.
 
-One half of the groups of a paradigm's contrasts chooses heads, sets of heads and rules, the other reports them.
+One half of the groups of a paradigm's contrasts chooses heads, sets of heads and rules; the other reports on them.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from analyses.reading.inputs import Heads
 from analyses.suites import cause, knowledge
 from analyses.suites.contrasts import Contrast, aligns, contrasts
 from analyses.suites.items import Paradigm, Suite
-from analyses.suites.named_words import looks
+from analyses.suites.named_words import attention_shares
 from interp import AnnotatedText, Model, Transformer
 from interp.errors import whole_number
 from interp.statistics import benjamini_hochberg
@@ -30,12 +30,12 @@ _LOOKS = 0.5  # of the contrasts: in so many a head that looks at the named word
 
 @dataclass(frozen=True)
 class Found:
-    """The tables of a suite (`suite_accuracy`, `suite_heads`, ...), an example of each paradigm, what has no cause."""
+    """The tables of a suite (`suite_accuracy`, `suite_heads`, ...), an example a paradigm, and what was not tested."""
 
     suite: Suite
     tables: Mapping[str, pd.DataFrame]
-    examples: Mapping[str, Contrast]  # of paradigms whose heads were asked
-    untested: Mapping[str, str]  # of those that are passed and were not, why
+    examples: Mapping[str, Contrast]  # of paradigms whose heads were exchanged
+    untested: Mapping[str, str]  # for the other paradigms that are passed, why not
     left_out: Mapping[str, Counter[str]]  # preferences without a contrast, and contrasts with tokens that do not align
 
     @cached_property
@@ -50,12 +50,11 @@ class Found:
 
     @property
     def others(self) -> list[str]:
-        """A line for each paradigm that is not passed, or whose heads were not asked."""
+        """A line for each paradigm that is not passed, or whose heads were not tested."""
         rows = self.accuracy.loc[self.accuracy["verdict"] != knowledge.PASSED].to_dict("records")
         lines = [f"{row['name']}: {row['verdict']} ({row['why']})." for row in rows]
-        return lines + [
-            f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()
-        ]
+        lines += [f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()]
+        return lines
 
 
 def find(
@@ -70,13 +69,12 @@ def find(
     """What the model knows of a suite, and for each paradigm that it passes the heads that carry its preference.
 
     Args:
-        model: causal or masked; heads are exchanged in models of ours.
+        model: causal or masked; heads are exchanged in models that interp runs.
         suite: as `read` or `builtin` gives it.
-        text: what the rival n-grams are counted in; without it they are missing.
-        limit: items of each paradigm at most, drawn at random with their neighbours, the twins of built-in suites; by
-            default all.
-        seed: of what is drawn, of halves, random sets and intervals.
-        progress: is called with the stage, and how many lots are done.
+        text: the text whose n-grams are rivals; without it these are missing.
+        limit: at most so many items of each paradigm, drawn with their neighbours (twins); by default all.
+        seed: draws items, halves, random sets and intervals.
+        progress: is called with the stage, and the number of lots done.
     """
     say, rng = Stages.to(progress), np.random.default_rng(whole_number("seed", seed))
     say.plan(STAGES)
@@ -85,10 +83,10 @@ def find(
         suite = replace(suite, paradigms=tuple(_drawn(each, limit, rng) for each in suite.paradigms))
     accuracy = knowledge.by_paradigm(knowledge.measure(model, suite, text, progress=partial(say, STAGES[0])))
     passed = {*accuracy.loc[accuracy["verdict"] == knowledge.PASSED, "name"]}
-    studied, untested, left_out = list[cause.Studied](), dict[str, str](), dict[str, Counter[str]]()
+    studied, untested, left_out = list[cause.Study](), dict[str, str](), dict[str, Counter[str]]()
     for name, paradigm in ((each.name, each) for each in suite.paradigms if each.name in passed):
         every, left_out[name] = contrasts(model, paradigm)
-        result: cause.Studied | str = max(left_out[name], key=left_out[name].__getitem__, default="")
+        result: cause.Study | str = max(left_out[name], key=left_out[name].__getitem__, default="")
         if not isinstance(model, Transformer):
             result = "another library runs this model as a whole"
         elif every:
@@ -107,14 +105,14 @@ def find(
 
 
 def _drawn(paradigm: Paradigm, limit: int, rng: np.random.Generator) -> Paradigm:
-    """So many items of a paradigm, two neighbours at a time."""
+    """At most so many items of a paradigm, drawn two neighbours at a time."""
     pairs = rng.permutation(-(-len(paradigm.items) // 2))
     rows = [row for pair in pairs for row in (2 * pair, 2 * pair + 1) if row < len(paradigm.items)]
     return replace(paradigm, items=tuple(paradigm.items[row] for row in sorted(rows[:limit])))
 
 
-def _tables(model: Transformer, studied: Sequence[cause.Studied], seed: int, say: Stages) -> dict[str, pd.DataFrame]:
-    """Of heads, sets and their transfer, parts of the prompt, attention; paradigms that are alike are neighbours."""
+def _tables(model: Transformer, studied: Sequence[cause.Study], seed: int, say: Stages) -> dict[str, pd.DataFrame]:
+    """Tables of heads, sets, their transfer, parts of the prompt, and attention; similar paradigms are neighbours."""
     rows = [cause.head_rows(model, each, seed, partial(say, STAGES[1])) for each in studied]
     order = _clustered(rows)
     heads, studied = _with_q([rows[n] for n in order]), [studied[n] for n in order]
@@ -128,12 +126,12 @@ def _tables(model: Transformer, studied: Sequence[cause.Studied], seed: int, say
 
 
 def _attention(
-    model: Transformer, studied: Sequence[cause.Studied], named: pd.DataFrame, seed: int, progress: lots.Progress
+    model: Transformer, studied: Sequence[cause.Study], named: pd.DataFrame, seed: int, progress: lots.Progress
 ) -> pd.DataFrame:
-    """Of the heads that carry something, whether they look at the named word, and do so more than the best rule."""
+    """Whether the heads that carry something look at the named word, and more often than the best rule does."""
     tables = []
     for each in studied:
-        rows = looks(model, each.contrasts, each.groups, each.chooses, seed, progress)
+        rows = attention_shares(model, each.contrasts, each.groups, each.chooses, seed, progress)
         if len(rows):
             rows = rows.assign(paradigm=each.name, **Heads.from_model(model).columns(1)[0])
             tables.append(rows.merge(named[["paradigm", "layer", "head"]]))

@@ -1,4 +1,4 @@
-"""The causal part of each behaviour: patch every head on minimal pairs, both ways, and say what share it carries."""
+"""Which share of the answer to minimal pairs does each head carry? Every head patched in both directions."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from analyses.execution import lots
 from analyses.measures.definitions import DECLARED
@@ -23,25 +23,24 @@ from interp.patching.metrics import last_logits
 from interp.patching.patch_sites import last_stack
 from interp.patching.results import ANSWERS, guessed, refusal
 from interp.patterns.shuffled import shuffled_copy
-from interp.statistics import FEWEST_CLUSTERS, Shares, benjamini_hochberg, shares
+from interp.statistics import FEWEST_CLUSTERS, Estimate, Shares, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
 _BUDGET = 512 << 20  # bytes that a sweep may take, beside all that a report holds by then
 PAIRS = 200  # of a task whose prompts are short
 _AT_ONCE = 16  # prompts that a copy answers
-_COPIES = 20  # of the model, whose heads look elsewhere: what one of these does asks nothing of where heads look
+_COPIES = 20  # of the model, with heads that look elsewhere: a task that one can do does not need to look
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
 
 
 @dataclass(frozen=True)
 class Task:
-    """Minimal pairs that ask one question of a model, or why they could not be made.
+    """Minimal pairs that ask a model one question, or why they could not be made.
 
-    `carried` names the answer in a sentence: a head carries half of “was or were”.
-    `neutral` holds prompts that say neither: their logit difference is what the model would answer anyway.
-    `extra` are further figures of the task, computed from its pairs. `clusters` say of each pair what it shares with
-    others (names, nouns, the frame of its sentence): pairs that share something are not independent. `answers` say
-    which answer is right, where a few come again and again.
+    `carried` names the answer in a sentence: a head carries half of “was or were”. `neutral` prompts favour neither
+    answer: their logit difference is what the model would say anyway. `extra` computes more numbers from the pairs.
+    `clusters` name what pairs share (names, nouns, the frame of a sentence), since those are not independent. `answers`
+    are the right answers, if only a few occur.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Task:
     neutral: TokenBatch | None = None
     left_out: Counter[str] = field(default_factory=Counter)
     refused: str | None = None
-    extra: dict[str, float] = field(default_factory=dict)
+    extra: Callable[[], Mapping[str, float]] = dict
     clusters: Mapping[str, Sequence[str]] = field(default_factory=dict)
     answers: Sequence[str] = ()
     carried: str = ""
@@ -63,17 +62,17 @@ class Effects:
     table: pd.DataFrame  # the rows of `tables/effects`
     tasks: Sequence[dict[str, Any]] = ()  # the rows of `tables/tasks`
     prompts: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # `tables/prompts`, `flips` and `answers`
-    left_out: str | None = None  # why there is nothing, where there is
+    left_out: str | None = None  # why there is nothing
 
 
 Builders = Mapping[str, Callable[..., Task]]
-"""By names in `definitions.toml`: `build(model, count, seed, name, question)`, of so many pairs; None: as it likes."""
+"""By names in `definitions.toml`: `build(model, count, seed, name, question)`; a `count` of None: its default."""
 Patched = tuple[dict[str, Any], list[pd.DataFrame], Flips | None]
 """One task's row of `tables/tasks`, rows of `tables/effects`, one table a direction, and which answers flip."""
 
 
 def effects_of(model: Model, behaviour: str, builders: Builders, *, pairs: int | None = None, seed: int) -> Effects:
-    """A behaviour's causal part, a lot a task; `pairs` of each, by default as many as its builder makes."""
+    """The effects of a behaviour's tasks, a lot a task; `pairs` of each, by default as many as its builder makes."""
     whole_number("seed", seed)
     if model.config.output == "none":
         return no_effects(behaviour)
@@ -81,7 +80,7 @@ def effects_of(model: Model, behaviour: str, builders: Builders, *, pairs: int |
 
 
 def patch_task(model: Model, pairs: int | None, seed: int, name: str, build: Callable[..., Task]) -> Patched:
-    """Build and patch one task; one that cannot be built for this model has no pairs, and the reason."""
+    """Build and patch one task; if this model allows none, it has no pairs, and the reason."""
     question, carried = (DECLARED["tasks"][name][key] for key in ("question", "carried"))
     try:
         task = replace(build(model, pairs, seed, name, question), carried=carried)
@@ -100,11 +99,10 @@ def joined(behaviour: str, patched: Sequence[Patched]) -> Effects:
 
     Denoising puts a head's clean `z` into the corrupted prompt (is it sufficient?), noising the corrupted one into the
     clean prompt (is it necessary?). One half of the pairs chooses heads, the other reports: `choosing_bound` is the end
-    of the first half's interval nearer 0, missing where the share is below 0.05 or the interval holds 0. All else is
-    of the `n` prompts that report; of these `flips` get another answer. Intervals and tests are over prompts, or over
-    what prompts share (`Task.clusters`); `q` is over all rows. A task has no shares if the model may be guessing any
-    of its answers (`guessed`), as what is carried there is no answer, or if copies of the model whose heads look
-    elsewhere do it as well: then any head that averages what it sees carries some of it.
+    of the first half's interval nearer 0, missing if the share is below 0.05 or the interval contains 0. All else is
+    about the `n` prompts that report; `flips` of them get another answer. Intervals and tests are over prompts or
+    `Task.clusters`; `q` is over all rows. A task has no shares if the model may be guessing an answer (`guessed`), or
+    if copies of it whose heads look elsewhere do the task as well: then any head that averages its input carries some.
     """
     rows, prompts = [], {name: [] for name in Flips._fields}
     for about, effects, flips in patched:
@@ -119,7 +117,7 @@ def joined(behaviour: str, patched: Sequence[Patched]) -> Effects:
 
 
 def no_effects(behaviour: str, why: str = NO_OUTPUT) -> Effects:
-    """Those of a model whose effects cannot be measured, and why."""
+    """No effects, and why."""
     table = pd.DataFrame(columns=EFFECT_COLUMNS)
     return Effects(table, left_out=f"The causal test of {behaviour} was left out: {why}.")
 
@@ -134,7 +132,7 @@ def _measure(model: Model, task: Task, seed: int) -> Patched:
     clean, corrupt = (values[ANSWERS] for values in plain)
     facts |= {"n": len(task.pairs), "clean": float(clean.mean()), "corrupt": float(corrupt.mean())}
     facts |= {"difference": float((clean - corrupt).mean()), "accuracy": float((clean > 0).double().mean())}
-    facts |= task.extra
+    facts |= task.extra()
     if task.neutral is not None:
         assert task.pairs.right is not None
         assert task.pairs.wrong is not None
@@ -157,9 +155,9 @@ def _measure(model: Model, task: Task, seed: int) -> Patched:
 def _unneeded(
     model: Model, pairs: Pairs, right: np.ndarray, clusters: Sequence[Sequence[str]], seed: int
 ) -> str | None:
-    """Why a task asks nothing of where heads look: copies of the model with shuffled queries and keys do it as well.
+    """Why a task does not depend on where heads look: a copy of the model with shuffled queries and keys does it too.
 
-    That is where one of them gives at least as many right answers as the lower end of the model's 95% interval.
+    It does if it gives as many right answers as the lower end of the model's 95% interval.
     """
     if not isinstance(model, Transformer):
         return None  # another library's heads cannot be shuffled
@@ -175,7 +173,7 @@ def _unneeded(
 
 
 def _right_answers(model: Transformer, pairs: Pairs, fewest: float) -> int:
-    """How many clean prompts a model answers rightly; fewer where `fewest` is out of its reach, as it stops there."""
+    """How many clean prompts a model answers rightly; counting stops when `fewest` is out of reach."""
     readout, right, site = logit_difference().prepare(model, pairs), 0, f"{last_stack(model)}.resid_final"
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE):
         text, target = pairs.take(prompts).inputs[0]
@@ -187,7 +185,7 @@ def _right_answers(model: Transformer, pairs: Pairs, fewest: float) -> int:
 
 
 def reporting_half(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:
-    """The half that reports, drawn at random among all different pairs, either way round."""
+    """The half that reports, drawn at random; a pair and its reverse are on one side."""
     rows = zip(pairs.clean.ids.tolist(), pairs.corrupt.ids.tolist(), strict=True)
     names = [frozenset(map(tuple, pair)) for pair in rows]
     order = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -208,10 +206,14 @@ def _effect_rows(
         return shares(effect[half], whole[half], clusters=clusters_in(clusters, half), seed=seed)
 
     chose, reported = of_half(~reports), of_half(reports)
-    bound = np.where(chose.value > 0, chose.low, chose.high)
-    clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
     head_columns, _ = Heads.from_model(model).columns(1)
     columns = {"effect": reported.value, "ci_low": reported.low, "ci_high": reported.high, "p": reported.p}
     columns |= flip_counts(changed[:, reports], clusters_in(clusters, reports), seed)
-    columns |= {"n": reported.n, "choosing_bound": np.where(clear, bound, np.nan)}
+    columns |= {"n": reported.n, "choosing_bound": choosing_bound(chose)}
     return pd.DataFrame({**head_columns, "intervention": sweep.direction, **columns})
+
+
+def choosing_bound(chose: Shares | Estimate) -> Float[np.ndarray, " cell"]:
+    """The end of each interval nearer 0; missing if the share is too small or the interval contains 0."""
+    bound = np.where(chose.value > 0, chose.low, chose.high)
+    return np.where((np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0), bound, np.nan)

@@ -1,4 +1,4 @@
-"""Which answers flip when heads are given what they computed for the other prompt: one head, two, or several?"""
+"""Which answers flip when one, two or several heads get their output for the other prompt?"""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -17,6 +17,7 @@ from interp.statistics import shares
 ANSWER_COLUMNS = ["behaviour", "task", "heads", "pair", "right", "wrong"]
 FLIP_COLUMNS = ["behaviour", "task", "heads", "n", "flips", "flips_low", "flips_high"]
 TOP = 8  # heads whose pairs are measured, and which are patched together one after the other
+ANSWERED = "right", "wrong"  # the answers of a pair, and what their probabilities are called
 _LONGEST = 40  # words of a prompt that a person reads
 
 
@@ -29,18 +30,17 @@ class Flips(NamedTuple):
 
 
 def clusters_in(clusters: Sequence[Sequence[str]], half: Bool[np.ndarray, " prompt"]) -> list[list[str]]:
-    """What the prompts of a half share with others."""
+    """The clusters of the prompts of a half."""
     return [[name for name, here in zip(way, half, strict=True) if here] for way in clusters]
 
 
 def flip_counts(
     changed: Bool[np.ndarray, "cell prompt"], clusters: Sequence[Sequence[str]], seed: int
 ) -> dict[str, Float[np.ndarray, " cell"]]:
-    """How many of the prompts flip, with a 95% interval over prompts or what they share."""
-    n = changed.shape[1]
-    flipped, same = (
-        shares(part.T.astype(float), np.ones(n), clusters=clusters, seed=seed) for part in (changed, ~changed)
-    )  # of none that flips the interval has a width as of all
+    """How many of the prompts flip, with a 95% interval over prompts or clusters."""
+    n, options = changed.shape[1], {"clusters": clusters, "seed": seed}
+    # the upper end comes from those that stay, so the interval has a width even if none flips
+    flipped, same = (shares(part.T.astype(float), np.ones(n), **options) for part in (changed, ~changed))
     ends = {"flips_low": flipped.low, "flips_high": 1 - same.low}
     return {"flips": changed.sum(1).astype(float)} | {name: (end * n).clip(0, n) for name, end in ends.items()}
 
@@ -53,13 +53,13 @@ def flips_of(
     clusters: Sequence[Sequence[str]],
     seed: int,
 ) -> Flips:
-    """Both answers' probabilities at every prompt, and at those that report with heads patched.
+    """Both answers' probabilities at every prompt, and with heads patched at the prompts that report.
 
-    `effect` is each head's on the half that chooses: of the `TOP` with the largest each is given what it computed for
-    the corrupted prompt, then every two of them, then the first three, four and so on. An answer flips where the other
-    one becomes more probable. Heads of another library's models are not patched together: those have prompts alone.
+    `effect` is each head's on the half that chooses. The `TOP` heads with the largest get their output for the
+    corrupted prompt: each alone, every two, then the first three, four and so on. An answer flips if the other one
+    becomes more probable. Another library's models have prompts alone, as their heads are not patched together.
     """
-    metrics = _probabilities(pairs)
+    metrics = answer_probabilities(pairs)
     plain = unpatched(model, pairs, metrics)
     half = np.where(reports, "reports", "chooses")
     columns = {"pair": range(len(pairs)), "half": half}
@@ -74,36 +74,36 @@ def flips_of(
     top = [(int(layer), int(head)) for layer, head in zip(*np.unravel_index(order, effect.shape), strict=True)]
     sets = [*([head] for head in top), *map(list, combinations(top, 2))]
     sets += [top[:size] for size in range(3, len(top) + 1)]
-    asked = pairs.take(torch.from_numpy(np.flatnonzero(reports)).to(pairs.last.device))
-    values = patch_together(model, asked, _probabilities(asked), sets, direction="noise")
+    reporting = pairs.take(torch.from_numpy(np.flatnonzero(reports)).to(pairs.last.device))
+    values = patch_together(model, reporting, answer_probabilities(reporting), sets, direction="noise")
     patched = {name: each.cpu().numpy() for name, each in values.items()}
     before = prompts.loc[reports]
     was_right = (before["clean_right"] > before["clean_wrong"]).to_numpy()
     changed = (patched["right"] > patched["wrong"]) != was_right
     names = ["+".join(head_name(*head) for head in heads) for heads in sets]
     counts = flip_counts(changed, clusters_in(clusters, reports), seed)
-    flips = pd.DataFrame({"heads": names, "n": len(asked), **counts})
-    answers = {"heads": np.repeat(names, len(asked)), "pair": np.tile(np.flatnonzero(reports), len(names))}
+    flips = pd.DataFrame({"heads": names, "n": len(reporting), **counts})
+    answers = {"heads": np.repeat(names, len(reporting)), "pair": np.tile(np.flatnonzero(reports), len(names))}
     return Flips(prompts, flips, pd.DataFrame({**answers, **{name: each.ravel() for name, each in patched.items()}}))
 
 
 def are_readable(prompts: Iterable[str]) -> bool:
-    """Whether a person can read them: short texts of whole characters, not random tokens."""
+    """Whether a person can read the prompts: short texts of whole characters, not random tokens."""
     return all(prompt.isprintable() and len(prompt.split()) <= _LONGEST for prompt in prompts)
 
 
-def _probabilities(pairs: Pairs) -> list[Metric]:
-    """Those of either answer, `right` and `wrong`, behind each prompt."""
+def answer_probabilities(pairs: Pairs) -> list[Metric]:
+    """The probabilities of both answers, `right` and `wrong`, after each prompt."""
 
     def read(logits: Float[torch.Tensor, "*cells prompt read d_vocab"], ids: torch.Tensor) -> torch.Tensor:
         shares = logits[..., 0, :].softmax(-1)
         return shares.gather(-1, ids[:, None].expand(*shares.shape[:-1], 1))[..., 0]
 
-    return [function(read, name, reference=getattr(pairs, name)) for name in ("right", "wrong")]
+    return [function(read, name, reference=getattr(pairs, name)) for name in ANSWERED]
 
 
 def texts_of(model: Model, batch: TokenBatch) -> list[str]:
-    """Prompts as texts; as ids where nothing reads them."""
+    """Prompts as texts, or as ids if the model has no tokenizer."""
     rows = (ids[: int(length)].tolist() for ids, length in zip(batch.ids, batch.lengths, strict=True))
     if model.tokenizer is None:
         return [" ".join(map(str, ids)) for ids in rows]
@@ -111,6 +111,6 @@ def texts_of(model: Model, batch: TokenBatch) -> list[str]:
 
 
 def tokens_of(model: Model, ids: torch.Tensor) -> list[str]:
-    """Tokens by their names; by their numbers where they have none."""
+    """Tokens by their names, or by their numbers if the model has no tokenizer."""
     label = str if model.tokenizer is None else model.tokenizer.label
     return [label(number) for number in ids.tolist()]

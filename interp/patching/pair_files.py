@@ -85,6 +85,27 @@ def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequen
         )
 
 
+def warn_of_pieces(tokenizer: Tokenizer, answers: Sequence[tuple[str, str]]) -> None:
+    """Warn if only one of several pieces of a right or wrong answer is scored, as in a misspelt word."""
+    parts = []
+    for pair in answers:
+        right, wrong = map(tokenizer.continuation, pair)
+        scored = first_difference(right, wrong) or 0
+        parts += [(each, ids, scored) for each, ids in zip(pair, (right, wrong), strict=True) if len(ids) > scored + 1]
+    if parts:
+        answer, ids, scored = parts[0]
+        rest = f" (and {len(parts) - 1} more)" if len(parts) > 1 else ""
+        pieces, spaced = [*map(repr, tokenizer.labels(ids))], f" {answer}"
+        advice = f"write {spaced!r}" if len(tokenizer.continuation(spaced)) < len(ids) else "take another word"
+        text = f"the answer {answer!r} has {len(ids)} pieces, {' + '.join(pieces)}, and only {pieces[scored]} is scored"
+        warnings.warn(f"{text}{rest}: check the spelling, or {advice}", InputWarning, stacklevel=3)
+
+
+def first_difference(right: Sequence[int], wrong: Sequence[int]) -> int | None:
+    """The first piece in which two answers differ; None if one begins with the other."""
+    return next((index for index, (a, b) in enumerate(zip(right, wrong, strict=False)) if a != b), None)
+
+
 def unmarked(text: str) -> tuple[str, dict[str, Span]]:
     """A text without its braces, and the characters that each `{NAME:words}` marked."""
     spans: dict[str, Span] = {}

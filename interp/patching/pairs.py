@@ -246,7 +246,10 @@ class Pairs(Result):
                 named[str(name).removeprefix(POSITION)] = [*map(pair_files.place, columns[name])]
         for name in dict.fromkeys(name for spans in marks for name in spans):
             named[name] = [spans.get(name) for spans in marks]
-        return _from_rows(model, (clean, corrupt, right, wrong), fixed, named, drop, file, glue=as_typed)
+        pairs = _from_rows(model, (clean, corrupt, right, wrong), fixed, named, drop, file, glue=as_typed)
+        if (tokenizer := answers_in(model)) is not None:
+            pair_files.warn_of_pieces(tokenizer, [(right[row], wrong[row]) for row in pairs.kept])
+        return pairs
 
 
 def _from_rows(
@@ -363,7 +366,7 @@ def _pair(
         prompts = [as_target(model, text).ids[0].tolist() for text in (clean, corrupt)]
         fixed_ids = tokenizer.encode(fixed)
     answers = answering.continuation(right), answering.continuation(wrong)
-    shared = _shared(*answers, f"{right!r} and {wrong!r}")
+    shared = _shared(*answers, f"{right!r} and {wrong!r}", answering.unknown_id)
     if len(prompts[0]) != len(prompts[1]):
         lengths = f"{len(prompts[0])} and {len(prompts[1])}"
         fault = "the prompts do not align" if corrupt.strip() else "there is no corrupted prompt"
@@ -379,8 +382,7 @@ def _pair(
         if len(ids) > config.n_ctx:
             raise _UnusableError(f"the {name} are longer than the context: {len(ids)} tokens against {config.n_ctx}")
     unknown = (answering if targets_differ else tokenizer).unknown_id
-    decoder_ids = {answers[0][shared], *(() if targets_differ else fixed_ids)}
-    if unknown in {*prompts[0], *prompts[1]} or answering.unknown_id in decoder_ids:
+    if unknown in {*prompts[0], *prompts[1]} or (not targets_differ and answering.unknown_id in fixed_ids):
         raise _UnusableError("the prompts hold words that the vocabulary lacks")
     try:
         tokenizer = target_tokenizer(model) if targets_differ else tokenizer
@@ -391,16 +393,13 @@ def _pair(
     return prompts[0], prompts[1], answers[0][shared], answers[1][shared], fixed_ids, positions
 
 
-def _shared(right: Sequence[int], wrong: Sequence[int], names: str) -> int:
+def _shared(right: Sequence[int], wrong: Sequence[int], names: str, unknown: int | None) -> int:
     """How many pieces two answers begin with alike."""
-    if (shared := first_difference(right, wrong)) is not None:
+    if (shared := pair_files.first_difference(right, wrong)) is not None:
+        if unknown in (right[shared], wrong[shared]):
+            raise _UnusableError(f"the vocabulary lacks an answer: check the spelling of {names}")
         return shared
     if not right or not wrong:
         raise _UnusableError(f"an answer is empty: expected two that continue the prompt, got {names}")
     fault = "the answers are the same" if right == wrong else "one answer begins the other"
     raise _UnusableError(f"{fault}: {names} are {right} and {wrong}, with no differing piece")
-
-
-def first_difference(right: Sequence[int], wrong: Sequence[int]) -> int | None:
-    """The first piece in which two answers differ; None where one begins with the other."""
-    return next((index for index, (a, b) in enumerate(zip(right, wrong, strict=False)) if a != b), None)

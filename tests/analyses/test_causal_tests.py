@@ -56,10 +56,8 @@ def test_each_answer_must_be_given_more_often_than_by_guessing(parts, prompts, a
 
 def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads(model):
     """Of one person, whoever averages what it sees tells he from she."""
-    copy = shuffled_copy(model, 1)
-    (mine,), (copied,) = (
-        [task for task in coreference.effects(each).tasks if task["task"] == "name-gender"] for each in (model, copy)
-    )
+    tasks = [coreference.effects(each).tasks for each in (model, shuffled_copy(model, 1))]
+    mine, copied = (next(task for task in each if task["task"] == "name-gender") for each in tasks)
     assert (mine["accuracy"], mine["refused"]) == (1.0, None)
     assert copied["accuracy"] > 0.9
     assert "a copy of it whose heads look elsewhere" in copied["refused"]
@@ -97,10 +95,8 @@ def test_every_subject_comes_in_both_numbers_and_no_prompt_in_both_halves_either
     assert task.pairs is not None
     reports = reporting_half(task.pairs, 0)
     rows = [*zip(task.pairs.clean.ids.tolist(), task.pairs.corrupt.ids.tolist(), strict=True)]
-    one, other = (
-        {str(text) for pair, own in zip(rows, half, strict=True) if own for text in pair}
-        for half in (reports, ~reports)
-    )
+    sides = ([pair for pair, own in zip(rows, half, strict=True) if own] for half in (reports, ~reports))
+    one, other = ({str(text) for pair in side for text in pair} for side in sides)
     assert not one & other
     assert len(one) == len(other)
 

@@ -60,14 +60,12 @@ def test_of_forty_pairs_one_head_flips_32_and_two_flip_all(model, pairs):
 
 
 def test_probabilities_are_those_of_plain_runs(model, pairs, flips):
-    prompts = flips.prompts[["clean_right", "clean_wrong"]].to_numpy()
-    torch.testing.assert_close(torch.from_numpy(prompts.copy()), plain(model, pairs, []), atol=1e-5, rtol=0)
+    prompts = flips.prompts[["clean_right", "clean_wrong"]]
+    np.testing.assert_allclose(prompts, plain(model, pairs, []), atol=1e-5, rtol=0)
     for names, heads in (("L3.H4", HEADS[:1]), ("L3.H4+L2.H6", HEADS)):
         rows = flips.answers.loc[flips.answers["heads"] == names]
         expected = plain(model, pairs, heads)[rows["pair"].tolist()]
-        torch.testing.assert_close(
-            torch.from_numpy(rows[["right", "wrong"]].to_numpy().copy()), expected, atol=1e-5, rtol=0
-        )
+        np.testing.assert_allclose(rows[["right", "wrong"]], expected, atol=1e-5, rtol=0)
 
 
 def test_every_two_of_the_first_heads_are_measured_and_the_first_few_together(flips):

@@ -177,3 +177,24 @@ def test_pairs_outside_a_text_are_refused_by_name(treebank):
         measure_pairs(worded(), read(treebank), lambda text: [1], name="mine")
     with pytest.raises(InputError, match="no item of mine"):
         measure_pairs(worded(), read(treebank), lambda text: [], name="mine")
+
+
+FAULTS = {
+    "ZeroDivisionError: division by zero; expected a function of rows": {"mask": lambda rows: 1 / 0},
+    "torch.bool tensor (1, 6, 6), prompt query key; got torch.float32": {"mask": lambda rows: rows.visible.float()},
+    "prompt query key; got torch.bool (6, 6)": {"mask": lambda rows: rows.visible[0]},
+    "prompt query key; got list": {"mask": lambda rows: [True]},
+    "KeyError: 9; expected a function of a window": {"claims": lambda window: {9: {}[9]}},
+    "TypeError: 'int' object is not iterable": {"claims": lambda window: {1: 0}},
+    "AttributeError: 'set' object has no attribute 'items'": {"claims": lambda window: {1}},
+    "keys as whole numbers, {row: {key, ...}}; got 'a'": {"claims": lambda window: {1: "a"}},
+    "expected rows 0-5 of d0, got 6": {"claims": lambda window: {6: {1}}},
+}
+
+
+@pytest.mark.parametrize("says", FAULTS)
+def test_a_fault_in_a_users_function_names_the_measure_and_what_it_returns(says):
+    mine = own_behaviour([Measure("mine", **FAULTS[says])])
+    model = Planted([*"abcde"], [[uniform]], n_ctx=24, start="<s>").build()
+    with pytest.raises(InputError, match=f"measure mine: .*{re.escape(says)}"):
+        measured(mine.collector, model, [AnnotatedText.plain("a b c d e", "d0")])

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +11,7 @@ import pytest
 import torch
 from commands import command, refusal
 from pages import outside_addresses, page_of, unlisted
-from tiny import randomise
-from worded import WORDS, worded
+from worded import WORDS, random_worded, turns
 
 from analyses import circuit as circuits
 from analyses import patch as patching
@@ -25,48 +23,31 @@ from analyses.execution.provenance import fingerprint
 from analyses.page.wiring import edge_name, node_name, wiring
 from analyses.report import task_circuits
 from analyses.report.scaffold import Run
-from interp import InputError, Transformer, TransformerConfig, run
+from interp import InputError, Transformer
 from interp.circuits import Graph, faithfulness, from_edges, from_nodes
 from interp.circuits.finding import edge_scores, node_attribution, single_edges
 from interp.circuits.splits import share_of_difference
-from interp.patching import edge_attribution, logit_difference
+from interp.patching import Pairs, edge_attribution, logit_difference
 
 MORE = ["cat", "man", "ran", "sat", "on", "by"]
-SUBJECTS, VERBS, ENDS = (
-    ["Tim", "Sue", "dog", "cat", "man"],
-    ["saw", "ran", "sat", "because"],
-    ["the", "on", "by", "saw"],
-)
 SMALL = circuits.Settings(n_random=3, n_sizes=8)
 
 
 def does(model: Transformer) -> pd.DataFrame:
-    """Pairs that the model tells apart: its order of two words, those that it turns round most often, is another."""
-    frames, names = [*product(VERBS, ENDS)], [*WORDS, *MORE]
-    logits = run(model, [f"{s} {verb} {end}" for verb, end in frames for s in SUBJECTS]).logits[:, -1].double()
-    ids = [model.tokenizer.backend.token_to_id(name) for name in names]
-    margins = (logits[:, ids, None] - logits[:, None, ids]).unflatten(0, (len(frames), len(SUBJECTS)))
-    turns = ((margins.amax(1) > 0) & (margins.amin(1) < 0)).sum(0)
-    right, wrong = divmod(int(turns.argmax()), len(names))
-    rows = []
-    for (verb, end), margin in zip(frames, margins[..., right, wrong], strict=True):
-        best, worst = SUBJECTS[int(margin.argmax())], SUBJECTS[int(margin.argmin())]
-        if margin.max() > 0 > margin.min():
-            rows.append((f"{best} {verb} {end}", f"{worst} {verb} {end}", names[right], names[wrong], f"{verb} {end}"))
+    """Pairs that the model tells apart."""
+    found = turns(model, [*WORDS, *MORE])
+    rows = [(f"{best} {frame}", f"{worst} {frame}", *words, frame) for frame, best, worst, *words in found]
     return pd.DataFrame(rows, columns=["clean", "corrupt", "answer", "wrong", "template"])
 
 
-def random_model(**changes) -> Transformer:
-    plain = worded(*MORE)
-    config = TransformerConfig(decoder=replace(plain.config.last, **changes))
-    model = Transformer(config, plain.tokenizer)
-    randomise(model, 1)
-    return model.double()
+def side(found: circuits.Found, name: str) -> Pairs:
+    """The pairs that choose the circuit, or report on it."""
+    return found.prompts.pairs.take(torch.tensor(np.flatnonzero(found.prompts.table["side"] == name)))
 
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    return random_model()
+    return random_worded(*MORE)
 
 
 @pytest.fixture(scope="module")
@@ -113,22 +94,20 @@ def test_a_run_that_goes_on_measures_nothing_twice(model, prompts, found, tmp_pa
     assert counts[1]["written"] == 0
 
 
-def test_the_circuit_is_that_of_plain_calls(model, prompts, found):
+def test_the_circuit_is_that_of_plain_calls(model, found):
     graph = Graph.from_model(model)
     circuit = circuit_in(found.edges, graph)
     assert circuit.size == found.facts["size"] == found.circuit.size > 0
-    sides = {side: found.prompts.table["side"] == side for side in ("chooses", "reports")}
-    pairs = {side: prompts.pairs.take(torch.tensor(np.flatnonzero(rows))) for side, rows in sides.items()}
-    cells = faithfulness(model, pairs["reports"], logit_difference(), circuit)
+    cells = faithfulness(model, side(found, "reports"), logit_difference(), circuit)
     row = found.tests.set_index("test").loc["alone"]
     assert row["value"] == pytest.approx(float(cells.share()), abs=1e-10)
-    chose = faithfulness(model, pairs["chooses"], logit_difference(), circuit)
-    groups = found.prompts.table.loc[sides["chooses"], "template"].tolist()
+    chose = faithfulness(model, side(found, "chooses"), logit_difference(), circuit)
+    groups = found.prompts.table.query("side == 'chooses'")["template"].tolist()
     lower = share_of_difference(chose.effects(), chose.difference(), groups).low
     assert lower[0] >= 0.9 or circuit.size == graph.n_edges
-    scores = edge_scores(edge_attribution(model, pairs["chooses"], logit_difference())).mean(-1)
+    scores = edge_scores(edge_attribution(model, side(found, "chooses"), logit_difference())).mean(-1)
     np.testing.assert_allclose(found.edges["score"], scores[graph.exists], atol=1e-12)
-    assert found.facts["report"]["pairs"] == len(pairs["reports"])
+    assert found.facts["report"]["pairs"] == len(side(found, "reports"))
 
 
 def test_a_template_is_on_one_side_and_without_a_column_it_is_the_words_that_do_not_vary(model, prompts, found):
@@ -161,24 +140,21 @@ def test_tests_say_what_is_needed(model, found):
 @pytest.mark.parametrize("ablation", ["mean", "zero"])
 def test_exact_scores_are_single_edges(model, prompts, ablation):
     found = circuits.find(model, prompts, "exact", ablation=ablation, settings=SMALL._replace(tests=False))
-    rows = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "chooses"))
-    one_by_one = single_edges(model, prompts.pairs.take(rows), logit_difference(), ablation=ablation)
+    one_by_one = single_edges(model, side(found, "chooses"), logit_difference(), ablation=ablation)
     exists = Graph.from_model(model).exists
     np.testing.assert_allclose(found.edges["score"], edge_scores(one_by_one).mean(-1)[exists], atol=1e-10)
 
 
 def test_nodes_are_for_every_wiring_and_edges_are_not():
-    model = random_model(wiring="post")
+    model = random_worded(*MORE, wiring="post")
     prompts = asked(model, does(model))
     with pytest.raises(InputError, match=r"norms follow the layers.*--method nodes"):
         circuits.find(model, prompts)
     found = circuits.find(model, prompts, "nodes", settings=SMALL)
-    rows = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "chooses"))
-    scores = node_attribution(model, prompts.pairs.take(rows), logit_difference()).effects().mean(-1)
+    scores = node_attribution(model, side(found, "chooses"), logit_difference()).effects().mean(-1)
     np.testing.assert_allclose(found.edges["score"], scores, atol=1e-10)
     circuit = from_nodes(Graph.from_model(model), found.edges.loc[found.edges["in_circuit"], "sender"])
-    reports = torch.tensor(np.flatnonzero(found.prompts.table["side"] == "reports"))
-    cells = faithfulness(model, prompts.pairs.take(reports), logit_difference(), circuit)
+    cells = faithfulness(model, side(found, "reports"), logit_difference(), circuit)
     assert found.facts["alone"][0] == pytest.approx(float(cells.share()), abs=1e-10)
     assert not found.facts["areas"]  # which are of edges
 
@@ -303,19 +279,10 @@ def test_a_drawn_circuit_runs_upwards_and_says_what_it_draws():
     assert words["L0.H1"].startswith("reads embedding → L0.H1 query (+2.000), embedding → L0.H1 value (−1.000); writes")
 
 
-@pytest.mark.parametrize(
-    ("node", "words"),
-    [
-        ("encoder.0.3", "encoder.L0.H3"),
-        ("decoder.cross.1.2", "cross.L1.H2"),
-        ("decoder.mlp.1", "decoder feed-forward 1"),
-        ("token", "token"),
-        ("1.4.k", "L1.H4 key"),
-    ],
-)
-def test_nodes_in_words(node, words):
-    assert node_name(node) == words
-    assert edge_name({"sender": node}) == words
+def test_nodes_in_words():
+    words = {"encoder.0.3": "encoder.L0.H3", "decoder.cross.1.2": "cross.L1.H2", "1.4.k": "L1.H4 key", "token": "token"}
+    words["decoder.mlp.1"] = "decoder feed-forward 1"
+    assert {node: node_name(node) for node in words} == {node: edge_name({"sender": node}) for node in words} == words
 
 
 def test_a_report_has_circuits_of_tasks_that_the_model_does(monkeypatch, model, prompts):

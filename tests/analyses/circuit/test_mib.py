@@ -43,11 +43,9 @@ def test_what_is_written_is_read_again(tmp_path, suffix):
     with (gzip.open if suffix.endswith("gz") else open)(file, "rt") as stream:
         content = json.load(stream)
     assert content["cfg"] == {"n_layers": 2, "n_heads": 3, "parallel_attn_mlp": False, "d_model": 19}
-    assert content["edges"]["input->a0.h1<k>"]["in_graph"]
-    assert content["edges"]["a0.h1->m1"]["in_graph"]
-    assert content["edges"]["m1->logits"]["in_graph"]
-    used = [name for name, node in content["nodes"].items() if node["in_graph"]]
-    assert used == ["input", "a0.h1", "m1", "logits"]
+    used = {kind: [name for name, part in content[kind].items() if part["in_graph"]] for kind in ("nodes", "edges")}
+    assert used["nodes"] == ["input", "a0.h1", "m1", "logits"]
+    assert {*used["edges"]} == {"input->a0.h1<k>", "a0.h1->m1", "m1->logits"}
 
 
 def test_a_parallel_model_has_its_own_edges(tmp_path):
@@ -75,9 +73,7 @@ def test_other_files_and_circuits_are_refused_in_a_line(tmp_path):
     file.write_text(json.dumps(content))
     with pytest.raises(InputError, match="expected an edge such as"):
         read_circuit(file)
-    for circuit, owner in (
-        (from_nodes(graph, ["0.1"]), tiny),
-        (from_edges(Graph.from_model(model("llama")), []), model("llama")),
-    ):
+    grouped = model("llama")
+    for circuit, owner in ((from_nodes(graph, ["0.1"]), tiny), (from_edges(Graph.from_model(grouped), []), grouped)):
         with pytest.raises(InputError, match="MIB's file has"):
             write_circuit(file, owner, circuit, torch.zeros(graph.exists.shape))

@@ -52,10 +52,8 @@ def test_a_planted_head_brings_all_of_the_knight():
     assert (table["accuracy_low"] > 0.8).all()
     guessing = replace(found, table=table.assign(accuracy=0.55, accuracy_low=0.4))
     said = EXPERIMENTS["knight"].sentence(guessing)
-    assert "the model does not do the task" in said
-    assert "55% rightly, and a coin 50%" in said
-    assert "carries" not in said
-    assert not re.search(r"\d\.\d\d", said)
+    assert re.search("the model does not do the task.* 55% rightly, and a coin 50%", said)
+    assert not re.search(r"carries|\d\.\d\d", said)
     # prompts that cannot be read are counted and said
     offered = len(pairs("knight", STORIES))
     assert found.left_out == {"pairs with words outside the vocabulary": offered}
@@ -94,10 +92,8 @@ def test_adjectives_are_found_and_carried():
     nouns = sorted({scene[place] for scene in scenes for place in (3, 7)})
     named = [word for group in experiment_data("adjectives")["prompts"] for word in group["adjectives"]]
     described_by = word_to_word(nouns, sorted(set(named)), nearest=False)
-    vocabulary = words_of([" ".join(scene) for scene in scenes]) + named
-    found = swaps.measure_adjectives(
-        Planted(sorted(set(vocabulary)), [[described_by, offset(-1, remember=True)]]).build()
-    )
+    vocabulary = sorted({*words_of([" ".join(scene) for scene in scenes]), *named})
+    found = swaps.measure_adjectives(Planted(vocabulary, [[described_by, offset(-1, remember=True)]]).build())
     table = found.table.set_index(["source", "head"])
     for source in (ARTICLES, STORIES):
         # the first noun stands fourth and sees 2 adjectives of 4 words; the second sees 1 of 8 and looks at all three
@@ -200,10 +196,8 @@ def found() -> dict[str, Outcome]:
     with pytest.MonkeyPatch.context() as patching:
         swaps_of = swaps.swaps_of
         patching.setattr(swaps, "swaps_of", lambda name: swaps_of(name)[::3])
-        return {
-            name: each.measure(model, **({"lengths": (16, 32, 64, 128), "repeats": 2} if name == "cost" else {}))
-            for name, each in EXPERIMENTS.items()
-        }
+        options = {"cost": {"lengths": (16, 32, 64, 128), "repeats": 2}}
+        return {name: each.measure(model, **options.get(name, {})) for name, each in EXPERIMENTS.items()}
 
 
 @pytest.mark.usefixtures("unchecked")

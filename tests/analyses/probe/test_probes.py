@@ -86,9 +86,8 @@ class TestPlantedTruth:
     def test_one_row_a_site_in_the_shared_columns(self, probed):
         table = probed.layers
         assert [*table.columns] == probes.LAYER_COLUMNS
-        assert [*zip(table.site, table.layer, table.depth, strict=True)] == [
-            *[("resid_pre", 0, 0), ("resid_post", 0, 1), ("resid_post", 1, 2), ("attn.z", 0, 1), ("attn.z", 1, 2)]
-        ]
+        sites = [("resid_pre", 0, 0), ("resid_post", 0, 1), ("resid_post", 1, 2), ("attn.z", 0, 1), ("attn.z", 1, 2)]
+        assert [*zip(table.site, table.layer, table.depth, strict=True)] == sites
         assert table.untrained_accuracy.between(0, 1).all()
 
     def test_the_expected_layer_is_the_papers_formula_on_the_cumulative_accuracies(self):
@@ -230,25 +229,24 @@ def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
     assert low < 2 < high
 
 
+REACH = 2.776445 * (0.5 / 4) ** 0.5  # Student's t of .975 at 4 degrees of freedom; halves lie at 1, .5, 1.5 and 1
+STRAYING = [[0.25, 0.5, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]]
+
+
 class TestGravity:
-    def test_the_reach_is_students_t_of_how_far_halves_stray_from_the_whole(self):
-        halves = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]])  # 1, .5, 1.5, 1
-        value, low, high = probe_runs.centre_with_interval(found(halves), None)
-        reach = 2.776445 * (0.5 / 4) ** 0.5  # t of .975 at 4 degrees of freedom
-        assert value == 1.0
-        assert (low, high) == (pytest.approx(1 - reach, abs=1e-5), pytest.approx(1 + reach, abs=1e-5))
-
     @pytest.mark.parametrize(
-        ("half", "bounds"),
-        [([0.0, 1.0, 0.0], (1.0, 1.0, 1.0)), ([0.0, 0.0, 1.0], (1.0, 0.0, 2.0))],
-        ids=["halves agree with the whole", "halves all stray the same way"],  # no further than there are layers
+        ("halves", "bounds"),
+        [
+            (STRAYING, (1.0, 1 - REACH, 1 + REACH)),
+            ([[0.0, 1.0, 0.0]] * 8, (1.0, 1.0, 1.0)),
+            ([[0.0, 0.0, 1.0]] * 8, (1.0, 0.0, 2.0)),  # no further than there are layers
+        ],
+        ids=["halves stray", "halves agree with the whole", "halves all stray the same way"],
     )
-    def test_how_far_halves_stray_is_doubt(self, half, bounds):
-        assert probe_runs.centre_with_interval(found(torch.tensor([half]).repeat(8, 1)), None) == bounds
-
-    def test_a_difference_is_taken_half_by_half(self):
-        one = found(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]))
-        assert probe_runs.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
+    def test_how_far_halves_stray_from_the_whole_is_doubt(self, halves, bounds):
+        one = found(torch.tensor(halves))
+        assert probe_runs.centre_with_interval(one, None) == pytest.approx(bounds, abs=1e-5)
+        assert probe_runs.centre_with_interval(one, one) == (0.0, 0.0, 0.0)  # a difference is taken half by half
 
     def test_halves_are_half_of_the_documents_and_the_same_for_every_task(self):
         groups = torch.arange(40).repeat(3)
@@ -391,20 +389,19 @@ def depths(**bounds: tuple[float, float]) -> pd.DataFrame:
 UNSURE, LOWER = (-0.1, 0.4), (-2.0, -1.0)
 
 
-class TestSentences:
-    @pytest.mark.parametrize(
-        ("bounds", "says"),
-        [
-            ({}, "Yes, by both measures."),
-            ({"coreference_relation_centre": UNSURE}, "By the expected layer: yes. By the centre of gravity: it can"),
-            ({"coreference_tag_expected": UNSURE, "coreference_tag_centre": UNSURE}, "It cannot be told."),
-            ({"coreference_relation_expected": LOWER, "coreference_tag_expected": UNSURE}, "By the expected layer: n"),
-            ({"relation_tag_expected": LOWER}, "Yes, by both measures."),
-        ],
-    )
-    def test_verdicts(self, bounds, says):
-        assert str(probe_section.verdict(depths(**bounds))).startswith(says)
-        assert probe_section.verdict(depths()[:2]) is None  # nothing of coreference
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        ({}, "Yes, by both measures."),
+        ({"coreference_relation_centre": UNSURE}, "By the expected layer: yes. By the centre of gravity: it can"),
+        ({"coreference_tag_expected": UNSURE, "coreference_tag_centre": UNSURE}, "It cannot be told."),
+        ({"coreference_relation_expected": LOWER, "coreference_tag_expected": UNSURE}, "By the expected layer: n"),
+        ({"relation_tag_expected": LOWER}, "Yes, by both measures."),
+    ],
+)
+def test_verdicts(bounds, says):
+    assert str(probe_section.verdict(depths(**bounds))).startswith(says)
+    assert probe_section.verdict(depths()[:2]) is None  # nothing of coreference
 
 
 def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, capsys):

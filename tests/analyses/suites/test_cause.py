@@ -10,8 +10,7 @@ import pytest
 import torch
 from commands import command, refusal
 from pages import outside_addresses, page_of, unlisted
-from tiny import randomise
-from worded import WORDS, worded
+from worded import WORDS, random_worded, turns, worded
 
 from analyses import report, suites
 from analyses.execution.lots import Setting, Shards, using
@@ -19,7 +18,7 @@ from analyses.execution.provenance import fingerprint
 from analyses.suites import cause
 from analyses.suites.contrasts import aligns, contrasts
 from analyses.suites.items import BAD, GOOD, Item, Paradigm, Sentence, Suite
-from analyses.suites.named_words import hidden, looks
+from analyses.suites.named_words import attention_shares, hiding_costs
 from analyses.suites.predictions import Prediction
 from analyses.suites.suite_page import sentence
 from analyses.wording.head_names import heads_named
@@ -28,32 +27,20 @@ from interp.patching import Claim, Pairs, Read, knock_out_by_forward, logit_diff
 from interp.patching.pair_files import unmarked
 
 MORE = ["cat", "man", "ran", "sat", "on", "by", "very", "old"]
-SUBJECTS = ["Tim", "Sue", "dog", "cat", "man"]
-VERBS, ENDS = ["saw", "ran", "sat", "because"], ["the", "on", "by", "saw"]
 
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    plain = worded(*MORE)
-    model = Transformer(TransformerConfig(decoder=plain.config.last), plain.tokenizer)
-    randomise(model, 1)
-    return model.double()
+    return random_worded(*MORE)
 
 
 @pytest.fixture(scope="module")
 def paradigm(model) -> Paradigm:
     """Items of two poles that the model gets right: whatever its weights, some word turns its choice round."""
-    frames, names = [*product(VERBS, ENDS)], [*WORDS, *MORE]
-    texts = [f"{subject} {verb} {end}" for verb, end in frames for subject in SUBJECTS]
-    logits = run(model, texts).logits[:, -1][:, [model.tokenizer.backend.token_to_id(name) for name in names]]
-    margins = (logits[:, :, None] - logits[:, None]).unflatten(0, (len(frames), len(SUBJECTS)))
-    right, wrong = divmod(int(((margins.amax(1) > 0) & (margins.amin(1) < 0)).sum(0).argmax()), len(names))
     items = []
-    for (verb, end), margin in zip(frames, margins[..., right, wrong], strict=True):
-        if margin.max() > 0 > margin.min():
-            for pole, at, words in (("a", margin.argmax(), (right, wrong)), ("b", margin.argmin(), (wrong, right))):
-                answers = (names[n] for n in words)
-                items.append(item(f"{SUBJECTS[int(at)]} {verb} {end}", *answers, pole, f"{verb} {end}"))
+    for frame, first, second, right, wrong in turns(model, [*WORDS, *MORE]):
+        items.append(item(f"{first} {frame}", right, wrong, "a", frame))
+        items.append(item(f"{second} {frame}", wrong, right, "b", frame))
     return Paradigm("turns", tuple(items), "syntax", "toy")
 
 
@@ -85,9 +72,8 @@ def test_exchanged_heads_are_those_of_a_plain_sweep(model, paradigm):
     assert len(every) == len(paradigm.items) >= 16
     assert not left_out
     ids = [torch.tensor([getattr(each, side).ids for each in every]) for side in ("clean", "corrupt")]
-    pairs = Pairs.from_ids(
-        model, *ids, *(torch.tensor([getattr(e, side)[0] for e in every]) for side in ("right", "wrong"))
-    )
+    answers = [torch.tensor([getattr(each, side)[0] for each in every]) for side in ("right", "wrong")]
+    pairs = Pairs.from_ids(model, *ids, *answers)
     cells = [((head,), "") for head in cause.all_heads(model)]
     for way in ("noise", "denoise"):
         clean, corrupt, values = cause.exchange(model, every, cells, way)
@@ -183,7 +169,7 @@ def test_hidden_is_a_plain_knock_out_less_its_nearest_other(model, paradigm):
         margins = [lambda logits, e=e: logits[..., 0, e.right[0]] - logits[..., 0, e.wrong[0]] for e in every]
         claims = [Claim(n, reads, mask, Read(reads, margin)) for n, margin in enumerate(margins)]
         drops.append(knock_out_by_forward(model, batch, claims).flatten(1).T)
-    np.testing.assert_allclose(hidden(model, every), drops[0] - drops[1], atol=1e-10)
+    np.testing.assert_allclose(hiding_costs(model, every), drops[0] - drops[1], atol=1e-10)
 
 
 def test_rules_choose_words_as_heads_do(model):
@@ -194,7 +180,7 @@ def test_rules_choose_words_as_heads_do(model):
         items.append(pair(words % name, words % "Sue", group=str(number)))
     every = only(model, *items)
     groups, chooses = np.array([each.group for each in every]), np.arange(len(every)) % 4 < 2
-    table = looks(model, every, groups, chooses, 0)
+    table = attention_shares(model, every, groups, chooses, 0)
     assert {*table["rule"]} == {"the nearest such word"}
     assert {*table["rule_value"]} == {1.0}
     assert (table["gain"] <= 0).all()

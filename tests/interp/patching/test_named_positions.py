@@ -43,6 +43,12 @@ def test_one_file_gives_one_set_of_pairs(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_close(p.Pairs.from_csv(model, file, as_typed=True).right, glued.right)
+    columns = {"clean": typed[0], "corrupt": typed[1], "answer": ["shee"], "wrong": ["he"]}
+    with pytest.warns(InputWarning, match=r"' shee' has 2 pieces, ' she' \+ 'e', and only ' she' is scored: check the"):
+        assert_close(p.Pairs.from_columns(model, columns).right, read.right)
+    columns["answer"] = ["jumping"]
+    with pytest.warns(InputWarning, match="or write ' jumping'"):
+        p.Pairs.from_columns(model, columns, as_typed=True)
 
 
 @pytest.mark.parametrize("twice", ["clean", "position:S"])
