@@ -1,4 +1,4 @@
-"""What is known of a text? Its words, and perhaps their tags, lemmas, relations and coreference chains."""
+"""Annotated text: words, and perhaps their tags, lemmas, relations and coreference chains."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,27 +8,27 @@ from itertools import accumulate
 from interp.errors import InputError
 
 ROOT = -1  # the head of a word that depends on nothing
-_BY_WORD = ("tags", "heads", "relations", "lemmas", "xpos", "feats", "misc")  # one value a word, or None for the text
+_BY_WORD = ("tags", "heads", "relations", "lemmas", "xpos", "feats", "misc")  # one value a word, or None
 
 
 @dataclass(frozen=True)
 class Mention:
-    """A stretch of words that refers to something, and the chain of mentions that refer to the same thing."""
+    """Consecutive words that refer to something, and the chain of mentions of the same thing."""
 
     start: int  # index of the first word
     end: int  # index after the last word
     head: int  # index of the head word, start <= head < end
-    chain: str  # the same for all mentions of one referent, within one text
+    chain: str  # the same for all mentions of a referent in the text
 
     def moved(self, by: int) -> "Mention":
-        """The same mention, so many words further on."""
+        """The same mention, this many words later."""
         return replace(self, start=self.start + by, end=self.end + by, head=self.head + by)
 
 
 class Attributes(Mapping[str, str]):
-    """Names and values of one word: `text.feats[i].get("Polarity")`.
+    """Names and values of one word: `text.feats[i].get("Polarity")`; a name without a value has "".
 
-    Kept as they are written, "Case=Nom|Number=Sing": a dictionary a word would be large. A name without a value has "".
+    They are kept as written, "Case=Nom|Number=Sing", because a dictionary for each word would be large.
     """
 
     __slots__ = ("written",)
@@ -60,9 +60,9 @@ class Attributes(Mapping[str, str]):
 class AnnotatedText:
     """One text that a model reads in one piece: a sentence or a whole document.
 
-    Annotations hold one value a word, or are None where the text is not annotated with them (`mentions` then is None
-    too, and empty where there are none). `document` names the unit that is independent of others: intervals resample
-    documents. A word is addressed by its index in `words`.
+    Annotations hold one value a word, or are None if the text has no such annotation (so are `mentions`, which are
+    empty if an annotated text has none). `document` names the unit that is independent of others: intervals resample
+    documents. Words are numbered by their index in `words`.
     """
 
     words: tuple[str, ...]
@@ -73,14 +73,14 @@ class AnnotatedText:
     relations: tuple[str, ...] | None = None  # universal dependency relation of each word to its head
     mentions: tuple[Mention, ...] | None = None
     sentence_starts: tuple[int, ...] = (0,)
-    target: str | None = None  # what a decoder should write of it, where that is known
-    # Digests of generated text read the representation, which has what every text may have.
+    target: str | None = None  # what a decoder should write for it, if known
+    # Digests of generated text read the representation, which leaves out the fields below.
     lemmas: tuple[str, ...] | None = field(default=None, repr=False)
     xpos: tuple[str, ...] | None = field(default=None, repr=False)  # the treebank's own part-of-speech tags
     feats: tuple[Attributes, ...] | None = field(default=None, repr=False)  # morphology: {"Polarity": "Neg"}
-    misc: tuple[Attributes, ...] | None = field(default=None, repr=False)  # whatever else the file says of a word
-    sentence_ids: tuple[str, ...] | None = field(default=None, repr=False)  # one a sentence; "" where it has none
-    conditions: tuple[str, ...] = field(default=(), repr=False)  # those of a designed test: ("anti", "type 1")
+    misc: tuple[Attributes, ...] | None = field(default=None, repr=False)  # the file's other facts about a word
+    sentence_ids: tuple[str, ...] | None = field(default=None, repr=False)  # one a sentence; "" if it has none
+    conditions: tuple[str, ...] = field(default=(), repr=False)  # of a designed test: ("anti", "type 1")
 
     def __post_init__(self) -> None:
         n = len(self.words)
@@ -98,26 +98,26 @@ class AnnotatedText:
 
     @staticmethod
     def plain(text: str, document: str, target: str | None = None) -> "AnnotatedText":
-        """A text of which nothing is known but its words: what spaces separate."""
+        """A text without annotation; spaces separate its words."""
         words = tuple(text.split())
         return AnnotatedText(words, (True,) * len(words), document, target=target)
 
     @cached_property
     def word_spans(self) -> tuple[tuple[int, int], ...]:
-        """Where each word starts and ends in `text`, in characters."""
+        """The first character of each word in `text`, and the one after its last."""
         lengths = (len(word) + space for word, space in zip(self.words, self.space_after, strict=True))
         return tuple((start, start + len(word)) for start, word in zip(accumulate(lengths, initial=0), self.words))  # noqa: B905
 
     @cached_property
     def text(self) -> str:
-        """The words with their spaces: what the tokenizer reads."""
+        """The words with their spaces, as the tokenizer reads them."""
         pieces = (word + " " * space for word, space in zip(self.words, self.space_after, strict=True))
         return "".join(pieces).rstrip(" ")
 
     def excerpt(self, start: int, end: int) -> "AnnotatedText":
-        """The words from `start` up to `end`, with what is known of them; a head or mention outside is dropped.
+        """The words from `start` up to `end` with their annotations; heads and mentions outside are dropped.
 
-        A sentence that begins before `start` has no start and no id in the excerpt, unless no other one begins in it.
+        A sentence that begins before `start` has no start or id in the excerpt, unless it is the only one.
         """
         part = slice(start, end)
         columns = {name: values[part] for name in _BY_WORD if (values := getattr(self, name)) is not None}

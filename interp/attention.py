@@ -1,11 +1,10 @@
-"""How does attention work? Each position asks (q), those it may see answer (k) and are mixed in (v), head by head.
+"""How does attention work? Each position's query (q) meets the keys (k) that it may see, and mixes their values (v).
 
-Axes as in `interp.transformer`. What a layer's variant adds to softmax(q·k) v is in `enter` (norms and rotation of
-queries and keys) and `scores` (scale, cap, what positions add, mask).
+Axes are those of `interp.transformer`. Variants of softmax(q·k) v are in `enter` (norms and rotation of queries and
+keys) and in `scores` (scale, cap, bias of positions, mask).
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,18 +14,22 @@ from torch import Tensor, nn
 
 from interp.config import NoPositions, Rotary, StackConfig
 from interp.errors import InputError
-from interp.parts import Linear, build_norm
+from interp.parts import Linear, Stream, build_norm
 from interp.positions import rotate
 from interp.products import linear
 from interp.tap import UNTAPPED, Tap
 from interp.visibility import Source, Visibility, for_all
 
-Stream = Float[Tensor, "... position d_model"]  # an edit inside may add leading axes
 Heads = Float[Tensor, "*batch position head d_head"]
+Positions = Int[Tensor, "#prompt position"]
+# as kernels take them, head by head; an edit may add leading axes to any of them
+Queries = Float[Tensor, "... head query d_head"]
+Keys = Float[Tensor, "... kv_head key d_head"]  # and values
+Scores = Float[Tensor, "... query key"]
 
 
-class Growing:
-    """One layer's cached keys and values, rotated as attention uses them, and those of its cross-attention."""
+class KVCache:
+    """One layer's cached keys (rotated) and values, and those of its cross-attention."""
 
     def __init__(self) -> None:
         self.k: Tensor | None = None
@@ -39,37 +42,32 @@ class Growing:
         self.v = v if self.v is None else torch.cat([self.v, v], -3)
         return self.k, self.v
 
-    def once(self, make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """The source's keys and values, made the first time."""
-        self.source = self.source or make()
-        return self.source
-
 
 def _view(part: str, meaning: str, *, bias: bool = False) -> Any:
-
     def view(attn: "Attention") -> Tensor:
-        whole = _existing(attn.qkv.bias, "queries, keys and values") if bias else attn.qkv.weight
+        whole = existing_bias(attn.qkv.bias, "queries, keys and values") if bias else attn.qkv.weight
         heads = whole.unflatten(0, (-1, attn.config.d_head))[attn.heads[part]]
         return heads if bias else heads.transpose(1, 2)
 
     return property(view, doc=meaning)
 
 
-def _existing(bias: Tensor | None, reader: str) -> Tensor:
+def existing_bias(bias: Tensor | None, reader: str) -> Tensor:
+    """`bias`, or an `InputError` if the model has none on its `reader`."""
     if bias is None:
         raise InputError(f"this model has no bias on {reader}")
     return bias
 
 
 class Attention(nn.Module):
-    """Attention within one text. `bias` is what positions add to the scores; all layers of a stack share it."""
+    """Attention within one text. `bias` is what positions add to the scores, shared by all layers of a stack."""
 
     def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
         super().__init__()
         self.config, self.bias = config, bias
         self.reach, self.positions = config.reach(layer), config.positions_in(layer)
         n_q, n_kv = config.n_heads, config.kv_heads
-        # rows of queries, keys and values among the heads of the fused weight
+        # the heads of queries, keys and values in the fused weight
         self.heads = {"q": slice(0, n_q), "k": slice(n_q, n_q + n_kv), "v": slice(n_q + n_kv, n_q + 2 * n_kv)}
         self.qkv = Linear(config.d_model, (n_q + 2 * n_kv) * config.d_head, bias=config.attention_bias)
         out_bias = config.attention_bias if config.out_bias is None else config.out_bias
@@ -78,8 +76,8 @@ class Attention(nn.Module):
         norms = [nn.Identity() if config.qk_norm is None else build_norm(config.norm, size) for size in sizes]
         self.norm_q, self.norm_k = norms
 
-    def forward(self, x: Stream, tap: Tap, visibility: Visibility, past: Growing | None = None) -> Stream:
-        """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
+    def forward(self, x: Stream, tap: Tap, visibility: Visibility, past: KVCache | None = None) -> Stream:
+        """What the heads write at the positions of `x`, which see each other and the `past` ones, if any."""
         q, k, v = self.project(x)
         q, k, v = tap("q", q), tap("k", k), tap("v", v)
         q, k, v = self.enter([q, k, v], visibility.positions)
@@ -104,7 +102,7 @@ class Attention(nn.Module):
         return k, v
 
     def project_heads(self, x: Stream, part: str, heads: Int[Tensor, " head"]) -> Heads:
-        """Queries (`q`), keys (`k`) or values (`v`) of some heads alone; of `k` and `v`, key/value heads."""
+        """Queries (`q`), keys (`k`) or values (`v`) of some heads alone; `k` and `v` have key/value heads."""
         return self._project(x, heads + self.heads[part].start)
 
     def _project(self, x: Stream, heads: slice | Int[Tensor, " head"]) -> Tensor:
@@ -113,23 +111,23 @@ class Attention(nn.Module):
         bias = None if bias is None else bias.unflatten(0, by_head)[heads].flatten()
         return linear(x, weight, bias).unflatten(-1, by_head)
 
-    def enter(self, projected: Sequence[Tensor], positions: Int[Tensor, "#prompt position"]) -> list[Tensor]:
-        """Queries (where there are any), keys and values as they meet: normalised and rotated."""
+    def enter(self, projected: Sequence[Tensor], positions: Positions) -> list[Tensor]:
+        """Queries (if there are any) and keys, normalised and rotated, and values as they are."""
         *q, k, v = projected
         return [*(self.queries(each, positions) for each in q), self.keys(k, positions), v]
 
-    def queries(self, q: Heads, positions: Int[Tensor, "#prompt position"]) -> Heads:
-        """Queries as they enter the scores: normalised, then turned by their position, where there is either."""
+    def queries(self, q: Heads, positions: Positions) -> Heads:
+        """Queries as they enter the scores: normalised, then rotated by their position, if the layer does so."""
         return self._rotated(self._normed(self.norm_q, q), positions)
 
-    def keys(self, k: Heads, positions: Int[Tensor, "#prompt position"]) -> Heads:
+    def keys(self, k: Heads, positions: Positions) -> Heads:
         """Keys as they enter the scores."""
         return self._rotated(self._normed(self.norm_k, k), positions)
 
     def _normed(self, norm: nn.Module, x: Heads) -> Heads:
         return norm(x.flatten(-2)).view_as(x) if self.config.qk_norm == "all" else norm(x)
 
-    def _rotated(self, x: Heads, positions: Int[Tensor, "#prompt position"]) -> Heads:
+    def _rotated(self, x: Heads, positions: Positions) -> Heads:
         return rotate(x, positions, self.positions) if isinstance(self.positions, Rotary) else x
 
     def mix(
@@ -144,34 +142,20 @@ class Attention(nn.Module):
         q, k, v = (part.transpose(-2, -3) for part in (q, k, v))  # ... head position d_head
         if not (tap.wants("scores") or tap.wants("pattern")):
             return self.fused(q, k, v, visibility).transpose(-2, -3)
-        k, v, masked = self.shared(k), self.shared(v), partial(self.masked, visibility=visibility)
-        scores = tap("scores", self.scores(q, k, visibility), partial(masked, value=-torch.inf))
-        return (tap("pattern", self.pattern(scores), partial(masked, value=0.0)) @ v).transpose(-2, -3)
+        k, v, seen = self.shared(k), self.shared(v), visibility.near(self.reach).mask
+        # whatever an edit puts there, a query sees no other keys
+        scores = tap("scores", self.scores(q, k, visibility), lambda edited: edited.masked_fill(~seen(), -torch.inf))
+        pattern = tap("pattern", self.pattern(scores), lambda edited: edited.masked_fill(~seen(), 0.0))
+        return (pattern @ v).transpose(-2, -3)
 
-    def masked(
-        self, rows: Float[Tensor, "... query key"], visibility: Visibility, value: float
-    ) -> Float[Tensor, "... query key"]:
-        """Scores or a pattern with `value` where a query sees no key, whatever an edit put there."""
-        return rows.masked_fill(~visibility.near(self.reach).mask(), value)
-
-    def scores(
-        self,
-        q: Float[Tensor, "*batch head query d_head"],
-        k: Float[Tensor, "*batch2 head key d_head"],
-        visibility: Visibility,
-    ) -> Float[Tensor, "... head query key"]:
-        """q·k, scaled, capped, with what positions add; -inf where a query sees no key."""
+    def scores(self, q: Queries, k: Float[Tensor, "... head key d_head"], visibility: Visibility) -> Scores:
+        """q·k, scaled, capped, with the bias of positions; -inf where a query does not see a key."""
         bias = None if self.bias is None else self.bias(visibility)
         scaled = (q @ k.transpose(-1, -2)).mul_(self.config.score_scale)
         return self.entering(scaled, bias, visibility.near(self.reach).mask())
 
-    def entering(
-        self,
-        scaled: Float[Tensor, "*batch query key"],
-        bias: Float[Tensor, "*batch2 query key"] | None,
-        visible: Bool[Tensor, "*batch3 query key"] | None,
-    ) -> Float[Tensor, "... query key"]:
-        """Scaled q·k as they enter the softmax: capped, with what positions add, -inf where a key is not `visible`."""
+    def entering(self, scaled: Scores, bias: Scores | None, visible: Bool[Tensor, "... query key"] | None) -> Scores:
+        """Scaled q·k as they enter the softmax: capped, with the `bias`, -inf where a key is not `visible`."""
         if (cap := self.config.score_cap) is not None:
             scaled = cap * (scaled / cap).tanh()
         if bias is not None:
@@ -179,23 +163,17 @@ class Attention(nn.Module):
         return scaled if visible is None else scaled.masked_fill(~visible, -torch.inf)
 
     @staticmethod
-    def pattern(scores: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
+    def pattern(scores: Scores) -> Scores:
         """The share of each key in what a query reads. Every softmax over keys is taken here."""
         return scores.softmax(-1)
 
-    def shared(self, x: Float[Tensor, "*batch kv_head key d_head"]) -> Float[Tensor, "*batch head key d_head"]:
-        """Keys or values once for each query head that reads them."""
+    def shared(self, x: Keys) -> Float[Tensor, "... head key d_head"]:
+        """Keys or values, repeated for each query head that reads them."""
         n_shared = self.config.n_heads // self.config.kv_heads
         return x if n_shared == 1 else x.repeat_interleave(n_shared, -3)  # which copies
 
-    def fused(
-        self,
-        q: Float[Tensor, "*batch head query d_head"],
-        k: Float[Tensor, "*batch2 kv_head key d_head"],
-        v: Float[Tensor, "*batch3 kv_head key d_head"],
-        visibility: Visibility,
-    ) -> Float[Tensor, "... head query d_head"]:
-        """The same mix without a query x key tensor in memory, where a kernel knows how; kernels take four axes."""
+    def fused(self, q: Queries, k: Keys, v: Keys, visibility: Visibility) -> Queries:
+        """The same mix without a query x key tensor in memory, where a kernel can do it; kernels take four axes."""
         if self.config.score_cap is not None:
             return self.pattern(self.scores(q, self.shared(k), visibility)) @ self.shared(v)
         batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
@@ -210,22 +188,22 @@ class Attention(nn.Module):
         return z.view(*batch, *z.shape[-3:])
 
     # Per-head views of the fused weights: editing a view edits the model.
-    W_Q = _view("q", "What each head asks with, `head d_model d_head`.")
-    W_K = _view("k", "What each key/value head answers with, `kv_head d_model d_head`.")
-    W_V = _view("v", "What each key/value head reads from the positions it attends to, `kv_head d_model d_head`.")
+    W_Q = _view("q", "Each head's queries from the stream, `head d_model d_head`.")
+    W_K = _view("k", "Each key/value head's keys from the stream, `kv_head d_model d_head`.")
+    W_V = _view("v", "Each key/value head's values from the stream, `kv_head d_model d_head`.")
     b_Q = _view("q", "The bias of each head's queries, `head d_head`.", bias=True)  # noqa: N815
     b_K = _view("k", "The bias of each key/value head's keys, `kv_head d_head`.", bias=True)  # noqa: N815
     b_V = _view("v", "The bias of each key/value head's values, `kv_head d_head`.", bias=True)  # noqa: N815
 
     @property
     def W_O(self) -> Float[Tensor, "head d_head d_model"]:
-        """What each head writes into the residual stream."""
+        """What each head writes to the stream."""
         return self.out.weight.unflatten(1, (self.config.n_heads, self.config.d_head)).permute(1, 2, 0)
 
     @property
     def b_O(self) -> Float[Tensor, " d_model"]:
-        """The bias of what attention writes."""
-        return _existing(self.out.bias, "what attention writes")
+        """The bias of attention's output."""
+        return existing_bias(self.out.bias, "what attention writes")
 
 
 class CrossAttention(Attention):
@@ -236,12 +214,12 @@ class CrossAttention(Attention):
         self.reach, self.positions = None, NoPositions()
 
     def forward(
-        self, x: Stream, tap: Tap, visibility: Visibility, past: Growing | None = None, source: Source | None = None
+        self, x: Stream, tap: Tap, visibility: Visibility, past: KVCache | None = None, source: Source | None = None
     ) -> Stream:
-        """What the heads write for the positions of `x`, which all see the whole source."""
+        """What the heads write at the positions of `x`, which all see the whole source."""
         assert source is not None
-        q = tap("q", self.project_queries(x))
-        k, v = (past or Growing()).once(lambda: self.project_keys_values(source.stream))
-        k, v = tap("k", k), tap("v", v)
-        q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)  # nothing turns: they share no positions
+        q, past = tap("q", self.project_queries(x)), past or KVCache()
+        past.source = past.source or self.project_keys_values(source.stream)
+        k, v = tap("k", past.source[0]), tap("v", past.source[1])
+        q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)  # not rotated: the texts share no positions
         return self.out(tap("z", self.mix(q, k, v, source.seen_by(visibility), tap)).flatten(-2))

@@ -1,4 +1,4 @@
-"""How are other people's text files read within limits of kind, line length and size?"""
+"""Text files from outside, read within limits of kind, line length and size."""
 
 import gzip
 import io
@@ -14,24 +14,24 @@ from interp.errors import InputError, brief
 
 LONGEST_LINE = 1_000_000  # characters
 LARGEST_WHOLE = 1 << 30  # bytes of a file that is read as a whole
-_PIECE = 1 << 20  # bytes of it that are read at a time
-EXPANDS, UNCHECKED = 100, 1 << 24  # a compressed file may become so many times longer, or have so many bytes
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how compressed files begin
+_PIECE = 1 << 20  # bytes of each read
+EXPANDS, UNCHECKED = 100, 1 << 24  # a compressed file may unpack to this many times its size, or to this many bytes
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # the first bytes of compressed files
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is something to read at `path`, be it a directory or not; a name that cannot be is refused."""
+    """Whether there is a file or directory at `path`; an impossible name is refused."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise InputError(f"cannot look for {brief(str(path))!r}: {_reason(error)}") from error
     return True
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that is no UTF-8, which no page or table could show."""
+    """Refuse a name that is not UTF-8, which no page or table could show."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -39,14 +39,15 @@ def check_name(path: Path) -> None:
 
 
 def unpacked_name(path: Path) -> str:
-    """The name of a file without the ending that says how it is compressed."""
+    """The name of a file without the ending of its compression."""
     return path.name.removesuffix(".gz").removesuffix(".zst")
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain, gzipped or of zstd, with their ends, as they are needed.
+    """The lines, with their ends, of a UTF-8 text file, plain or compressed by gzip or zstd.
 
-    Refused are pipes, damaged files, lines longer than `LONGEST_LINE`, and what unpacks to `EXPANDS` times its size.
+    It refuses pipes, damaged files, lines longer than `LONGEST_LINE`, and files that unpack to `EXPANDS` times their
+    size.
     """
     with _unpacked(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig")
@@ -57,13 +58,13 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def whole(path: Path, limit: int = LARGEST_WHOLE) -> str:
-    """All of a text file of at most so many bytes, plain or compressed; raises as `lines`."""
+    """The text of a file of at most `limit` bytes, plain or compressed; raises as `lines`."""
     content = bytearray()
     with _unpacked(path) as file:
-        while len(content) <= limit and (piece := file.read1(_PIECE)):  # `read(limit)` would reserve as much memory
+        while len(content) <= limit and (piece := file.read1(_PIECE)):  # `read(limit)` would reserve that memory
             content += piece
     if len(content) > limit:
-        raise InputError(f"{path} is longer than {limit:,} bytes, the most that is read as a whole: split it")
+        raise InputError(f"{path} is longer than {limit:,} bytes, the limit for a whole file: split it")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -71,7 +72,7 @@ def whole(path: Path, limit: int = LARGEST_WHOLE) -> str:
 
 
 class _Unpacking(io.BufferedIOBase):
-    """What a compressed file holds; it says so where that becomes too long."""
+    """The content of a compressed file, refused when it becomes too long."""
 
     def __init__(self, path: Path, file: BinaryIO, stream: Any):
         self._path, self._stream, self._size = path, stream, 0
@@ -91,9 +92,9 @@ class _Unpacking(io.BufferedIOBase):
 
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """A file as its bytes are; pipes, and what the system does not give, are refused."""
+    """A file's bytes; pipes and unreadable files are refused."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
             raise InputError(f"{path} is a pipe, a device or a directory: expected a file")
         with path.open("rb") as file:
             yield file
@@ -109,7 +110,7 @@ def _unpacked(path: Path) -> Iterator[Any]:
         if start.startswith(_GZIP) or path.suffix == ".gz":
             yield _Unpacking(path, file, gzip.GzipFile(fileobj=file))
         elif start == _ZSTD or path.suffix == ".zst":
-            from pyarrow import CompressedInputStream  # noqa: PLC0415 (slow to import, and few files are of zstd)
+            from pyarrow import CompressedInputStream  # noqa: PLC0415 (slow to import, and rarely needed)
 
             yield _Unpacking(path, file, CompressedInputStream(file, "zstd"))
         else:

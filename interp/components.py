@@ -1,7 +1,7 @@
-"""Which parts does a model have, and which of them read which?
+"""Which parts does a model have, and which of them reads which?
 
-A node writes: the embedding, a head, a feed-forward. A receiver reads the residual stream for itself: a head's query,
-key or value, a feed-forward, the logits. An edge is a node and a receiver after it, and the stream alone between them.
+A node writes to the residual stream: the embedding, a head, a feed-forward. A receiver reads it: a head's query, key or
+value, a feed-forward, the logits. An edge joins a node and a later receiver directly, by the stream alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from interp.model import Model, check_model
 
 Embeddings = Literal["together", "apart"]
 Names = Literal["senders", "receivers", "positions"]
-ELSEWHERE = "elsewhere"  # all positions without a name, where some have one
+ELSEWHERE = "elsewhere"  # all positions without a name
 _NORMS = (
     "edges are not defined where norms follow the layers: each norm mixes what several components write, so "
     "no component's write reaches a later one by itself; expected a model with norms before its layers"
@@ -34,34 +34,32 @@ _APART = "embeddings stand apart only where positions add a vector to the token'
 class Graph(Result):
     """The nodes and edges of a model.
 
-    `senders` are, in the order in which they write, `embed` (`token` and `position` where embeddings stand apart),
-    heads (`0.3`: layer, head) and feed-forwards (`mlp.2`); of two stacks with the stack's name before them, and
-    `decoder.cross.0.3` for heads of cross-attention. `receivers` are heads' queries, keys and values (`1.4.q`; `k` and
-    `v` per key/value head), feed-forwards and `logits`. `exists` says which sender writes before which receiver reads.
-    With `positions` (names that pairs have) every edge is one at each name and one at all other positions
-    (`elsewhere`, the last): the position is that at which the receiver reads, of `k` and `v` thus the key's.
+    `senders` are, in the order in which they write, `embed` (or `token` and `position` apart), heads (`0.3`: layer,
+    head) and feed-forwards (`mlp.2`). With two stacks they begin with the stack's name, and heads of cross-attention
+    are `decoder.cross.0.3`. `receivers` are heads' queries, keys and values (`1.4.q`; `k` and `v` per key/value head),
+    feed-forwards and `logits`. `exists` is true if the sender writes before the receiver reads. With `positions` (names
+    from the pairs) there is an edge for each name, and one for all other positions (`elsewhere`, the last): the
+    position at which the receiver reads, and so the key's for `k` and `v`.
     """
 
     senders: tuple[str, ...]
     receivers: tuple[str, ...]
     exists: Bool[Tensor, "sender receiver"]
     positions: tuple[str, ...] = ()
-    reason: str = ""  # why there are nodes alone
+    reason: str = ""  # why there are only nodes
 
     @staticmethod
     def from_model(model: Model, *, embeddings: Embeddings = "together", positions: Sequence[str] = ()) -> "Graph":
-        """The graph of a model; of nodes alone, with the reason, where edges are not defined."""
+        """The graph of a model; only its nodes, with the reason, if edges are not defined."""
         check_model(model)
         config, apart = model.config, one_of("embeddings", embeddings, Embeddings) == "apart"
         names = (*positions,)
         if len({*names, ELSEWHERE}) <= len(names):
-            listed = ", ".join(names)
-            raise InputError(f"expected distinct names of positions, none of them {ELSEWHERE!r}; got {listed}")
+            raise InputError(f"expected distinct names of positions, none {ELSEWHERE!r}; got {', '.join(names)}")
         if reason := _refusal(config):
             if apart or names:
                 raise InputError(reason)
-            nodes = (*_nodes(config),)
-            return Graph(nodes, (), torch.zeros(len(nodes), 0, dtype=torch.bool), reason=reason)
+            return Graph(nodes := (*_nodes(config),), (), torch.zeros(len(nodes), 0).bool(), reason=reason)
         if apart and (not isinstance(config.last.positions, Learned | Sinusoidal) or config.last.embedding_norm):
             raise InputError(_APART)
         inputs = ["token", "position"] if apart else ["embed"]
@@ -80,36 +78,34 @@ class Graph(Result):
 
     @property
     def n_edges(self) -> int:
-        """All edges, at all positions that are told apart."""
+        """All edges, counted at each named position and elsewhere."""
         return int(self.exists.sum()) * (self.shape[0] if self.positions else 1)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a table of all edges."""
+        """The shape of a table of all edges."""
         return (len(self.positions) + 1,) * bool(self.positions) + (*self.exists.shape,)
 
     @cached_property
     def parts(self) -> Bool[Tensor, "receiver sender"]:
-        """Which receivers are inputs of which sender; keys and values are of every head that shares them."""
+        """Which receivers are inputs of which sender; shared keys and values are inputs of several heads."""
         rows, index = torch.zeros(self.exists.shape[::-1], dtype=torch.bool), self.index("senders")
         queries, keys = (sum(name.endswith(part) for name in self.receivers) for part in (".q", ".k"))
         for row, name in enumerate(self.receivers[:-1]):
-            layer, head, *part = name.split(".")
-            if not part or part == ["q"]:
-                rows[row, index[f"{layer}.{head}"]] = True
-            else:
-                first = index[f"{layer}.{int(head) * queries // keys}"]
-                rows[row, first : first + queries // keys] = True
+            layer, number = name.split(".")[:2]
+            n_heads = queries // keys if name.endswith((".k", ".v")) else 1
+            first = index[f"{layer}.{int(number) * n_heads}"]
+            rows[row, first : first + n_heads] = True
         return rows
 
     def index(self, kind: Names) -> dict[str, int]:
-        """The place of each name."""
+        """The index of each name."""
         one_of("kind", kind, Names)
         names = (*self.positions, ELSEWHERE) if kind == "positions" else getattr(self, kind)
         return {name: place for place, name in enumerate(names)}
 
     def facts(self) -> tuple[str, dict[str, str]]:
-        """How much of everything there is."""
+        """The numbers of nodes and edges."""
         return "Graph", {"nodes": f"{self.n_nodes:,}", "edges": self.reason or f"{self.n_edges:,}"}
 
 
@@ -120,14 +116,14 @@ def equal_graphs(first: Graph, second: Graph) -> bool:
 
 
 def _refusal(config: TransformerConfig) -> str:
-    """Why there are no edges in such a model; nothing where there are."""
+    """Why such a model has no edges; "" if it has."""
     if len(config.stacks) > 1:
         return _TWO_STACKS
     return _NORMS if config.last.norms_writes else _ALL_HEADS if config.last.qk_norm == "all" else ""
 
 
 def _layers(config: StackConfig) -> Iterable[tuple[list[str], list[str], list[str]]]:
-    """Each layer's heads, what they read, and its feed-forward, where there is one."""
+    """Each layer's heads, their receivers, and its feed-forward, if there is one."""
     parts = [("q", config.n_heads), ("k", config.kv_heads), ("v", config.kv_heads)]
     for layer in range(config.n_layers):
         feed = [] if isinstance(config.mlp, NoMLP) else [f"mlp.{layer}"]
@@ -136,7 +132,6 @@ def _layers(config: StackConfig) -> Iterable[tuple[list[str], list[str], list[st
 
 
 def _nodes(config: TransformerConfig) -> Iterable[str]:
-    """All nodes of all stacks."""
     for stack, each in config.stacks.items():
         prefix = f"{stack}." if len(config.stacks) > 1 else ""
         yield f"{prefix}embed"

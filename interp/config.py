@@ -1,4 +1,4 @@
-"""What is a transformer made of? Typed values (`Rotary(base=10_000)`), no weights, no names of model families."""
+"""The configuration of a transformer: typed values (`Rotary(base=10_000)`), no weights, no names of model families."""
 
 from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter
@@ -7,29 +7,28 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from interp.errors import InputError, one_of
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
-LARGEST_SIZE = 1 << 24  # of a vocabulary, a context, a width: beyond it sizes of tensors overflow
+LARGEST_SIZE = 1 << 24  # of a vocabulary, a context, a width: beyond it tensor sizes overflow
 LARGEST_NUMBER = 1e18  # of a base or factor: its square is finite in float32
 _SIZES = ("n_layers", "d_model", "n_heads", "d_head", "n_ctx", "d_vocab")
-# an infinite eps would make every stream 0 and every later number undefined
+# an infinite eps would make every stream 0 and all later numbers undefined
 _LIMITS = {"eps": (0, 1), "base": (1e-18, LARGEST_NUMBER), **dict.fromkeys(_SIZES, (1, LARGEST_SIZE))}
 
 
 def _check(config: Any) -> None:
-    """Refuse a setting, of a part too, that is none of its `Literal`'s or lies outside its limits."""
+    """Refuse a setting, also of a part, that is outside its `Literal` or its limits."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         for choices in (kind, *get_args(kind)):
             if get_origin(choices) is Literal and (value is not None or choices is kind):
                 one_of(name, value, choices)
-        low, high = _LIMITS.get(name, (None, None))
-        if low is not None and high is not None and not low <= value <= high:
-            raise InputError(f"{name} must be a number from {low} to {high}, got {value}")
+        if name in _LIMITS and not _LIMITS[name][0] <= value <= _LIMITS[name][1]:
+            raise InputError("{} must be a number from {} to {}, got {}".format(name, *_LIMITS[name], value))
         if is_dataclass(value):
             _check(value)
 
 
 class Configured:
-    """A configuration that shows what differs from its defaults, as the call that makes it."""
+    """A configuration that shows itself as the call that makes it, without defaults."""
 
     def __repr__(self) -> str:
         settings = [(setting, getattr(self, setting.name)) for setting in fields(cast(Any, self))]
@@ -56,14 +55,14 @@ class RMSNorm:
 
 @dataclass(frozen=True)
 class NoNorm:
-    """Leave the stream as it is; hand-set models use it so that their numbers can be derived on paper."""
+    """Leave the stream as it is, so that the numbers of hand-set models can be derived on paper."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A trained vector a position, added to the token's embedding."""
+    """A trained vector for each position, added to the token's embedding."""
 
-    first: int = 0  # row of the table that position 0 reads; rows before it are kept and never read
+    first: int = 0  # the row of the table for position 0; rows before it are unused
 
 
 @dataclass(frozen=True)
@@ -76,59 +75,59 @@ class Sinusoidal:
 
 @dataclass(frozen=True)
 class Interpolated:
-    """All angles of a rotation divided by `factor`, so that longer texts keep to known angles (Chen 2023)."""
+    """All angles of a rotation divided by `factor`, so that longer texts stay within trained angles (Chen 2023)."""
 
     factor: float
 
 
 @dataclass(frozen=True)
 class Stretched:
-    """Slow angles divided by `factor`, fast ones as they are, those between mixed linearly (Dubey 2024)."""
+    """Slow angles divided by `factor`, fast ones unchanged, those between mixed linearly (Dubey 2024)."""
 
     factor: float
-    slow: float  # an angle that turns fewer times than this in `n_ctx` positions is divided
-    fast: float  # one that turns more often is kept
-    n_ctx: int  # the context that the model was first trained with
+    slow: float  # angles with fewer turns than this in `n_ctx` positions are divided
+    fast: float  # angles with more turns stay
+    n_ctx: int  # the context of the first training
 
 
 @dataclass(frozen=True)
 class Yarn:
-    """The same with a ramp over dimensions, and queries and keys made longer by `length` (YaRN, Peng 2023)."""
+    """The same with a ramp over dimensions, and queries and keys multiplied by `length` (YaRN, Peng 2023)."""
 
     factor: float
     slow: float
     fast: float
     n_ctx: int
-    length: float  # what the rotated queries and keys are multiplied by
-    whole: bool = True  # the ends of the ramp are whole dimensions
+    length: float  # factor of rotated queries and keys
+    whole: bool = True  # whether the ends of the ramp are rounded to whole dimensions
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """Queries and keys rotated by their position, so that scores depend on its difference (Su 2021)."""
+    """Queries and keys rotated by their position, so that scores depend on the difference of positions (Su 2021)."""
 
     base: float = 10_000.0
-    dims: int | None = None  # how many of a head's dimensions turn, the first ones; None: all
-    pairing: Literal["halves", "adjacent"] = "halves"  # dimension i turns with i + dims / 2, or with its neighbour
+    dims: int | None = None  # how many of a head's first dimensions are rotated; None: all
+    pairing: Literal["halves", "adjacent"] = "halves"  # dimension i pairs with i + dims / 2, or with its neighbour
     scaling: Interpolated | Stretched | Yarn | None = None
 
 
 @dataclass(frozen=True)
 class Alibi:
-    """Each head lowers its scores with distance, at a fixed slope of its own (Press 2022)."""
+    """Each head lowers its scores with distance, at its own fixed slope (Press 2022)."""
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """A trained number a head and bucket of distances, added to the scores of all layers (Raffel 2020, section 2.1)."""
+    """A trained number a head and bucket of distances, added to all layers' scores (Raffel 2020, section 2.1)."""
 
     n_buckets: int = 32
-    max_distance: int = 128  # from here on all distances share a bucket
+    max_distance: int = 128  # longer distances share a bucket
 
 
 @dataclass(frozen=True)
 class NoPositions:
-    """No position information; a causal mask alone still tells how many tokens came before."""
+    """No position information, except that a causal mask limits the keys."""
 
 
 Positions = Learned | Sinusoidal | Rotary | Alibi | Buckets | NoPositions
@@ -139,8 +138,8 @@ class Local:
     """Layers whose queries see only near keys (Child 2019; Beltagy 2020), or that have other positions."""
 
     layers: tuple[int, ...]
-    reach: int | None  # a key at most this many tokens away is seen, on either side that the stack sees at all
-    positions: Rotary | NoPositions | None = None  # of these layers; None: those of all
+    reach: int | None  # the greatest distance of a visible key, on each side that the stack sees
+    positions: Rotary | NoPositions | None = None  # of these layers; None: as in all others
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ class Gated:
 
 @dataclass(frozen=True)
 class Experts:
-    """Several gated feed-forwards; each position uses the `n_chosen` that its router prefers (Jiang 2024)."""
+    """Several gated feed-forwards; a router chooses `n_chosen` for each position (Jiang 2024)."""
 
     n_experts: int
     n_chosen: int
@@ -180,35 +179,35 @@ Wiring = Literal["pre", "post", "after", "sandwich", "parallel", "parallel_one_n
 class StackConfig(Configured):
     """One stack of blocks: an encoder or a decoder.
 
-    `wiring` says where norms stand: `pre` x + layer(norm(x)); `post` norm(x + layer(x)); `after` x + norm(layer(x));
+    `wiring` places the norms: `pre` x + layer(norm(x)); `post` norm(x + layer(x)); `after` x + norm(layer(x));
     `sandwich` x + norm(layer(norm(x))); `parallel` x + attention(norm(x)) + mlp(norm(x)), with a norm each or one.
     """
 
     n_layers: int
     d_model: int  # width of the residual stream
     n_heads: int  # query heads a layer
-    d_head: int  # width of one head's query, key and value; n_heads * d_head may differ from d_model
+    d_head: int  # width of a head's query, key and value; n_heads * d_head may differ from d_model
     d_mlp: int  # width of the feed-forward's hidden layer
     n_ctx: int  # the longest text, in tokens
     d_vocab: int
-    causal: bool  # a query sees no key after it
+    causal: bool  # a query sees no later key
     n_kv_heads: int | None = None  # key/value heads; query head h reads key/value head h // (n_heads / n_kv_heads)
     norm: LayerNorm | RMSNorm | NoNorm = LayerNorm()
     wiring: Wiring = "pre"
     positions: Positions = Learned()
     mlp: Plain | Gated | Experts | NoMLP = Plain("gelu")
     attention_bias: bool = True  # a bias on q, k and v
-    out_bias: bool | None = None  # a bias on attention's output; None is as on q, k and v
+    out_bias: bool | None = None  # a bias on attention's output; None: as on q, k and v
     cross_attention: bool = False  # blocks attend to an encoder's last stream too
-    embedding_norm: bool = False  # the embedding is normalised before it enters the first block
-    first_norm: bool = True  # the first attention has a norm before it, as every other
-    n_token_types: int = 0  # rows of a table of which the first is added to every token; 0 for none
-    embedding_scale: float = 1.0  # what token embeddings are multiplied by
-    d_embedding: int | None = None  # width of the embedding where a matrix brings it to d_model
+    embedding_norm: bool = False  # a norm between the embedding and the first block
+    first_norm: bool = True  # a norm before the first attention, as before every other
+    n_token_types: int = 0  # rows of a table whose first row is added to every token; 0 for none
+    embedding_scale: float = 1.0  # factor of token embeddings
+    d_embedding: int | None = None  # width of the embedding, if a matrix projects it to d_model
     scale: float | None = None  # scores are q·k times this; None is d_head ** -0.5
     score_cap: float | None = None  # scores are cap * tanh(score / cap) before the mask
-    qk_norm: Literal["head", "all"] | None = None  # queries and keys are normalised, each head's or all heads' as one
-    local: Local | None = None  # layers that see less far, or other positions
+    qk_norm: Literal["head", "all"] | None = None  # queries and keys are normalised, for each head or all heads as one
+    local: Local | None = None  # layers with nearer keys or other positions
 
     def __post_init__(self) -> None:
         _check(self)
@@ -230,7 +229,7 @@ class StackConfig(Configured):
 
     @property
     def score_scale(self) -> float:
-        """What q·k is multiplied by."""
+        """The factor of q·k."""
         return self.d_head**-0.5 if self.scale is None else self.scale
 
     @property
@@ -240,26 +239,26 @@ class StackConfig(Configured):
 
     @property
     def norms_sums(self) -> bool:
-        """Whether a norm rescales the stream after each layer has written, and so all that was written before."""
+        """Whether a norm after each layer rescales the stream, and so everything written before."""
         return self.wiring == "post" and not isinstance(self.norm, NoNorm)
 
     @property
     def norms_writes(self) -> bool:
-        """Whether what a layer writes passes a norm before another layer's own reads it."""
+        """Whether a layer's output passes a norm besides the one of its reader."""
         return self.wiring in {"post", "after", "sandwich"} and not isinstance(self.norm, NoNorm)
 
     def reach(self, layer: int) -> int | None:
-        """How many tokens away a key of `layer` may be; None where there is no limit."""
+        """The greatest distance of a visible key in `layer`, in tokens; None without a limit."""
         return self.local.reach if self.local and layer in self.local.layers else None
 
     def positions_in(self, layer: int) -> Positions:
-        """How `layer` tells positions."""
+        """The positions of `layer`."""
         return self.local.positions or self.positions if self.local and layer in self.local.layers else self.positions
 
 
 @dataclass(frozen=True)
 class Transform:
-    """What comes before the output layer of a masked-word model: norm(activation(dense(x))) (Devlin 2019)."""
+    """norm(activation(dense(x))), before the output layer of a masked-word model (Devlin 2019)."""
 
     activation: Activation
     norm: LayerNorm
@@ -268,12 +267,12 @@ class Transform:
 
 @dataclass(frozen=True)
 class Writing:
-    """How a decoder writes where there is an encoder: ids, on which no pass depends."""
+    """Ids that a decoder writes, or does not, beside an encoder; no pass depends on them."""
 
-    ends: tuple[int, ...] = ()  # it ends after any of them
-    first: int | None = None  # what is always written first, after the id that the decoder's input begins with
-    last: int | None = None  # what is put last where it is cut short
-    never: tuple[int, ...] = ()  # what it never writes
+    ends: tuple[int, ...] = ()  # a text ends after any of these
+    first: int | None = None  # always written first, after the id that the decoder's input begins with
+    last: int | None = None  # written last if the text is cut short
+    never: tuple[int, ...] = ()  # never written
 
 
 def _of_last(name: str, meaning: str) -> Any:
@@ -282,7 +281,7 @@ def _of_last(name: str, meaning: str) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class TransformerConfig(Configured):
-    """A transformer: a causal decoder, a bidirectional encoder, or both, and what is read from the last stream.
+    """A transformer: a causal decoder, a bidirectional encoder, or both, and an output layer or none.
 
     `output` is `tied` (the output layer's weight is the embedding), `untied`, or `none` (no output layer, no logits).
     """
@@ -291,11 +290,11 @@ class TransformerConfig(Configured):
     encoder: StackConfig | None = None
     output: Literal["tied", "untied", "none"] = "untied"
     output_bias: bool = False
-    output_scale: float = 1.0  # what the stream is multiplied by before the output layer
+    output_scale: float = 1.0  # factor of the stream before the output layer
     logit_cap: float | None = None  # logits are cap * tanh(logit / cap)
     transform: Transform | None = None
     shared_embedding: bool = False  # encoder and decoder embed tokens with the same weights
-    target_start: int | None = None  # the id that the decoder's input begins with, where there is an encoder
+    target_start: int | None = None  # the id that begins the decoder's input, if there is an encoder
     writing: Writing = Writing()
 
     def __post_init__(self) -> None:
@@ -316,7 +315,7 @@ class TransformerConfig(Configured):
 
     @property
     def stacks(self) -> dict[str, StackConfig]:
-        """The stacks by the name under which their sites are addressed, in the order in which they run."""
+        """The stacks by the names in their sites, in the order in which they run."""
         stacks = {"encoder": self.encoder, "decoder": self.decoder}
         return {name: stack for name, stack in stacks.items() if stack is not None}
 

@@ -1,7 +1,7 @@
-"""How do tensors that lie on several devices meet? What is combined is moved, once, to where that is done.
+"""How do tensors on several devices meet? Each is moved, once, to the device that needs it.
 
-A device holds whole blocks, and all that is computed in a block stays with it. Embeddings, final norms and the output
-layer lie on the first device, where each stack's stream ends. Of a model on one device nothing is moved or copied.
+A device holds whole blocks and all that is computed in them. Embeddings, final norms and the output layer are on the
+first device, where each stack's stream ends. With one device nothing is moved or copied.
 """
 
 from operator import is_
@@ -14,10 +14,10 @@ Value = TypeVar("Value")
 
 
 class Movable:
-    """An object made of tensors that has a copy on each device where it is used, made the first time."""
+    """An object made of tensors, with a copy on each device that has used it."""
 
     def to(self: Value, device: torch.device) -> Value:
-        """The same on `device`; itself where it is there already."""
+        """The same on `device`; itself if it is there already."""
         copies = vars(self).setdefault("_copies", {})
         if device not in copies:
             parts = {name: move(part, device) for name, part in vars(self).items() if name != "_copies"}
@@ -28,7 +28,7 @@ class Movable:
 
 
 def move(value: Value, device: torch.device) -> Value:
-    """A tensor, what is made of tensors, or a list or tuple of such, on `device`; anything else as it is."""
+    """A tensor, an object made of tensors, or a list or tuple of these, on `device`; anything else as it is."""
     if isinstance(value, Tensor | Movable):
         return cast(Value, value.to(device))
     if type(value) in {list, tuple}:
@@ -39,5 +39,5 @@ def move(value: Value, device: torch.device) -> Value:
 
 
 def pick(value: Tensor, index: tuple[Tensor, ...]) -> Tensor:
-    """`value[index]`, where the index lies: of a value elsewhere no more is moved."""
+    """`value[index]` on the index's device; no more of the value is moved."""
     return value[move(index, value.device)].to(index[0].device)

@@ -1,4 +1,4 @@
-"""How do results show themselves? In a few lines, a table, or a figure, which modules loaded on demand draw."""
+"""How results show themselves: in a few lines, a table, or a figure, drawn by modules that are loaded on demand."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -11,12 +11,12 @@ from interp.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
-else:  # neither is loaded before it is asked for
+else:  # neither is loaded until it is needed
     DataFrame = Figure = Any
 
 FIGURES = "analyses.figures"
 VIEWER = "analyses.report.notebook"
-_LONGEST = 200  # characters of a fact that are shown
+_LONGEST = 200  # characters of a displayed fact
 
 __all__ = ["FIGURES", "VIEWER", "DataFrame", "Figure", "Result", "draw_figure", "listed", "signed", "so_many", "viewed"]
 
@@ -44,7 +44,7 @@ class Result:
 
 
 def _short(title: str, facts: Mapping[str, str], limit: int) -> tuple[str, dict[str, str]]:
-    """One line each, not too long, and not too many."""
+    """Facts as one short line each, and no more than the limit."""
     lines = {_line(name): _line(text) for name, text in [*facts.items()][:limit]}
     return _line(title), lines | ({"…": f"{len(facts) - limit} more"} if len(facts) > limit else {})
 
@@ -60,13 +60,13 @@ def so_many(count: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], limit: int = 6) -> str:
-    """The first few names, and how many more there are."""
+    """The first names, and the number of the others."""
     n_more = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
 def signed(value: float) -> str:
-    """`+1.25`, `-0.003`; what is undefined is a dash."""
+    """`+1.25`, `-0.003`; a dash if undefined."""
     return "–" if isnan(value) else f"{value:+.3g}"
 
 
@@ -77,7 +77,7 @@ def draw_figure(figure: str, *args: Any, heading: str | None = None, **options: 
 
 
 def viewed(result: Any) -> str:
-    """What a notebook shows of a result below its lines; nothing if there is no view of it."""
+    """A notebook's view of a result, as HTML; "" if there is none."""
     try:
         return import_module(VIEWER).view(result).html
     except InputError:

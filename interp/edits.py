@@ -1,9 +1,11 @@
-"""What may be put at a site, and at which of its heads or positions? Ready-made edits for `run`."""
+"""Ready-made edits for `run`: new values of a site, at some of its heads or positions."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import add as add_together
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -26,23 +28,23 @@ class SelectiveEdit:
 
     An axis takes a whole number, a slice, or a list, tuple or range of numbers; several axes are crossed. Positions
     (`position`, `query`, `key`) are counted in each text without its padding, negative ones from its end. An array or a
-    tensor gives each text a position, or a row of several; on other axes it is a list. Texts of which a slice takes
-    equally many positions are changed together. For `step`, see `generate`.
+    tensor gives each text a position, or a row of several; on other axes it is a list. Texts with the same number of
+    selected positions are changed together. For `step`, see `generate`.
     """
 
-    change: Callable[[Tensor], Tensor]  # of the part
+    change: Callable[[Tensor], Tensor]  # from the selected part to its new value
     axes: dict[str, Index]
-    whole: bool = False  # the change is of the whole value, of which the same part is put
+    whole: bool = False  # whether `change` takes and gives the whole value
 
     def bind(self, site: Site, texts: Mapping[str, TokenBatch]) -> Edit:
-        """The edit for `site`, of whose axes some count positions of `texts`."""
+        """The edit for `site`; `texts` are those whose positions its axes count."""
         single = {
             axis for axis, index in self.axes.items() if is_number(index) or (axis in texts and dimensions(index) == 1)
         }
         return partial(self._edited, site, _groups(self.entries(site, texts)), single)
 
     def _edited(self, site: Site, groups: list[dict[str, Tensor]], single: Collection[str], value: Tensor) -> Tensor:
-        """`value` with the part of each group of texts changed; a part lacks the axes in `single`."""
+        """`value`, changed for each group of texts; the selected part has none of the axes in `single`."""
         changed = value.clone()
         try:
             for index in groups:
@@ -53,7 +55,7 @@ class SelectiveEdit:
         return changed
 
     def entries(self, site: Site, texts: Mapping[str, TokenBatch]) -> dict[str, list[list[int]]]:
-        """The entries that are changed along each selected axis, of each text, or once for all."""
+        """The entries to change along each selected axis, for each text, or once for all."""
         sizes, rows = dict(zip(site.axes, site.sizes, strict=True)), {}
         for axis, index in self.axes.items():
             if axis not in {*site.axes, "step"}:
@@ -64,20 +66,20 @@ class SelectiveEdit:
                 with inside(f"cannot edit {site.name}"):
                     rows[axis] = texts[axis].column_lists(index)
         if "step" in self.axes:
-            text = texts.get(axis := read_along(site))
+            text = texts.get(axis := read_axis(site))
             if not isinstance(text, Continued):
                 raise InputError(f"{site.name} has no steps here: `generate` counts them, in the text it writes")
             rows[axis] = text.at_steps(rows.get(axis) or text.column_lists(slice(None)), self.axes["step"])
         return {axis: lists[:1] if all(row == lists[0] for row in lists) else lists for axis, lists in rows.items()}
 
 
-def read_along(site: Site) -> str:
-    """The axis of the positions that are read when a site gets its value."""
+def read_axis(site: Site) -> str:
+    """The axis of a site that counts the positions a pass reads."""
     return "query" if "query" in site.axes else "position"
 
 
 def _groups(selection: Mapping[str, list[list[int]]]) -> list[dict[str, Tensor]]:
-    """The entries along each axis, `text entry`, of texts with as many of them; `prompt` says which, where not all."""
+    """Texts grouped by their numbers of entries: each axis' entries, `text entry`, and under `prompt` the texts."""
     n_texts, by_counts = max(map(len, selection.values()), default=1), defaultdict(list)
     for text in range(n_texts):
         by_counts[tuple(len(each[text % len(each)]) for each in selection.values())].append(text)
@@ -90,7 +92,7 @@ def _groups(selection: Mapping[str, list[list[int]]]) -> list[dict[str, Tensor]]
 
 
 def _region(site: Site, shape: torch.Size, index: Mapping[str, Tensor], single: Collection[str]) -> Region:
-    """Indices for `...` and the site's axes, those of the entries crossed, so that a part has its axes in order."""
+    """The crossed index of `...` and the site's axes that keeps the axes of the part in order."""
     axes = ("prompt", *site.axes)
     numbers = [axes.index(axis) for axis in index]
     span = axes[min(numbers) : max(numbers) + 1] if index else ()
@@ -107,7 +109,7 @@ def _region(site: Site, shape: torch.Size, index: Mapping[str, Tensor], single: 
 
 
 def on_a_copy(function: Change) -> Edit:
-    """An edit from a function of a value's copy, which may return None (and not write) to leave the value as it is."""
+    """An edit from a function of a value's copy; it may return None, without writing, to leave the value as it is."""
     if not callable(function):
         raise InputError(f"expected an edit: zero(), set_to(value), ..., or a function of the value; got {function!r}")
 
@@ -115,7 +117,7 @@ def on_a_copy(function: Change) -> Edit:
         result = function(copy := value.clone())
         if result is None:
             if not torch.allclose(copy, value, rtol=0, atol=0, equal_nan=True):
-                raise InputError("it writes over its value and returns nothing: return the value that is to stand")
+                raise InputError("it writes over its value and returns nothing: return the new value")
             return value
         if not isinstance(result, Tensor) or not result.is_floating_point():
             kind = result.dtype if isinstance(result, Tensor) else repr(result)
@@ -126,7 +128,7 @@ def on_a_copy(function: Change) -> Edit:
 
 
 def _like(value: Tensor | float, part: Tensor) -> Tensor:
-    """Numbers in the precision of what they replace, and where it lies."""
+    """Numbers with the dtype and device of the part that they replace."""
     dtype = None if isinstance(value, Tensor | np.ndarray) else part.dtype
     try:
         tensor = torch.as_tensor(value, dtype=dtype)
@@ -143,33 +145,29 @@ def zero(**selection: Index) -> SelectiveEdit:
 
 
 def set_to(value: Tensor | float, **selection: Index) -> SelectiveEdit:
-    """Put `value` at `selection`; it broadcasts to the part that it replaces."""
+    """Put `value` at `selection`, broadcast to its shape."""
     return SelectiveEdit(partial(_like, value), selection)
 
 
 def scale(factor: Tensor | float, **selection: Index) -> SelectiveEdit:
-    """Multiply what is at `selection` by `factor`."""
-    return SelectiveEdit(partial(_product, factor), selection)
+    """Multiply the values at `selection` by `factor`."""
+    return SelectiveEdit(partial(_combined, mul, factor), selection)
 
 
 def add(value: Tensor | float, **selection: Index) -> SelectiveEdit:
-    """Add `value` at `selection`, as steering does with a direction; it broadcasts to the part that it is added to."""
-    return SelectiveEdit(partial(_sum, value), selection)
+    """Add `value` at `selection`, broadcast to its shape, as steering does with a direction."""
+    return SelectiveEdit(partial(_combined, add_together, value), selection)
 
 
-def _product(factor: Tensor | float, part: Tensor) -> Tensor:
-    return part * _like(factor, part)
-
-
-def _sum(value: Tensor | float, part: Tensor) -> Tensor:
-    return part + _like(value, part)
+def _combined(operation: Callable[[Tensor, Tensor], Tensor], value: Tensor | float, part: Tensor) -> Tensor:
+    return operation(part, _like(value, part))
 
 
 def change(function: Change, **selection: Index) -> SelectiveEdit:
-    """Put at `selection` what a function of your own makes of what is there; where it returns None, that stays."""
+    """Put at `selection` your own function of the values there; if it returns None, they stay."""
     return SelectiveEdit(on_a_copy(function), selection)
 
 
 def patch(value: Tensor, **selection: Index) -> SelectiveEdit:
-    """Put what another run had at `selection`: `value` is its whole activation at the same site, padded alike."""
+    """Put another run's values at `selection`: `value` is its whole activation at the same site, padded alike."""
     return SelectiveEdit(partial(_like, value), selection, whole=True)

@@ -1,4 +1,4 @@
-"""What can a user get wrong? Every such mistake is an `InputError`, which a command line prints as one line."""
+"""Mistakes that a user can make: each is an `InputError`, which the command line prints as one line."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, TypeVar, get_args
 
-LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000  # characters that a message shows of a value, and of itself
+LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000  # characters of a value in a message, and of the message
 T = TypeVar("T")
 _VALUES = re.compile(rf"\S{{{LONGEST_VALUE + 1},}}|\"[^\"]{{{LONGEST_VALUE + 1},}}\"|'[^']{{{LONGEST_VALUE + 1},}}'")
 
@@ -14,8 +14,8 @@ _VALUES = re.compile(rf"\S{{{LONGEST_VALUE + 1},}}|\"[^\"]{{{LONGEST_VALUE + 1},
 def brief(message: str) -> str:
     """A message in one line of at most `LONGEST_MESSAGE`, in which no value is longer than `LONGEST_VALUE`.
 
-    A value stands between quotes or spaces. What is too long keeps its two ends and says its length; characters that
-    cannot be seen, and so might move a terminal's cursor, are spelled out.
+    A value stands between quotes or spaces. If it is too long, its two ends and its length remain. Invisible
+    characters, which might move a terminal's cursor, are spelled out.
     """
     if not message.isprintable():
         spelled = {each: " " if each.isspace() else repr(each)[1:-1] for each in message if not each.isprintable()}
@@ -34,19 +34,19 @@ def _ends(text: str, room: int) -> str:
 
 
 class InputError(ValueError):
-    """Something from outside (a file, an option, a name) is not usable; the message, in one `brief` line, says why."""
+    """An input (a file, an option, a name) is not usable; the message says why in one `brief` line."""
 
     def __init__(self, message: str = ""):
         super().__init__(brief(message))
 
 
 class InputWarning(UserWarning):
-    """Something from outside is usable, and probably not what was meant."""
+    """An input is usable, but probably not what the user meant."""
 
 
 @contextmanager
 def inside(place: str) -> Iterator[None]:
-    """Say where something is not usable: in a file, a line of it, a table."""
+    """Say where an input is not usable: in a file, a line of it, a table."""
     try:
         yield
     except InputError as error:
@@ -54,7 +54,7 @@ def inside(place: str) -> Iterator[None]:
 
 
 def one_of(name: str, value: T, choices: Any) -> T:
-    """`value`, if it is one of some words, or of a `Literal`'s; else an `InputError` says which there are."""
+    """`value`, if it is among these words or a `Literal`'s; else an `InputError` lists them."""
     words = [*(get_args(choices) or choices)]
     if not isinstance(value, str) or value not in words:
         raise InputError(f"no {name} {value!r}: expected {' or '.join(words)}")
@@ -62,7 +62,7 @@ def one_of(name: str, value: T, choices: Any) -> T:
 
 
 def whole_number(name: str, value: Any, least: int = 0) -> int:
-    """`value`, if it is a whole number, Python's or NumPy's, of 63 bits and at least `least`; else an `InputError`."""
+    """`value` as an int, if it is a whole number (Python's or NumPy's) from `least` to 2^63 - 1."""
     if not isinstance(value, Integral) or not least <= int(value) < 1 << 63:
         raise InputError(f"expected a whole number as {name}, {least} or more and below 2 ** 63; got {value!r}")
     return int(value)

@@ -13,18 +13,18 @@ Index = int | np.integer | slice | Sequence[int] | np.ndarray | Tensor
 
 
 def is_number(index: Any) -> TypeGuard[int]:
-    """Whether a selector is a single whole number; True and False are none."""
+    """Whether a selector is a single whole number; True and False are not."""
     number = index.tolist() if isinstance(index, Tensor | np.ndarray) else index
     return isinstance(number, Integral) and not isinstance(number, bool)
 
 
 def dimensions(index: Any) -> int:
-    """Of an array or a tensor, which gives each text its positions; 0 of any other selector."""
+    """The dimensions of an array or tensor, which gives each text its positions; 0 for any other selector."""
     return index.ndim if isinstance(index, Tensor | np.ndarray) else 0
 
 
 def for_texts(index: Any, n_texts: int, axis: str) -> list[Any]:
-    """The selector of each text: an entry or a row of an array, or else the same for all."""
+    """Each text's selector: an entry or a row of an array, or the same for all."""
     if not dimensions(index):
         return [index] * n_texts
     if dimensions(index) > 2 or len(index) != n_texts:
@@ -33,9 +33,9 @@ def for_texts(index: Any, n_texts: int, axis: str) -> list[Any]:
 
 
 def entries(index: Any, size: int, axis: str, owner: str, end: int | None = None) -> list[int]:
-    """The entries that a selector names of an axis of some size; negative numbers count back from `end` (the size).
+    """The entries that a selector names on an axis of this size; negative numbers count back from `end` (the size).
 
-    Errors call the axis `axis` and say where it lies (`owner`: "in prompt 2").
+    Errors name the axis `axis` and its `owner` ("in prompt 2").
     """
     back = size if end is None else end
     if isinstance(index, slice):

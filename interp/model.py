@@ -1,4 +1,4 @@
-"""What is a model, what can be read and changed in it, and what does it read?
+"""What is a model, which sites can be read and changed in it, and which texts does it take?
 
 Sites are named `stack.layer.site` (`decoder.3.attn.pattern`), `stack.site` (`decoder.embed`) or `logits`.
 """
@@ -23,38 +23,38 @@ from interp.tokens import TokenBatch, Tokenizer
 
 Tokens = str | Sequence[str] | TokenBatch | Tensor
 _STREAM = "position d_model"
-_OF_KEYS = (".k", ".v", ".rot_k")  # their heads are key/value heads
+OF_KEYS = (".k", ".v", ".rot_k")  # sites whose heads are key/value heads, and whose positions are those of keys
 
 
 @dataclass(frozen=True)
 class Site:
-    """One place. `axes` are those after the free leading ones; `head` counts key/value heads where they are shared."""
+    """One activation. `axes` come after the free leading ones; `head` counts key/value heads if those are shared."""
 
     name: str
     axes: tuple[str, ...]
-    sizes: tuple[int | None, ...]  # None where the text decides
+    sizes: tuple[int | None, ...]  # None if the text decides
     meaning: str
 
 
 class Sites(dict[str, Site], Result):
-    """Sites by name; they show themselves once for all layers."""
+    """Sites by name, shown once for all layers."""
 
     __repr__ = Result.__repr__
-    n_facts = 40  # so that those of an encoder and a decoder are all there
+    n_facts = 40  # enough for an encoder and a decoder
 
     def table(self) -> DataFrame:
         """One row a site: `site`, its `stack`, `layer` (missing outside the layers), `axes`, `sizes` and `meaning`."""
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
-        sizes = {name: " ".join("any" if size is None else str(size) for size in self[name].sizes) for name in self}
-        rows = [
-            [name, *split_name(name)[:2], " ".join(site.axes), sizes[name], site.meaning] for name, site in self.items()
-        ]
-        columns = ["site", "stack", "layer", "axes", "sizes", "meaning"]
-        return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
+        table = pd.DataFrame([*self], columns=["site"])
+        table["stack"], table["layer"], _ = zip(*map(split_name, self), strict=True)
+        table["axes"] = [" ".join(site.axes) for site in self.values()]
+        table["sizes"] = [" ".join("any" if n is None else str(n) for n in site.sizes) for site in self.values()]
+        table["meaning"] = [site.meaning for site in self.values()]
+        return table.astype({"layer": "Int64"})
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """Each site once, with its axes and meaning, and how many layers have it."""
+        """Each site once, with its number of layers, its axes and its meaning."""
         by_layers: dict[str, list[Site]] = {}
         for name, site in self.items():
             stack, layer, rest = split_name(name)
@@ -69,7 +69,7 @@ class Sites(dict[str, Site], Result):
 
 
 def split_name(name: str) -> tuple[str | None, int | None, str]:
-    """The stack and the layer of a site by its name, where it has them, and the rest."""
+    """The stack and layer in a site's name, or None, and the rest."""
     stack, _, rest = name.rpartition(".") if name.count(".") < 2 else name.partition(".")
     layer, _, site = rest.partition(".")
     return (stack or None, int(layer), site) if layer.isdigit() else (stack or None, None, rest)
@@ -77,7 +77,7 @@ def split_name(name: str) -> tuple[str | None, int | None, str]:
 
 @runtime_checkable
 class Model(Protocol):
-    """What `run`, `sites`, `generate`, the analyses and every plain way (`sweep_by_forward`, ...) need of a model."""
+    """The least that `run`, `sites`, `generate`, the analyses and plain ways (`sweep_by_forward`, ...) need."""
 
     @property
     def config(self) -> TransformerConfig:
@@ -86,36 +86,36 @@ class Model(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """What makes ids of the text that the first stack reads; None where it works on ids."""
+        """The tokenizer of the first stack's text; None if it works on ids."""
         ...
 
     @property
     def target_tokenizer(self) -> Tokenizer | None:
-        """The same for what the last stack reads."""
+        """The tokenizer of the last stack's text."""
         ...
 
     @property
     def sites(self) -> Mapping[str, Site]:
-        """What can be read or changed, by name, in the order in which a call passes it."""
+        """All sites, by name, in the order in which a call passes them."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device of texts and logits."""
         ...
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights and activations."""
+        """The dtype of weights and activations."""
         ...
 
     def __call__(
         self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None
     ) -> Float[Tensor, "*batch position d_vocab"] | None:
-        """Logits of every position, of `target` where there are two stacks; None where there is no output layer.
+        """Logits of every position, of `target` if there are two stacks; None without an output layer.
 
-        It passes the value of each site through `tap(name, value)`, and goes on with what comes back. A third argument,
-        a function of an edited value, restores what no edit may change, such as the mask.
+        It passes the value of each site through `tap(name, value)`, and goes on with the result. A third argument, a
+        function of an edited value, restores what no edit may change, such as the mask.
         """
 
 
@@ -126,7 +126,7 @@ def sites(model: Model) -> Sites:
 
 @lru_cache(maxsize=16)
 def sites_of(config: TransformerConfig) -> Mapping[str, Site]:
-    """All sites of a transformer that is made as `config` says."""
+    """All sites of a transformer with this configuration."""
     rows = [site for name, stack in config.stacks.items() for site in _stack_sites(name, stack)]
     if config.output != "none":
         rows.append(Site("logits", ("position", "d_vocab"), (None, config.d_vocab), "scores of the next token"))
@@ -140,7 +140,7 @@ def _stack_sites(stack: str, config: StackConfig) -> Iterable[Site]:
     for layer in range(config.n_layers):
         rows += [(f"{layer}.{name}", axes, meaning) for name, axes, meaning in _block_sites(config, layer)]
     for name, axes, meaning in [*rows, ("resid_final", _STREAM, "the stream after the last norm")]:
-        sizes["head"] = config.kv_heads if name.endswith(_OF_KEYS) else config.n_heads
+        sizes["head"] = config.kv_heads if name.endswith(OF_KEYS) else config.n_heads
         yield Site(f"{stack}.{name}", (*axes.split(),), (*map(sizes.get, axes.split()),), meaning)
 
 
@@ -162,13 +162,13 @@ def _block_sites(config: StackConfig, layer: int) -> list[list[str]]:
 
 @cache
 def _block_rows() -> list[list[str]]:
-    """Every site that a block may have: its name, axes and meaning, and which facts of a block have to be true."""
+    """Every site that a block may have: its name, axes and meaning, and the facts of a block that it needs."""
     lines = files("interp").joinpath("sites.tsv").read_text("utf-8").splitlines()
     return [line.split("\t") for line in lines[1:]]
 
 
 def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:
-    """Names of the sites that match `patterns`, which may hold globs (`decoder.*.attn.z`)."""
+    """Names of the sites that match `patterns`, globs included (`decoder.*.attn.z`)."""
     sites, names = model.sites, dict[str, None]()
     for pattern in patterns if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]:
         if not isinstance(pattern, str):
@@ -184,7 +184,7 @@ def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:
 
 
 def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:
-    """What the first stack reads and, where there are two, what the decoder reads."""
+    """The first stack's texts and, if there are two stacks, the decoder's."""
     batch, n_stacks = as_batch(model, tokens), len(model.config.stacks)
     if n_stacks == 1:
         if target is not None:
@@ -200,7 +200,7 @@ def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[Tok
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no model, such as its name."""
+    """Refuse anything but a model, such as its name."""
     if not hasattr(model, "config"):
         load = f"models.load({model!r})" if isinstance(model, str) else 'models.load("default")'
         raise InputError(f"expected a model, as {load} gives it; got {model!r}")
@@ -218,39 +218,35 @@ def texts_of(tokens: Any) -> Sequence[str]:
 
 
 def as_target(model: Model, target: Tokens) -> TokenBatch:
-    """`target` as the decoder reads it: text with the decoder's start id before it and no end after it."""
+    """`target` as the decoder reads it: a text gets the decoder's start id before it and no end after it."""
     if not isinstance(target, TokenBatch | Tensor):
         target = TokenBatch.from_texts(texts_of(target), target_tokenizer(model))
     return as_batch(model, target, "decoder")
 
 
 def target_tokenizer(model: Model) -> Tokenizer:
-    """What makes a decoder's input of text: its start id, what stands before every target, and no end."""
+    """The tokenizer of a decoder's input: the start id, the special tokens before every target, and no end."""
     tokenizer, start = model.target_tokenizer, model.config.target_start
     if tokenizer is None or start is None:
         lacking = "tokenizer" if tokenizer is None else "start id"
         raise InputError(f"this model has no {lacking} for its decoder: give target ids instead of text")
-    # twice where targets begin with the start id itself: in training the start id stood before whole targets
+    # twice if targets begin with the start id themselves: in training it was put before whole targets
     return tokenizer.around((start, *tokenizer.prefix), ())
 
 
 def as_batch(model: Model, tokens: Tokens, stack: str | None = None) -> TokenBatch:
-    """`tokens` as a batch on the model's device, as `stack` reads it, by default the first."""
+    """`tokens` as a batch for `stack` (by default the first) on the model's device."""
     check_model(model)
-    if isinstance(tokens, TokenBatch):
-        batch = tokens
-    elif isinstance(tokens, Tensor):
-        batch = TokenBatch.from_ids(tokens)
+    if isinstance(tokens, TokenBatch | Tensor):
+        batch = tokens if isinstance(tokens, TokenBatch) else TokenBatch.from_ids(tokens)
     elif model.tokenizer is None:
         raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
     else:
         batch = TokenBatch.from_texts(texts_of(tokens), model.tokenizer)
     config = model.config.stacks[stack or next(iter(model.config.stacks))]
-    n_ctx, d_vocab = config.n_ctx, config.d_vocab
-    longest = int(batch.lengths.max())
-    if longest > n_ctx:
-        raise InputError(f"a text of {longest} tokens is longer than the model's context of {n_ctx}: shorten it")
+    if (longest := int(batch.lengths.max())) > config.n_ctx:
+        raise InputError(f"a text of {longest} tokens is longer than the model's context of {config.n_ctx}: shorten it")
     low, high = int(batch.ids.min()), int(batch.ids.max())
-    if low < 0 or high >= d_vocab:
-        raise InputError(f"token ids must lie in 0-{d_vocab - 1}, the model's vocabulary; got {low} to {high}")
+    if low < 0 or high >= config.d_vocab:
+        raise InputError(f"token ids must lie in 0-{config.d_vocab - 1}, the model's vocabulary; got {low} to {high}")
     return batch.to(model.device)

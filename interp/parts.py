@@ -1,4 +1,4 @@
-"""Which parts is a transformer composed of? Norms, embeddings, feed-forwards, the output layer."""
+"""The parts of a transformer besides attention: norms, embeddings, feed-forwards, the output layer."""
 
 from functools import reduce
 
@@ -26,8 +26,11 @@ from interp.positions import Lookup, sinusoids
 from interp.products import ACTIVATIONS, linear
 from interp.tap import UNTAPPED, Tap
 
+Stream = Float[Tensor, "... position d_model"]  # leading axes are free: an edit may add some
+Norm = LayerNorm | RMSNorm | NoNorm
 
-def build_norm(norm: LayerNorm | RMSNorm | NoNorm, width: int) -> nn.Module:
+
+def build_norm(norm: Norm, width: int) -> nn.Module:
     """The norm over `width` entries that `norm` describes."""
     match norm:
         case LayerNorm(eps, bias):
@@ -39,7 +42,7 @@ def build_norm(norm: LayerNorm | RMSNorm | NoNorm, width: int) -> nn.Module:
 
 
 class RootMeanSquare(nn.RMSNorm):
-    """RMSNorm, in float32 at every precision, as models are trained with it: see `interp.positions.frequencies`."""
+    """RMSNorm, in float32 at every precision, because models are trained with it."""
 
     def __init__(self, width: int, config: RMSNorm):
         super().__init__(width, config.eps)
@@ -61,13 +64,13 @@ class RootMeanSquare(nn.RMSNorm):
 class Around(nn.Module):
     """A norm before a layer and one after it."""
 
-    def __init__(self, norm: LayerNorm | RMSNorm | NoNorm, width: int):
+    def __init__(self, norm: Norm, width: int):
         super().__init__()
         self.before, self.after = build_norm(norm, width), build_norm(norm, width)
 
 
 class Embedding(nn.Module):
-    """Token embedding, plus whatever positions and token types add to it: what enters the first block."""
+    """Embeddings of tokens, plus those of positions and token types: what enters the first block."""
 
     def __init__(self, config: StackConfig):
         super().__init__()
@@ -80,16 +83,12 @@ class Embedding(nn.Module):
         self.norm = build_norm(config.norm, width) if config.embedding_norm else nn.Identity()
         self.project = Linear(width, config.d_model) if config.d_embedding else nn.Identity()
 
-    def forward(
-        self, ids: Int[Tensor, "*batch position"], positions: Int[Tensor, "*batch position"]
-    ) -> Float[Tensor, "*batch position d_model"]:
-        """Embed tokens that stand at `positions` of their texts."""
+    def forward(self, ids: Int[Tensor, "*batch position"], positions: Int[Tensor, "*batch position"]) -> Stream:
+        """Embed the tokens at these positions of their texts."""
         return self.project(self.norm(reduce(torch.add, self.terms(ids, positions).values())))
 
-    def terms(
-        self, ids: Int[Tensor, "*batch position"], positions: Int[Tensor, "*batch position"]
-    ) -> dict[str, Tensor]:
-        """What is summed before its norm: `token`; where there are any, `position` and `type` (one vector for all)."""
+    def terms(self, ids: Int[Tensor, "*at position"], positions: Int[Tensor, "*at position"]) -> dict[str, Tensor]:
+        """The summands, before any norm: `token` and, if there are any, `position` and `type` (one vector for all)."""
         x = self.token(ids)
         terms = {"token": x if self.config.embedding_scale == 1 else x * self.config.embedding_scale}
         match self.config.positions:
@@ -104,21 +103,19 @@ class Embedding(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A linear layer whose weight, shaped (out, in), lies input first in memory: faster for few rows on a CPU."""
+    """A linear layer whose weight (out x in) is laid out input first in memory: faster for few rows on a CPU."""
 
     def __init__(self, d_in: int, d_out: int, bias: bool = True):
         super().__init__(d_in, d_out, bias)
         self.weight = nn.Parameter(self.weight.detach().t().contiguous().t())
 
-    def forward(
-        self, input: Float[Tensor, "*batch d_in"], then: Activation | None = None
-    ) -> Float[Tensor, "*batch d_out"]:
-        """By the faster kernel, with the activation `then`."""
+    def forward(self, input: Float[Tensor, "*at d_in"], then: Activation | None = None) -> Float[Tensor, "*at d_out"]:
+        """The product by the faster kernel, and then an activation."""
         return linear(input, self.weight, self.bias, then)
 
 
 class MLP(nn.Module):
-    """The feed-forward layer, plain or gated; a gate and its partner come from one matrix product."""
+    """The feed-forward layer, plain or gated; one matrix product makes a gate and its partner."""
 
     def __init__(self, config: StackConfig, shape: Plain | Gated):
         super().__init__()
@@ -127,13 +124,11 @@ class MLP(nn.Module):
         self.up = Linear(config.d_model, config.d_mlp * (1 + self.gated), bias=shape.bias)
         self.down = Linear(config.d_mlp, config.d_model, bias=shape.bias)
 
-    def forward(
-        self, x: Float[Tensor, "*batch position d_model"], tap: Tap = UNTAPPED
-    ) -> Float[Tensor, "... position d_model"]:
-        """`mlp.pre` is what the activation reads, `mlp.post` what `down` reads (after the gate's product)."""
+    def forward(self, x: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """The activation reads `mlp.pre`; `down` reads `mlp.post` (after the gate's product)."""
         if self.gated:
             pre, partner = self.up(x).chunk(2, -1)
-            # contiguous, so that an equal tensor put here gives equal bits: kernels round by layout
+            # contiguous, so that patching in an equal tensor gives equal bits: kernels round by layout
             post = ACTIVATIONS[self.activation](tap("pre", pre.contiguous())) * partner
         elif tap.wants("pre"):
             post = ACTIVATIONS[self.activation](tap("pre", self.up(x)))
@@ -151,10 +146,8 @@ class Mixture(nn.Module):
         self.router = Linear(config.d_model, shape.n_experts, bias=False)
         self.experts = nn.ModuleList(MLP(config, shape.expert) for _ in range(shape.n_experts))
 
-    def forward(
-        self, x: Float[Tensor, "*batch position d_model"], tap: Tap = UNTAPPED
-    ) -> Float[Tensor, "... position d_model"]:
-        """`mlp.router` are the experts' weights, `mlp.experts` what each adds, weighted; 0 for those not chosen."""
+    def forward(self, x: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """`mlp.router` holds the experts' weights, `mlp.experts` their weighted outputs; 0 for those not chosen."""
         probabilities = self.router(x).float().softmax(-1)
         best = probabilities.topk(self.n_chosen, -1)
         shares = best.values / best.values.sum(-1, keepdim=True)
@@ -166,17 +159,15 @@ class Mixture(nn.Module):
             return sum(outputs, torch.zeros_like(x))
         return tap("experts", torch.stack([*outputs], -2)).sum(-2)
 
-    def _expert(
-        self, expert: int, x: Float[Tensor, "*batch d_model"], weights: Float[Tensor, "*batch expert"]
-    ) -> Float[Tensor, "*batch d_model"]:
-        uses = weights[..., expert] != 0  # it reads only the positions that use it
-        out = torch.zeros_like(x)
-        out[uses] = self.experts[expert](x[uses]) * weights[..., expert][uses][:, None]
+    def _expert(self, expert: int, x: Stream, weights: Float[Tensor, "... position expert"]) -> Stream:
+        out, weight = torch.zeros_like(x), weights[..., expert]
+        uses = weight != 0  # it reads only the positions that use it
+        out[uses] = self.experts[expert](x[uses]) * weight[uses][:, None]
         return out
 
 
 def build_mlp(config: StackConfig) -> MLP | Mixture | None:
-    """The feed-forward that `config.mlp` describes; None where blocks have attention alone."""
+    """The feed-forward that `config.mlp` describes; None if blocks have attention alone."""
     match config.mlp:
         case NoMLP():
             return None
@@ -187,7 +178,7 @@ def build_mlp(config: StackConfig) -> MLP | Mixture | None:
 
 
 class Transforming(nn.Module):
-    """norm(activation(dense(x))), which masked-word models have before their output layer."""
+    """norm(activation(dense(x))), before the output layer of masked-word models."""
 
     def __init__(self, d_in: int, d_out: int, shape: Transform):
         super().__init__()
@@ -196,12 +187,12 @@ class Transforming(nn.Module):
         self.norm = build_norm(shape.norm, d_out)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
-        """What the output layer reads."""
+        """The stream as the output layer reads it."""
         return self.norm(self.dense(x, self.activation))
 
 
 class Output(nn.Linear):
-    """The output layer: logits of the vocabulary, or of some of its tokens, from the final residual stream."""
+    """The output layer: from the final residual stream to logits of all tokens, or of some."""
 
     def __init__(self, config: TransformerConfig):
         width = config.last.d_embedding or config.d_model

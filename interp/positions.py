@@ -1,4 +1,4 @@
-"""How a transformer tells where tokens stand: added to embeddings, by turning queries and keys, or on the scores."""
+"""How does a transformer tell positions? By vectors on embeddings, rotated queries and keys, or a bias on scores."""
 
 import math
 from functools import cache
@@ -14,7 +14,7 @@ from interp.visibility import Visibility
 
 
 class Lookup(nn.Embedding):
-    """A table of vectors, which is not drawn on the meta device: torch would import its compiler, for a second."""
+    """A table of vectors; on the meta device nothing is drawn, or torch would import its compiler for a second."""
 
     def reset_parameters(self) -> None:
         """Draw from N(0, 1)."""
@@ -39,7 +39,7 @@ def sinusoids(
 def rotate(
     x: Float[Tensor, "*batch position head d_head"], positions: Int[Tensor, "#prompt position"], rotary: Rotary
 ) -> Float[Tensor, "*batch position head d_head"]:
-    """Turn dimension pairs by position / base**(2i/dims) radians (Su 2021); dimensions beyond `dims` stay."""
+    """Rotate dimension pairs by position / base**(2i/dims) radians (Su 2021); dimensions beyond `dims` stay."""
     dims = rotary.dims or x.shape[-1]
     frequency, length = frequencies(rotary, dims, x.device)
     angle = (positions.float()[..., None] * frequency)[..., None, :]  # prompt position 1 half
@@ -47,7 +47,7 @@ def rotate(
     halves, turning = rotary.pairing == "halves", x[..., :dims]
     partner = turning.roll(dims // 2, -1) if halves else turning.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     turns = (torch.stack(pair, -2 if halves else -1).flatten(-2) for pair in ((cos, cos), (-sin, sin)))
-    # for every head, so that a position's heads are one run of memory: four times as fast on a CPU
+    # expanded over heads, so that a position's heads are contiguous: four times as fast on a CPU
     cos, sin = (turn.expand(*turn.shape[:-2], x.shape[-2], -1).contiguous() for turn in turns)
     turned = turning * cos + partner.mul_(sin)
     return turned if dims == x.shape[-1] else torch.cat([turned, x[..., dims:]], -1)
@@ -55,9 +55,9 @@ def rotate(
 
 @cache
 def frequencies(rotary: Rotary, dims: int, device: torch.device) -> tuple[Float[Tensor, " half"], float]:
-    """Radians a position of each pair, and what rotated vectors are multiplied by."""
-    # Angles in float32 at every precision, and in this order of operations, as the models were trained: bfloat16 cannot
-    # tell position 257 from 256, and float64 angles would be those of a slightly different model.
+    """Each pair's radians a position, and the factor of rotated vectors."""
+    # Angles are float32 at every precision, in the order of operations of training: bfloat16 cannot tell position 257
+    # from 256, and float64 angles would belong to a slightly different model.
     exponent = torch.arange(0, dims, 2, device=device, dtype=torch.float32) / dims
     plain = 1.0 / rotary.base**exponent
     match rotary.scaling:
@@ -73,11 +73,9 @@ def frequencies(rotary: Rotary, dims: int, device: torch.device) -> tuple[Float[
             medium = (wavelength >= n_ctx / fast) & (wavelength <= n_ctx / slow)
             return torch.where(medium, mixed, scaled), 1.0
         case Yarn(factor, slow, fast, n_ctx, length, whole):
-
-            def dimension(turns: float) -> float:  # the one that turns so often in `n_ctx` positions
-                return dims * math.log(n_ctx / (turns * 2 * math.pi)) / (2 * math.log(rotary.base))
-
-            low, high = dimension(fast), dimension(slow)
+            # the dimensions that turn so often in `n_ctx` positions
+            logs = (math.log(n_ctx / (turns * 2 * math.pi)) for turns in (fast, slow))
+            low, high = (dims * log / (2 * math.log(rotary.base)) for log in logs)
             if whole:
                 low, high = math.floor(low), math.ceil(high)
             low, high = max(low, 0), min(high, dims - 1)
@@ -96,7 +94,7 @@ class Slopes(nn.Module):
         self.slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
 
     def forward(self, visibility: Visibility) -> Float[Tensor, "rows head query key"]:
-        """What is added to the scores of each head."""
+        """The bias of each head's scores."""
         slopes = torch.tensor(self.slopes, device=visibility.columns.device)
         return slopes[:, None, None] * -visibility.distance().abs()[:, None]
 
@@ -110,18 +108,15 @@ class BucketBias(nn.Module):
         self.table = Lookup(config.n_buckets, n_heads)
 
     def forward(self, visibility: Visibility) -> Float[Tensor, "rows head query key"]:
-        """What is added to the scores of each head."""
-        bucket = self.bucket(visibility.distance())  # all layers share the table, on whichever device they are
+        """The bias of each head's scores."""
+        bucket = self.bucket(visibility.distance())  # all layers share the table, on any device
         return F.embedding(bucket, self.table.weight.to(bucket.device)).movedim(-1, 1)
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """The bucket of a distance (key - query): half of them for either side, or all for the causal one."""
-        n, max_distance = self.config.n_buckets, self.config.max_distance
-        side = torch.zeros_like(distance)
-        if not self.causal:
-            n //= 2
-            side = (distance > 0) * n
-        far = distance.abs() if not self.causal else (-distance).clamp(min=0)
+        """The bucket of a distance (key - query): each side has half of them, or all in a causal stack."""
+        max_distance, n = self.config.max_distance, self.config.n_buckets // (1 if self.causal else 2)
+        side = 0 if self.causal else (distance > 0) * n
+        far = (-distance).clamp(min=0) if self.causal else distance.abs()
         exact = n // 2
         log = torch.log(far.float().clamp(min=1) / exact) / math.log(max_distance / exact) * (n - exact)
         buckets = side + torch.where(far < exact, far, (exact + log.long()).clamp(max=n - 1))
@@ -131,7 +126,7 @@ class BucketBias(nn.Module):
 
 
 def build_bias(config: StackConfig) -> nn.Module | None:
-    """What positions add to the scores of all layers; None where they enter elsewhere."""
+    """The bias that positions add to the scores of all layers; None if they enter elsewhere."""
     match config.positions:
         case Alibi():
             return Slopes(config.n_heads)

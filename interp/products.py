@@ -11,16 +11,16 @@ from torch.nn import functional as F
 
 from interp.config import Activation
 
-_FEWEST = 16  # rows: of fewer, laying the weight out anew takes longer
-_STEPS = 5  # rows are padded to multiples of this power of two below them: a kernel is made for each number of rows
-_PLAIN = (Tensor, nn.Parameter)  # rounded or sharded weights have kernels of their own
+_FEWEST = 16  # rows: for fewer, laying out the weight anew takes longer
+_STEPS = 5  # rows are padded to a multiple of the power of two this far below them: each number of rows has a kernel
+_PLAIN = (Tensor, nn.Parameter)  # quantised or sharded weights have kernels of their own
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
 }
-_CALLED = {None: "none", "gelu": "gelu", "gelu_tanh": "gelu", "relu": "relu", "silu": "swish"}  # by the other kernel
+_ONEDNN_NAMES = {None: "none", "gelu": "gelu", "gelu_tanh": "gelu", "relu": "relu", "silu": "swish"}
 
 
 def linear(
@@ -29,17 +29,17 @@ def linear(
     bias: Float[Tensor, " d_out"] | None = None,
     then: Activation | None = None,
 ) -> Float[Tensor, "*batch d_out"]:
-    """x Wᵀ + b, as `torch.nn.functional.linear`, by the faster kernel if there is one, and then an activation."""
+    """x Wᵀ + b as in `torch.nn.functional.linear`, by the faster kernel if there is one, and then an activation."""
     if not _faster(x, weight):
         return _through(then, F.linear(x, weight, bias))
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, weight, bias)):
-        # a view: a leaf cannot be asked about in `backward`
+        # a view, because `backward` cannot query a leaf
         return _through(then, _Linear.apply(x, weight.view_as(weight), bias))
     rows = x.flatten(0, -2)
     step = max(_FEWEST, 1 << max(0, len(rows).bit_length() - _STEPS))
     padding = -len(rows) % step
     product = _onednn(F.pad(rows, (0, 0, 0, padding)) if padding else rows, weight, bias, then)
-    return product.resize_(*x.shape[:-1], len(weight))  # cut in place: no view of something longer
+    return product.resize_(*x.shape[:-1], len(weight))  # cut in place, so that it is no view of a longer one
 
 
 def _through(activation: Activation | None, x: Tensor) -> Tensor:
@@ -47,10 +47,10 @@ def _through(activation: Activation | None, x: Tensor) -> Tensor:
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None, then: Activation | None = None) -> Tensor:
-    if not (weight.is_contiguous() or weight.t().is_contiguous()):  # others go through slow reference loops
+    if not (weight.is_contiguous() or weight.t().is_contiguous()):  # other layouts take slow reference loops
         weight = weight.contiguous()
     settings = [1.0] if then == "silu" else [], {"gelu": "none", "gelu_tanh": "tanh"}.get(str(then), "")
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, _CALLED[then], *settings)
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, _ONEDNN_NAMES[then], *settings)
 
 
 def _faster(x: Tensor, weight: Tensor) -> bool:
@@ -68,13 +68,13 @@ def _faster(x: Tensor, weight: Tensor) -> bool:
 
 @cache
 def _exists() -> bool:
-    """Whether torch has the kernel and the processor AVX-512: without it MKL is as fast on any."""
+    """Whether torch has the kernel and the processor has AVX-512; without it MKL is as fast."""
     fits = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return fits and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class _Linear(torch.autograd.Function):
-    """The same with gradients, which are products too."""
+    """The same product with gradients, which are products too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -85,7 +85,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (upstream,), (x, weight) = grad, ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        # gradients of activations alone need none of the weight
+        # skip the weight's gradient if only activations need theirs
         of_weight = of_weight and torch._C._will_engine_execute_node(ctx.next_functions[1][0])
         rows = upstream.flatten(0, -2)
         return (

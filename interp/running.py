@@ -16,16 +16,16 @@ from interp.config import StackConfig, TransformerConfig
 from interp.display import DataFrame, Figure, Result, draw_figure, listed, so_many, viewed
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
-from interp.model import Model, Site, Tokens, as_batches, check_model, matching, split_name
-from interp.tap import UNTAPPED, AllSeen, Edit, Tap
-from interp.tokens import TokenBatch, Tokenizer, said_of
+from interp.model import OF_KEYS, Model, Site, Tokens, as_batches, check_model, matching, split_name
+from interp.tap import UNTAPPED, AllCaptured, Edit, Tap
+from interp.tokens import TokenBatch, Tokenizer, describe
 
-_TRIED = 16  # tokens of the text that is tried for numbers that are not finite
+_N_TRIED = 16  # tokens on which a model is tried for numbers that are not finite
 Edits = Mapping[str, Change | SelectiveEdit]  # by a site's name or a glob
 
 
 class ShownPattern(NamedTuple):
-    """One prompt's pattern of each head in a layer, and the tokens that look and are looked at."""
+    """One prompt's pattern of each head in a layer, and the tokens of its queries and keys."""
 
     pattern: Float[np.ndarray, "head query key"]
     queries: tuple[str, ...]
@@ -34,14 +34,14 @@ class ShownPattern(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Run(Result):
-    """What one call gave: the tokens it read, its logits, and the captured activations by site."""
+    """The result of one call: the tokens it read, its logits, and the captured activations by site."""
 
     tokens: TokenBatch
     activations: dict[str, Tensor] = field(repr=False)
     _logits: Tensor | None = field(repr=False)
-    target: TokenBatch | None = None  # what the decoder read, where there is an encoder
-    ended: str | None = None  # the site with which the pass ended, where it did before its end
-    model: Model | None = field(default=None, repr=False)  # which ran
+    target: TokenBatch | None = None  # the decoder's text, if there is an encoder
+    ended: str | None = None  # the site after which the pass ended, if it ended early
+    model: Model | None = field(default=None, repr=False)  # the model that ran
 
     @property
     def logits(self) -> Float[Tensor, "*batch position d_vocab"]:
@@ -57,11 +57,11 @@ class Run(Result):
         return captured(self.activations, site)
 
     def table(self) -> DataFrame:
-        """One row a prompt and position of the text that the logits are of, padding left out.
+        """One row a prompt and position of the text that has logits, without padding.
 
-        Columns are `prompt, position, id, token`; where there are logits also `predicted_id, predicted, probability`,
-        the most probable token there, and in a causal model `log_probability` of the token itself given those before
-        it, in nats (missing for the first).
+        Columns are `prompt, position, id, token`. With logits also `predicted_id, predicted, probability` of the most
+        probable token there, and in a causal model `log_probability` of the token given those before it, in nats
+        (missing for the first).
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
@@ -84,7 +84,7 @@ class Run(Result):
         return pd.DataFrame(table)
 
     def figure(self, site: str | None = None, prompt: int = 0, **options: Any) -> Figure:
-        """The attention of each head in a captured pattern, by default the first; else how well tokens were predicted.
+        """The attention of each head in a captured pattern, by default the first; without one, the tokens' losses.
 
         `options` are those of `analyses.figures.best_heads` or `token_bars`: `title`, `width`, `font_size`, `ax`, ...
         """
@@ -102,7 +102,7 @@ class Run(Result):
         return draw_figure("best_heads", heads, queries=view.queries, keys=view.keys, **{**labels, **options})
 
     def shown_pattern(self, site: str, prompt: int = 0) -> ShownPattern:
-        """The captured pattern of one prompt, padding left out, and the tokens that its rows and columns stand for."""
+        """The captured pattern of one prompt, without padding, and the tokens of its rows and columns."""
         if not site.endswith(".pattern") or self[site].ndim != 4:
             raise InputError(f"{site!r} is no attention pattern of single prompts: expected one of `attn.pattern`")
         self._check_prompt(prompt)
@@ -122,9 +122,7 @@ class Run(Result):
 
     def _labels(self, ids: Sequence[int], batch: TokenBatch) -> Sequence[str | None]:
         """Tokens of one of the texts as a person reads them; None without a tokenizer."""
-        tokenizer = None
-        if self.model is not None:
-            tokenizer = self.model.target_tokenizer if batch is self.target else self.model.tokenizer
+        tokenizer = getattr(self.model, "target_tokenizer" if batch is self.target else "tokenizer", None)
         return [None] * len(ids) if tokenizer is None else tokenizer.labels(ids)
 
     def _repr_html_(self) -> str:
@@ -132,10 +130,10 @@ class Run(Result):
         return super()._repr_html_() + (viewed(self) if has_pattern else "")
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """What was read, what came out, and what was captured."""
-        facts = {"read": said_of(self.tokens)}
+        """The texts, the shape of the logits, and the captured sites."""
+        facts = {"read": describe(self.tokens)}
         if self.target is not None:
-            facts["target"] = said_of(self.target)
+            facts["target"] = describe(self.target)
         facts["logits"] = "none" if self._logits is None else " x ".join(map(str, self._logits.shape))
         if self.ended is not None:
             facts["ended with"] = self.ended
@@ -165,22 +163,22 @@ def run(
     until: str | None = None,
     grad: bool = False,
 ) -> Run:
-    """Run `model` on `tokens`, keeping the activations that `capture` names and changing those that `edit` names.
+    """Run `model` on `tokens`, keep the activations that `capture` names and change those that `edit` names.
 
     Args:
-        model: a transformer, or whatever runs as one (`interp.model.Model`).
+        model: a transformer, or anything that runs like one (`interp.model.Model`).
         tokens: a text, a list of texts, a `TokenBatch`, or ids (`prompt position`, taken as they are).
         capture: names or globs of sites (`"decoder.*.attn.pattern"`); `interp.sites(model)` lists them.
-        edit: for a site (or glob), a function of its value, or a ready-made one (`zero(head=5)`); a new leading axis
-            that it adds is carried through the rest of the pass. A function that returns None leaves the value as it
-            is. Edits come before captures.
-        target: what the decoder reads where there is an encoder: ids are taken as they are, text gets the decoder's
-            start id before it. One for each text, or one for all.
-        until: a name or glob of sites that are captured too; the pass ends with the last of them, without logits.
+        edit: by site (or glob), a function of its value, or a ready-made edit (`zero(head=5)`). The rest of the pass
+            keeps a new leading axis that it adds. A function that returns None leaves the value as it is. Edits come
+            before captures.
+        target: the decoder's text if there is an encoder: ids are taken as they are, text gets the decoder's start id
+            before it. One for each text, or one for all.
+        until: a name or glob of sites to capture too; the pass ends with the last of them, without logits.
         grad: keep gradients.
 
     Returns:
-        Run: `.logits` are `prompt position d_vocab`, of the target where there is one; `[site]` has the axes of
+        Run: `.logits` are `prompt position d_vocab`, of the target if there is one; `[site]` has the axes of
             `sites(model)[site]` after `prompt`.
 
     Raises:
@@ -192,7 +190,7 @@ def run(
     last = [] if until is None else matching(model, until)
     tap = Tap(frozenset([*matching(model, capture), *last]), edits, frozenset(last))
     logits = None
-    with torch.set_grad_enabled(grad), suppress(AllSeen):
+    with torch.set_grad_enabled(grad), suppress(AllCaptured):
         logits = model(batch, tap, decoded)
     ended = "" if until is None else f" before the pass ended with {until!r}"
     if idle := edits.keys() - tap.fired:
@@ -203,7 +201,7 @@ def run(
 
 
 def bound(model: Model, edits: Edits, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, Edit]:
-    """Each site's edit in a call that reads these texts; of several for one site the last."""
+    """Each site's edit in a call that reads these texts; the last one wins."""
     if not isinstance(edits, Mapping):
         raise InputError(f'expected edits by site, as {{"decoder.0.attn.z": zero(head=5)}}; got {edits!r}')
     sites = model.sites
@@ -217,11 +215,11 @@ def bound(model: Model, edits: Edits, batch: TokenBatch, decoded: TokenBatch | N
 
 
 def counted(model: Model, site: str, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, TokenBatch]:
-    """The text whose positions each axis of a site counts; keys of cross-attention are the encoder's."""
+    """The text whose positions each axis of a site counts; cross-attention's keys are the encoder's."""
     first = next(iter(model.config.stacks))
     text = batch if decoded is None or site.startswith(f"{first}.") else decoded
     keys = batch if ".cross_attn." in site else text
-    return {"position": keys if site.endswith((".k", ".v", ".rot_k")) else text, "query": text, "key": keys}
+    return {"position": keys if site.endswith(OF_KEYS) else text, "query": text, "key": keys}
 
 
 def _of_model(name: str) -> Any:
@@ -229,7 +227,7 @@ def _of_model(name: str) -> Any:
 
 
 class Edited:
-    """A `Model` that runs as `model` does with `edits` in every call; what calls a model's parts singly refuses it."""
+    """A `Model` that runs `model` with `edits` in every call; whatever calls a model's parts singly refuses it."""
 
     def __init__(self, model: Model, edits: Edits):
         self.model, self.edits = model, dict(edits)
@@ -244,7 +242,7 @@ class Edited:
     def __call__(
         self, batch: Tokens, tap: Tap = UNTAPPED, target: Tokens | None = None
     ) -> Float[Tensor, "*batch position d_vocab"] | None:
-        """Logits, as the model gives them with the edits; a call's own edit of a site comes after the bound one."""
+        """The model's logits with the edits; a call's own edit of a site comes after the bound one."""
         if not isinstance(batch, TokenBatch):
             batch, target = as_batches(self, batch, target)
         assert target is None or isinstance(target, TokenBatch)
@@ -258,14 +256,14 @@ class Edited:
 
 
 def in_turn(first: Edit | None, second: Edit) -> Edit:
-    """Both edits of a site, if there is a first."""
+    """Both edits of a site, or the second alone."""
     return second if first is None else lambda value: second(first(value))
 
 
 def edited(model: Model, edit: Edits) -> Edited:
-    """`model` with `edit` (as in `run`) in every call, to be used like a model; `model` itself stays as it is.
+    """`model` with `edit` (as in `run`) in every call, for use like a model; `model` itself stays as it is.
 
-    Of an edited model, the new edits come after the old. Positions are counted in each call's texts.
+    If `model` is edited already, the new edits come after the old. Positions are counted in each call's texts.
     """
     if not edit:
         raise InputError("expected edits by site ({'decoder.1.attn.z': zero(head=7)}), got none")
@@ -274,7 +272,7 @@ def edited(model: Model, edit: Edits) -> Edited:
 
 
 def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | None = None) -> None:
-    """Refuse a model that computes NaN or infinity: the first such site is named, and the weight, if it is one already.
+    """Refuse a model that computes NaN or infinity, and name the first such site and any such weight.
 
     `tokens` and `target` are ids without padding; by default a few random ones.
     """
@@ -285,18 +283,16 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
         target = _random_ids(last)
     named = model.named_parameters() if isinstance(model, nn.Module) else ()
     for site, value in run(model, tokens, tuple(model.sites), target=target).activations.items():
-        infinite = value.isposinf() if site.endswith(".scores") else value.isinf()  # what is masked scores -infinity
-        nan = value.isnan()
-        if bool((nan | infinite).any()):
-            kind = "NaN" if bool(nan.any()) else "infinite numbers"
+        infinite = value.isposinf() if site.endswith(".scores") else value.isinf()  # masked scores are -infinity
+        if bool((value.isnan() | infinite).any()):
+            kind = "NaN" if bool(value.isnan().any()) else "infinite numbers"
             is_low = model.dtype in {torch.float16, torch.bfloat16}
-            check = "what would be measured is undefined; check the weights and config.json"
-            advice = "load it as torch.float32" if is_low else check
+            advice = "load it as torch.float32" if is_low else "check the weights and config.json"
             weights = (name for name, weight in named if not bool(weight.isfinite().all()))
             cause = f"the weight {name} is not finite, so " if (name := next(weights, None)) else ""
             raise InputError(f"{cause}{site} holds {kind}, computed in {model.dtype}: {advice}")
 
 
 def _random_ids(config: StackConfig) -> Tensor:
-    size = (1, min(_TRIED, config.n_ctx))
+    size = (1, min(_N_TRIED, config.n_ctx))
     return torch.randint(config.d_vocab, size, generator=torch.Generator().manual_seed(0))

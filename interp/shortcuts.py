@@ -1,4 +1,4 @@
-"""What are a model's weights by the field's names (`W_Q[layer, head]`), and its tokens?"""
+"""A model's weights by the field's names (`W_Q[layer, head]`), and its tokens."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attention import Attention
+from interp.attention import Attention, existing_bias
 from interp.config import Learned
 from interp.devices import move
 from interp.errors import InputError
@@ -19,7 +19,7 @@ from interp.tokens import Tokenizer
 class LayerWeights:
     """One kind of weight in every layer: `W_Q[layer]`, `W_Q[layer, head]`, ..., indexed as a tensor.
 
-    One layer's are a live view: writing to it changes the model. Several layers' are a copy, which refuses writing.
+    One layer is a live view: writing to it changes the model. Several layers are a copy, which refuses writing.
     """
 
     def __init__(self, name: str, axes: str, layers: Sequence[Attention]):
@@ -33,7 +33,7 @@ class LayerWeights:
 
     @property
     def shape(self) -> torch.Size:
-        """Of all layers together."""
+        """The shape of all layers together."""
         return torch.Size([len(self), *self[0].shape])
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class LayerWeights:
         try:
             if isinstance(layer, int):
                 return getattr(self._layers[layer], self.name)[(*rest,)]
-            # a copy that torch lets nobody write to: a leaf with gradients, or else for inference
+            # a copy that torch protects from writing: a leaf with gradients, or an inference tensor
             if torch.is_grad_enabled():
                 return torch.stack(move([weight.detach() for weight in self], self[0].device)).requires_grad_()[index]
             with torch.inference_mode():
@@ -72,15 +72,15 @@ def _of_layers(name: str, axes: str, meaning: str) -> Any:
 
 
 class Weights:
-    """What a stack, and a model for its last one, calls its weights; where there is no such weight, it says so."""
+    """The weights of a stack, or of a model's last stack, by name; an absent weight is an `InputError`."""
 
     def weighted(self) -> tuple[Embedding, Sequence[Attention]]:
-        """The embedding and every layer's own attention."""
+        """The embedding and each layer's self-attention."""
         raise NotImplementedError
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab width"]:
-        """The tokens' embeddings, as stored; `width` is d_model, or what a matrix brings to it."""
+        """The tokens' embeddings, as stored; `width` is d_model, or smaller if a matrix projects it to d_model."""
         return self.weighted()[0].token.weight
 
     @property
@@ -89,13 +89,13 @@ class Weights:
         embed, positions = self.weighted()[0], self.weighted()[0].config.positions
         if embed.position is None or not isinstance(positions, Learned):
             kind = type(positions).__name__
-            raise InputError(f"this stack has no W_pos: its positions are told by {kind}, not by trained embeddings")
+            raise InputError(f"this stack has no W_pos: its positions come from {kind}, not from trained embeddings")
         return embed.position.weight[positions.first :]
 
-    W_Q = _of_layers("W_Q", "layer head d_model d_head", "What each head asks with.")
-    W_K = _of_layers("W_K", "layer kv_head d_model d_head", "What each key/value head answers with.")
-    W_V = _of_layers("W_V", "layer kv_head d_model d_head", "What each key/value head reads.")
-    W_O = _of_layers("W_O", "layer head d_head d_model", "What each head writes into the residual stream.")
+    W_Q = _of_layers("W_Q", "layer head d_model d_head", "Each head's queries.")
+    W_K = _of_layers("W_K", "layer kv_head d_model d_head", "Each key/value head's keys.")
+    W_V = _of_layers("W_V", "layer kv_head d_model d_head", "Each key/value head's values.")
+    W_O = _of_layers("W_O", "layer head d_head d_model", "What each head writes to the stream.")
     b_Q = _of_layers("b_Q", "layer head d_head", "The bias of each head's queries.")  # noqa: N815
     b_K = _of_layers("b_K", "layer kv_head d_head", "The bias of each key/value head's keys.")  # noqa: N815
     b_V = _of_layers("b_V", "layer kv_head d_head", "The bias of each key/value head's values.")  # noqa: N815
@@ -103,22 +103,20 @@ class Weights:
 
 
 class Shortcuts(Weights):
-    """What a model calls its output weights, and text as tokens."""
+    """A model's output weights by name, and its texts as tokens."""
 
     output: Output | None
     tokenizer: Tokenizer | None
 
     @property
     def W_U(self) -> Float[Tensor, "width d_vocab"]:
-        """What gives each token its logit; where it is tied to the embedding, to write to it changes both."""
+        """The output layer's weight; if it is tied to the embedding, writing to it changes both."""
         return self._unembedding().weight.T
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"]:
         """The bias of the logits."""
-        if (bias := self._unembedding().bias) is None:
-            raise InputError("this model has no bias on its logits")
-        return bias
+        return existing_bias(self._unembedding().bias, "its logits")
 
     def _unembedding(self) -> Output:
         if self.output is None:
@@ -126,14 +124,14 @@ class Shortcuts(Weights):
         return self.output
 
     def to_tokens(self, text: Tokens) -> Int[Tensor, "prompt position"]:
-        """Token ids of a text, or of texts of equally many tokens, with the special ones that the model expects."""
+        """Token ids of a text, or of texts with the same number of tokens, special tokens included."""
         batch = as_batch(cast(Model, self), text)
         if batch.padded:
-            raise InputError(f"texts of {batch.lengths.tolist()} tokens are no one tensor: give run() the list itself")
+            raise InputError(f"texts of {batch.lengths.tolist()} tokens make no tensor: give run() the list itself")
         return batch.ids
 
     def to_str_tokens(self, text: Tokens) -> list[str] | list[list[str]]:
-        """Each token of a text as a person reads it, special ones included; of several texts, or rows, a list each."""
+        """Each token of a text as a person reads it, special ones included; a list for each text or row, if several."""
         if self.tokenizer is None:
             raise InputError("this model has no tokenizer: its tokens have no text")
         batch = as_batch(cast(Model, self), text)

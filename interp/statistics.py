@@ -1,4 +1,4 @@
-"""How sure are we? Intervals over documents (never tokens: they depend on each other), tests, false discovery rates."""
+"""How sure are we? Intervals over documents (not tokens, which depend on each other), tests, false discovery rates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from scipy import special
 from interp.errors import whole_number
 
 __all__ = ["Contrast", "Estimate", "benjamini_hochberg", "contrast", "estimate", "mean_interval", "share", "shares"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names
 
 Array = np.ndarray
 REPLICATES = 1000
 FEWEST_CLUSTERS = 8  # fewer have no variance that can be estimated
-_FEWEST = 3  # groups that an interval needs
-_FEWEST_RESAMPLED = 8  # groups; of fewer Student's t says more
-_ROUNDING = 1e-6  # of a value: groups that vary by less agree
+_FEWEST = 3  # groups for an interval
+_FEWEST_RESAMPLED = 8  # groups for the bootstrap; with fewer Student's t is better
+_ROUNDING = 1e-6  # of a value: groups that vary less agree
 _BLOCK = 5120  # products of two quantities that are resampled at once
 
 
@@ -26,7 +26,7 @@ class Estimate:
     """A ratio of totals beside its baseline's; every field has one value a column.
 
     `gain` is value - baseline, or the value without one; `low` and `high` bound it at 95%; `p` is one-sided, for
-    gain > 0, and `p_below` for gain < 0. `groups` is how many were observed.
+    gain > 0, and `p_below` for gain < 0. `groups` is the number of observed groups.
     """
 
     value: Array
@@ -57,18 +57,18 @@ def estimate(
     """Ratio sum(totals) / sum(weights) a column, against the baseline's on the same groups or against nothing.
 
     The interval is the studentised bootstrap over groups (Efron & Tibshirani 1993, 12.5), with the delta-method error
-    of a ratio or a difference of two; for three to seven groups it is Student's, with the same error. `p` is Student's
-    t with groups - 1 degrees of freedom, of t or of Hall's t without the groups' skewness (1992), whichever is less
-    certain: far out, Hall's cube overstates t. If all n groups agree to a millionth, p is that of a sign test, 2^-n,
-    and the interval that of n + 1 groups of which one says 0; if all say 0, it is 0 to 0. Columns without weight are
-    NaN. With weight in one group only the value is defined, in two groups all but the interval.
+    of a ratio or a difference of two. For three to seven groups it is Student's, with the same error. `p` is Student's,
+    with groups - 1 degrees of freedom, for t or for Hall's t without the groups' skewness (1992), whichever is less
+    certain, because for a large t Hall's cube overstates it. If all n groups agree to a millionth, p is a sign test's,
+    2^-n, and the interval is that of n + 1 groups, one of them at 0; if all are 0, it is 0 to 0. Columns without weight
+    are NaN. With one observed group only the value is defined, with two all but the interval.
 
     Args:
         totals, weights, baseline_totals, baseline_weights: group x column.
-        present: which groups were observed (in every column, or group x column); by default those with weight in it.
+        present: the observed groups (for every column, or group x column); by default those with weight.
             Give it if weights are differences, which may be 0 in an observed group.
         seed: of the resampling.
-        replicates: that are resampled; 0 gives Student's interval, at once.
+        replicates: number of resamples; 0 gives Student's interval, at once.
     """
     baselines = [] if baseline_totals is None or baseline_weights is None else [baseline_totals, baseline_weights]
     signs = (1, -1)[: 1 + len(baselines) // 2]
@@ -82,7 +82,7 @@ def estimate(
 def _tested(
     full: Array, signs: Sequence[int], observed: Array, seed: int, replicates: int = REPLICATES
 ) -> tuple[Array, ...]:
-    """Ratios of alternating totals and weights, their signed sum, its bounds, p for more and for less, and n groups."""
+    """Ratios of alternating totals and weights; their signed sum, its bounds, p above and below 0, number of groups."""
     full, n_groups = full[:, observed.any(1)], observed.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios, influence, error = _to_first_order(full, signs, n_groups)
@@ -105,9 +105,10 @@ def _tested(
 
 
 def ratio(totals: Array, weights: Array) -> tuple[Array, Array, Array]:
-    """Sum(totals) / sum(weights) over groups, its delta-method standard error, and how many groups have weight.
+    """Sum(totals) / sum(weights) over groups, its delta-method standard error, and the number of groups with weight.
 
-    Totals and weights are group x anything. Of one group the error is 0, which says nothing; of none the ratio is NaN.
+    Totals and weights are group x anything. For one group the error is 0, which means nothing; for none the ratio is
+    NaN.
     """
     groups = (weights > 0).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -116,8 +117,8 @@ def ratio(totals: Array, weights: Array) -> tuple[Array, Array, Array]:
 
 
 def _to_first_order(full: Array, signs: Sequence[int], n_groups: Array) -> tuple[Array, Array, Array]:
-    """The ratios, what each group adds to their signed sum (group x column), and the sum's standard error."""
-    sums = full.sum(1)  # group by group: sums of products do not cancel to the last digit
+    """The ratios, each group's influence on their signed sum (group x column), and the sum's standard error."""
+    sums = full.sum(1)  # group by group, because sums of products do not cancel to the last digit
     ratios = sums[0::2] / sums[1::2]
     influence = _signed(signs, (full[0::2] - ratios[:, None] * full[1::2]) / sums[1::2, None])
     return ratios, influence, _error((influence**2).sum(0), n_groups)
@@ -138,22 +139,22 @@ Shares = Contrast
 
 
 def shares(effects: Array, wholes: Array, *, clusters: Sequence[Sequence[object]] = (), seed: int = 0) -> Shares:
-    """Sum of a column's effects over the sum of the wholes, over the pairs in which it has an effect (not NaN).
+    """Sum of a column's effects over the sum of the wholes, over the pairs with an effect there (not NaN).
 
-    A pair whose whole difference is 0 counts like any other: without such pairs a share would be larger the less its
-    pairs differ.
+    Pairs whose whole difference is 0 count too: without them, a share would grow as pairs differ less.
 
     Args:
-        effects: pair x column, or pair x anything that broadcasts; NaN where a pair lacks the column.
-        wholes: of each pair.
-        clusters: ways in which pairs are related, each with a name a pair: pairs of one name are not independent. Error
-            and test are then of crossed clusters (Cameron, Gelbach & Miller 2011), Student's t with one degree less
-            than the fewest clusters. A way with fewer than eight names is fixed: the finding is about these names.
+        effects: pair x column, or pair x anything that broadcasts; NaN if a pair lacks the column.
+        wholes: one for each pair.
+        clusters: ways in which pairs are related, each with a name for each pair: pairs with the same name are not
+            independent. Error and test are then for crossed clusters (Cameron, Gelbach & Miller 2011), Student's t with
+            one degree less than the fewest clusters. A way with fewer than eight names is fixed: the result is about
+            these names.
         seed: of the resampling.
     """
     totals, weights, present = _over_pairs(effects, wholes)
     estimates = estimate(totals, weights, present=present, seed=seed)
-    # nothing of a negative whole is 0
+    # a share of -0 becomes 0
     value, low, high = (each + 0.0 for each in (estimates.value, estimates.low, estimates.high))
     p, crossed = estimates.two_sided, [names for names in clusters if len({*names}) >= FEWEST_CLUSTERS]
     if crossed:
@@ -169,7 +170,7 @@ def shares(effects: Array, wholes: Array, *, clusters: Sequence[Sequence[object]
 def _crossed_error(influence: Array, clusters: Sequence[Sequence[object]]) -> Array:
     """The standard error of a sum of influences (pair x column) whose pairs share clusters in one or more ways.
 
-    Each way's variance, less that of clusters in two ways at once, and so on; at least that of the largest way alone.
+    The variances of the ways, minus those of intersections of two, and so on; at least the largest way's variance.
     """
     total, variances = np.zeros(influence.shape[1]), []
     for size in range(1, len(clusters) + 1):
@@ -185,14 +186,14 @@ def _crossed_error(influence: Array, clusters: Sequence[Sequence[object]]) -> Ar
 
 
 def share(effects: Array, wholes: Array) -> Array:
-    """The value of `shares` alone, without the cost of an interval."""
+    """The value of `shares` without an interval, and so cheap."""
     totals, weights, _ = _over_pairs(effects, wholes)
     with np.errstate(divide="ignore", invalid="ignore"):
         return totals.sum(0) / weights.sum(0) + 0.0
 
 
 def _over_pairs(effects: Array, wholes: Array) -> tuple[Array, Array, Array]:
-    """Effects and wholes where there is an effect, else 0; and where that is."""
+    """Effects and wholes, 0 without an effect; and whether there is one."""
     present = ~np.isnan(effects)
     return np.where(present, effects, 0.0), np.where(present, wholes[:, None], 0.0), present
 
@@ -200,8 +201,8 @@ def _over_pairs(effects: Array, wholes: Array) -> tuple[Array, Array, Array]:
 def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int = 0) -> Contrast:
     """Signed sum of the ratios sum(totals) / sum(weights), on the same groups: a difference of gains is one of four.
 
-    Interval and two-sided p are as in `estimate`. What is compared with itself differs by exactly 0, with p 1. Totals
-    and weights are ratio x group x column; a group counts in a column where any ratio has weight in it.
+    Interval and two-sided p are as in `estimate`. A ratio compared with itself differs by exactly 0, with p 1. Totals
+    and weights are ratio x group x column; a group counts in a column if any ratio has weight there.
     """
     full = np.stack(np.broadcast_arrays(totals, weights), 1).astype(float)  # ratio 2 group column
     full = full.reshape(-1, *full.shape[2:])
@@ -217,7 +218,7 @@ def _pairs(count: int) -> list[tuple[int, int]]:
 def _ratios(sums: Array, squares: Array, signs: Sequence[int], n_groups: Array) -> tuple[Array, Array]:
     """The ratios of totals and weights, which alternate in `sums`, and the standard error of their signed sum."""
     ratios = sums[0::2] / sums[1::2]
-    influence = [  # linear in a group's quantities, so its square needs only their products
+    influence = [  # linear in a group's quantities, so that its square needs only their products
         part
         for sign, ratio, weight in zip(signs, ratios, sums[1::2], strict=True)
         for part in (sign / weight, -sign * ratio / weight)
@@ -231,26 +232,26 @@ def _ratios(sums: Array, squares: Array, signs: Sequence[int], n_groups: Array) 
 
 def _error(variance: Array, n_groups: Array) -> Array:
     spread = variance * (n_groups / np.maximum(n_groups - 1, 1))
-    # rounding leaves a variance of nothing a little beside zero
+    # rounding moves a variance of 0 slightly
     return np.sqrt(np.where(spread < 1e-24, 0.0, spread))
 
 
 def _signed(signs: Sequence[int], parts: Array) -> Array:
-    """Their signed sum, in their order: equal neighbours of opposite sign leave exactly nothing."""
+    """The signed sum, in this order: equal neighbours of opposite sign cancel exactly."""
     return np.asarray(sum(sign * part for sign, part in zip(signs, parts, strict=True)))
 
 
 def _studentised_quantiles(
     full: Array, signs: Sequence[int], value: Array, plain_error: Array, n_groups: Array, seed: int, replicates: int
 ) -> tuple[Array, Array]:
-    """Bounds of t a column: resampled, Student's where there are few groups, NaN where there are too few."""
+    """Bounds of t a column: resampled, or Student's for few groups, or NaN for too few."""
     high = np.where(n_groups < _FEWEST, np.nan, special.stdtrit(np.maximum(n_groups - 1, 1), 0.975))
     low, count, random = -high, full.shape[1], np.random.default_rng(whole_number("seed", seed))
     if count < _FEWEST_RESAMPLED or not replicates:
         return low, high
     draws = random.multinomial(count, np.full(count, 1 / count), replicates).astype(float)
     step = _BLOCK // len(_pairs(len(full)))
-    for begin in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
+    for begin in range(0, value.shape[0], step):  # blocks of columns: memory stays small for any table
         columns = slice(begin, begin + step)
         if not (enough := n_groups[columns] >= _FEWEST_RESAMPLED).any():
             continue
@@ -260,11 +261,11 @@ def _studentised_quantiles(
         squares = np.einsum("rg,kgc->krc", draws, products, optimize=True)
         ratios, error = _ratios(sums, squares, signs, n_groups[columns])
         t = (_signed(signs, ratios) - value[columns]) / error
-        # a replicate with hardly any group that differs has no error to be measured by
+        # a resample whose groups hardly differ has no usable error
         t = np.where(error <= 1e-3 * plain_error[columns], 0.0, t)
-        quantiles, missing = np.full((2, t.shape[1]), np.nan), np.isnan(t)  # a column of NaN has nothing to resample
+        quantiles, missing = np.full((2, t.shape[1]), np.nan), np.isnan(t)  # columns of NaN stay NaN
         whole, part = ~missing.any(0), missing.any(0) & ~missing.all(0)
-        for usable, quantile in ((whole, np.quantile), (part, np.nanquantile)):  # the second goes column by column
+        for usable, quantile in ((whole, np.quantile), (part, np.nanquantile)):  # the second is slow
             if usable.any():
                 quantiles[:, usable] = quantile(t[:, usable], [0.025, 0.975], axis=0)
         for bounds, resampled in zip((low, high), quantiles, strict=True):
@@ -282,12 +283,10 @@ def mean_interval(values: Array, *, seed: int = 0) -> tuple[float, float, float,
 
 
 def benjamini_hochberg(p: Array) -> Array:
-    """Smallest false discovery rate at which each test would be called (Benjamini & Hochberg 1995); NaN stays NaN."""
-    p = np.asarray(p, dtype=float)
-    q = np.full_like(p, np.nan)
-    tested = ~np.isnan(p)
-    if tested.any():
-        from scipy.stats import false_discovery_control  # noqa: PLC0415 (`import interp` need not wait for it)
+    """Smallest false discovery rate at which each test is significant (Benjamini & Hochberg 1995); NaN stays NaN."""
+    from scipy.stats import false_discovery_control  # noqa: PLC0415 (`import interp` need not wait for it)
 
-        q[tested] = false_discovery_control(p[tested])
+    q = np.array(p, dtype=float)
+    if (tested := ~np.isnan(q)).any():
+        q[tested] = false_discovery_control(q[tested])
     return q

@@ -1,4 +1,4 @@
-"""How are activations read and changed during one call? By a tap, an argument of the call: nothing stays behind."""
+"""How does a call read and change activations? By a tap, an argument of the call, which leaves nothing behind."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from interp.errors import InputError, inside
 Edit = Callable[[Tensor], Tensor]
 
 
-class AllSeen(Exception):  # noqa: N818 - it is no error
-    """The last site has been captured until which a call goes on."""
+class AllCaptured(Exception):  # noqa: N818 - it is no error
+    """The call has captured the last site that it was to run until."""
 
 
 @dataclass
 class Tap:
     """What one call captures and edits, by the full name of each site; `activations` fills as the call proceeds.
 
-    With the last of the sites `until` the call ends by `AllSeen`.
+    After the last of the sites `until`, the call ends with `AllCaptured`.
     """
 
     capture: Collection[str] = ()
@@ -29,13 +29,13 @@ class Tap:
     place: str = ""
 
     def at(self, name: str) -> "Tap":
-        """The same tap, inside the part called `name`."""
+        """The same tap inside the part called `name`."""
         if not self.capture and not self.edit:
             return self
         return Tap(self.capture, self.edit, self.until, self.activations, self.fired, f"{self.place}{name}.")
 
     def wants(self, name: str) -> bool:
-        """Whether the site `name` of this part is captured or edited."""
+        """Whether this part's site `name` is captured or edited."""
         site = self.place + name
         return site in self.edit or site in self.capture
 
@@ -53,10 +53,10 @@ class Tap:
             self.fired.add(site)
         if site in self.capture:
             if any(value is each for each in self.activations.values()):
-                value = value.clone()  # to write over one captured value leaves the others as they are
+                value = value.clone()  # so that writing to one captured value changes no other
             self.activations[site] = value
             if site in self.until and all(name in self.activations for name in self.until):
-                raise AllSeen
+                raise AllCaptured
         return value
 
 

@@ -10,21 +10,22 @@ from jaxtyping import Bool, Int
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from interp.display import Result, so_many
 from interp.errors import InputError, one_of
 from interp.indices import Index, entries, for_texts
 
 Side = Literal["left", "right"]
-Positions = Index | None  # one or several for all texts, or an array with one a text; None is the last
+Positions = Index | None  # for all texts, or an array with one or several a text; None is the last
 Span = tuple[int, int]  # first character, and the one after the last
 _LONGEST_CHARACTER = 4  # tokens: UTF-8 has no more bytes
-NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces
+NO_WORD = -1  # the word index of a token outside all words: special tokens, spaces
 T = TypeVar("T")
 
 
 def tokenizing(work: Callable[[], T]) -> T:
-    """The result of the tokenizers' library, which raises `Exception` and panics, as an `InputError`."""
+    """The result of `work`; what the tokenizers' library raises, panics included, becomes an `InputError`."""
     try:
         return work()
     except BaseException as error:
@@ -36,7 +37,7 @@ def tokenizing(work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class Pieces:
-    """A text's token ids and, for each, the characters it stands for; special tokens stand for none."""
+    """A text's token ids and the characters of each; special tokens have none."""
 
     ids: tuple[int, ...]
     spans: tuple[Span, ...]
@@ -64,7 +65,7 @@ class Tokenizer:
 
     @cached_property
     def largest_id(self) -> int:
-        """The largest id of ordinary text; tokens that stand for no text (for an image) may lie beyond."""
+        """The largest id of ordinary text; other tokens (for images) may lie beyond."""
         unused = self.special_ids - {*self.prefix, *self.suffix}
         return max({*self.backend.get_vocab(with_added_tokens=True).values()} - unused, default=0)
 
@@ -76,13 +77,13 @@ class Tokenizer:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id that stands for text outside the vocabulary; None where there is no such id."""
+        """The id of text outside the vocabulary, or None."""
         name = getattr(self.backend.model, "unk_token", None)
         return self.backend.token_to_id(name) if name else None
 
     @cached_property
     def mask_id(self) -> int | None:
-        """The id that stands for a hidden word ("[MASK]", "<mask>"); None where there is no such id."""
+        """The id that hides a word ("[MASK]", "<mask>"), or None."""
         added = self.backend.get_added_tokens_decoder()
         return next((id for id, token in added.items() if token.content in {"[MASK]", "<mask>"}), None)
 
@@ -103,12 +104,12 @@ class Tokenizer:
 
     @property
     def policy(self) -> dict[str, list[str]]:
-        """The special tokens that stand before and after every text."""
+        """The special tokens before and after every text."""
         around = {"before": self.prefix, "after": self.suffix}
         return {side: [self.backend.id_to_token(id) or f"<{id}>" for id in ids] for side, ids in around.items()}
 
     def decode(self, ids: Iterable[int] | Int[Tensor, " position"]) -> str:
-        """The text of `ids`, special tokens left out."""
+        """The text of `ids`, without special tokens."""
         try:
             numbers = [int(id) for id in ids]
         except (TypeError, ValueError) as error:
@@ -118,11 +119,11 @@ class Tokenizer:
         return self.backend.decode(numbers, skip_special_tokens=True)
 
     def label(self, id: int) -> str:
-        """A token as a person reads it after other text: with its space, without the vocabulary's own signs."""
+        """A token as a person reads it after other text: with its space, without the vocabulary's own symbols."""
         return self._character([id])[1]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
-        """The `label` of each token of a text; of a character in several tokens, the character and then `⋯`."""
+        """The `label` of each token of a text; further tokens of the same character are `⋯`."""
         labels, begin = [], 0
         while begin < len(ids):
             size, text = self._character(ids[begin : begin + _LONGEST_CHARACTER])
@@ -131,7 +132,7 @@ class Tokenizer:
         return labels
 
     def _character(self, ids: Sequence[int]) -> tuple[int, str]:
-        """How many tokens make up the first whole characters, and these; 1 if the next tokens do not complete them."""
+        """The number of tokens in the first whole characters, and these; 1 if the next tokens do not complete them."""
         first, decoder = self.backend.id_to_token(int(ids[0])), self.backend.decoder
         if first is None:
             return 1, f"<{int(ids[0])}>"
@@ -156,7 +157,7 @@ class Tokenizer:
 
     def continuation(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` after other text, without a space that it does not begin with."""
-        # some tokenizers put a space before every text: read the pieces off behind a sign that does not merge with it
+        # some tokenizers put a space before every text, so put a sign there that does not merge with it
         for sign in (".", "a") if text[:1].isalnum() else ("a", "."):
             start, joined = self.pieces(sign).ids, self.pieces(sign + text).ids
             if joined[: len(start)] == start:
@@ -191,12 +192,10 @@ class TokenBatch(Result):
         """Rows of different lengths, padded to the longest."""
         if not rows or not all(len(row) for row in rows):
             raise InputError(f"expected at least one text, and none of them empty; got lengths {[*map(len, rows)]}")
-        width, is_left = max(map(len, rows)), one_of("side", side, Side) == "left"
-        ids = torch.full((len(rows), width), pad_id)
-        mask = torch.zeros(len(rows), width, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            columns = slice(width - len(row), width) if is_left else slice(len(row))
-            ids[i, columns], mask[i, columns] = torch.tensor(list(row)), True
+        one_of("side", side, Side)
+        tensors = [torch.tensor([*row]) for row in rows]
+        ids = pad_sequence(tensors, True, pad_id, side)
+        mask = pad_sequence([torch.ones_like(row) for row in tensors], True, 0, side).bool()
         return TokenBatch(ids, mask, text_positions(mask))
 
     @staticmethod
@@ -205,9 +204,9 @@ class TokenBatch(Result):
         return TokenBatch.from_rows([tokenizer.encode(text) for text in texts])
 
     def facts(self) -> tuple[str, dict[str, str]]:
-        """How many texts, and how long they are."""
+        """The number of texts and their lengths."""
         ids = " ".join(map(str, self.ids[0, :16].tolist())) + " …" * (self.ids.shape[1] > 16)
-        return f"TokenBatch: {said_of(self)}", {"ids": ids}
+        return f"TokenBatch: {describe(self)}", {"ids": ids}
 
     def id_lists(self) -> list[list[int]]:
         """Each text's ids, without padding."""
@@ -224,7 +223,7 @@ class TokenBatch(Result):
         return self.mask.sum(1)
 
     def columns(self, position: Positions = None) -> Int[Tensor, "prompt position"]:
-        """The columns of each text's positions, whichever side it is padded on; negative ones count from its end."""
+        """The columns of each text's positions, with padding on either side; negative ones count from its end."""
         columns = self.column_lists(-1 if position is None else position)
         if len({*map(len, columns)}) > 1 or not columns[0]:
             counts = f"{min(map(len, columns))} to {max(map(len, columns))}"
@@ -232,7 +231,7 @@ class TokenBatch(Result):
         return torch.tensor(columns, device=self.ids.device)
 
     def column_lists(self, position: Index) -> list[list[int]]:
-        """The same columns text by text, of which a slice may take more of one than of another."""
+        """The same columns text by text; a slice may take more of one than of another."""
         firsts, lengths, ends = self.mask.int().argmax(1).tolist(), self.lengths.tolist(), self.ends.tolist()
         texts = zip(for_texts(position, len(self.ids), "position"), firsts, lengths, ends, strict=True)
         return [
@@ -242,7 +241,7 @@ class TokenBatch(Result):
 
     @property
     def ends(self) -> Int[Tensor, " prompt"]:
-        """From where negative positions count back: each text's own end."""
+        """The end of each text, from which negative positions count back."""
         return self.lengths
 
     def rows(self, rows: slice | Int[Tensor, " row"]) -> "TokenBatch":
@@ -252,18 +251,18 @@ class TokenBatch(Result):
     def to(self, device: torch.device) -> "TokenBatch":
         """The same batch on another device."""
         moved = TokenBatch(self.ids.to(device), self.mask.to(device), self.positions.to(device))
-        vars(moved)["padded"] = self.padded  # computed here: another device would have to be waited for
+        vars(moved)["padded"] = self.padded  # computed here, not to wait for another device
         return moved
 
 
 @dataclass(frozen=True)
 class Continued(TokenBatch):
-    """Texts, padded on the left, and as many columns behind them as will be read of what is written.
+    """Prompts, padded on the left, and a column for every written token that will be read.
 
-    Step 0 reads the prompts, step s the s-th token that was written. `begun` is each prompt's number of tokens.
+    Step 0 reads the prompts, step s the s-th written token. `n_prompt` is each prompt's number of tokens.
     """
 
-    begun: Int[Tensor, " prompt"] = field(kw_only=True)
+    n_prompt: Int[Tensor, " prompt"] = field(kw_only=True)
 
     @staticmethod
     def from_prompts(prompts: TokenBatch, n_read: int) -> "Continued":
@@ -271,12 +270,12 @@ class Continued(TokenBatch):
         real = prompts.mask.new_ones(len(prompts.ids), n_read)
         mask = torch.cat([prompts.mask, real], 1)
         ids = torch.cat([prompts.ids, real.long() * 0], 1)
-        return Continued(ids, mask, text_positions(mask), begun=prompts.lengths)
+        return Continued(ids, mask, text_positions(mask), n_prompt=prompts.lengths)
 
     @property
     def ends(self) -> Int[Tensor, " prompt"]:
-        """Where the prompts end."""
-        return self.begun
+        """The ends of the prompts."""
+        return self.n_prompt
 
     @cached_property
     def steps(self) -> Int[Tensor, "prompt position"]:
@@ -284,7 +283,7 @@ class Continued(TokenBatch):
         return (self.positions - self.ends[:, None] + 1).clamp(min=0).masked_fill(~self.mask, -1)
 
     def at_steps(self, columns: list[list[int]], step: Index) -> list[list[int]]:
-        """Those of each text's columns that are read in these steps; an array gives one step a text."""
+        """The columns of each text that are read in these steps; an array gives one step a text."""
         n_steps, owner = int(self.steps.max()) + 1, "where step 0 reads the prompt"
         numbers = [entries(index, n_steps, "step", owner) for index in for_texts(step, len(self.ids), "step")]
         texts = zip(columns, numbers, self.steps.tolist(), strict=True)
@@ -296,7 +295,7 @@ def text_positions(mask: Bool[Tensor, "prompt position"]) -> Int[Tensor, "prompt
     return (mask.cumsum(1) - 1).clamp(min=0) * mask
 
 
-def said_of(batch: TokenBatch) -> str:
+def describe(batch: TokenBatch) -> str:
     """`2 prompts of 5 to 7 tokens`."""
     shortest, longest = int(batch.lengths.min()), int(batch.lengths.max())
     upto = f"{shortest} to " if shortest < longest else ""

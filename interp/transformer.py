@@ -1,4 +1,4 @@
-"""One hookable transformer: sublayer, block, stack. It can be read from top to bottom beside Vaswani 2017.
+"""One hookable transformer: sublayer, block, stack. Read it from top to bottom beside Vaswani 2017.
 
 Axes, in the order in which they appear; leading axes are free ("..."), so that a sweep can put `cells` before `prompt`:
 
@@ -19,12 +19,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.attention import Attention, CrossAttention, Growing, Stream
+from interp.attention import Attention, CrossAttention, KVCache
 from interp.config import StackConfig, TransformerConfig, Wiring
 from interp.devices import move
 from interp.errors import InputError
 from interp.model import Model, Site, Tokens, as_batches, matching, sites_of, split_name
-from interp.parts import Around, Embedding, Output, build_mlp, build_norm
+from interp.parts import Around, Embedding, Output, Stream, build_mlp, build_norm
 from interp.positions import build_bias
 from interp.shortcuts import Shortcuts, Weights
 from interp.tap import UNTAPPED, Tap
@@ -53,26 +53,26 @@ class Sublayer:
                 self.norm_before = norm
 
     def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *inputs: Any) -> Stream:
-        """The stream after it; `inputs` are what the layer reads besides."""
+        """The stream after it; `inputs` are what the layer reads besides the stream."""
         return self.add(residual, self.out(residual, tap, *inputs), tap)
 
     def out(self, residual: Stream, tap: Tap = UNTAPPED, *inputs: Any) -> Stream:
-        """What it adds to the stream where it reads `residual`."""
+        """What it adds to the stream when it reads `residual`."""
         assert self.layer is not None
         inner = tap.at(self.name)
         out = self.layer(inner("normalized", self.read(residual)), inner, *inputs)
         return tap(f"{self.name}_out", self.write(out))
 
     def read(self, residual: Stream) -> Stream:
-        """What the layer reads of the stream."""
+        """The stream as the layer reads it."""
         return self.norm_before(residual)
 
     def write(self, out: Stream) -> Stream:
-        """What is added to the stream where the layer gives `out`."""
+        """The layer's output as it is added to the stream."""
         return self.norm_after(out)
 
     def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """The stream with what was written."""
+        """The stream with the output added."""
         return tap(self.site, self.norm_sum(residual + out))
 
 
@@ -84,14 +84,14 @@ class Parallel(Sublayer):
         self.feed_forward = feed_forward
 
     def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """The stream with what both have added."""
+        """The stream with both outputs added."""
         if self.feed_forward.layer is None:
             return residual + out
         return residual + out + self.feed_forward.out(residual, tap)
 
 
 class Unchanged(Sublayer):
-    """A feed-forward that leaves the stream as it is: there is none, or `Parallel` has added it."""
+    """A feed-forward that leaves the stream as it is: there is none, or `Parallel` has added its output."""
 
     def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *inputs: Any) -> Stream:
         """The stream as it is."""
@@ -102,7 +102,7 @@ _NO_NORM = nn.Identity()
 
 
 class Block(nn.Module):
-    """Attention, in a decoder that has a source cross-attention, then a feed-forward, each added to the stream."""
+    """Attention, cross-attention if there is an encoder, and a feed-forward, each added to the stream."""
 
     def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
         super().__init__()
@@ -122,19 +122,19 @@ class Block(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights lie, and all that is computed in it."""
+        """The device of its weights and of all that it computes."""
         return next(self.attn.qkv.parameters()).device
 
     @property
     def attention(self) -> Sublayer:
-        """The first sublayer; in parallel blocks it adds the feed-forward too."""
+        """The first sublayer; in parallel blocks it adds the feed-forward as well."""
         if self.config.parallel:
             return Parallel("attn", self.norm_attn, self.attn, self.feed_forward)
         return Sublayer("attn", self.norm_attn, self.attn, "resid_mid", self.config.wiring)
 
     @property
     def cross(self) -> Sublayer:
-        """The sublayer that reads a source."""
+        """The sublayer that reads the encoder."""
         if self.cross_attn is None:
             raise InputError("this decoder has no cross-attention: expected no source")
         return Sublayer("cross_attn", self.norm_cross, self.cross_attn, "resid_cross", self.config.wiring)
@@ -151,7 +151,7 @@ class Block(nn.Module):
         residual: Stream,
         visibility: Visibility,
         tap: Tap = UNTAPPED,
-        past: Growing | None = None,
+        past: KVCache | None = None,
         source: Source | None = None,
     ) -> Stream:
         """The stream after this block, on its device."""
@@ -173,16 +173,16 @@ class Stack(Weights, nn.Module):
         bias = build_bias(config)
         blocks = nn.ModuleList(Block(config, layer, bias) for layer in range(config.n_layers))
         self.blocks = cast(list[Block], blocks)
-        # where norms follow the sums, the last block has normalised already
+        # with norms after the sums, the last block has normalised the stream already
         self.norm = nn.Identity() if config.wiring == "post" else build_norm(config.norm, config.d_model)
 
     @property
     def device(self) -> torch.device:
-        """Where the embedding and the final norm lie, and with them the stream at both ends."""
+        """The device of the embedding and the final norm, and so of the stream at both ends."""
         return self.embed.token.weight.device
 
     def weighted(self) -> tuple[Embedding, list[Attention]]:
-        """What its weights are shortcuts to."""
+        """The modules that hold the weights of its shortcuts."""
         return self.embed, [block.attn for block in self.blocks]
 
     def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
@@ -197,12 +197,12 @@ class Stack(Weights, nn.Module):
         *,
         tap: Tap = UNTAPPED,
         start: int = 0,
-        past: Sequence[Growing] | None = None,
+        past: Sequence[KVCache] | None = None,
         source: Source | None = None,
     ) -> Stream:
-        """Continue from the stream that enters block `start`, on earlier positions' keys and values where given.
+        """Continue from the stream that enters block `start`, with the keys and values of earlier positions, if given.
 
-        It crosses to another device once where that of the blocks changes, and in the end to that of the embedding.
+        The stream moves to each block's device, and in the end to the embedding's.
         """
         for layer in range(start, len(self.blocks)):
             earlier = past[layer] if past else None
@@ -229,7 +229,7 @@ class Transformer(Shortcuts, nn.Module):
         self.eval()
 
     def tie(self) -> None:
-        """Make parameters one where the configuration says so."""
+        """Share parameters where the configuration says so."""
         if self.config.shared_embedding:
             self.last.embed.token.weight = self.stack("encoder").embed.token.weight
         if self.output is not None and self.config.output == "tied":
@@ -246,11 +246,11 @@ class Transformer(Shortcuts, nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where texts and logits lie; weights too, but for blocks that were placed on other devices."""
+        """The device of texts and logits, and of all weights except blocks that were placed elsewhere."""
         return self.last.device
 
     def device_of(self, site: str) -> torch.device:
-        """Where the activations at a site lie: those inside a block on its device, all others on the model's."""
+        """The device of a site's activations: its block's, or outside blocks the model's."""
         if len(names := matching(self, site)) > 1:
             raise InputError(f"expected one site, got {site!r}, which matches {len(names)}")
         stack, layer, _ = split_name(names[0])
@@ -258,24 +258,24 @@ class Transformer(Shortcuts, nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights and activations."""
+        """The dtype of weights and activations."""
         return self.last.embed.token.weight.dtype
 
     @property
     def sites(self) -> Mapping[str, Site]:
-        """What can be read or changed."""
+        """All sites, by name."""
         return sites_of(self.config)
 
     def weighted(self) -> tuple[Embedding, list[Attention]]:
-        """What the last stack's weights are shortcuts to."""
+        """The modules that hold the weights of its shortcuts: the last stack's."""
         return self.last.weighted()
 
     def forward(
         self, batch: Tokens, tap: Tap = UNTAPPED, target: Tokens | None = None
     ) -> Float[Tensor, "*batch position d_vocab"] | None:
-        """Logits of every position, of `target` where there are two stacks; None where there is no output layer.
+        """Logits of every position (of `target` if there are two stacks); None without an output layer.
 
-        Text and ids are read as `run` reads them; gradients are kept as torch's mode says.
+        Text and ids are read as in `run`; gradients are kept as torch's mode says.
         """
         two, has_target = len(self.stacks) > 1, target is not None
         if not isinstance(batch, TokenBatch) or not isinstance(target, TokenBatch | None) or two != has_target:
@@ -288,14 +288,14 @@ class Transformer(Shortcuts, nn.Module):
         return self.read(final, tap)
 
     def read(self, final: Stream, tap: Tap = UNTAPPED) -> Float[Tensor, "*batch position d_vocab"] | None:
-        """Logits from the last stack's final residual stream, which may be of some positions only."""
+        """Logits from the last stack's final residual stream, at all positions or some."""
         return None if self.output is None else tap("logits", self.output(final))
 
 
 def with_parts(model: Model, task: str) -> Transformer:
-    """`model` as one whose blocks, norms and weights a task can call one at a time."""
+    """`model`, if a task can call its blocks, norms and weights one at a time; else an `InputError`."""
     if isinstance(model, Transformer):
         return model
     edits = hasattr(model, "edits")
-    reason = "would pass by the edits bound to this one" if edits else "another library runs this model as a whole"
-    raise InputError(f"{task} calls a model's parts singly, and {reason}: take a plain way (sweep_by_forward, ...)")
+    reason = "would bypass the edits bound to this one" if edits else "another library runs this model as a whole"
+    raise InputError(f"{task} calls a model's parts singly, and {reason}: use a plain way (sweep_by_forward, ...)")

@@ -1,1 +1,1 @@
-"""How is text written, a token at a time? `generate` writes, `written` edits and captures on the way."""
+"""Writing text, a token at a time: `generate` writes, `written` edits and captures along the way."""

@@ -1,4 +1,4 @@
-"""How does a model continue a text? On the key/value cache: one new position a step, everything before it kept."""
+"""How does a model continue a text? On a key/value cache: each step computes one new position."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attention import Growing
+from interp.attention import KVCache
 from interp.errors import InputError, whole_number
 from interp.generation.written import Watch, Written
-from interp.model import Model, Tokens, as_batch, as_batches, check_model
+from interp.model import Model, Tokens, as_batches, check_model
 from interp.running import Edited, Edits, check_finite
 from interp.tap import Tap
 from interp.tokens import Continued, TokenBatch, text_positions
@@ -41,31 +41,31 @@ def generate(
 
     When the context is full the oldest token leaves and the rest is read anew: every position is then one less.
 
-    Where there is an encoder, it reads the prompts once, and the result is the decoder's text, from its start id on.
-    `model.config.writing` says what is written first, last and never, and what ends a text, which also ends when the
-    decoder's context is full. Other strategies in a model's files (beams, penalties) are ignored.
+    An encoder reads the prompts once, and the result is the decoder's text, from its start id on. It follows
+    `model.config.writing` (ids that are written first, last and never, or end a text), and ends when the decoder's
+    context is full. Other strategies in a model's files (beams, penalties) are ignored.
 
     Args:
-        model: a decoder, with an encoder or without; the edits of an `edited` one come before `edit`.
-        prompt: a text, texts, or ids; of any lengths. Shorter ones are padded on the left.
-        max_new_tokens: how many to add.
-        target: where there is an encoder, what the decoder has written already; by default the id it begins with.
+        model: a decoder, with or without an encoder; the edits of an `edited` model come before `edit`.
+        prompt: a text, texts, or ids, of any lengths. Shorter ones are padded on the left.
+        max_new_tokens: the most tokens to add.
+        target: with an encoder, the decoder's text so far; by default the id it begins with.
         temperature: 0 takes the likeliest token (greedy); above, logits are divided by it and a token is drawn.
         top_k: draw among the k likeliest only.
         top_p: draw among the fewest tokens whose probabilities add up to p (nucleus sampling, Holtzman 2020).
         repetition_penalty: divides the logits of tokens that the text has already, or multiplies them below 0, before
             all else (Keskar 2019); 1 is none.
-        stop: ids, or strings of what is written, that end a text, which keeps them and repeats its last token until all
-            have ended; by default the ids of `model.config.writing`.
+        stop: ids or strings that end a text when they are written. The text keeps them, and repeats its last token
+            until all have ended. By default the ids of `model.config.writing`.
         seed: of each prompt's draws, the same alone and in any batch. Copies of a prompt differ.
-        edit: as in `run`, as if it read the whole text at once. Negative positions count from the prompt's end, and a
-            `step` may be given: `set_to(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))`
-            all that is written. A function gets the prompts, then one position at a time.
-        capture: as in `run`; each site has all positions that were read, so not the last token written.
+        edit: as in `run`, as if it read the whole text at once. Negative positions count from the prompt's end, and
+            edits take a `step`: `set_to(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))`
+            everything written. A function gets the prompts, then one position at a time.
+        capture: as in `run`; each site has all positions that were read, and so not the last token written.
 
     Raises:
-        InputError: the model has no decoder or no output layer, settings are out of range, captures of a text that
-            outgrows the context, logits that are no numbers; edits as in `run`.
+        InputError: a model without a decoder or output layer, settings out of range, captures of a text that outgrows
+            the context, logits that are NaN or infinite; edits as in `run`.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
     texts = {"target": target, "stop": stop, "seed": seed, "edit": edit, "capture": capture}
@@ -76,7 +76,7 @@ def generate(
 
 
 def generate_pieces(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: Any) -> Iterator[list[str]]:
-    """What is written behind each prompt, piece by piece: a string for each prompt after each token.
+    """The continuation of each prompt, piece by piece: a string for each prompt after each token.
 
     `settings` are those of `generate`, except captures. A piece is empty while a character is incomplete, and after the
     text has ended.
@@ -86,9 +86,8 @@ def generate_pieces(model: Model, prompt: Tokens, max_new_tokens: int = 100, **s
     writer = Writer(model, prompt, max_new_tokens, **settings)
     texts = [""] * len(writer.ids)
     for _ in writer.tokens():
-        old = texts
-        whole = zip(writer.written().continuations, writer.ended, strict=True)
-        texts = [text if has_ended else text.rstrip("\ufffd") for text, has_ended in whole]
+        pairs, old = zip(writer.written().continuations, writer.ended, strict=True), texts
+        texts = [text if has_ended else text.rstrip("\ufffd") for text, has_ended in pairs]
         yield [text[len(start) :] for text, start in zip(texts, old, strict=True)]
 
 
@@ -118,27 +117,27 @@ class Writer:
             raise InputError("only a decoder with an output layer can generate text")
         whole_number("max_new_tokens", max_new_tokens)
         check_sampling(repetition_penalty=repetition_penalty, **sampling)
-        self.source, self.begun = _begun(model, prompt, target)  # what an encoder reads, and what is continued
-        longest, shortest = int(self.begun.lengths.max()), int(self.begun.lengths.min())
+        self.source, self.texts = _inputs(model, prompt, target)  # the encoder's text, and the one to continue
+        longest, shortest = int(self.texts.lengths.max()), int(self.texts.lengths.min())
         self.room = max_new_tokens if self.source is None else min(max_new_tokens, config.n_ctx - shortest)
         n_read = max(0, self.room - 1)
         if capture and longest + n_read > n_ctx:
             raise InputError(f"captures outgrow the context of {n_ctx}: write at most {n_ctx - longest + 1} tokens")
         self.stops, self.stop_texts = _stops(model, stop)
-        self.watch = Watch(model, capture, edits, Continued.from_prompts(self.begun, n_read), self.source)
+        self.watch = Watch(model, capture, edits, Continued.from_prompts(self.texts, n_read), self.source)
         self.sampling, self.penalty = sampling, repetition_penalty
-        self.streams = streams(whole_number("seed", seed), *filter(None, (self.source, self.begun)))
-        self.ids, self.mask = self.begun.ids, self.begun.mask
-        self.ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)  # which texts have
-        self._ends = self.begun.lengths  # tokens of each text when it ended, or so far
-        self._cache: list[Growing] = []
-        self._n_read, self._encoded = 0, cast(Source | None, None)  # columns that were read; the encoder's stream
+        self.streams = streams(whole_number("seed", seed), *filter(None, (self.source, self.texts)))
+        self.ids, self.mask = self.texts.ids, self.texts.mask
+        self.ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)  # for each text
+        self._ends = self.texts.lengths  # tokens of each text, at its end or so far
+        self._cache: list[KVCache] = []
+        self._n_read, self._encoded = 0, cast(Source | None, None)  # columns read so far; the encoder's stream
 
     def tokens(self) -> Iterator[Int[Tensor, " prompt"]]:
-        """Write, until all texts have ended: each step's tokens, after they were added."""
+        """Write until all texts have ended, and yield each step's tokens after adding them."""
         n_ctx = self.model.config.n_ctx
         if self.source is not None:
-            self.ended |= self.begun.lengths >= n_ctx
+            self.ended |= self.texts.lengths >= n_ctx
         logits = self._next_logits()
         for step in range(self.room):
             new = torch.where(self.ended, self.ids[:, -1], self._next(logits, ends_here=step + 1 == self.room))
@@ -158,10 +157,10 @@ class Writer:
 
     @torch.no_grad()
     def _next_logits(self) -> Tensor:
-        """Logits after the last column; of a `Transformer` on the keys and values of what was read before."""
+        """Logits after the last column; a `Transformer` uses its cached keys and values."""
         model, stop = self.model, self.ids.shape[1]
         start = max(0, stop - model.config.n_ctx)
-        if start or not isinstance(model, Transformer):  # the oldest token has left: every position is another
+        if start or not isinstance(model, Transformer):  # once the oldest token has left, every position changes
             self._cache, self._n_read = [], start
         tap, mask = self.watch.tap(start, self._n_read, stop), self.mask[:, start:]
         window = TokenBatch(self.ids[:, start:], mask, text_positions(mask))
@@ -176,7 +175,7 @@ class Writer:
 
     def _continued(self, model: Transformer, window: TokenBatch, tap: Tap, first: int) -> Tensor | None:
         stack = model.last
-        self._cache = self._cache or [Growing() for _ in stack.blocks]
+        self._cache = self._cache or [KVCache() for _ in stack.blocks]
         if self.source is not None and self._encoded is None:
             self._encoded = Source.from_stream(model.stack("encoder")(self.source, tap.at("encoder")), self.source)
         elif self.source is not None:
@@ -189,8 +188,8 @@ class Writer:
 
     def _next(self, logits: Tensor, *, ends_here: bool) -> Int[Tensor, " prompt"]:
         writing = self.model.config.writing
-        if bool((logits.isnan() | logits.isposinf()).any()):  # in the model, or else in what edits make of it
-            texts = [torch.tensor(each.id_lists()[:1]) for each in (self.source, self.begun) if each is not None]
+        if bool((logits.isnan() | logits.isposinf()).any()):  # because of the model, or else of edits
+            texts = [torch.tensor(each.id_lists()[:1]) for each in (self.source, self.texts) if each is not None]
             check_finite(self.model, *texts)
             raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
         logits = penalised(logits, self.ids, self.mask, self.penalty)
@@ -203,29 +202,24 @@ class Writer:
         return new if writing.first is None else new.masked_fill(self._ends == 1, writing.first)
 
     def written(self) -> Written:
-        """The texts so far, without what was captured."""
+        """The texts so far, without captures."""
         width, first = self.ids.shape[1], self.mask.int().argmax(1, keepdim=True)
         mask = self.mask & (torch.arange(width, device=self.ids.device) < first + self._ends[:, None])
         texts = TokenBatch(self.ids, mask, text_positions(mask))
-        return Written(texts, self.begun.lengths, {}, self.model.target_tokenizer, self.source)
+        return Written(texts, self.texts.lengths, {}, self.model.target_tokenizer, self.source)
 
 
-def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch | None, TokenBatch]:
-    """What an encoder reads, if there is one, and the texts that are to be continued, padded on the left."""
-    batch = as_batch(model, prompt)
-    if len(model.config.stacks) == 1:
-        if target is not None:
-            raise InputError("this model has one stack, which continues its prompt: expected no target")
-        source, begun = None, batch
-    else:
-        start = model.config.target_start
-        if target is None and start is None:
+def _inputs(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch | None, TokenBatch]:
+    """The encoder's texts, if there is one, and the texts to continue, padded on the left."""
+    if target is None and len(model.config.stacks) > 1:
+        if (start := model.config.target_start) is None:
             raise InputError("this model does not say what its decoder's input begins with: give ids as target=")
-        source, begun = as_batches(model, batch, torch.tensor([[start]]) if target is None else target)
-        assert begun is not None
-    if begun.padded:
-        begun = TokenBatch.from_rows(begun.id_lists(), side="left").to(begun.ids.device)
-    return source, begun
+        target = torch.tensor([[start]])
+    batch, decoded = as_batches(model, prompt, target)
+    source, texts = (None, batch) if decoded is None else (batch, decoded)
+    if texts.padded:
+        texts = TokenBatch.from_rows(texts.id_lists(), side="left").to(texts.ids.device)
+    return source, texts
 
 
 def _stops(model: Model, stop: Stop) -> tuple[Int[Tensor, " id"], list[str]]:
@@ -256,7 +250,7 @@ def check_sampling(
 def penalised(
     logits: Float[Tensor, "prompt d_vocab"], ids: Int[Tensor, "prompt position"], mask: Tensor, penalty: float
 ) -> Float[Tensor, "prompt d_vocab"]:
-    """Logits of tokens that a text has already divided by `penalty`, or multiplied where below 0 (Keskar 2019)."""
+    """Logits with those of the text's own tokens divided by `penalty`, or multiplied if below 0 (Keskar 2019)."""
     if penalty == 1:
         return logits
     present = torch.zeros_like(logits).scatter_add(1, ids, mask.to(logits.dtype)) > 0
@@ -265,7 +259,7 @@ def penalised(
 
 
 def streams(seed: int, *texts: TokenBatch) -> list[Random]:
-    """A stream of draws for each prompt (of two texts), which it and the seed decide; copies of it have their own."""
+    """A stream of draws for each prompt (or pair of texts) from its ids and the seed; copies have their own."""
     prompts = [repr([seed, *rows]) for rows in zip(*(text.id_lists() for text in texts), strict=True)]
     return [Random(f"{prompt} {prompts[:index].count(prompt)}") for index, prompt in enumerate(prompts)]
 
@@ -278,7 +272,7 @@ def choose(
     top_p: float | None = None,
     streams: Sequence[Random] = (),
 ) -> Int[Tensor, " prompt"]:
-    """One next token a row: the likeliest, or a draw from the tempered and cut distribution, by the row's stream."""
+    """One next token a row: the likeliest, or a draw by the row's stream from the tempered, truncated distribution."""
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits.float()

@@ -16,7 +16,7 @@ from interp.errors import InputError, inside
 from interp.model import Model, as_batch, as_target, check_model, target_tokenizer
 from interp.patching import pair_files
 from interp.patching.pair_files import COLUMNS, FIXED, POSITION, Columns, NamedPlaces, Place, each_place, position_of
-from interp.tokens import Span, TokenBatch, Tokenizer, said_of
+from interp.tokens import Span, TokenBatch, Tokenizer, describe
 
 _NAMES = (
     "every token takes the place of one of the other prompt, so both must have equally many: reword one of the two "
@@ -81,11 +81,11 @@ class Pairs(Result):
         facts = {"first difference": f"at position {first}" + f" to {last}" * (last > first)}
         facts["answers"] = "none" if self.right is None else "one right" + " and one wrong" * (self.wrong is not None)
         fixed = {"target": self.target, "source": self.source}
-        facts |= {name: said_of(texts) for name, texts in fixed.items() if texts is not None}
+        facts |= {name: describe(texts) for name, texts in fixed.items() if texts is not None}
         facts |= {"positions": ", ".join(self.positions)} if self.positions else {}
         reasons = "; ".join(f"{n} because {why}" for why, n in self.left_out.items())
         facts |= {"left out": reasons} if reasons else {}
-        return f"{so_many(len(self), 'pair')}: {said_of(self.clean)}", facts
+        return f"{so_many(len(self), 'pair')}: {describe(self.clean)}", facts
 
     @property
     def changed(self) -> Bool[Tensor, "prompt position"]:

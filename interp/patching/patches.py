@@ -17,7 +17,7 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from interp.attention import Attention, Growing
+from interp.attention import Attention, KVCache
 from interp.devices import move
 from interp.model import Model
 from interp.parts import MLP
@@ -188,7 +188,7 @@ def resumed(
         if name != patch_site.stack or patch_site.site == "embed":
             layer = 0
         residual = stack_tap("embed", run.resid[0]) if layer == 0 else run.resid[layer]
-        (visibility, source), past = _visible(model, run, final), [Growing() for _ in stack.blocks] if first else None
+        (visibility, source), past = _visible(model, run, final), [KVCache() for _ in stack.blocks] if first else None
         if first:
             visibility = Visibility.from_batch(run.batch, causal=True, first=first)
         for number, cache in enumerate(past or ()):

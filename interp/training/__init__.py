@@ -1,4 +1,4 @@
-"""Training: which examples, which plan, and what is kept so that nothing is lost?"""
+"""Training: examples, a plan, and a state to resume from."""
 
 from interp.training.loop import Progress, train
 from interp.training.objectives import Examples, Masked, Pairs, Repeats, Windows

@@ -1,4 +1,4 @@
-"""The training loop: step after step, and at chosen ones measurements of what has formed."""
+"""The training loop: steps, and measurements of the model at some of them."""
 
 import math
 import time
@@ -27,14 +27,14 @@ _REPORT_EVERY = 20  # steps
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run reports as it goes."""
+    """A report of a run in progress."""
 
     step: int
     steps: int
-    loss: float  # a target, of the steps since the last report
+    loss: float  # mean over targets since the last report
     rate: float
     tokens_per_second: float
-    numbers: Mapping[str, float] = field(default_factory=dict)  # what was measured of the model
+    numbers: Mapping[str, float] = field(default_factory=dict)  # measurements of the model
     sample: str | None = None
 
 
@@ -61,32 +61,32 @@ def train(
     step (`steps/`); a second signal ends it at once. Several processes end at once, and keep the last state.
 
     Args:
-        model: freshly initialised weights; where a run is resumed, a model of the same shape.
-        sources: of rows, by the names that the plan's mixes use.
+        model: freshly initialised weights; to resume a run, any model of the same shape.
+        sources: sources of rows, by the names in the plan's mixes.
         plan: everything else that decides the weights.
         out: gets the model, `metrics.jsonl`, `steps/` (snapshots) and the state to resume from.
         save: writes a model to a directory (`models.save`).
         held_out: examples to measure the loss on, by name.
-        measures: is called with the model at every measurement and snapshot; its numbers are recorded beside the loss.
-        made_of: facts about model and data; a run that is resumed must have the same.
-        resume: continue from the state in `out`, to weights that are bit for bit those of a run that never stopped (on
-            a CPU, on the same machine, with the same number of processes).
+        measures: called with the model at every measurement and snapshot; its numbers are recorded beside the loss.
+        made_of: facts about model and data; they must be the same when a run is resumed.
+        resume: continue from the state in `out`. The weights are bit for bit those of a run that never stopped (on a
+            CPU, on the same machine, with the same number of processes).
         parallel: how the processes that torchrun started share the work: "ddp" or "fsdp" (`Processes`).
-        tell: is called with each report.
+        tell: called with each report.
 
     Raises:
-        InputError: a directory that holds another run, a loss that is not finite, a full disk; the message names the
-            last good state, which stays.
+        InputError: a directory with another run, a loss that is not finite, a full disk; the message names the last
+            good state, which stays.
         KeyboardInterrupt: Ctrl-C, once everything is saved.
     """
     directory = Directory(Path(out), save, {"plan": asdict(plan), **(made_of or {})})
     devices = [model.device] if model.device.type == "cuda" else []
-    # whatever the caller set; without the cache, whose rounded weights would outlive a step inside this context
+    # not the caller's settings; without the cache, whose rounded weights would outlive a step in this context
     plain = torch.autocast(model.device.type, enabled=False, cache_enabled=False)
     with joined(parallel, model) as processes, torch.random.fork_rng(devices), plain, torch.inference_mode(False):
         processes.check(plan)
         last_state = directory.read() if resume else directory.check_new()
-        model.files = ()  # it is about to leave the weights that were read
+        model.files = ()  # training changes the weights that were read
         losses = summed_loss(model, plan, learning=False)
 
         def observe() -> tuple[dict[str, float], str | None]:
@@ -106,7 +106,7 @@ def train(
 class _Run:
     """A run from its last state to its end.
 
-    Losses wait on the device until many are read at once, so that no step waits for the one before.
+    Losses stay on the device until many are read together, so that no step waits for the one before.
     """
 
     model: Transformer
@@ -115,7 +115,7 @@ class _Run:
     observe: Callable[[], tuple[dict[str, float], str | None]]
     tell: Callable[[Progress], None]
     waiting: list[tuple[int, Step]] = field(default_factory=list)
-    total: float = 0.0  # of the losses of all targets since the last report
+    total: float = 0.0  # sum of all targets' losses since the last report
     n_targets: int = 0
     n_tokens: int = 0
     since: float = field(default_factory=time.perf_counter)
@@ -124,7 +124,7 @@ class _Run:
         self.plan, self.processes = self.learner.plan, self.learner.processes
 
     def go(self, last_state: state.State | None) -> None:
-        """Take all steps that are left after the state that was kept, and keep what comes out."""
+        """Take the remaining steps after the last state, and keep the trained model."""
         start = 0
         if last_state is not None:
             state.restore(self.learner.learning, self.learner.optimizer, last_state.tensors)
@@ -149,7 +149,7 @@ class _Run:
             self.directory.finish(self.model)
 
     def _pause(self, steps: int, record: Record | None, *, stops: bool) -> None:
-        """Report, measure and keep what is due after so many steps; all is kept if the run `stops` here."""
+        """Report, measure and save what is due after so many steps; save everything if the run `stops` here."""
         plan, last = self.plan, steps == self.plan.steps
         snapshot = steps in plan.snapshot_at
         observes = last or snapshot or bool(plan.evaluate_every and steps % plan.evaluate_every == 0)
@@ -168,21 +168,20 @@ class _Run:
         if keeps:
             tensors = state.gather(self.learner.learning, self.learner.optimizer)
             if record is not None:
-                counts = {"total": self.total, "n_targets": self.n_targets}  # losses that are still to be reported
+                counts = {"total": self.total, "n_targets": self.n_targets}  # losses not yet reported
                 self.directory.write(tensors, steps, {"tally": counts})
         if reports:
             self.since = time.perf_counter()
 
     def _read_losses(self) -> None:
-        """Add up the losses that wait; nothing is kept of a model that is broken."""
+        """Add up the waiting losses; a loss that is not finite ends the run before anything is saved."""
         losses = self.processes.summed(torch.stack([step.loss for _, step in self.waiting]).double()).tolist()
         for (number, step), loss in zip(self.waiting, losses, strict=True):
-            norm = float(step.norm)
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                value = loss * step.n_targets if math.isfinite(norm) else math.nan
+            value = loss * step.n_targets if math.isfinite(float(step.norm)) else math.nan
+            if not math.isfinite(value):
                 good = self.directory.last_good
                 raise InputError(f"the loss of step {number + 1} is {value}: lower the learning rate; {good}")
-            self.total += loss * step.n_targets
+            self.total += value
             self.n_targets += step.n_targets
             self.n_tokens += step.n_tokens
         self.waiting.clear()

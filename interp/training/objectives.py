@@ -1,4 +1,4 @@
-"""What does a model learn from? Rows of token ids, drawn by the seed and the step alone, and targets of positions."""
+"""What does a model learn from? Rows of token ids, drawn by seed and step alone, and targets for their positions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from torch import Generator, Tensor
 from interp.errors import InputError
 from interp.tokens import TokenBatch, Tokenizer
 
-IGNORED = -100  # the target of a position at which nothing is predicted
+IGNORED = -100  # the target of a position without a prediction
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows to read, and the target of each position; beside an encoder the decoder reads `decoded`, and has targets."""
+    """Rows to read and a target for each position; with an encoder, the decoder reads `decoded` and has the targets."""
 
     tokens: TokenBatch
-    targets: Int[Tensor, "row position"]  # IGNORED where there is none
+    targets: Int[Tensor, "row position"]  # IGNORED for no target
     decoded: TokenBatch | None = None
 
     def __len__(self) -> int:
@@ -28,7 +28,7 @@ class Examples:
 
     @property
     def n_targets(self) -> int:
-        """Positions that have a target."""
+        """Positions with a target."""
         return int((self.targets != IGNORED).sum())
 
     def part(self, rows: slice) -> "Examples":
@@ -42,15 +42,15 @@ class Examples:
 
 @runtime_checkable
 class Source(Protocol):
-    """Where rows come from."""
+    """A source of rows."""
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
-        """So many rows of (at most) `row` tokens, drawn with `generator` and nothing else."""
+        """This many rows of (at most) `row` tokens, drawn with `generator` alone."""
         ...
 
 
 class Windows:
-    """Rows of a running text, each after the tokenizer's prefix; targets are the next tokens."""
+    """Rows of a long text, each after the tokenizer's prefix; targets are the next tokens."""
 
     def __init__(self, stream: Sequence[int] | Integer[Tensor, " token"], prefix: Sequence[int] = ()):
         self.stream = torch.as_tensor(stream)
@@ -70,7 +70,7 @@ class Windows:
         return [self._rows(batch, row) for batch in starts.split(16)]
 
     def _width(self, row: int) -> int:
-        """Tokens of the text in a row, for which the prefix leaves room."""
+        """Tokens of the text in a row, after the prefix."""
         width = row - len(self.prefix)
         if width < 1:
             raise InputError(f"a row of {row} has no room beside the {len(self.prefix)} tokens that begin a text")
@@ -90,7 +90,7 @@ class Windows:
 class Repeats:
     """Random segments of `shortest` to `longest` tokens, each twice in a row, until the row is full.
 
-    Targets are the tokens that the first copy gives away, which only previous-token and induction heads can predict
+    Targets are the second copy's tokens after the first, which only previous-token and induction heads can predict
     (Olsson 2022). No token is in a segment twice, so segments cannot be longer than the vocabulary.
     """
 
@@ -102,7 +102,7 @@ class Repeats:
         self.shortest, self.longest = shortest, longest
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
-        """<s> R R S S ...: no token of a segment is there twice."""
+        """<s> R R S S ...: the tokens of a segment differ."""
         pairs = [self._row(row, generator) for _ in range(rows)]
         ids, targets = (torch.stack(each) for each in zip(*pairs, strict=True))
         return Examples(TokenBatch.from_ids(ids), targets)
@@ -113,7 +113,7 @@ class Repeats:
             length = int(torch.randint(self.shortest, self.longest + 1, (), generator=generator))
             segment = self.ordinary[torch.randperm(len(self.ordinary), generator=generator)[:length]]
             ids += [segment, segment]
-            # the second copy's first token comes as a surprise too
+            # the second copy's first token is unpredictable too
             predictable += [torch.zeros(length + 1, dtype=torch.bool), torch.ones(length - 1, dtype=torch.bool)]
         flat, has_target = torch.cat(ids)[:row], torch.cat(predictable)[:row]
         return flat, F.pad(torch.where(has_target, flat, IGNORED)[1:], (0, 1), value=IGNORED)
@@ -132,11 +132,11 @@ class Masked:
         self.d_vocab = tokenizer.d_vocab
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
-        """The other source's rows, hidden in part."""
+        """The other source's rows with some tokens hidden."""
         return self.hidden(self.source.examples(rows, row, generator), generator)
 
     def hidden(self, examples: Examples, generator: Generator) -> Examples:
-        """The same rows with tokens hidden: at least one in each row that has any but special ones."""
+        """The same rows with tokens hidden: at least one in each row that has ordinary tokens."""
         tokens, ids = examples.tokens, examples.tokens.ids
         ordinary = tokens.mask & ~torch.isin(ids, self.special)
         draws = torch.rand(ids.shape, generator=generator).masked_fill(~ordinary, 2.0)
@@ -149,7 +149,7 @@ class Masked:
 
 
 class Pairs:
-    """Pairs of a source text, which the encoder reads, and a target, which the decoder predicts from `start` on."""
+    """Pairs of a source text for the encoder and a target, which the decoder predicts from `start` on."""
 
     def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], start: int):
         if not pairs:
@@ -184,15 +184,15 @@ def _spread(items: Int[Tensor, " item"], limit: int | None) -> Int[Tensor, " par
 
 
 class Mixed:
-    """Rows of several sources in chance proportions, by the names that mixes use."""
+    """Rows of several sources in random proportions; mixes name the sources."""
 
     def __init__(self, sources: Mapping[str, Source]):
         if not sources:
-            raise InputError("expected something to learn from: no source of rows was given")
+            raise InputError("expected something to learn from: got no source of rows")
         self.sources = dict(sources)
 
     def examples(self, rows: int, row: int, mix: Mapping[str, float], generator: Generator) -> Examples:
-        """Rows whose sources are drawn by `mix`; of all sources alike where it is empty."""
+        """Rows whose sources are drawn by `mix`; uniformly if it is empty."""
         if unknown := [name for name in mix if name not in self.sources]:
             raise InputError(f"no source {unknown[0]!r} to mix: there are {', '.join(self.sources)}")
         if len(self.sources) == 1 and not mix:
@@ -207,6 +207,6 @@ class Mixed:
             raise InputError("pairs of texts are not mixed with other sources: expected one source in the mix")
         if any(part.tokens.padded for part in parts) or len({part.targets.shape[1] for part in parts}) > 1:
             raise InputError("only full rows of one length are mixed: expected one source in the mix, or windows")
-        order = torch.randperm(rows, generator=generator)  # so that every micro-batch has its share of each
+        order = torch.randperm(rows, generator=generator)  # so that every micro-batch has all sources
         ids, targets = torch.cat([part.tokens.ids for part in parts]), torch.cat([part.targets for part in parts])
         return Examples(TokenBatch.from_ids(ids[order]), targets[order])

@@ -1,4 +1,4 @@
-"""How do several processes train one model? Each draws all rows of a step and keeps its share; gradients are averaged.
+"""How do several processes train one model? Each takes its share of a step's rows; gradients are averaged.
 
 The mean is over all processes' targets, however unequally these are spread.
 """
@@ -37,26 +37,26 @@ class Processes:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and tells; one does."""
+        """Whether this is the one process that writes and reports."""
         return self.rank == 0
 
     def check(self, plan: Plan) -> None:
-        """Every process has as many rows of each micro-batch as the others."""
+        """Refuse rows that processes and micro-batches cannot share equally."""
         shares = plan.accumulate * self.size
         for phase in plan.phases:
             if phase.rows % shares:
                 raise InputError(f"{phase.rows} rows a step: expected a multiple of {shares}, for all micro-batches")
 
     def learning(self, model: Transformer) -> Transformer:
-        """What learns in place of `model`: itself, or a copy that is shared out among the processes."""
+        """The model that learns in place of `model`: itself, or a copy sharded over the processes."""
         if self.kind is None:
             return model
         for weight in model.parameters():
             dist.broadcast(weight.data, 0)
-        return model if self.kind == "ddp" else _shared_out(copy.deepcopy(model))
+        return model if self.kind == "ddp" else _sharded(copy.deepcopy(model))
 
     def calling(self, learning: Transformer) -> Callable[..., Any]:
-        """What is called in place of `learning`, so that gradients meet."""
+        """The callable in place of `learning` that averages gradients."""
         if self.kind != "ddp":
             return learning
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 (slow to import, and rarely wanted)
@@ -64,7 +64,7 @@ class Processes:
         return DistributedDataParallel(learning)
 
     def alone(self, calling: Any) -> AbstractContextManager:
-        """Within, gradients are added up in each process and do not meet yet."""
+        """A context in which each process adds up its own gradients without averaging."""
         return calling.no_sync() if self.kind == "ddp" else nullcontext()
 
     def summed(self, values: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Processes:
         return values
 
     def publish(self, learning: Transformer, model: Transformer) -> None:
-        """Give `model` the weights of what learns in its place. Every process has to call this."""
+        """Copy the learnt weights to `model`. Every process has to call this."""
         if learning is not model:
             with torch.no_grad():
                 for weight, shared in zip(model.parameters(), learning.parameters(), strict=True):
@@ -82,12 +82,12 @@ class Processes:
 
 
 def whole(tensor: Any) -> Tensor:
-    """A tensor that may be shared out, put together in every process, all of which have to call this."""
+    """A tensor, sharded or not, as a whole. Every process has to call this."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # a DTensor, slow to import
 
 
 def shared_as(value: Tensor, weight: Any) -> Tensor:
-    """`value`, whole in every process, shared out as `weight` is."""
+    """`value`, which every process has whole, sharded like `weight`."""
     if not hasattr(weight, "placements"):
         return value
     from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 (slow to import, and rarely wanted)
@@ -95,14 +95,14 @@ def shared_as(value: Tensor, weight: Any) -> Tensor:
     return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
 
 
-def _shared_out(model: Transformer) -> Transformer:
-    """FSDP2, a block at a time; the rest, and all where blocks have weights in common, together."""
+def _sharded(model: Transformer) -> Transformer:
+    """FSDP2, a block at a time and then the rest; all together if blocks share weights."""
     try:
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 (not there before torch 2.6)
     except ImportError as error:
-        raise InputError('sharing weights out needs torch 2.6 or later: update it, or choose "ddp"') from error
+        raise InputError('sharded training needs torch 2.6 or later: update it, or choose "ddp"') from error
     for weight in model.parameters():
-        weight.data = weight.data.contiguous()  # FSDP2 takes no matrix that lies turned
+        weight.data = weight.data.contiguous()  # FSDP2 takes no transposed layout
     blocks = [block for block in model.modules() if isinstance(block, Block)]
     owners = Counter(id(weight) for block in blocks for weight in block.parameters())
     if all(count == 1 for count in owners.values()):
@@ -114,9 +114,9 @@ def _shared_out(model: Transformer) -> Transformer:
 
 @contextmanager
 def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]:
-    """The processes that torchrun has started, or know of each other already; this one alone if `parallel` is None.
+    """The processes that torchrun started, or an existing group; this one alone if `parallel` is None.
 
-    A model on a GPU is moved to the one of its process.
+    A model on a GPU moves to its process's GPU.
     """
     started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if parallel is None:
@@ -137,7 +137,7 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
     try:
         yield Processes(parallel, dist.get_rank(), dist.get_world_size())
         if starts:
-            dist.barrier()  # all leave together, their tensors let go of
+            dist.barrier()  # all leave together
     finally:
         if starts:
             dist.destroy_process_group()

@@ -16,20 +16,20 @@ _ENDS = {"learning_rate": math.inf, "weight_decay": math.inf, "clip": math.inf, 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps on batches of one shape; heads form by steps, reading by tokens, so a run may need several phases.
+    """Steps on batches of one shape. Heads need steps and language needs tokens, so a run may need several phases.
 
-    A phase with a `learning_rate` restarts the plan's schedule there (SGDR: Loshchilov 2017), to teach a trained model
-    a little more from rows of another mix.
+    A phase with a `learning_rate` restarts the plan's schedule (SGDR: Loshchilov 2017), to teach a trained model a
+    little more from rows of another mix.
     """
 
     steps: int
     rows: int  # a step, of all micro-batches and processes together
-    row: int  # tokens a row; of pairs, which are as long as they are, the most on either side
-    mix: Mapping[str, float] = field(default_factory=dict)  # chance of a row to come from each source; empty: alike
-    learning_rate: float | None = None  # where the schedule begins anew; absent: it goes on
+    row: int  # tokens a row; for pairs, the most on either side
+    mix: Mapping[str, float] = field(default_factory=dict)  # each source's probability for a row; empty: all the same
+    learning_rate: float | None = None  # the schedule restarts here; None: it continues
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("rows", 1), ("row", 2)):  # a row has a token to read and one to foretell
+        for name, least in (("steps", 1), ("rows", 1), ("row", 2)):  # a row has a token to read and one to predict
             whole_number(name, getattr(self, name), least)
         if any(share < 0 for share in self.mix.values()) or (self.mix and sum(self.mix.values()) <= 0):
             raise InputError(f"shares of a mix are at least 0 and not all 0, got {dict(self.mix)}")
@@ -56,18 +56,18 @@ class Plan:
     final: float = 0.1  # of the peak
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
-    weight_decay: float = 0.1  # of matrices; vectors are left alone
+    weight_decay: float = 0.1  # of matrices, not vectors
     clip: float = 1.0  # largest norm of all gradients together; 0 for no limit
     accumulate: int = 1  # micro-batches a step
     label_smoothing: float = 0.0
-    dropout: float = 0.0  # of embeddings and of what each layer adds to the stream (Vaswani 2017, section 5.4)
+    dropout: float = 0.0  # on embeddings and on each layer's output (Vaswani 2017, section 5.4)
     precision: Precision = "float32"  # of matrix products; weights and sums are float32
     compile: bool = False  # through torch.compile
     evaluate_every: int = 500  # steps between measurements; 0 for never
     evaluate_rows: int = 64  # rows of each held-out source that are measured, at most
-    save_every: int = 500  # steps between states that a run can be resumed from
-    snapshot_at: tuple[int, ...] = ()  # steps after which the model is kept as well
-    sample: str | None = None  # a prompt that is continued at every measurement
+    save_every: int = 500  # steps between saved states, to resume from
+    snapshot_at: tuple[int, ...] = ()  # steps after which the model is saved as well
+    sample: str | None = None  # a prompt to continue at every measurement
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -128,7 +128,7 @@ class Plan:
 
 
 class _Leg(NamedTuple):
-    """Steps over which the schedule runs once."""
+    """The steps of one run of the schedule."""
 
     begin: int
     steps: int
@@ -137,6 +137,6 @@ class _Leg(NamedTuple):
     hold: int = 0
 
 
-def _check_range(name: str, value: float | int, end: float = math.inf) -> None:
+def _check_range(name: str, value: float, end: float = math.inf) -> None:
     if not 0 <= value < end:
         raise InputError(f"{name} must be at least 0 and less than {end:g}, got {value:g}")

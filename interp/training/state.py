@@ -1,4 +1,4 @@
-"""What does a run keep? Weights, moments and the step, to go on as if it had never stopped; and its numbers by step."""
+"""The files of a run: its state (weights, moments, step), from which it resumes exactly, and its numbers by step."""
 
 import json
 import os
@@ -22,24 +22,24 @@ from interp.transformer import Transformer
 
 FILE = "state.safetensors"
 METRICS = "metrics.jsonl"  # numbers by step, a line of JSON each
-MODEL = "model"  # what its draft is called
-OURS = {FILE, METRICS, MODEL, "recipe.toml", "run.json"}  # what is written to `out` by way of a draft
+MODEL = "model"  # the name of its draft
+OURS = {FILE, METRICS, MODEL, "recipe.toml", "run.json"}  # names in `out` that are written as drafts first
 Save = Callable[[Transformer, Path], None]
 
 
 @dataclass(frozen=True)
 class State:
-    """Tensors by name (`weights/NAME`, `moments/NAME/KEY`), and facts that fit into JSON."""
+    """Tensors by name (`weights/NAME`, `moments/NAME/KEY`), and facts for JSON."""
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
 
 
 def write(path: Path, state: State) -> None:
-    """Put `state` at `path` in place of the one before."""
+    """Write `state` to `path`, in place of the last one."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
     facts = json.dumps(dict(state.facts))
-    with replacing(path) as part:  # in a draft, where safetensors' own file beside is swept too
+    with replacing(path) as part:  # a draft, so that safetensors' own temporary file is swept too
         save_file(tensors, part, {"facts": facts, "sums": json.dumps(_sums(tensors, facts))})
 
 
@@ -62,7 +62,7 @@ def read(path: Path) -> State:
 
 
 def _sums(tensors: Mapping[str, Tensor], facts: str) -> dict[str, str]:
-    """A hash of each tensor (its shape, type and numbers), and of the facts by the name ""."""
+    """A hash of each tensor (shape, dtype and numbers), and under "" of the facts."""
     sums: dict[str, Any] = {"": blake2b(facts.encode(), digest_size=16)}
     for name, tensor in tensors.items():
         sums[name] = blake2b(f"{tuple(tensor.shape)} {tensor.dtype} ".encode(), digest_size=16)
@@ -71,7 +71,7 @@ def _sums(tensors: Mapping[str, Tensor], facts: str) -> dict[str, str]:
 
 
 def gather(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights and the optimizer's moments by parameter name, put together from all processes."""
+    """Weights and the optimizer's moments by parameter name, whole in every process."""
     tensors = {}
     for name, weight in model.named_parameters():
         tensors[f"weights/{name}"] = whole(weight.detach())
@@ -81,7 +81,7 @@ def gather(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
 
 
 def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `gather` took, shared out among processes as the weights are."""
+    """Put back the tensors from `gather`, sharded like the weights."""
     expected = {f"weights/{name}": tuple(weight.shape) for name, weight in model.named_parameters()}
     stored = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("weights/")}
     for name in {**expected, **stored}:
@@ -93,14 +93,14 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
         prefix = f"moments/{name}/"
         for key, value in tensors.items():
             if key.startswith(prefix):
-                moment = value.to(weight.device, copy=True)  # a count of steps, where the optimizer has it
+                moment = value.to(weight.device, copy=True)  # the optimizer's count of steps
                 if value.ndim:
                     moment = torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
                 optimizer.state[weight][key.removeprefix(prefix)] = moment
 
 
 class Directory:
-    """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory."""
+    """The directory `out` of a run that is `made_of` these facts; `save` writes a model to a directory."""
 
     def __init__(self, out: Path, save: Save, made_of: Mapping[str, Any]):
         self.out, self._save, self._made_of = out, save, made_of
@@ -109,12 +109,12 @@ class Directory:
         self._saved: int | None = None  # the step after which the last good state was written
 
     def check_new(self) -> None:
-        """No run has begun here."""
+        """Refuse a directory that has a run or a model."""
         if self._state.exists() or (self.out / "config.json").exists():
             raise InputError(f"{self.out} holds a run or a model already: resume it, or choose another directory")
 
     def read(self) -> State:
-        """Where the run stopped."""
+        """The last state, if it belongs to the same run."""
         last = read(self._state)
         stored, now = last.facts["made_of"], json.loads(json.dumps(self._made_of))
         for part in [part for part in {**now, **stored} if now.get(part) != stored.get(part)]:
@@ -127,25 +127,25 @@ class Directory:
         return last
 
     def sweep(self) -> None:
-        """Remove what a run that was killed had not finished writing."""
+        """Remove the unfinished files of a killed run."""
         sweep(self.out, lambda name: name in OURS)
         sweep(self._steps, str.isdecimal)
 
     def write(self, tensors: Mapping[str, Any], step: int, facts: Mapping[str, Any]) -> None:
-        """Keep where the run stands after `step` steps, to go on from there."""
+        """Save the state after `step` steps."""
         with self.writing(self._state):
             write(self._state, State(tensors, {"step": step, "made_of": self._made_of, **facts}))
         self._saved = step
 
     def snapshot(self, model: Transformer, step: int) -> None:
-        """Keep the model as it is after `step` steps."""
+        """Save the model after `step` steps."""
         place = self._steps / f"{step:06d}"
         with self.writing(place), replacing(place) as part:
             part.mkdir(exist_ok=True)
             self._save(model, part)
 
     def finish(self, model: Transformer) -> None:
-        """Put the trained model into the directory itself."""
+        """Write the trained model to the directory itself."""
         with self.writing(self.out), drafting(self.out / MODEL) as part:
             part.mkdir(exist_ok=True)
             self._save(model, part)
@@ -155,7 +155,7 @@ class Directory:
 
     @contextmanager
     def writing(self, place: Path) -> Iterator[None]:
-        """Say, where `place` cannot be written, from where the run can go on."""
+        """If `place` cannot be written, name the state from which the run can resume."""
         try:
             yield
         except InputError as error:
@@ -166,14 +166,14 @@ class Directory:
 
     @property
     def last_good(self) -> str:
-        """From where the run can go on."""
+        """The state from which the run can resume, in words."""
         if self._saved is None:
             return "no state was saved yet"
         return f"the last good state is {self._state}, after step {self._saved}"
 
 
 class Record:
-    """Numbers by step, in `metrics.jsonl`; a run that is resumed at `step` takes back what was recorded after it."""
+    """Numbers by step, in `metrics.jsonl`; a run that resumes at `step` removes later lines."""
 
     def __init__(self, out: Path, step: int = 0):
         self.path = out / METRICS
@@ -182,7 +182,7 @@ class Record:
             part.write_bytes(b"".join(map(_line, lines)))
 
     def __call__(self, step: int, numbers: Mapping[str, float], text: str | None = None) -> None:
-        """Record what was measured after `step` steps; a number that is not finite is `null` in the line."""
+        """Record the numbers after `step` steps; a number that is not finite becomes `null`."""
         line = {"step": step} | {name: value if isfinite(value) else None for name, value in numbers.items()}
         end = self.path.stat().st_size
         try:
@@ -194,7 +194,7 @@ class Record:
 
 
 def read_metrics(out: Path) -> list[dict[str, Any]]:
-    """The lines of a run so far, up to the first that is damaged."""
+    """The lines of a run, up to the first damaged one."""
     lines = []
     with suppress(FileNotFoundError, ValueError, RecursionError):
         for text in (out / METRICS).read_bytes().splitlines():

@@ -1,4 +1,4 @@
-"""How does one step of learning go? Examples to losses, losses to gradients, gradients to weights."""
+"""One step of learning: from examples to losses, gradients and weights."""
 
 import hashlib
 import math
@@ -25,13 +25,12 @@ Losses = Callable[[Examples], Tensor]
 
 
 def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Callable[..., Any] | None = None) -> Losses:
-    """The cross-entropy of all targets of some examples, summed, in nats, in the plan's precision.
+    """A function of examples: the sum of their targets' cross-entropy, in nats, in the plan's precision.
 
-    Where it is for `learning`, with dropout and label smoothing, which spreads a share of the target's probability
-    evenly over the whole vocabulary (Szegedy 2016, section 7). `calling` is called in place of the model.
+    For `learning` it has dropout, and label smoothing, which spreads a share of the target's probability evenly over
+    the vocabulary (Szegedy 2016, section 7). `calling` is called in place of the model.
     """
     settings = {"ignore_index": IGNORED, "label_smoothing": plan.label_smoothing if learning else 0.0}
-    # of embeddings, and of what each layer adds (Vaswani 2017, section 5.4)
     dropped = matching(model, ["*.embed", "*attn_out", "*.mlp_out"]) if learning and plan.dropout else []
     tap = Tap(edit={name: partial(F.dropout, p=plan.dropout) for name in dropped}) if dropped else UNTAPPED
     forward = model if calling is None else calling
@@ -47,7 +46,7 @@ def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Call
 
 @contextmanager
 def kernels(device: torch.device) -> Iterator[None]:
-    """Attention by plain products on a processor: up to 1.5 times as fast there as its fused kernel's gradient."""
+    """On a CPU, attention by plain products: up to 1.5 times as fast as the fused kernel's gradient."""
     if device.type != "cpu":
         yield
         return
@@ -74,7 +73,7 @@ def _compiling() -> Iterator[None]:
 def held_out_losses(
     losses: Losses, held_out: Mapping[str, Sequence[Examples]], device: torch.device
 ) -> dict[str, float]:
-    """Cross-entropy a target, in nats, of held-out examples."""
+    """Mean cross-entropy of held-out targets, in nats."""
 
     def mean(batches: Sequence[Examples]) -> float:
         total = sum(torch.stack([losses(batch.to(device)) for batch in batches]).tolist()) if batches else 0.0
@@ -85,7 +84,7 @@ def held_out_losses(
 
 
 def seed_of(*parts: int) -> int:
-    """A seed that is unique to these numbers."""
+    """A seed that these numbers alone decide."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
@@ -93,14 +92,14 @@ def seed_of(*parts: int) -> int:
 class Step:
     """The numbers of a step."""
 
-    loss: Tensor  # a target, in nats, of this process's rows; those of all processes add up to the step's
-    norm: Tensor  # of the gradient, before it was clipped
+    loss: Tensor  # this process's part of the mean loss of a target, in nats; all processes' add up
+    norm: Tensor  # of the gradient before clipping
     n_targets: int  # of all processes
     n_tokens: int  # of all processes
 
 
 class Learner:
-    """A model, its data and its optimizer; `learning` is the model, or its copy that is sharded over processes."""
+    """A model, its data and its optimizer; `learning` is the model, or a copy sharded over processes."""
 
     def __init__(self, model: Transformer, data: Mixed, plan: Plan, processes: Processes):
         self.data, self.plan, self.processes = data, plan, processes
@@ -112,7 +111,7 @@ class Learner:
         self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **settings)
         self._calling = processes.calling(self.learning)
         losses = summed_loss(self.learning, plan, learning=True, calling=self._calling)
-        # pairs of texts are of many widths, windows of few
+        # pairs of texts have many widths, windows few
         dynamic = None if len(model.config.stacks) > 1 else False
         self._losses = torch.compile(losses, dynamic=dynamic) if plan.compile else losses
         self.learning.train()
@@ -123,7 +122,7 @@ class Learner:
         generator = Generator().manual_seed(seed_of(plan.seed, step))
         examples = self.data.examples(phase.rows, phase.row, phase.mix, generator)
         rank, size = processes.rank, processes.size
-        torch.manual_seed(seed_of(plan.seed, step, 1, *([rank] if rank else [])))  # what dropout draws
+        torch.manual_seed(seed_of(plan.seed, step, 1, *([rank] if rank else [])))  # for dropout
         n_targets, losses = max(examples.n_targets, 1), []
         rows = len(examples) // (plan.accumulate * size)
         for number in range(plan.accumulate):

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP alike stop a program when it is ready to stop."""
+"""Ctrl-C, SIGTERM and SIGHUP stop a program when it is ready."""
 
 import signal
 import threading
@@ -11,11 +11,10 @@ _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def stoppable(stop: Callable[[int], object]) -> Iterator[None]:
-    """Within, the first Ctrl-C, SIGTERM or SIGHUP calls `stop` with its number; ignored ones (`nohup`) stay ignored."""
-    handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        handlers = {number: signal.getsignal(number) for number in _STOPS}
-        handlers = {number: each for number, each in handlers.items() if each not in (None, signal.SIG_IGN)}
+    """In this context the first signal calls `stop` with its number; ignored signals (`nohup`) stay ignored."""
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in _STOPS if is_main}
+    handlers = {number: each for number, each in handlers.items() if each not in (None, signal.SIG_IGN)}
 
     def restore() -> None:
         for number, handler in handlers.items():
@@ -35,7 +34,7 @@ def stoppable(stop: Callable[[int], object]) -> Iterator[None]:
 
 @contextmanager
 def unstopped() -> Iterator[list[int]]:
-    """Within, the first signal waits in the list, so that a short piece of work ends; the next one is as ever."""
+    """In this context the first signal waits in the list, so that a short task can end; the next one acts as usual."""
     waiting: list[int] = []
     with stoppable(waiting.append):
         yield waiting

@@ -1,6 +1,6 @@
-"""How does text become something to train on? Read, tokenized once, and kept as a memory-mapped array.
+"""Text for training: read, tokenized once, and kept as a memory-mapped array.
 
-A note beside the array says what it was made of. As long as the note holds, a later run uses the array again.
+A note beside the array says what it was made of; while that is the same, later runs use the array again.
 """
 
 import hashlib
@@ -28,19 +28,19 @@ MASK = "[MASK]"
 _SUFFIXES = (".txt", ".txt.gz", ".txt.zst")
 _KINDS = {2: torch.uint16, 4: torch.int32}  # by bytes
 _LARGEST = 1 << 32  # bytes of a file, unpacked
-_GROUP = 4_000_000  # characters that are tokenized in one go
+_GROUP = 4_000_000  # characters tokenized together
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text and its name: of a file, without folder and ending."""
+    """A text and its name: its file's, without folder and ending."""
 
     name: str
     text: str
 
 
 def find(path: Path) -> list[Path]:
-    """The text files that `path` names: itself, or all *.txt below it, compressed or not, sorted by name."""
+    """The text files at `path`: itself, or all *.txt below it, compressed or not, sorted by name."""
     if path.is_file():
         return [path]
     files = sorted(file for file in path.rglob("*") if file.name.endswith(_SUFFIXES) and file.is_file())
@@ -50,7 +50,7 @@ def find(path: Path) -> list[Path]:
 
 
 def read(paths: Iterable[Path], *, unwrap: bool = False) -> Iterator[Document]:
-    """The files' texts; `unwrap` joins the lines of a paragraph, which a blank line ends."""
+    """The files' texts; `unwrap` joins the lines of each paragraph (up to a blank line)."""
     for path in paths:
         text = whole(path, _LARGEST).replace("\r\n", "\n")
         if unwrap:
@@ -65,12 +65,12 @@ def name_of(path: Path) -> str:
 
 
 def held_out(name: str, share: float) -> bool:
-    """Whether training leaves out the document called `name`, which depends on the name alone."""
+    """Whether training leaves out the document called `name`; the name alone decides."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") < share * (1 << 48)
 
 
 def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -> Tokenizer:
-    """Byte-level BPE of the texts (Sennrich 2016; Radford 2019); `mask` adds a token to hide words behind."""
+    """Byte-level BPE of the texts (Sennrich 2016; Radford 2019); `mask` adds a token that hides words."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -89,9 +89,9 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -
 
 @dataclass(frozen=True)
 class Stream:
-    """The tokens of several documents in a row, each after the tokenizer's prefix."""
+    """The tokens of documents in a row, each after the tokenizer's prefix."""
 
-    tokens: Integer[Tensor, " token"]  # mapped into memory; two bytes each where the vocabulary allows
+    tokens: Integer[Tensor, " token"]  # memory-mapped; two bytes each if the vocabulary allows
     names: Sequence[str]  # of the documents
     n_characters: int
 
@@ -105,8 +105,8 @@ def tokenize(
 ) -> Stream:
     """The documents' tokens, from the array at `path` if it was `made_of` the same, else written there.
 
-    `made_of` is anything that tells these documents from others, such as file names with sizes; documents are read only
-    if the array has to be written, and `say` gets the number that were.
+    `made_of` identifies these documents, for example by file names with sizes. Documents are read only if the array has
+    to be written; then `say` gets their number so far.
     """
     largest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=0)
     kind = np.dtype(np.uint16 if largest < 1 << 16 else np.int32)
@@ -128,7 +128,7 @@ def _note_path(path: Path) -> Path:
 
 
 def _note(path: Path, digest: str) -> dict[str, Any] | None:
-    """What the note beside an array says, if the array is whole and was made of the same."""
+    """The note beside an array, if the array is whole and was made of the same."""
     try:
         note = json.loads(whole(_note_path(path)))
         is_current = note["made_of"] == digest and path.stat().st_size == note["n_bytes"]
@@ -146,7 +146,7 @@ def _sum(path: Path, names: Sequence[str], n_characters: int) -> str:
 def _write(
     documents: Iterable[Document], tokenizer: Tokenizer, path: Path, kind: np.dtype, say: Callable[[str, int], None]
 ) -> dict[str, Any]:
-    """Write the array, some documents at a time, so that no more text than that is ever held."""
+    """Write the array, a group of documents at a time, to limit the text in memory."""
     names, n_characters = [], 0
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep_beside(path)
@@ -164,7 +164,7 @@ def _write(
             raise InputError("no text to train on: every document is held out, or there is none")
         if not n_bytes:
             raise InputError(f"no text to train on: the {len(names)} documents are empty")
-        _note_path(path).unlink(missing_ok=True)  # it speaks of the array that is replaced now
+        _note_path(path).unlink(missing_ok=True)  # it describes the array that is replaced now
     return {"names": names, "n_characters": n_characters, "n_bytes": n_bytes, "sum": _sum(path, names, n_characters)}
 
 

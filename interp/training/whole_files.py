@@ -1,6 +1,6 @@
-"""How are files whole or absent? They are written to a draft, a hidden folder that is locked meanwhile, and renamed.
+"""Files that are whole or absent: written in a draft, a hidden and locked folder, and then renamed.
 
-The system releases a lock when its process ends, so a draft without one was left by a kill.
+The system releases a lock when its process ends, so a draft without a lock was left by a killed process.
 """
 
 import os
@@ -19,7 +19,7 @@ _KINDS = {stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a 
 
 
 def file_above(path: Path) -> Path | None:
-    """The nearest parent of a path that exists and is no directory, so that nothing can be written below it."""
+    """The nearest existing parent of a path that is not a directory, so that nothing can be written below it."""
     return next((above for above in path.parents if above.exists() and not above.is_dir()), None)
 
 
@@ -32,7 +32,7 @@ def check_kind(path: Path, kind: int = stat.S_IFREG) -> None:
 def check_owner(path: Path) -> None:
     """Refuse a link, or another user's file, under a name that others can guess.
 
-    On some disks all files belong to one user, so the owner of the folder above will do.
+    On some disks one user owns all files, so the owner of the parent folder is accepted.
     """
     if not os.path.lexists(path):
         return
@@ -45,15 +45,15 @@ def check_owner(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A draft of a file or directory, which takes the place of `path` when the block ends without an error.
+    """A draft of a file or directory, which replaces `path` when the block ends without an error.
 
-    After an `InputError` (`check_kind`) or an `OSError` `path` is as it was, and nothing lies beside it.
+    After an `InputError` (`check_kind`) or an `OSError` `path` is as before, with nothing beside it.
     """
     with drafting(path) as part:
         yield part
         for file in [entry for entry in part.rglob("*") if entry.is_file()] if part.is_dir() else [part]:
             with suppress(PermissionError), file.open("rb") as written:
-                os.fsync(written.fileno())  # what is renamed is on the disk
+                os.fsync(written.fileno())  # on disk before the rename
         check_kind(path, stat.S_IFMT(part.stat().st_mode))
         if path.is_dir():  # a rename cannot replace it
             shutil.copymode(path, part)
@@ -68,7 +68,7 @@ def drafting(path: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         while True:
             draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_DRAFT, dir=path.parent))
-            with suppress(InputError, FileNotFoundError):  # a sweep took it for a dead process's
+            with suppress(InputError, FileNotFoundError):  # a sweep has just taken it
                 stack.enter_context(_locked(draft))
                 break
         stack.enter_context(_removing(draft, path.name))
@@ -77,7 +77,7 @@ def drafting(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def alone(path: Path, put_right: Callable[[Path], None] = lambda part: None) -> Iterator[Path]:
-    """As `drafting`, but refused while another process writes; what a killed one left is `put_right`, then removed."""
+    """As `drafting`, but refused while another process writes; `put_right` gets a killed one's draft, then it goes."""
     draft, is_new = path.with_name(f".{path.name}{_DRAFT}"), False
     with ExitStack() as stack:
         while True:
@@ -86,7 +86,7 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda part: None) -> 
                 is_new = True
             except FileExistsError:
                 check_owner(draft)
-            with suppress(FileNotFoundError):  # removed in between
+            with suppress(FileNotFoundError):  # removed meanwhile
                 is_locked = stack.enter_context(_locked(draft, f"is writing {path}"))
                 break
         if not is_new:
@@ -101,7 +101,7 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda part: None) -> 
 
 @contextmanager
 def holding(directory: Path, task: str) -> Iterator[None]:
-    """Let one process at a time do `task` in `directory`; what is created for it and left empty is removed again."""
+    """Let one process at a time do `task` in `directory`; new folders that stay empty are removed again."""
     created = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory.resolve(), f"{task} {directory}"):
@@ -109,7 +109,7 @@ def holding(directory: Path, task: str) -> Iterator[None]:
             yield
         finally:
             for folder in created:
-                with suppress(OSError):  # not empty: all went well
+                with suppress(OSError):  # not empty
                     folder.rmdir()
 
 
@@ -119,7 +119,7 @@ def sweep_beside(path: Path) -> None:
 
 
 def sweep(directory: Path, is_ours: Callable[[str], bool]) -> None:
-    """Remove the drafts in `directory` whose processes have ended, of targets whose name `is_ours`."""
+    """Remove the drafts in `directory` whose processes have ended, if their target's name `is_ours`."""
     for draft, name in _drafts(directory):
         if is_ours(name):
             with suppress(OSError, InputError):  # in use, just removed, or another user's
@@ -129,21 +129,20 @@ def sweep(directory: Path, is_ours: Callable[[str], bool]) -> None:
 
 
 def is_being_made(path: Path) -> bool:
-    """Whether a process is writing what will replace `path`, or its draft's name is another user's."""
+    """Whether a process is writing a draft of `path`, or another user owns the draft's name."""
     for draft in [draft for draft, name in _drafts(path.parent) if name == path.name]:
         try:
-            check_owner(draft)
-            with _locked(draft):
-                pass
+            with suppress(OSError):
+                check_owner(draft)
+                with _locked(draft):
+                    pass
         except InputError:
             return True
-        except OSError:
-            continue
     return False
 
 
 def is_draft(path: Path) -> bool:
-    """Whether a process writes or wrote this to be moved elsewhere."""
+    """Whether this is a draft."""
     return path.name.endswith(_DRAFT)
 
 
@@ -155,7 +154,7 @@ def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
 
 @contextmanager
 def _locked(folder: Path, doing: str = "is at work") -> Iterator[bool]:
-    """Hold a lock on a folder, which no other process holds; False where the file system has no locks."""
+    """Hold the only lock on a folder; False if the file system has no locks."""
     from filelock import lock_descriptor  # noqa: PLC0415 (slow to import, and only writers want it)
 
     if not hasattr(os, "O_DIRECTORY"):  # Windows
@@ -164,7 +163,7 @@ def _locked(folder: Path, doing: str = "is at work") -> Iterator[bool]:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         is_free = None
-        with suppress(OSError):  # of a file system without locks
+        with suppress(OSError):  # a file system without locks
             is_free = lock_descriptor(lock, blocking=False)
         if is_free is False:
             raise InputError(f"another process {doing}: wait until it has ended, or choose another directory")
@@ -177,7 +176,7 @@ def _locked(folder: Path, doing: str = "is at work") -> Iterator[bool]:
 
 @contextmanager
 def _removing(draft: Path, name: str) -> Iterator[None]:
-    """In the end remove a draft, and put back a directory that it replaced if a stop left nothing in its place."""
+    """In the end remove a draft; put back a directory that it was replacing, if nothing has taken its place."""
     try:
         yield
     finally:

@@ -2,11 +2,13 @@
 
 import gzip
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
 import pytest
+from refusals import refusal
 
 from interp import InputError, bounded_files
 from interp.bounded_files import LONGEST_LINE, is_file, lines, whole
@@ -37,14 +39,11 @@ def test_what_unpacks_without_end_is_refused_before_it_fills_memory(tmp_path: Pa
     path = tmp_path / "bomb"
     path.write_bytes(pack(b"a\n" * (1 << 20)))
     for read in (lambda: [None for _ in lines(path)], lambda: whole(path)):
-        with pytest.raises(InputError, match="unpacks to more than 1,048,576 bytes, 100 times its size"):
-            read()
+        assert "unpacks to more than 1,048,576 bytes, 100 times its size" in refusal(read)
     path.write_bytes(pack(b"a" * (LONGEST_LINE + 1)))
-    with pytest.raises(InputError, match=rf"a line of more than {LONGEST_LINE:,} characters"):
-        next(lines(path))
+    assert f"a line of more than {LONGEST_LINE:,} characters" in refusal(next, lines(path))
     assert len(whole(path)) == LONGEST_LINE + 1
-    with pytest.raises(InputError, match="longer than 10 bytes"):
-        whole(path, 10)
+    assert "longer than 10 bytes" in refusal(whole, path, 10)
 
 
 def test_a_damaged_packed_file_is_one_line(tmp_path: Path, pack) -> None:
@@ -56,36 +55,25 @@ def test_a_damaged_packed_file_is_one_line(tmp_path: Path, pack) -> None:
                 read()
 
 
-def test_a_pipe_and_a_device_are_no_files(tmp_path: Path) -> None:
+def test_what_is_no_file_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
-        with pytest.raises(InputError, match="is a pipe, a device or a directory: expected a file"):
+    refused = dict.fromkeys((tmp_path / "pipe", Path("/dev/zero"), tmp_path), "is a pipe, a device or a directory")
+    for path, message in {**refused, Path("/proc/self/mem"): "cannot be read .Input/output error"}.items():
+        with pytest.raises(InputError, match=message):
             next(lines(path))
-
-
-def test_what_the_system_does_not_give_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot look for .* File name too long"):
         is_file(tmp_path / ("x" * 300))
-    with pytest.raises(InputError, match=r"cannot be read .Input/output error"):
-        next(lines(Path("/proc/self/mem")))
-    assert not is_file(tmp_path / "nothing")
-    assert is_file(tmp_path)
+    assert (is_file(tmp_path / "nothing"), is_file(tmp_path)) == (False, True)
 
 
 def test_a_message_shows_the_ends_of_what_is_long() -> None:
     value = "a" * 5_000 + "z" * 5_000
-    shown = str(InputError(f'column 7: expected a number, got "{value}" and [{value}]; see above'))
-    assert shown.startswith('column 7: expected a number, got "aaa')
-    assert shown.endswith("zzz]; see above")
-    assert "(10,002 characters)" in shown
-    assert "(10,003 characters)" in shown
-    assert len(shown) < 2 * LONGEST_VALUE + 100
+    message = str(InputError(f'column 7: expected a number, got "{value}" and [{value}]; see above'))
+    assert re.fullmatch(r'column 7.* got "aaa.*\(10,002 characters\).*\(10,003 characters\).*zzz]; see above', message)
+    assert len(message) < 2 * LONGEST_VALUE + 100
     assert len(brief('got "' + "a b " * 1_000 + '"')) <= LONGEST_VALUE + 4
     assert len(brief("word " * 10_000)) <= LONGEST_MESSAGE
-    with_spaces = "expected one of " + ", ".join(f"name{i}" for i in range(100))
-    assert brief(with_spaces) == with_spaces  # many short values are no long one
-    # and it is one line, which moves no cursor
-    assert str(InputError("got \x1b[2Jnothing\nhere\tor\u2028there \u202e\x00")) == (
-        r"got \x1b[2Jnothing here or there \u202e\x00"
-    )
-    assert brief("Zoë 你好 “quoted”") == "Zoë 你好 “quoted”"
+    for whole_message in ("expected one of " + ", ".join(f"name{i}" for i in range(100)), "Zoë 你好 “quoted”"):
+        assert brief(whole_message) == whole_message  # many short values are not one long value
+    one_line = r"got \x1b[2Jnothing here or there \u202e\x00"  # which moves no cursor
+    assert str(InputError("got \x1b[2Jnothing\nhere\tor\u2028there \u202e\x00")) == one_line

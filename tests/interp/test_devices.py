@@ -12,17 +12,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from interp import TokenBatch, Transformer, add, edited, generate, run, set_to, token_losses
+from interp import attribution as a
 from interp import patching as p
-from interp.attribution import (
-    attribution_by_source,
-    composition_scores,
-    direct_logit_attribution,
-    key_contributions,
-    logit_lens,
-    remove_from_key,
-    score_attribution,
-    value_attribution,
-)
 from interp.patterns.one_attention import FewRows, NormWeighted, read_patterns
 from tests.pretend import FIRST, SECOND, THIRD, Mixed, Pretend, place_of, spread
 from tests.tiny import pairs_of_two, ragged_pairs, token_ids, two_stacks, variant
@@ -86,13 +77,13 @@ WAYS: dict[str, Way] = {
     "single rows": few_rows,
     "weighted patterns": lambda model, _: NormWeighted(model).with_plain(TokenBatch.from_ids(IDS).to(model.device)),
     "weights of all layers": lambda model, _: [model.W_Q[:, 1], model.W_O[1]],
-    "a logit lens": lambda model, _: logit_lens(model, IDS).logits,
-    "composition": lambda model, _: composition_scores(model),
+    "a logit lens": lambda model, _: a.logit_lens(model, IDS).logits,
+    "composition": lambda model, _: a.composition_scores(model),
     "edges": lambda model, pairs: p.edge_attribution(model, pairs, DIFFERENCE, steps=2),
-    "direct attribution": lambda model, _: attribution_by_source(
-        direct_logit_attribution(model, IDS, torch.tensor([3, 4]))
+    "direct attribution": lambda model, _: a.attribution_by_source(
+        a.direct_logit_attribution(model, IDS, torch.tensor([3, 4]))
     ),
-    "writers of values": lambda model, _: value_attribution(run(model, IDS), 2, 1, 3),
+    "writers of values": lambda model, _: a.value_attribution(run(model, IDS), 2, 1, 3),
 }
 ENCODER, CROSS = {"stack": "encoder"}, {"attention": "cross"}
 TEXT_CLAIM = p.Claim(
@@ -126,7 +117,7 @@ def moves(way: Way, model: Transformer, pairs: p.Pairs, *devices: torch.device) 
     expected = tensors(way(model, pairs))
     with Pretend() as pretend:
         placed = tensors(way(spread(deepcopy(model), *devices), pairs.to(FIRST)))
-    assert len(expected) > 0
+    assert expected
     assert_close(placed, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
     return pretend.moves
 
@@ -155,20 +146,18 @@ ROWS = torch.tensor([[1, 3], [0, 2]])
 
 @pytest.mark.parametrize("name", ["buckets", "sandwich", "two stacks"])
 def test_writers_of_scores_are_the_same_numbers(name):
-    cross = CROSS if name == "two stacks" else {}
-    last = {"target": IDS} if cross else {}
+    is_cross = name == "two stacks"
+    cross, texts = (CROSS, {"tokens": SOURCE, "target": IDS}) if is_cross else ({}, {"tokens": IDS})
 
     def way(model: Transformer, _: p.Pairs) -> Any:
-        out = run(model, SOURCE if cross else IDS, **last)
-        (edit,) = remove_from_key(out, 1, 3, [f"{'encoder' if cross else 'decoder'}.0.mlp"], **cross).items()
-        pattern = run(model, SOURCE if cross else IDS, edit[0].replace(".k", ".pattern"), dict([edit]), **last)
-        scores = score_attribution(out, 1, 3, -1, 2, **cross)
-        return [scores, key_contributions(out, 1, 3, ROWS, **cross), pattern.activations]
+        out = run(model, **texts)
+        edit = a.remove_from_key(out, 1, 3, [f"{next(iter(model.config.stacks))}.0.mlp"], **cross)
+        pattern = run(model, capture=next(iter(edit)).replace(".k", ".pattern"), edit=edit, **texts)
+        scores = a.score_attribution(out, 1, 3, -1, 2, **cross)
+        return [scores, a.key_contributions(out, 1, 3, ROWS, **cross), pattern.activations]
 
-    if cross:
-        assert moves(way, two_stacks("buckets"), pairs_of_two("source"), FIRST, SECOND, SECOND, THIRD)
-    else:
-        assert moves(way, variant(name), ragged_pairs(), FIRST, SECOND, THIRD)
+    model, devices = (two_stacks("buckets"), [SECOND] * 2) if is_cross else (variant(name), [SECOND])
+    assert moves(way, model, ragged_pairs(), FIRST, *devices, THIRD)
 
 
 def test_the_stream_crosses_once_a_boundary_and_comes_back_once():

@@ -18,10 +18,9 @@ def used(monkeypatch):
     return calls
 
 
-def parts(*batch: int, bias: bool = True, dtype: torch.dtype = torch.float32):
+def parts(*batch: int, bias: bool = True):
     generator = torch.Generator().manual_seed(0)
-    sizes = (*batch, 13), (7, 13), (7,)
-    x, weight, b = (torch.randn(size, generator=generator, dtype=torch.float64).to(dtype) for size in sizes)
+    x, weight, b = (torch.randn(size, generator=generator) for size in ((*batch, 13), (7, 13), (7,)))
     return x, weight, b if bias else None
 
 
@@ -38,7 +37,7 @@ def test_a_product_is_torchs(batch, bias, layout, used):
         weight = torch.cat([weight, weight])[3:10]
     with torch.no_grad():
         found = linear(x, weight, b)
-    torch.testing.assert_close(found, plain(x.double(), weight.double(), b if b is None else b.double()).float())
+    torch.testing.assert_close(found, plain(x.double(), weight.double(), None if b is None else b.double()).float())
     assert len(used) == (x.numel() >= 16 * 13 and products._exists())
 
 
@@ -46,27 +45,24 @@ def test_a_product_is_torchs(batch, bias, layout, used):
 @pytest.mark.parametrize("bias", [True, False])
 def test_gradients_are_torchs_and_can_be_differentiated_again(asked, bias, used):
     def gradients(product, dtype: torch.dtype) -> list[torch.Tensor]:
-        given = [
-            part if part is None else part.to(dtype).requires_grad_(wanted)
-            for part, wanted in zip(parts(4, 9, bias=bias), asked, strict=True)
-        ]
-        wanted = [part for part in given if part is not None and part.requires_grad]
+        given = [None if part is None else part.to(dtype) for part in parts(4, 9, bias=bias)]
+        choices = zip(given, asked, strict=True)
+        wanted = [part.requires_grad_() for part, is_asked in choices if is_asked and part is not None]
         first = torch.autograd.grad(product(*given).pow(3).sum(), wanted, create_graph=True)
         squares = torch.stack([each.square().sum() for each in first])
         again = torch.autograd.grad(squares.sum(), wanted)
         return [each.detach().double() for each in (*first, *again)]
 
-    found, expected = gradients(linear, torch.float32), gradients(plain, torch.float64)
-    for own, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
+    for ours, torchs in zip(gradients(linear, torch.float32), gradients(plain, torch.float64), strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=1e-4, atol=1e-4 * float(torchs.abs().max()))
     assert bool(used) == products._exists()
 
 
 def test_other_numbers_weights_and_modes_are_torchs_own(used):
     with torch.no_grad():
-        x, weight, b = parts(40, dtype=torch.float64)
-        assert torch.equal(linear(x, weight, b), plain(x, weight, b))
         x, weight, b = parts(40)
+        double = x.double(), weight.double(), b.double()
+        assert torch.equal(linear(*double), plain(*double))
         rounded = weight.as_subclass(type("Rounded", (torch.Tensor,), {}))
         assert torch.equal(linear(x, rounded, b), plain(x, weight, b))
         with torch.autocast("cpu"):

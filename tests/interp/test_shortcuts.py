@@ -1,9 +1,11 @@
 """Weights by name, tokens as ids and strings, logits of ids, sites of norms and rotation, edits bound to a model."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from refusals import refusal
 from tiny import GPT2, LLAMA, model, ragged_pairs, randomise, token_ids
 from torch.testing import assert_close
 
@@ -41,10 +43,9 @@ def test_a_model_is_computed_from_its_weights_by_name():
     block, x = one.last.blocks[0], out["decoder.0.attn.normalized"]
     assert_close(x, block.norm_attn(stream))
     assert_close(out["decoder.0.mlp.normalized"], block.norm_mlp(out["decoder.0.resid_mid"]))
-    for head in range(3):
-        for part in "qkv":
-            weight, bias = (getattr(one, f"{kind}_{part.upper()}") for kind in "Wb")
-            assert_close(out[f"decoder.0.attn.{part}"][:, :, head], x @ weight[0, head] + bias[0, head])
+    for head, part in product(range(3), "qkv"):
+        weight, bias = (getattr(one, f"{kind}_{part.upper()}")[0, head] for kind in "Wb")
+        assert_close(out[f"decoder.0.attn.{part}"][:, :, head], x @ weight + bias)
     z = out["decoder.0.attn.z"]
     written = sum(z[:, :, head] @ one.W_O[0, head] for head in range(3)) + one.b_O[0]
     assert_close(out["decoder.0.attn_out"], written)
@@ -75,20 +76,18 @@ def test_one_layer_is_the_live_view_and_several_are_a_copy_that_refuses_writing(
     assert (built.last.blocks[1].attn.out.weight[:, 10:] == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda: model("llama").b_Q, "no bias on queries, keys and values"),
-        (lambda: model("llama").b_O, "no bias on what attention writes"),
-        (lambda: model("llama").W_pos, "no W_pos: its positions are told by Rotary"),
-        (lambda: model("bert").W_U, "no output layer"),
-        (lambda: model("gpt2").b_U, "no bias on its logits"),
-        (lambda: model("gpt2").W_Q[2], r"no W_Q\[2\]; W_Q: layer head d_model d_head, 2 x 3"),
-    ],
-)
-def test_a_weight_that_is_not_there(ask, message):
-    with pytest.raises(InputError, match=message):
-        ask()
+ABSENT = {
+    ("llama", "b_Q"): "no bias on queries, keys and values",
+    ("llama", "b_O"): "no bias on what attention writes",
+    ("llama", "W_pos"): "no W_pos: its positions come from Rotary",
+    ("bert", "W_U"): "no output layer",
+    ("gpt2", "b_U"): "no bias on its logits",
+}
+
+
+def test_a_weight_that_is_not_there():
+    for (name, weight), message in ABSENT.items():
+        assert message in refusal(getattr, model(name), weight)
 
 
 def test_ids_and_strings_of_the_default_models_tokens():
@@ -102,10 +101,8 @@ def test_ids_and_strings_of_the_default_models_tokens():
     with torch.no_grad():
         assert torch.equal(built(text), run(built, text).logits)
         assert torch.equal(built(ids), run(built, text).logits)
-    with pytest.raises(InputError, match=r"texts of \[2, 3\] tokens are no one tensor"):
-        built.to_tokens(["The", "The old"])
-    with pytest.raises(InputError, match="no tokenizer: its tokens have no text"):
-        model("gpt2").to_str_tokens(ids)
+    assert "texts of [2, 3] tokens make no tensor" in refusal(built.to_tokens, ["The", "The old"])
+    assert "no tokenizer: its tokens have no text" in refusal(model("gpt2").to_str_tokens, ids)
 
 
 def test_scores_are_products_of_rotated_queries_and_keys():
@@ -126,8 +123,7 @@ def test_layers_that_do_not_turn_have_no_rotated_queries_and_a_sweep_says_so():
     known = sites(built)
     assert "decoder.0.attn.rot_q" in known
     assert "decoder.1.attn.rot_q" not in known
-    with pytest.raises(InputError, match="no patchable site 'rot_q'"):
-        sweep(built, ragged_pairs(), logit_difference(), "rot_q")
+    assert "no patchable site 'rot_q'" in refusal(sweep, built, ragged_pairs(), logit_difference(), "rot_q")
 
 
 def test_a_bound_model_edits_every_call_and_leaves_the_model_alone():
@@ -146,17 +142,13 @@ def test_a_bound_model_edits_every_call_and_leaves_the_model_alone():
 def test_a_calls_own_edit_comes_after_the_bound_one():
     built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre"
     bound = edited(built, {site: set_to(2.0)})
-    assert torch.equal(run(bound, ids, site, {site: scale(3.0)})[site], torch.full((2, 5, 19), 6.0).double())
     again = edited(bound, {site: add(1.0)})
-    assert torch.equal(run(again, ids, site, {site: scale(3.0)})[site], torch.full((2, 5, 19), 9.0).double())
-    assert torch.equal(run(bound, ids, site)[site], torch.full((2, 5, 19), 2.0).double())
-    with pytest.raises(InputError, match=r"no site 'decoder\.7\.attn\.z'"):
-        edited(built, {"decoder.7.attn.z": zero()})
+    for each, own, value in ((bound, {site: scale(3.0)}, 6.0), (again, {site: scale(3.0)}, 9.0), (bound, {}, 2.0)):
+        assert (run(each, ids, site, own)[site] == value).all()
+    assert "no site 'decoder.7.attn.z'" in refusal(edited, built, {"decoder.7.attn.z": zero()})
     with pytest.raises(InputError, match=r"the logit lens calls a model's parts .* edits bound to this one"):
         logit_lens(bound, ids)
     found = sweep(bound, ragged_pairs(), kl_divergence())
     assert_close(found.values, sweep_by_forward(bound, ragged_pairs(), kl_divergence()).values)
-    with pytest.raises(InputError, match="expected edits by site"):
-        edited(built, {})
-    with pytest.raises(InputError, match="never fired"):
-        run(bound, ids, edit={"decoder.1.attn.z": zero()}, until="decoder.0.resid_pre")
+    assert "expected edits by site" in refusal(edited, built, {})
+    assert "never fired" in refusal(run, bound, ids, edit={"decoder.1.attn.z": zero()}, until="decoder.0.resid_pre")

@@ -7,11 +7,14 @@ other.
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from unittest import mock
 
 import pytest
 import torch
 from covering import pairwise
 from einops import einsum
+from refusals import refusal
 from tiny import GPT2, STACKS, TWO_STACKS, VARIANTS, model, token_ids, two_stacks, variant
 from torch import Tensor
 from torch.testing import assert_close
@@ -45,9 +48,8 @@ def final_of(built: Transformer) -> str:
     return f"{[*built.config.stacks][-1]}.resid_final"
 
 
-def same(one: Tensor, other: Tensor) -> None:
-    """Equal up to the rounding of float64; RMSNorm takes some in float32."""
-    assert_close(one, other, atol=1e-10, rtol=1e-9)
+# up to the rounding of float64; RMSNorm takes some in float32
+same = partial(assert_close, atol=1e-10, rtol=1e-9)
 
 
 def test_rotation_turns_pairs_by_their_position():
@@ -70,11 +72,11 @@ def test_sites_are_exactly_what_a_run_passes_in_order(name):
     out, known = ask(built), sites(built)
     assert list(out.activations) == list(known)
     for site, value in out.activations.items():
-        own = 7 if site.startswith("encoder") or name not in TWO else 5
-        keys = 7 if "cross_attn" in site else own
-        texts = {"position": keys if site.endswith((".k", ".v", "rot_k")) else own, "query": own, "key": keys}
-        wanted = [texts[axis] if size is None else size for axis, size in zip(known[site].axes, known[site].sizes)]  # noqa: B905
-        assert value.shape == (3, *wanted), site
+        length = 7 if site.startswith("encoder") or name not in TWO else 5
+        keys = 7 if "cross_attn" in site else length
+        lengths = {"position": keys if site.endswith((".k", ".v", "rot_k")) else length, "query": length, "key": keys}
+        sizes = (size or lengths[axis] for axis, size in zip(known[site].axes, known[site].sizes, strict=True))
+        assert value.shape == (3, *sizes), site
 
 
 @EVERYWHERE
@@ -142,31 +144,23 @@ def test_fused_attention_equals_the_explicit_pattern(name, padding):
     assert bool(fused.isfinite().all())
 
 
-def test_the_pattern_is_made_only_when_someone_looks(monkeypatch):
-    calls, kernel = [], torch.nn.functional.scaled_dot_product_attention
-    counted = lambda *given, **named: calls.append(1) or kernel(*given, **named)  # noqa: E731
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
-    built = model("gpt2")
-    run(built, token_ids(1, 5), capture="decoder.*.attn.z")
-    assert len(calls) == 2
-    run(built, token_ids(1, 5), capture="decoder.0.attn.pattern", edit={"decoder.1.attn.scores": scale(2.0)})
-    assert len(calls) == 2
+def test_the_pattern_is_made_only_if_it_is_captured_or_edited(monkeypatch):
+    kernel = mock.Mock(wraps=torch.nn.functional.scaled_dot_product_attention)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", kernel)
+    run(model("gpt2"), token_ids(1, 5), capture="decoder.*.attn.z")
+    run(model("gpt2"), token_ids(1, 5), "decoder.0.attn.pattern", {"decoder.1.attn.scores": scale(2.0)})
+    assert kernel.call_count == 2
 
 
 @pytest.mark.parametrize(("name", "source_side", "target_side"), pairwise(ALL, ("left", "right"), ("left", "right")))
 def test_a_text_among_others_is_what_it_is_alone(name, source_side, target_side):
-    built = build(name)
-    batches = [
-        TokenBatch.from_rows(rows, side=side, pad_id=11)
-        for rows, side in ((SOURCES, source_side), (TARGETS, target_side))
-    ]
-    batches = batches[: len(built.config.stacks)]
-    capture = ["*resid_final", "*.resid_post", "*.pattern"]
-    together = run(built, batches[0], capture, target=None if name not in TWO else batches[1])
+    built, capture = build(name), ["*resid_final", "*.resid_post", "*.pattern"]
+    texts = {"tokens": (SOURCES, source_side)} | ({"target": (TARGETS, target_side)} if name in TWO else {})
+    batches = {text: TokenBatch.from_rows(rows, side=side, pad_id=11) for text, (rows, side) in texts.items()}
+    together = run(built, capture=capture, **batches)
     for row in range(3):
-        target = None if name not in TWO else torch.tensor([TARGETS[row]])
-        alone = run(built, torch.tensor([SOURCES[row]]), capture, target=target)
-        masks = [batch.mask[row] for batch in batches]
+        alone = run(built, capture=capture, **{text: torch.tensor([rows[row]]) for text, (rows, _) in texts.items()})
+        masks = [batch.mask[row] for batch in batches.values()]
         for site, expected in alone.activations.items():
             value, own = together[site][row], masks[0 if site.startswith("encoder") else -1]
             if site.endswith("pattern"):
@@ -180,33 +174,24 @@ def test_a_text_among_others_is_what_it_is_alone(name, source_side, target_side)
 @EVERYWHERE
 def test_a_later_token_is_seen_by_encoders_only(name):
     built, final, two = build(name), final_of(build(name)), name in TWO
-    source, target = token_ids(1, 7, d_vocab=19), token_ids(1, 7, seed=1)
+    texts = token_ids(1, 7, d_vocab=19), token_ids(1, 7, seed=1)
+    source, target = (torch.cat([text, torch.where(torch.arange(7) == 5, (text + 1) % 19, text)]) for text in texts)
 
-    def final_stream(source: Tensor, target: Tensor) -> Tensor:
-        return run(built, source, final, target=target if two else None)[final][0]
+    def changed(source: Tensor, target: Tensor) -> list[bool]:
+        one, other = run(built, source, final, target=target if two else None)[final]
+        return (~torch.isclose(one, other, atol=1e-9).all(-1)).tolist()
 
-    def changed(*texts: Tensor) -> list[bool]:
-        return (~torch.isclose(final_stream(*texts), final_stream(source, target), atol=1e-9).all(-1)).tolist()
-
-    other, later = (torch.where(torch.arange(7) == 5, (text + 1) % 19, text) for text in (source, target))
-    if two:
-        assert changed(source, later) == [False] * 5 + [True] * 2
-    assert changed(other, target) == ([False] * 5 + [True] * 2 if built.last.config.causal and not two else [True] * 7)
-
-
-@pytest.mark.parametrize("name", TWO)
-def test_one_target_is_read_beside_every_source(name):
-    built, final, source = build(name), "decoder.resid_final", BATCHES["right"][0]
-    one, each = (run(built, source, final, target=torch.tensor(TARGETS[1:2] * times))[final] for times in (1, 3))
-    same(one, each)
+    later = [False] * 5 + [True] * 2
+    assert changed(source, target[:1]) == (later if built.last.config.causal and not two else [True] * 7)
+    if two:  # one source or target is read beside all of the others
+        assert changed(source[[0, 0]], target) == later
 
 
 def test_what_is_tied_or_shared_is_one_parameter():
     tied, apart = model("llama", output="tied"), two_stacks("buckets")
     assert tied.output.weight is tied.last.embed.token.weight
     same_vocabulary = replace(TWO_STACKS["original"][0], d_vocab=29), TWO_STACKS["original"][1]
-    both = dict(zip(("encoder", "decoder"), same_vocabulary, strict=True))
-    shared = Transformer(TransformerConfig(**both, output="tied", shared_embedding=True))
+    shared = Transformer(TransformerConfig(*same_vocabulary[::-1], output="tied", shared_embedding=True))
     assert shared.output.weight is shared.last.embed.token.weight is shared.stack("encoder").embed.token.weight
     assert [stack.embed.token.weight.shape[0] for stack in apart.stacks.values()] == [19, 29]
     tables = [name for name, _ in apart.named_parameters() if name.endswith("bias.table.weight")]
@@ -222,12 +207,11 @@ PLACES = sorted({site for sites in SITES.values() for site in sites if ".0." not
     pairwise(PLACES, SITES, BATCHES, possible=lambda place, name, padding: place in SITES[name]),
 )
 def test_cells_on_a_leading_axis_equal_separate_runs(place, name, padding):
-    built, final = build(name), final_of(build(name))
-    edits = [lambda value: value, lambda value: -value, lambda value: value * 0.25]
-    together = ask(built, padding, final, {place: lambda value: torch.stack([edit(value) for edit in edits])})[final]
-    assert together.shape[0] == len(edits)
-    for cell, edit in zip(together, edits, strict=True):
-        same(cell, ask(built, padding, final, {place: edit})[final])
+    built, final, factors = build(name), final_of(build(name)), (1.0, -1.0, 0.25)
+    edit = {place: lambda value: torch.stack([value * factor for factor in factors])}
+    together = ask(built, padding, final, edit)[final]
+    for cell, factor in zip(together, factors, strict=True):
+        same(cell, ask(built, padding, final, {place: scale(factor)})[final])
     assert not torch.allclose(together[0], together[1])
 
 
@@ -275,37 +259,32 @@ def test_what_does_not_exist_or_fit_is_named(settings, message):
     assert "\n" not in str(caught.value)
 
 
-def test_an_edit_that_never_fires_is_an_error():
+def test_an_edit_that_never_fires_and_an_activation_that_is_not_there_are_errors():
     built = model("gpt2")
-    built.last.blocks = built.last.blocks[:1]
-    with pytest.raises(InputError, match=r"never fired: decoder\.1\.attn\.z"):
-        run(built, token_ids(1, 5), edit={"decoder.1.attn.z": zero()})
-
-
-def test_reading_what_is_not_there_says_what_is():
-    out = run(model("gpt2"), token_ids(1, 5), capture=Z)
     with pytest.raises(InputError, match=r"was not captured.*did you mean 'decoder\.0\.attn\.z'"):
-        _ = out["decoder.1.attn.z"]
+        _ = run(built, token_ids(1, 5), capture=Z)["decoder.1.attn.z"]
     with pytest.raises(InputError, match="no output layer"):
         _ = run(model("bert"), token_ids(1, 5)).logits
+    built.last.blocks = built.last.blocks[:1]
+    assert "never fired: decoder.1.attn.z" in refusal(run, built, token_ids(1, 5), edit={"decoder.1.attn.z": zero()})
 
 
-def pair(side: str = "", /, **changes) -> TransformerConfig:
+def pair(side: str, /, **changes) -> TransformerConfig:
     """`original` with something changed in the encoder or the decoder."""
     sides = dict(zip(("encoder", "decoder"), TWO_STACKS["original"], strict=True))
-    return TransformerConfig(**{**sides, **({side: replace(sides[side], **changes)} if side else changes)})
+    return TransformerConfig(**{**sides, side: replace(sides[side], **changes)})
 
 
 MISFITS = [
     (lambda: replace(GPT2, n_layers=0), "n_layers must be a number from 1 to"),
     (lambda: replace(GPT2, n_heads=3, n_kv_heads=2), "3 query heads cannot share 2"),
-    (lambda: replace(GPT2, d_head=5, positions=Rotary()), "d_head must be even"),
+    (lambda: replace(GPT2, positions=Rotary()), "d_head must be even"),
     (TransformerConfig, "expected a decoder, an encoder, or both"),
     (lambda: pair("encoder", causal=True), "expected causal=False"),
     (lambda: pair("decoder", causal=False), "expected causal=True"),
     (lambda: pair("decoder", cross_attention=False), "expected cross_attention=True"),
     (lambda: pair("encoder", d_model=17), "one d_model for both, got 17 and 22"),
-    (lambda: pair(shared_embedding=True), "d_vocab differ"),
+    (lambda: replace(pair("encoder"), shared_embedding=True), "d_vocab differ"),
 ]
 
 

@@ -175,7 +175,7 @@ def test_a_kept_model_is_a_model_for_every_other_function():
     assert run(edited(kept, {"decoder.1.mlp_out": lambda x: x * 0}), pairs.clean).logits.shape[-1] == 29
     with pytest.raises(InputError, match=r"decoder\.0\.resid_mid is read by no node of an edge circuit"):
         run(kept, pairs.clean, edit={"decoder.0.resid_mid": lambda x: x * 0})
-    with pytest.raises(InputError, match="would pass by the edits"):
+    with pytest.raises(InputError, match="would bypass the edits"):
         edge_attribution(kept, pairs, logit_difference())
 
 

@@ -1,11 +1,12 @@
 """Generation on the cache is what recomputing everything would give, and draws only what it may."""
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 from covering import pairwise
-from tiny import STACKS, model, randomise, token_ids
+from tiny import STACKS, model, randomise, rows, token_ids
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, generate, run
 from interp.attention import CrossAttention
@@ -21,13 +22,14 @@ def writes(*given, **settings) -> torch.Tensor:
     return generate(*given, **settings).ids
 
 
-def two_stacks(kind: str, writing: Writing | None = None, **changes) -> Transformer:
+def two_stacks(kind: str = "gpt2", target_start: int | None = 2, **writing) -> Transformer:
     """An encoder and a decoder whose blocks are those of `STACKS[kind]`."""
     stack = STACKS[kind]
     encoder, decoder = replace(stack, causal=False, n_layers=3), replace(stack, causal=True, cross_attention=True)
-    config = TransformerConfig(encoder=encoder, decoder=decoder, target_start=2, writing=writing or Writing())
     torch.manual_seed(0)  # what `randomise` perturbs is drawn too
-    built = Transformer(replace(config, **changes)).double()
+    built = Transformer(
+        TransformerConfig(decoder, encoder, target_start=target_start, writing=Writing(**writing))
+    ).double()
     randomise(built)
     return built
 
@@ -49,10 +51,12 @@ SIZES = [(5, 1), (5, 8), (5, 9), (5, 20), (13, 3), (5, 0)]  # the context is 13
 @pytest.mark.parametrize(("name", "size", "temperature"), pairwise(NAMES, SIZES, (0.0, 3.0)))
 def test_the_cache_gives_what_recomputing_gives_also_beyond_the_context(name, size, temperature):
     (length, steps), built = size, model(name)
-    prompt = TokenBatch.from_ids(token_ids(3, length))
-    ids = writes(built, prompt, steps, temperature=temperature, seed=0)
-    assert ids.shape == (3, length + steps)
-    assert torch.equal(ids, by_recomputing(built, prompt, steps, temperature))
+    prompts = rows((length, length - 2, length))
+    written = generate(built, prompts, steps, temperature=temperature, seed=0)
+    assert written.n_prompt.tolist() == prompts.lengths.tolist()
+    for ids, prompt in zip(written.tokens.id_lists(), prompts.id_lists(), strict=True):
+        alone = by_recomputing(built, TokenBatch.from_rows([prompt]), steps, temperature)
+        assert ids == alone[0].tolist()
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "sinusoidal", "post-norm decoder"])
@@ -71,7 +75,7 @@ def test_generation_ends_when_every_prompt_has_stopped():
     free = writes(transformer, prompt, 40, **drawn)
     stop = int(free[0, 9])
     stopped = writes(transformer, prompt, 40, stop=stop, **drawn)
-    ends = [5 + first_of(row, {stop}) for row in free[:, 5:]]
+    ends = [first_of(row, {stop}, 5) for row in free]
     assert len({*ends}) == 3
     assert stopped.shape[1] == max(ends) + 1
     for row, whole, end in zip(stopped, free, ends, strict=True):
@@ -79,30 +83,25 @@ def test_generation_ends_when_every_prompt_has_stopped():
         assert (row[end:] == stop).all()  # a text that has ended repeats its end
     stops = {int(free[0, 8]), int(free[0, 11])}  # any of several
     alone = writes(transformer, prompt[:1], 40, stop=stops, **drawn)[0]
-    assert torch.equal(alone, free[0, : 5 + first_of(free[0, 5:], stops) + 1])
+    assert torch.equal(alone, free[0, : first_of(free[0], stops, 5) + 1])
 
 
-def first_of(row: torch.Tensor, ids: set[int]) -> int:
-    return next(at for at, id in enumerate(row.tolist()) if id in ids)
-
-
-def test_a_seed_repeats_its_draws_and_disturbs_no_other():
-    transformer, prompt, before = model("gpt2"), token_ids(2, 5), torch.get_rng_state()
-    one, again, other = (writes(transformer, prompt, 8, temperature=1.0, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-    assert torch.equal(torch.get_rng_state(), before)
+def first_of(row: torch.Tensor, ids: set[int], start: int) -> int:
+    return next(at for at, id in enumerate(row.tolist()) if at >= start and id in ids)
 
 
 @pytest.mark.parametrize("two", [False, True], ids=["decoder", "encoder and decoder"])
 def test_a_prompt_is_sampled_in_any_batch_as_alone_and_its_copies_are_not_alike(two):
-    transformer = two_stacks("gpt2") if two else model("gpt2")
-    rows, how = [[5, 6, 7], [8, 9], [5, 6, 7], [3, 4, 5, 6]], {"temperature": 2.0, "top_k": 20, "seed": 4}
-    together = generate(transformer, TokenBatch.from_rows(rows), 6, **how).tokens
-    texts = together.id_lists()
+    transformer = two_stacks() if two else model("gpt2")
+    prompts, how = [[5, 6, 7], [8, 9], [5, 6, 7], [3, 4, 5, 6]], {"temperature": 2.0, "top_k": 20, "seed": 4}
+    before = torch.get_rng_state()
+    batch = TokenBatch.from_rows(prompts)
+    texts, other = (generate(transformer, batch, 6, **how | seed).tokens.id_lists() for seed in ({}, {"seed": 5}))
     for at in (0, 1, 3):
-        assert generate(transformer, torch.tensor([rows[at]]), 6, **how).ids[0].tolist() == texts[at]
+        assert generate(transformer, torch.tensor([prompts[at]]), 6, **how).ids[0].tolist() == texts[at]
     assert texts[2] != texts[0]
+    assert other != texts
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 1e-320}, {"temperature": 1.0, "top_p": 1e-300}], ids=str)
@@ -144,42 +143,35 @@ def test_draws_follow_the_tempered_softmax_of_exactly_the_likeliest(settings, we
     torch.testing.assert_close(frequency, weights / weights.sum(), atol=0.03, rtol=0)
 
 
-def test_the_source_is_read_once(monkeypatch):
-    transformer, calls = two_stacks("gpt2"), []
-
-    def counted(owner: type, name: str) -> None:
-        function = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given, **named: calls.append(name) or function(*given, **named))
-
-    counted(Stack, "forward")
-    counted(CrossAttention, "project_keys_values")
-    writes(transformer, token_ids(2, 7), 9)
-    assert sorted(calls) == ["forward"] + ["project_keys_values"] * transformer.config.n_layers
+def test_the_source_is_read_once():
+    parts = (Stack, "forward"), (CrossAttention, "project_keys_values")
+    spies = [mock.patch.object(*part, autospec=True, side_effect=getattr(*part)) for part in parts]
+    with spies[0] as forward, spies[1] as project:
+        writes(two_stacks(), token_ids(2, 7), 9)
+    assert (forward.call_count, project.call_count) == (1, two_stacks().config.n_layers)
 
 
 def test_a_text_ends_where_its_decoders_context_is_full():
-    transformer, source = two_stacks("gpt2"), token_ids(2, 7)
+    transformer, source = two_stacks(), token_ids(2, 7)
     assert torch.equal(writes(transformer, source, 100), writes(transformer, source, 12))
     assert writes(transformer, source, 100).shape == (2, 13)
     full, whole = token_ids(2, 13), writes(transformer, source, 8)
     assert torch.equal(writes(transformer, source, target=full), full)
     assert torch.equal(writes(transformer, source, 5, target=whole[:, :4]), whole)  # what is there already is continued
     end = int(whole[0, 1])
-    ended = writes(two_stacks("gpt2", Writing(ends=(end, 28))), source[:1], 8)
-    assert torch.equal(ended, whole[:1, : 2 + first_of(whole[0, 1:], {end, 28})])
-    assert torch.equal(writes(two_stacks("gpt2", Writing(ends=(end,))), source, 8, stop=()), whole)
+    ended = writes(two_stacks(ends=(end, 28)), source[:1], 8)
+    assert torch.equal(ended, whole[:1, : 1 + first_of(whole[0], {end, 28}, 1)])
+    assert torch.equal(writes(two_stacks(ends=(end,)), source, 8, stop=()), whole)
 
 
 def test_what_is_always_first_last_and_never_written():
-    source, free = token_ids(3, 7), writes(two_stacks("gpt2"), token_ids(3, 7), 6)
-    written = writes(two_stacks("gpt2", Writing(first=11, last=12)), source, 6)
-    assert (written[:, :2] == torch.tensor([2, 11])).all()
+    source, transformer = token_ids(3, 7), two_stacks()
+    written = writes(two_stacks(first=11, last=12), source, 6)
+    assert torch.equal(written[:, :-1], writes(transformer, source, 4, target=torch.tensor([2, 11])))
     assert (written[:, -1] == 12).all()
-    assert torch.equal(written[:, 1:-1], writes(two_stacks("gpt2"), source, 4, target=torch.tensor([2, 11]))[:, 1:])
-    banned = int(free[0, 1])
-    never = writes(two_stacks("gpt2", Writing(never=(banned,))), source, 6)
+    banned, second = run(transformer, source[:1], target=torch.tensor([[2]])).logits[0, 0].topk(2).indices.tolist()
+    never = writes(two_stacks(never=(banned,)), source, 6)
     assert banned not in never[:, 1:]
-    second = run(two_stacks("gpt2"), source[:1], target=torch.tensor([[2]])).logits[0, 0].topk(2).indices[1]
     assert never[0, 1] == second
 
 
@@ -189,8 +181,8 @@ REFUSED = [
     *((lambda: model("gpt2"), settings, "expected") for settings in OUT_OF_RANGE),
     (lambda: model("bert"), {}, "only a decoder with an output layer"),
     (lambda: model("gpt2", output="none"), {}, "only a decoder with an output layer"),
-    (lambda: model("gpt2"), {"target": token_ids(1, 3)}, "one stack, which continues its prompt"),
-    (lambda: two_stacks("gpt2", target_start=None), {}, "what its decoder's input begins with"),
+    (lambda: model("gpt2"), {"target": token_ids(1, 3)}, "one stack, which reads one text"),
+    (lambda: two_stacks(target_start=None), {}, "what its decoder's input begins with"),
 ]
 
 

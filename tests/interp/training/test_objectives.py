@@ -3,10 +3,12 @@
 import gzip
 import os
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 import torch
 from learners import N_WORDS, text, tokenizer
+from refusals import refusal
 from torch import Generator
 
 from interp import InputError
@@ -32,15 +34,14 @@ def test_the_same_generator_draws_the_same_rows(name):
     one, again, other = drawn(SOURCES[name]), drawn(SOURCES[name]), drawn(SOURCES[name], 1)
     assert torch.equal(one.tokens.ids, again.tokens.ids)
     assert torch.equal(one.targets, again.targets)
-    assert one.tokens.ids.shape != other.tokens.ids.shape or not torch.equal(one.tokens.ids, other.tokens.ids)
+    assert not torch.equal(one.tokens.ids, other.tokens.ids)
     parts = [one.part(slice(0, 2)), one.part(slice(2, 6))]
     assert torch.equal(torch.cat([part.tokens.ids for part in parts]), one.tokens.ids)
     assert sum(part.n_targets for part in parts) == one.n_targets
 
 
-def test_windows_foretell_the_next_token_of_the_text():
-    stream = torch.arange(2, 31)
-    seen = drawn(Windows(stream, [0]), rows=40, row=7)
+def test_windows_predict_the_next_token_of_the_text():
+    seen = drawn(Windows(torch.arange(2, 31), [0]), rows=40, row=7)
     assert seen.tokens.ids[:, 0].unique().tolist() == [0]
     assert torch.equal(seen.targets[:, :-1], seen.tokens.ids[:, 1:])
     assert torch.equal(seen.targets[:, 1:], seen.targets[:, :-1] + 1)
@@ -48,28 +49,23 @@ def test_windows_foretell_the_next_token_of_the_text():
 
 
 def test_the_whole_text_is_read_once_in_rows():
-    batches = Windows(torch.arange(2, 31), [0]).every(7)
-    assert torch.cat([batch.targets[:, :-1].flatten() for batch in batches]).unique().numel() == 4 * 6
-    assert torch.cat([batch.targets for batch in batches])[:, 0].tolist() == [2, 8, 14, 20]
-    some = Windows(text(), [0]).every(7, limit=5)
-    assert sum(map(len, some)) == 5
+    targets = torch.cat([batch.targets for batch in Windows(torch.arange(2, 31), [0]).every(7)])
+    assert targets[:, :-1].flatten().tolist() == [*range(2, 26)]
+    assert sum(map(len, Windows(text(), [0]).every(7, limit=5))) == 5
 
 
-def test_only_what_the_first_copy_tells_is_foretold():
+def test_only_what_the_first_copy_tells_is_predicted():
     seen = drawn(Repeats(tokenizer(), 3, 6), rows=30, row=16)
-    for ids, targets in zip(seen.tokens.ids.tolist(), seen.targets.tolist(), strict=True):
-        for at, target in enumerate(targets):
-            if target == IGNORED:
-                continue
-            assert target == ids[at + 1]
-            earlier = [place for place in range(at) if ids[place] == ids[at]]
-            assert any(ids[place + 1] == target for place in earlier)  # induction foretells it
+    for row, at in (seen.targets != IGNORED).nonzero().tolist():
+        ids, target = seen.tokens.ids[row].tolist(), int(seen.targets[row, at])
+        assert target == ids[at + 1]
+        assert (ids[at], target) in pairwise(ids[: at + 1])  # induction predicts it
     assert 0.2 < (seen.targets != IGNORED).float().mean() < 0.5
 
 
-def test_hidden_tokens_are_foretold_where_they_stand():
-    plain, source = Windows(text(20_000), [0]), Masked(Windows(text(20_000), [0]), tokenizer(), 0.2)
-    shown, seen = drawn(plain, rows=500, row=16), drawn(source, rows=500, row=16)
+def test_hidden_tokens_are_predicted_where_they_stand():
+    plain = Windows(text(20_000), [0])
+    shown, seen = (drawn(source, rows=500, row=16) for source in (plain, Masked(plain, tokenizer(), 0.2)))
     chosen = seen.targets != IGNORED
     assert torch.equal(seen.targets[chosen], shown.tokens.ids[chosen])
     assert torch.equal(seen.tokens.ids[~chosen], shown.tokens.ids[~chosen])
@@ -82,8 +78,8 @@ def test_hidden_tokens_are_foretold_where_they_stand():
     assert drawn(Masked(Windows(torch.zeros(50, dtype=torch.long), [0]), tokenizer())).n_targets == 0  # no words
 
 
-def test_pairs_are_padded_and_padding_is_not_foretold():
-    [seen] = Pairs([([5], [7, 6, 5, 1]), ([8, 9], [9])], start=0).every(9)
+def test_pairs_are_padded_and_padding_is_not_predicted():
+    (seen,) = Pairs([([5], [7, 6, 5, 1]), ([8, 9], [9])], start=0).every(9)
     assert seen.tokens.mask.tolist() == [[True, False], [True, True]]
     assert seen.decoded.ids.tolist() == [[0, 7, 6, 5], [0, 0, 0, 0]]  # the decoder reads what it has written
     assert seen.targets.tolist() == [[7, 6, 5, 1], [9, IGNORED, IGNORED, IGNORED]]
@@ -92,11 +88,10 @@ def test_pairs_are_padded_and_padding_is_not_foretold():
 
 def test_a_mix_draws_rows_by_their_shares():
     mixed = Mixed({"windows": Windows(torch.full((50,), 7), [0]), "repeats": Windows(torch.full((50,), 9), [0])})
-    seen = mixed.examples(2000, 5, {"windows": 0.25, "repeats": 0.75}, Generator().manual_seed(0))
-    assert (seen.targets[:, 0] == 7).float().mean() == pytest.approx(0.25, abs=0.03)
-    assert (seen.targets[:200, 0] == 7).any()  # shuffled: every micro-batch has its share
-    alike = mixed.examples(2000, 5, {}, Generator().manual_seed(0))
-    assert (alike.targets[:, 0] == 7).float().mean() == pytest.approx(0.5, abs=0.03)
+    for mix, share in (({"windows": 0.25, "repeats": 0.75}, 0.25), ({}, 0.5)):
+        is_window = mixed.examples(2000, 5, mix, Generator().manual_seed(0)).targets[:, 0] == 7
+        assert is_window.float().mean() == pytest.approx(share, abs=0.03)
+        assert is_window[:200].any()  # shuffled: every micro-batch has its share
 
 
 MIXED = Mixed({"windows": SOURCES["windows"], "pairs": SOURCES["pairs"]})
@@ -134,16 +129,14 @@ def test_text_is_read_plain_or_packed_and_paragraphs_are_joined(tmp_path):
     said = "“yes”,\r\n she  said\n \n\n\t\nno"
     (tmp_path / "a.txt").write_bytes(said.encode())
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(said.encode()))
-    plain, packed = read(find(tmp_path))
-    assert (plain.name, packed.name) == ("a", "b")
-    assert plain.text == packed.text == said.replace("\r", "")
-    assert [each.text for each in read(find(tmp_path), unwrap=True)] == ["“yes”, she said\nno"] * 2
+    for unwrap, expected in ((False, said.replace("\r", "")), (True, "“yes”, she said\nno")):
+        assert [*read(find(tmp_path), unwrap=unwrap)] == [Document("a", expected), Document("b", expected)]
 
 
 def test_a_broken_shard_is_refused_by_name(tmp_path):
     (tmp_path / "a.txt").write_text("fine " * 50)
-    broken = (gzip.compress(os.urandom(5000))[:-100], "cannot be read"), (gzip.compress(b"caf\xe9"), "is no UTF-8 text")
-    for content, message in broken:
+    cut = gzip.compress(os.urandom(5000))[:-100]
+    for content, message in ((cut, "cannot be read"), (gzip.compress(b"caf\xe9"), "is no UTF-8 text")):
         (tmp_path / "shard-7.txt.gz").write_bytes(content)
         with pytest.raises(InputError, match=rf"shard-7\.txt\.gz {message}"):
             tokenize(read(find(tmp_path)), tokenizer(), tmp_path / "made" / "tokens", "")
@@ -161,19 +154,12 @@ def documents(n: int = 5, word: str = "w1"):
     return (Document(f"d{at}", " ".join([word, *["w2"] * at])) for at in range(n))
 
 
-def unread():
-    raise AssertionError("read again")
-    yield
-
-
 def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
     place, ours = tmp_path / "tokens", tokenizer()
     first = tokenize(documents(), ours, place, "five")
-    assert first.tokens.tolist()[:9] == [0, 3, 0, 3, 4, 0, 3, 4, 4]  # each document follows the prefix
-    assert (first.tokens.dtype, first.names[:2], first.n_characters) == (torch.uint16, ["d0", "d1"], 40)
-    again = tokenize(unread(), ours, place, "five")
-    assert again.tokens.tolist() == first.tokens.tolist()
-    assert (again.names, again.n_characters) == (first.names, first.n_characters)
+    for stream in (first, tokenize(iter(()), ours, place, "five")):  # no document is read again
+        assert stream.tokens.tolist()[:9] == [0, 3, 0, 3, 4, 0, 3, 4, 4]  # each document follows the prefix
+        assert (stream.tokens.dtype, stream.names[:2], stream.n_characters) == (torch.uint16, ["d0", "d1"], 40)
     other = tokenize(documents(4, "w3"), ours, place, "four")
     assert other.tokens.tolist() != first.tokens.tolist()
     assert len(other.names) == 4
@@ -199,8 +185,7 @@ def test_ids_beyond_two_bytes_take_four(tmp_path):
 
 
 def test_without_text_or_place_there_is_no_array(tmp_path):
-    with pytest.raises(InputError, match="every document is held out, or there is none"):
-        tokenize([], tokenizer(), tmp_path / "tokens", "")
+    assert "every document is held out, or there is none" in refusal(tokenize, [], tokenizer(), tmp_path / "tokens", "")
     with pytest.raises(InputError, match="the 2 documents are empty"):
         tokenize([Document("a", ""), Document("b", "")], tokenizer().around((), ()), tmp_path / "tokens", "")
     assert [*tmp_path.iterdir()] == []
@@ -215,9 +200,8 @@ def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
     long = (Document(f"d{number}", "w1 w2 w3 " * (length // 9)) for number in range(n))
     tracemalloc.start()
     stream = tokenize(long, tokenizer(), tmp_path / "tokens", "", lambda stage, count: counts.append(count))
-    most = tracemalloc.get_traced_memory()[1]
+    assert tracemalloc.get_traced_memory()[1] < n * length / 3  # at most, and the text alone is more
     tracemalloc.stop()
-    assert most < n * length / 3  # the text alone is more
     assert len(stream.names) == counts[-1] == n
     assert counts[0] < 6
 
@@ -225,8 +209,7 @@ def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
 def test_a_vocabulary_is_of_the_asked_size_and_loses_no_text():
     lines = [f"the {word} saw the {other}" for word in ("dog", "cat", "bird") for other in ("boat", "tree")] * 3
     made = train_tokenizer(lines, 265, mask=True)
-    assert made.d_vocab == 265
-    assert made.prefix == (made.backend.token_to_id("<s>"),)
+    assert (made.d_vocab, made.prefix) == (265, (made.backend.token_to_id("<s>"),))
     assert made.mask_id is not None
     for line in ("the dog saw", "naïve 😀\n\ttabs"):
         assert made.decode(made.encode(line)) == line

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -34,10 +35,7 @@ RATES = [
     # a phase with a learning rate of its own begins the schedule anew; the phase after it goes on with it
     ({"schedule": "cosine", "phases": RESTARTS}, {10: 8.0, 55: 8.0 * (0.25 + 0.75 / 2), 100: 2.0, 160: 1.0}),
     ({"schedule": "linear", "phases": RESTARTS}, {101: 4.0 * (1 - 0.75 / 60), 161: 2.0 * (1 - 0.75 / 20), 180: 0.5}),
-    (
-        {"schedule": "inverse-square-root", "phases": RESTARTS},
-        {101: 4.0 * (100 / 101) ** 0.5, 160: 4.0 * (100 / 160) ** 0.5},
-    ),
+    ({"schedule": "inverse-square-root", "phases": RESTARTS}, {at: 4.0 * (100 / at) ** 0.5 for at in (101, 160)}),
     ({"schedule": "constant", "phases": RESTARTS}, {100: 8.0, 101: 4.0, 161: 2.0}),
 ]
 
@@ -51,11 +49,8 @@ def test_rates_are_those_of_the_formula():
 def test_where_torch_compile_fails_it_is_said_what_to_do(monkeypatch, tmp_path):
     """A compiler that is killed leaves libraries half-written in its cache; here it fails as that does."""
     parts = {"__module__": "torch._inductor.exc", "inner_exception": ImportError("main.so: file too short")}
-
-    def losses(examples):
-        raise type("InductorError", (RuntimeError,), parts)  # torch 2.5 has another
-
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: losses)
+    failing = mock.Mock(side_effect=type("InductorError", (RuntimeError,), parts))  # torch 2.5 has another
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: failing)
     with pytest.raises(InputError, match=r"torch.compile failed \(.*file too short\): .* compile = false$"):
         train(model(DECODER), sources(), replace(plan(), compile=True), tmp_path / "run", save=save)
 
@@ -96,15 +91,10 @@ def test_a_plan_that_cannot_be_is_refused(make, message):
 
 def by_hand(made: Transformer, examples, smoothing: float) -> float:
     """The loss with nothing but exponentials and sums."""
-    logits = made(examples.tokens, target=examples.decoded).detach().double()
-    total = 0.0
-    for row, position in (examples.targets != IGNORED).nonzero().tolist():
-        scores = logits[row, position]
-        logs = scores - scores.exp().sum().log()
-        wanted = torch.full_like(logs, smoothing / len(logs))
-        wanted[examples.targets[row, position]] += 1 - smoothing
-        total -= float((wanted * logs).sum())
-    return total
+    logits, is_target = made(examples.tokens, target=examples.decoded).detach().double(), examples.targets != IGNORED
+    logs = logits - logits.exp().sum(-1, keepdim=True).log()
+    wanted = torch.eye(logits.shape[-1])[examples.targets[is_target]] * (1 - smoothing) + smoothing / logits.shape[-1]
+    return -float((wanted * logs[is_target]).sum())
 
 
 WINDOWS = Windows(text(), [0])
@@ -121,10 +111,9 @@ def test_the_loss_is_the_plain_cross_entropy(config, source, smoothing):
         for weight in made.parameters():
             weight.mul_(9)
     examples = source.examples(5, 9, torch.Generator().manual_seed(1))
-    learnt = summed_loss(made, a_plan(label_smoothing=smoothing), learning=True)(examples)
-    assert learnt.item() == pytest.approx(by_hand(made, examples, smoothing), rel=1e-5)
-    looked_at = summed_loss(made, a_plan(label_smoothing=smoothing), learning=False)(examples)
-    assert looked_at.item() == pytest.approx(by_hand(made, examples, 0.0), rel=1e-5)
+    for learning, smoothed in ((True, smoothing), (False, 0.0)):
+        loss = summed_loss(made, a_plan(label_smoothing=smoothing), learning=learning)(examples)
+        assert loss.item() == pytest.approx(by_hand(made, examples, smoothed), rel=1e-5)
 
 
 def test_dropout_is_of_learning_alone_and_drawn_anew():
@@ -155,13 +144,10 @@ def test_what_is_left_can_be_loaded_and_the_curve_read(tmp_path):
     assert weights(load(tmp_path / "steps" / "000004")).keys() == weights(made).keys()
     lines = state.read_metrics(tmp_path)
     assert [line["step"] for line in lines] == [4, 8, 12] == [each.step for each in told]
-    assert lines[-1]["model/size"] == 16
-    assert lines[-1]["model/none"] is None
     assert lines[-1]["sample"].startswith("w1 w2")
-    assert lines[-1]["loss"] == told[-1].loss
-    with torch.no_grad():
-        expected = sum(by_hand(made, batch, 0.0) for batch in held["text"]) / sum(b.n_targets for b in held["text"])
+    expected = sum(by_hand(made, batch, 0.0) for batch in held["text"]) / sum(b.n_targets for b in held["text"])
     assert lines[-1]["held_out/text"] == pytest.approx(expected, rel=1e-5)
+    assert lines[-1] == lines[-1] | {"model/size": 16, "model/none": None, "loss": told[-1].loss}
     assert not made.training
 
 
@@ -175,12 +161,10 @@ def test_a_report_is_of_the_steps_since_the_last(tmp_path):
 
 
 def test_same_seed_same_weights_another_seed_others_and_the_callers_random_state_stays(tmp_path):
-    models = [model() for _ in range(3)]
-    before = torch.get_rng_state()
-    one, same, other = (
-        weights(trained(tmp_path / str(at), 6, made=made, seed=seed, dropout=0.1))
-        for at, (made, seed) in enumerate(zip(models, (0, 0, 1), strict=True))
-    )
+    models, before = [model() for _ in range(3)], torch.get_rng_state()
+    for at, (made, seed) in enumerate(zip(models, (0, 0, 1), strict=True)):
+        trained(tmp_path / str(at), 6, made=made, seed=seed, dropout=0.1)
     assert torch.equal(torch.get_rng_state(), before)
+    one, same, other = map(weights, models)
     torch.testing.assert_close(one, same, atol=0, rtol=0)
     assert any(not torch.equal(one[name], weight) for name, weight in other.items())

@@ -76,9 +76,8 @@ def size(seen):
 )
 def test_every_kind_of_model_is_shared_out(tmp_path, how, made, rows):
     the_plan = ours() if rows is None else Plan((Phase(8, 6, 9),), warmup=2, eps=1e-3)
-    kept = {"rows": rows, "made": made}
-    one = alone(tmp_path / "one", the_plan, **{**kept})
-    close(together(tmp_path / "two", how, the_plan, **kept), one)
+    settings = {"the_plan": the_plan, "rows": rows, "made": made}
+    close(together(tmp_path / "two", how, **settings), alone(tmp_path / "one", **settings))
 
 
 @pytest.mark.slow
@@ -87,17 +86,13 @@ def test_a_run_goes_on_with_other_processes(tmp_path):
     the_plan, out = ours(15), tmp_path / "parts"
     expected = alone(tmp_path / "whole", the_plan)
 
-    def stop(progress):
-        if progress.step == 6:
-            os._exit(3)
+    def exit_at(step):
+        return lambda progress: os._exit(3) if progress.step == step else None
 
     with pytest.raises(AssertionError):
-        together(out, "fsdp", the_plan, tell=stop)
+        together(out, "fsdp", the_plan, tell=exit_at(6))
     assert state.read(out / state.FILE).facts["step"] == 5
-    child = process(
-        lambda: alone(out, the_plan, resume=True, tell=lambda told: os._exit(3) if told.step == 12 else None)
-    )
-    assert ended(child) == 3
+    assert ended(process(lambda: alone(out, the_plan, resume=True, tell=exit_at(12)))) == 3
     assert state.read(out / state.FILE).facts["step"] == 10
     close(together(out, "ddp", the_plan, resume=True), expected)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from learners import ended, process
+from refusals import refusal
 
 from interp import InputError
 from interp.training import whole_files as files
@@ -105,5 +106,4 @@ def test_a_directory_that_takes_anothers_place_is_as_private(victim):
 
 def test_a_run_writes_to_no_folder_that_is_a_link(tmp_path, victim):
     (tmp_path / "steps").symlink_to(victim)
-    with pytest.raises(InputError, match="steps is a link"):
-        Directory(tmp_path, lambda model, out: None, {})
+    assert "steps is a link" in refusal(Directory, tmp_path, lambda model, out: None, {})
