@@ -208,29 +208,19 @@ def test_what_a_head_needs_without_looking_there_is_no_label():
     assert held(effect=0.009) == []
 
 
-def arms(hiding: list[float], exchange: list[float], removal: list[float]) -> pd.DataFrame:
-    """What each costs, with an interval of 0.1 on both sides, and as p a tenth of it."""
-    columns = {}
-    arms = [[f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ("exchange", "removal")]
-    names = ["effect", "ci_low", "ci_high", "p"], *arms
-    for arm, cost in zip(names, map(np.array, (hiding, exchange, removal)), strict=True):
-        columns |= dict(zip(arm, (cost, cost - 0.1, cost + 0.1, cost / 10), strict=True))
-    return pd.DataFrame(columns)
-
-
 def test_the_effect_is_that_of_the_least_arm_and_p_the_largest():
-    found = least(arms([0.3, 0.1, 0.5], [0.2, 0.5, 0.4], [0.4, 0.2, 0.3]))
-    np.testing.assert_allclose(found["effect"], [0.2, 0.1, 0.3])
-    np.testing.assert_allclose(found["ci_low"], [0.1, 0.0, 0.2])
-    np.testing.assert_allclose(found["ci_high"], [0.3, 0.2, 0.4])
-    np.testing.assert_allclose(found["p"], [0.04, 0.05, 0.05])
-    np.testing.assert_allclose(found["hiding"], [0.3, 0.1, 0.5])
-
-
-def test_where_keys_were_only_hidden_the_effect_is_what_that_costs_and_p_is_not_known():
-    found = least(arms([0.002], [np.nan], [np.nan]))
-    assert found["effect"].tolist() == found["hiding"].tolist() == [0.002]
-    assert found["p"].isna().all()
+    """Intervals of 0.1 on both sides, and as p a tenth of the cost; the keys of the last are only hidden."""
+    costs = {"": [0.3, 0.1, 0.5, 0.002], "exchange": [0.2, 0.5, 0.4, np.nan], "removal": [0.4, 0.2, 0.3, np.nan]}
+    names = {"": ["effect", "ci_low", "ci_high", "p"]}
+    names |= {arm: [f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ("exchange", "removal")}
+    parts = {arm: (cost := np.array(values), cost - 0.1, cost + 0.1, cost / 10) for arm, values in costs.items()}
+    found = least(
+        pd.DataFrame({name: part for arm in costs for name, part in zip(names[arm], parts[arm], strict=True)})
+    )
+    expected = {"effect": [0.2, 0.1, 0.3, 0.002], "ci_low": [0.1, 0.0, 0.2, -0.098]}
+    expected |= {"ci_high": [0.3, 0.2, 0.4, 0.102], "p": [0.04, 0.05, 0.05, np.nan], "hiding": costs[""]}
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values)
 
 
 @pytest.mark.slow
