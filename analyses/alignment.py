@@ -65,7 +65,7 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
         scored = torch.cat([pattern, _rivals(source, width, pattern.shape[2])], 1)
         hits, rows = score(scored, _sought(model, batch, scored.shape[2:]))
         totals.add(torch.tensor([group_of(pair.target) for pair in batch]), hits, rows)
-    rivals = [Rival(f"place {at}", None) for at in (*range(width), *range(-1, -1 - width, -1))]
+    rivals = [Rival(f"place {index}", None) for index in (*range(width), *range(-1, -1 - width, -1))]
     sums = [Scored(totals, [Measure(name, rivals=rivals) for name in names], SINKS[0])]
     documents = len({pair.target for pair in pairs})
     return Collected(heads, BEHAVIOUR, corpus, sums, {"texts": len(pairs)}, documents).table(seed=seed)
@@ -158,7 +158,7 @@ def _columns(tokenizer: Tokenizer, text: str, span: Span) -> list[int]:
     """The text's tokens, special ones counted, that overlap `span`."""
     n_prefix = len(tokenizer.prefix)
     pieces = enumerate(tokenizer.pieces(text).spans, n_prefix)
-    return [at for at, (first, end) in pieces if first < span[1] and end > span[0]]
+    return [index for index, (first, end) in pieces if first < span[1] and end > span[0]]
 
 
 def _rivals(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "prompt place query key"]:

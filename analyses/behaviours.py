@@ -44,7 +44,7 @@ def select(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Beh
     return by_name
 
 
-def asked_of(heads: Heads, behaviours: Mapping[str, Behaviour]) -> dict[str, Behaviour]:
+def behaviours_for(heads: Heads, behaviours: Mapping[str, Behaviour]) -> dict[str, Behaviour]:
     """The behaviours that apply to these heads: cross-attention has its own (`ACROSS`)."""
     if heads.attention == "cross":
         return {name: ACROSS[name] for name in behaviours if name in ACROSS}

@@ -29,7 +29,7 @@ from analyses.scoring.antecedents import (
     AntecedentItem,
     Chooser,
     antecedent_items,
-    items_and_unasked,
+    items_and_left_out,
 )
 from analyses.scoring.choices import Choices, Items, Selections
 from analyses.scoring.collectors import Scoring, measured
@@ -137,7 +137,7 @@ class Collector(Scoring):
             f"context ({n_ctx} tokens): expected coreference chains, and a context that shows them"
         )
         sinks = SINKS if removed else SINKS[:1]
-        self._asked_in = by_text(partial(items_and_unasked, pronouns=pronouns))
+        self._items_in = by_text(partial(items_and_left_out, pronouns=pronouns))
         self.parts = []
         for measures in [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]:
             nearest, first, *more_rivals = (rival for rival in measures[0].rivals if rival is not RANDOM)
@@ -151,8 +151,8 @@ class Collector(Scoring):
         """Score one batch."""
         visible: list[_Question] = []
         for prompt, window in enumerate(batch.windows):
-            items, unasked = self._asked_in(window.text)
-            self.counts.update(reason for word, reason in unasked if window.scores(word))
+            items, left_out = self._items_in(window.text)
+            self.counts.update(reason for word, reason in left_out if window.scores(word))
             self.counts.update(["texts left out of coreference: no chains"] * (window.text.mentions is None))
             visible += [(prompt, window, item) for item in _visible_items(window, items, self.counts)]
         removed = _without_sink(visible)

@@ -110,7 +110,7 @@ def sample(corpus: Iterable[AnnotatedText], *, causal: bool, seed: int = 0) -> l
 def _stretches(text: AnnotatedText) -> Iterator[tuple[int, int]]:
     begin, length = 0, len(text.words)
     while begin < length:
-        ends = [at for at in (*text.sentence_starts, length) if begin < at <= begin + LONGEST]
+        ends = [index for index in (*text.sentence_starts, length) if begin < index <= begin + LONGEST]
         end = max(ends, default=begin + LONGEST)
         yield begin, end
         begin = end
@@ -134,9 +134,9 @@ def _visible_keys(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
     row = torch.cat([part[0] + begin for part, begin in zip(parts, first, strict=False)])
     group, uniform, attention, marks, tags, form = (torch.cat(each) for each in [*zip(*parts, strict=True)][1:])
     spelled = [*forms]
-    pairs = {f"{TAG_PAIR}{TAGS[at // len(TAGS)]}->{TAGS[at % len(TAGS)]}": at for at in _frequent(tags)}
-    words = {f"{FORM}{spelled[at]}": at for at in _frequent(form)}
-    frequent_marks = [tags == at for at in pairs.values()] + [form == at for at in words.values()]
+    pairs = {f"{TAG_PAIR}{TAGS[pair // len(TAGS)]}->{TAGS[pair % len(TAGS)]}": pair for pair in _frequent(tags)}
+    words = {f"{FORM}{spelled[index]}": index for index in _frequent(form)}
+    frequent_marks = [tags == index for index in pairs.values()] + [form == index for index in words.values()]
     marks = torch.cat([marks, torch.stack(frequent_marks, 1)], 1) if frequent_marks else marks
     return VisibleKeys.from_pairs(row, group, uniform, attention, marks), NAMES | dict.fromkeys((*pairs, *words), TOKEN)
 
@@ -144,7 +144,7 @@ def _visible_keys(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
 def _frequent(numbers: Int[Tensor, " pair"]) -> list[int]:
     """The most frequent numbers, except negative ones."""
     count = torch.bincount(numbers[numbers >= 0])
-    return [at for at in count.argsort(descending=True, stable=True)[:_FREQUENT].tolist() if count[at]]
+    return [index for index in count.argsort(descending=True, stable=True)[:_FREQUENT].tolist() if count[index]]
 
 
 def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
@@ -176,10 +176,10 @@ def explained(visible: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, 
     """
     fitted, reported = visible.half(0), visible.half(1)
     occurs = fitted.marks.any(0).tolist()
-    marks = {name: at for at, name in enumerate(groups) if occurs[at]}
-    rules = {name: at for name, at in marks.items() if not name.startswith((TAG_PAIR, FORM))}
+    marks = {name: index for index, name in enumerate(groups) if occurs[index]}
+    rules = {name: index for name, index in marks.items() if not name.startswith((TAG_PAIR, FORM))}
     named = [(UNIFORM, UNIFORM), *((name, groups[name]) for name in rules), (ALL_GROUPS, ALL_GROUPS)]
-    members = [[at for name, at in marks.items() if groups[name] == group] for group in GROUPS]
+    members = [[index for name, index in marks.items() if groups[name] == group] for group in GROUPS]
     kl, rows = reported.below_uniform(), reported.rows()
     mean_kl = kl.sum(0) / rows.sum()
     kl = torch.where(mean_kl < AS_UNIFORM, torch.nan, kl)
@@ -220,7 +220,7 @@ def _by_group(
     weights: dict[tuple[int, ...], Tensor] = {(): fitted.attention.new_zeros(fitted.marks.shape[1], kl.shape[1])}
     closer: dict[tuple[int, ...], Tensor] = {(): torch.zeros_like(kl)}
     for subset in (subset for size in numbers for subset in combinations(numbers, size + 1)):
-        columns = [at for group in subset for at in members[group]]
+        columns = [index for group in subset for index in members[group]]
         if not columns:  # no mark of these groups occurs
             weights[subset], closer[subset] = weights[()], closer[()]
             continue

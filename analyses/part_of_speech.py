@@ -181,13 +181,13 @@ class Collector(Scoring):
         self.relations = {*relations}
 
         def scorer(
-            measures: Sequence[Measure], pairs: Callable[[AnnotatedText], list[Pair]], known: Any, **options: Any
+            measures: Sequence[Measure], pairs: Callable[[AnnotatedText], list[Pair]], tiers: Any, **options: Any
         ) -> PairScorer:
             """Measures with their strata; `known` are the rules to compare with, the simplest first."""
             narrow, columns = strata_of(measures)
             measures, records = [*measures, *narrow], None
             if rules:
-                records = Records(self.heads, measures, known, RELATION)
+                records = Records(self.heads, measures, tiers, RELATION)
                 records.unseen[:] = 0
                 self.records.append(records)
             options |= {"records": records, "sinks": SINKS if removed else SINKS[:1]}
@@ -200,8 +200,8 @@ class Collector(Scoring):
         self.lifted, self.parts = (self.lifts.measures, self.lifts.totals["kept"]), [self.chosen, self.lifts]
         mask_id, shared = mask_of(model, self.heads), {"counts": Counter[str](), "unseen": "-"}
         if relations == RELATIONS and self.heads.causal:
-            known = OFFSETS[:5], (*BACKWARD, *LADDER)
-            self.parts.append(scorer(_PREDICTING, predicted, known, predicting=True, **shared))
+            tiers = OFFSETS[:5], (*BACKWARD, *LADDER)
+            self.parts.append(scorer(_PREDICTING, predicted, tiers, predicting=True, **shared))
         elif relations == RELATIONS and mask_id is not None:
             self.parts.append(scorer(_MASKED, predicted, everything, mask_id=mask_id, **shared))
         if transposed:
@@ -297,7 +297,7 @@ def _agreement(model: Model, count: int | None, seed: int, name: str, question: 
     clean, corrupt, right, wrong, related = map(list, zip(*rows, strict=True))
     pairs = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
     ways = ("subject", "subject in the plural", "distractor", "frame")
-    clusters = {way: [related[place][at] for place in pairs.kept] for at, way in enumerate(ways)}
+    clusters = {way: [related[place][index] for place in pairs.kept] for index, way in enumerate(ways)}
     answers = [right[place].strip() for place in pairs.kept]
     return Task(name, question, pairs, left_out=pairs.left_out, clusters=clusters, answers=answers)
 

@@ -131,7 +131,7 @@ class Joined:
 def _check_size(content: bytes) -> None:
     """Refuse a table that is larger in memory than ours: a small file may repeat a value in any number of rows."""
     file = pq.ParquetFile(BytesIO(content))
-    groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     cells = sum(group.num_rows for group in groups) * len(file.schema_arrow)
     if cells > _MOST_CELLS:
         raise ValueError(f"it has {cells:,} cells, and {_MOST_CELLS:,} are the most")
@@ -139,7 +139,7 @@ def _check_size(content: bytes) -> None:
     tests = pa.types.is_primitive, pa.types.is_null, pa.types.is_string, pa.types.is_large_string
     if unknown := [kind for kind in kinds if not any(test(kind) for test in tests)]:
         raise ValueError(f"it has values of the kind {unknown[0]}")
-    codecs = {group.column(at).compression for group in groups for at in range(group.num_columns)}
+    codecs = {group.column(index).compression for group in groups for index in range(group.num_columns)}
     if not codecs <= {"SNAPPY", "UNCOMPRESSED"}:  # others turn kilobytes into gigabytes
         raise ValueError(f"it is packed by {', '.join(sorted(codecs))}: expected SNAPPY")
     # each text is in memory once; encodings without that are refused

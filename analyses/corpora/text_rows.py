@@ -164,7 +164,7 @@ def _strings(value: Any, column: Any, labels: Sequence[str]) -> tuple[str, ...]:
     """A list of strings, or of class labels' numbers."""
     entries = _list(value, column)
     is_label = [isinstance(entry, (int, np.integer)) and 0 <= entry < len(labels) for entry in entries]
-    strings = [labels[int(entry)] if known else entry for entry, known in zip(entries, is_label, strict=True)]
+    strings = [labels[int(entry)] if has_label else entry for entry, has_label in zip(entries, is_label, strict=True)]
     if wrong := [string for string in strings if not isinstance(string, str) or not string.strip()]:
         raise InputError(f'expected a list of strings in "{column}", got one with {wrong[0]!r}')
     return tuple(strings)

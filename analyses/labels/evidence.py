@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.behaviours import asked_of
+from analyses.behaviours import behaviours_for
 from analyses.corpora.corpus import sharing
 from analyses.execution import lots
 from analyses.execution.progress import Stages
@@ -95,7 +95,7 @@ def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
     model, seed = study.model, study.seed
     gathered = []
     for whole, bar in zip(collected, bars_of(study, collected), strict=True):
-        behaviour = asked_of(whole.heads, study.behaviours)[whole.behaviour]
+        behaviour = behaviours_for(whole.heads, study.behaviours)[whole.behaviour]
         heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
         evidence = Evidence(behaviour, heads, [knockouts.NOTHING] * 2, bar)
         try:
@@ -117,8 +117,8 @@ def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
     cells = model.config.n_layers * model.config.n_heads * behaviour.cost
     words = _BUDGET / (cells * block_weights(model) / 2)  # a cell passes through half of the blocks, on average
     small = _SMALL / (model.config.n_layers * model.config.n_heads * block_weights(model))
-    most = int(min(max(small, 1.0) * _DOCUMENTS[1], _MOST_OF_SMALL))
-    documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), most))
+    largest = int(min(max(small, 1.0) * _DOCUMENTS[1], _MOST_OF_SMALL))
+    documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), largest))
     return documents, int(min(max(words / documents, behaviour.words), _WORDS))
 
 
@@ -136,11 +136,11 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
 
     def half(number: Literal[0, 1], possible: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
         study.say(stage, 0)
-        asked = replace(evidence, behaviour=_without_idle_strata(behaviour, possible))
+        narrow = replace(evidence, behaviour=_without_idle_strata(behaviour, possible))
         cells = {*possible[["layer", "head", "measure"]].itertuples(index=False, name=None)}
         return knockouts.measure(
             model,
-            **_texts(study, asked, number, math.ceil(_CHOOSING * evidence.size[0]) if number == 0 else None),
+            **_texts(study, narrow, number, math.ceil(_CHOOSING * evidence.size[0]) if number == 0 else None),
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
             progress=partial(study.say, stage),
@@ -275,7 +275,9 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
     shares and correlations, which end at 1, it is fitted to the logarithm of the distance to 1.
     """
     reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
-    by_kind = {heads: asked_of(heads, study.behaviours) for heads in dict.fromkeys(each.heads for each in collected)}
+    by_kind = {
+        heads: behaviours_for(heads, study.behaviours) for heads in dict.fromkeys(each.heads for each in collected)
+    }
     for kind, measured in by_kind.items():
         of_kind = [each for each in collected if each.heads == kind]
         for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):

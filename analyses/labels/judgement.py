@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from analyses.behaviours import asked_of, select
+from analyses.behaviours import behaviours_for, select
 from analyses.corpora.corpus import sharing
 from analyses.execution.progress import Say, Stages
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Study, candidates, gather, joint_effects
@@ -111,8 +111,8 @@ def label(
     say = Stages.to(progress)
     study = Study(model, corpora, by_name, seed, say, documents, words, exact)
     totals, left_out = (list(collected), {}) if collected else _collected(study)
-    few = {each.behaviour: each.documents for each in totals if each.documents < _FEWEST}
-    left_out |= {name: f"{_TOO_FEW} {_FEWEST} documents, got {documents}" for name, documents in few.items()}
+    too_few = {each.behaviour: each.documents for each in totals if each.documents < _FEWEST}
+    left_out |= {name: f"{_TOO_FEW} {_FEWEST} documents, got {documents}" for name, documents in too_few.items()}
     totals = [each for each in totals if each.documents >= _FEWEST]
     evidence = gather(study, totals)
     left_out |= {each.behaviour.name: each.effects_left_out for each in evidence if each.effects_left_out}
@@ -145,7 +145,7 @@ def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
     """The sums of each behaviour on its corpus, in each kind of attention, or why there are none."""
     totals, left_out = [], {}
     for kind in Heads.kinds_of(study.model):
-        of_kind = asked_of(kind, study.behaviours)
+        of_kind = behaviours_for(kind, study.behaviours)
         for corpus, names in sharing({name: each for name, each in study.corpora.items() if name in of_kind}):
             makers = [partial(of_kind[name].collector, seed=study.seed, heads=kind) for name in names]
             reading = Reading(study.model, corpus, partial(study.say, "reading"), heads=kind)

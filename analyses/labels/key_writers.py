@@ -126,8 +126,8 @@ def measure(
             tables += _of_behaviour(model, labels, corpora[behaviour.name], behaviour, seed, progress)
     table = pd.concat(tables[1:] or tables, ignore_index=True).reindex(columns=WRITER_COLUMNS)
     q = benjamini_hochberg(table["p"].astype(float).fillna(1.0).to_numpy())
-    most = _LEFT * table[["before", "others_without"]].min(axis=1, skipna=False)  # missing without rivals
-    holds = (table["without"] <= most) & (table["rank"] <= _RANK) & (q < DISCOVERY)
+    limit = _LEFT * table[["before", "others_without"]].min(axis=1, skipna=False)  # missing without rivals
+    holds = (table["without"] <= limit) & (table["rank"] <= _RANK) & (q < DISCOVERY)
     return table.assign(q=q, explains=holds)
 
 
@@ -140,11 +140,11 @@ def _of_behaviour(
     progress: lots.Progress | None,
 ) -> list[pd.DataFrame]:
     """The rows of each head and measure with claims in both halves."""
-    known = {each.name: each for each in behaviour.measures if each.points and not each.masked}
-    rows = labels.loc[labels["measure"].isin([*known]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
+    by_name = {each.name: each for each in behaviour.measures if each.points and not each.masked}
+    rows = labels.loc[labels["measure"].isin([*by_name]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
     halves, present = list[list[Lot]](), {*rows["measure"]}
     for half in (0, 1):
-        halves.append([*_lots(model, corpus, [known[name] for name in sorted(present)], half, seed)])
+        halves.append([*_lots(model, corpus, [by_name[name] for name in sorted(present)], half, seed)])
         present &= {name for *_, claims in halves[-1] for name in claims}
     rows, questions = rows.loc[rows["measure"].isin(present)], list[Question]()
     writers = {layer: _writers(model, layer, halves[0][0]) for layer in {*rows["layer"]}}
@@ -175,7 +175,7 @@ def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
     return {name: family for family, name in named.items() if family not in {(), ("distance",)}}
 
 
-def others(family: Family, writers: Family, most: int, seed: int) -> list[Family]:
+def others(family: Family, writers: Family, limit: int, seed: int) -> list[Family]:
     """Rivals: all sets of as many other heads (or of all, if fewer), or `most` of them at random.
 
     If the family has no head, or no other heads exist, rivals are sets of any number of other writers.
@@ -183,10 +183,10 @@ def others(family: Family, writers: Family, most: int, seed: int) -> list[Family
     rest = [name for name in writers if name not in {*family, "distance"}]
     heads = [name for name in rest if ".head." in name] if ".head." in "".join(family) else []
     sizes = [min(len(family), len(heads))] if heads else [*range(1, len(rest) + 1)]
-    if sum(math.comb(len(heads or rest), size) for size in sizes) <= most:
+    if sum(math.comb(len(heads or rest), size) for size in sizes) <= limit:
         return [drawn for size in sizes for drawn in combinations(heads or rest, size)]
     rng, drawn = random.Random(repr((seed, family))), dict[Family, None]()
-    while len(drawn) < most:
+    while len(drawn) < limit:
         drawn[tuple(sorted(rng.sample(heads or rest, rng.choice(sizes))))] = None
     return [*drawn]
 
@@ -235,14 +235,14 @@ def _read(
     model: Transformer, texts: Sequence[Lot], questions: Sequence[Question], progress: lots.Progress | None
 ) -> list[Sums]:
     """The sums of each question over some texts."""
-    asked = [(each.layer, each.head, each.measure, *each.sets) for each in questions]
-    sums = [np.zeros((N_GROUPS, 1 + sum(members.shape))) for *_, members, _ in asked]
-    places = [[index for index, each in enumerate(asked) if each[2] in claims] for *_, claims in texts]
-    lots_asked = [(lot, here) for lot, here in zip(texts, places, strict=True) if here]
-    arguments = [(*lot, [asked[index] for index in here]) for lot, here in lots_asked]
+    requests = [(each.layer, each.head, each.measure, *each.sets) for each in questions]
+    sums = [np.zeros((N_GROUPS, 1 + sum(members.shape))) for *_, members, _ in requests]
+    places = [[index for index, each in enumerate(requests) if each[2] in claims] for *_, claims in texts]
+    relevant = [(lot, numbers) for lot, numbers in zip(texts, places, strict=True) if numbers]
+    arguments = [(*lot, [requests[index] for index in numbers]) for lot, numbers in relevant]
     results = lots.do(partial(_sums, model), arguments, progress)
-    for (lot, here), added in zip(lots_asked, results, strict=True):
-        for index, of_item in zip(here, added, strict=True):
+    for (lot, numbers), added in zip(relevant, results, strict=True):
+        for index, of_item in zip(numbers, added, strict=True):
             sums[index][np.unique(lot[1])] += of_item.numpy()
     return sums
 
@@ -252,14 +252,14 @@ def _sums(
     ids: Sequence[tuple[int, ...]],
     groups: Sequence[int],
     claims: Claims,
-    asked: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"], Sequence[int]]],
+    requests: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"], Sequence[int]]],
 ) -> list[Float[Tensor, "group column"]]:
     """One lot's sums for each head and measure, by its groups, in order."""
-    sites = dict.fromkeys(site for layer, *_ in asked for site in attribution_sites(model, layer))
+    sites = dict.fromkeys(site for layer, *_ in requests for site in attribution_sites(model, layer))
     out = run(model, TokenBatch.from_rows(ids).to(model.device), [*sites])
     _, group = torch.tensor(groups).unique(return_inverse=True)
     added = list[Tensor]()
-    for (layer, head), of_head in groupby(asked, key=lambda each: each[:2]):
+    for (layer, head), of_head in groupby(requests, key=lambda each: each[:2]):
         items = [each[2:] for each in of_head]  # the rows of a head share its keys
         keys = key_contributions(
             out, layer, head, torch.tensor([row[:2] for name, *_ in items for row in claims[name]])
@@ -296,7 +296,7 @@ def _columns(
         means = parts.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True)
         spreads += ((parts - means) * visible).norm(dim=-1, keepdim=True)
         rows = range(len(left), len(spreads))
-        spread, wanted = (torch.stack([spreads[row] for row in of]) for of in (rows, [sizes[row] for row in rows]))
+        spread, wanted = (torch.stack([spreads[row] for row in each]) for each in (rows, [sizes[row] for row in rows]))
         rest = scores - parts * (wanted / spread).where(spread > _NOTHING * wanted, 0)
         left += (rest.softmax(-1) * claimed).sum(-1)
     columns = torch.cat([torch.ones_like(advantage[:, :1]), advantage, torch.stack(left, 1)], 1)

@@ -215,7 +215,7 @@ def _work(
                 usual[name] += distances(rows, causal=causal)
             claimed.append((window, row_keys, group_of(text.document), hiding.part_of(numbers[text.document])))
     draws = Draws(causal, columns, seed, armed, usual)
-    jobs = ([*draws.jobs(window, group, part, read_by, looks)] for window, looks, group, part in claimed)
+    jobs = ([*draws.jobs(window, group, part, read_by, by_name)] for window, by_name, group, part in claimed)
     work = Work(model, columns, read_by, hiding.lots_of(jobs))
     if CLAIM not in {*work.table["kind"]}:
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
@@ -247,7 +247,7 @@ def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
         **hiding.costs_of(work, measured.drops, kinds=ARMS),
     }
     place, column = Heads.from_model(work.model).columns(len(work.measures))
-    behaviours, measures = zip(*(work.measures[at] for at in column), strict=True)
+    behaviours, measures = zip(*(work.measures[index] for index in column), strict=True)
     table = pd.DataFrame(
         {
             **place,

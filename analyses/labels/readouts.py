@@ -122,7 +122,7 @@ class MaskedWord(Readout):
 
     def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
         """The ids with a mask at each row."""
-        return tuple(self.mask_id if at in rows else id for at, id in enumerate(window.ids))
+        return tuple(self.mask_id if row in rows else id for row, id in enumerate(window.ids))
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
         """Log-probabilities of the masked tokens."""

@@ -112,15 +112,15 @@ def _of_behaviour(study: Study, part: Evidence) -> Iterator[dict[str, Any]]:
     lost, rows = arms(costs.costs)
     effects = iter(least(costs.table(study.seed + 1)).to_dict("records"))
     affordable = _BUDGET / (block_weights(work.model) * math.prod(part.size))
-    most = _OTHERS[1] if study.exact else int(np.clip(affordable, *_OTHERS))
-    for number, ((measure, heads), one, every) in enumerate(zip(chosen.items(), effects, effects, strict=True)):
-        others, possible = other_sets(heads, _all_heads(work), most, study.seed)
+    limit = _OTHERS[1] if study.exact else int(np.clip(affordable, *_OTHERS))
+    for number, ((measure, heads), joint, every) in enumerate(zip(chosen.items(), effects, effects, strict=True)):
+        others, possible = other_sets(heads, _all_heads(work), limit, study.seed)
         removal = joint_costs(work, [(measure, places) for places in others], ARMS[1:]).costs[ARMS[1]].lost[:, 0]
         yield {
             **{each: part.heads[0][each].iloc[0] for each in ("stack", "attention")},
             **{"behaviour": name, "measure": measure, "label": part.behaviour[measure].called, "size": len(heads)},
             **{"heads": "+".join(head_name(*place) for place in heads), "readout": work.read_by[name].name},
-            **{"effect": one["effect"], "low": one["ci_low"], "high": one["ci_high"]},
+            **{"effect": joint["effect"], "low": joint["ci_low"], "high": joint["ci_high"]},
             **{"all_effect": every["effect"], "all_low": every["ci_low"], "all_high": every["ci_high"]},
             **{"others": len(others), "possible": possible},
             **compare(lost[..., 2 * number], removal, rows[:, 2 * number], study.seed),
@@ -150,10 +150,10 @@ def _choose(work: Work, pools: Mapping[str, pd.DataFrame]) -> dict[str, HeadSet]
     All measures are searched at once. Only the reporting half has controls of hiding.
     """
 
-    def cost(kind: str, asked: Mapping[str, Sequence[HeadSet]]) -> dict[str, np.ndarray]:
-        pairs = [(measure, heads) for measure, sets in asked.items() for heads in sets]
+    def cost(kind: str, pending: Mapping[str, Sequence[HeadSet]]) -> dict[str, np.ndarray]:
+        pairs = [(measure, heads) for measure, sets in pending.items() for heads in sets]
         values = iter(joint_costs(work, pairs, [kind], part=0).costs[kind].a_row()[0]) if pairs else iter(())
-        return {measure: np.array([*islice(values, len(sets))]) for measure, sets in asked.items()}
+        return {measure: np.array([*islice(values, len(sets))]) for measure, sets in pending.items()}
 
     whole = joint_costs(work, [(measure, _all_heads(work)) for measure in pools], part=0).costs
     lost, rows = arms(whole)
@@ -165,15 +165,15 @@ def _choose(work: Work, pools: Mapping[str, pd.DataFrame]) -> dict[str, HeadSet]
             kind = (CLAIM, *ARMS)[every[:, number].argmin()]
             places, single = [*pool[["layer", "head"]].itertuples(index=False, name=None)], pool["effect"].to_numpy()
             searches[measure] = kind, smallest(places, single, HALF * float(whole[kind].a_row()[0, number]))
-    asked = {measure: next(search) for measure, (_, search) in searches.items()}
-    while asked:
+    pending = {measure: next(search) for measure, (_, search) in searches.items()}
+    while pending:
         answers = dict[str, np.ndarray]()
         for kind in (CLAIM, *ARMS):
-            answers |= cost(kind, {measure: asked[measure] for measure in asked if searches[measure][0] == kind})
-        asked = {}
+            answers |= cost(kind, {measure: pending[measure] for measure in pending if searches[measure][0] == kind})
+        pending = {}
         for measure, values in answers.items():
             try:
-                asked[measure] = searches[measure][1].send(values)
+                pending[measure] = searches[measure][1].send(values)
             except StopIteration as end:
                 chosen[measure] = end.value
     return chosen
@@ -216,7 +216,7 @@ def arms(costs: Costs) -> tuple[Float[np.ndarray, "arm group set"], Float[np.nda
     return np.stack(lost)[:, :, 0], claim.rows[:, 0]
 
 
-def other_sets(heads: HeadSet, all_heads: HeadSet, most: int, seed: int) -> tuple[list[HeadSet], int]:
+def other_sets(heads: HeadSet, all_heads: HeadSet, limit: int, seed: int) -> tuple[list[HeadSet], int]:
     """Sets of as many other heads of the same layers, all or `most` at random; and how many exist.
 
     If a layer has too few others, the rest comes from layers without heads of the set.
@@ -227,10 +227,10 @@ def other_sets(heads: HeadSet, all_heads: HeadSet, most: int, seed: int) -> tupl
     sizes = [min(size, len(group)) for size, group in zip(layers.values(), free, strict=True)]
     sizes.append(len(heads) - sum(sizes))
     possible = math.prod(map(math.comb, map(len, groups), sizes))
-    if possible <= most:
+    if possible <= limit:
         return [[*chain(*parts)] for parts in product(*map(combinations, groups, sizes))], possible
     rng, sets = random.Random(seed), dict[tuple[tuple[int, int], ...], None]()
-    while len(sets) < most:
+    while len(sets) < limit:
         sets[tuple(sorted(chain(*map(rng.sample, groups, sizes))))] = None
     return [*sets], possible
 

@@ -129,10 +129,10 @@ class Collected:
         n = totals.rows[:, self.heads.count :].sum(0).tolist()
         columns = {"behaviour": self.behaviour, "sink": scored.sink, "corpus": scored.corpus or self.corpus}
         return [
-            columns | {"measure": of.name, "baseline_name": name, "value": value[row][column], "n": int(n[row][column])}
+            columns | {"measure": measure.name, "baseline_name": name, "value": value[row][column], "n": int(count)}
             for row, name in enumerate(scored.baselines)
-            for column, of in enumerate(scored.measures)
-            if n[row][column]
+            for column, (measure, count) in enumerate(zip(scored.measures, n[row], strict=False))
+            if count
         ]
 
 
@@ -152,8 +152,8 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
     against, against_weights, names = strictest(scored, scores, weights, heads.count)
     shape = (scores.shape[0], heads.count * len(scored.measures))
     head_totals = [total[:, : heads.count].reshape(shape) for total in (scores, weights)]
-    theirs = [np.repeat(total[:, None], heads.count, 1).reshape(shape) for total in (against, against_weights)]
-    result = estimate(*head_totals, *theirs, seed=seed)
+    baseline = [np.repeat(total[:, None], heads.count, 1).reshape(shape) for total in (against, against_weights)]
+    result = estimate(*head_totals, *baseline, seed=seed)
     head_columns, measure = heads.columns(len(scored.measures))
     return pd.DataFrame(
         {
@@ -186,10 +186,10 @@ def _beside_reference(heads: Heads, scored: Scored, totals: Totals, seed: int) -
     for column, measure in enumerate(scored.measures):
         if measure.reference in scored.baselines:
             rival = [heads.count + scored.baselines.index(measure.reference)] * heads.count
-            head_totals, theirs = (
+            head_totals, baseline = (
                 [each[:, rows, column] for each in (scores, weights)] for rows in (range(heads.count), rival)
             )
-            result = estimate(*head_totals, *theirs, seed=seed)
+            result = estimate(*head_totals, *baseline, seed=seed)
             for name, values in zip(names, (result.baseline, result.gain, result.low, result.p), strict=True):
                 columns[name][:, column] = values
     return {name: values.reshape(-1) for name, values in columns.items()}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -127,9 +127,8 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
         counts["texts left out: no tokens, or no room for two"] += 1
         return
     counts["texts longer than the context, read in windows"] += len(pieces.ids) > room
-    starts = [
-        at for at in range(len(word_of)) if word_of[at] != NO_WORD and word_of[at] not in word_of[max(0, at - 1) : at]
-    ]
+    neighbours = enumerate(pairwise([NO_WORD, *word_of]))
+    starts = [index for index, (before, word) in neighbours if word not in (NO_WORD, before)]
     begin, scored = 0, 0
     while True:
         end = len(pieces.ids)

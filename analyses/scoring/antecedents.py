@@ -65,16 +65,16 @@ def antecedent_items(text: AnnotatedText, pronouns: Collection[str] | None = Non
     Mentions that share a head word are one candidate, right if any of them is. `pronouns` are forms in lower case; by
     default he, him, his, himself, she, her, hers, herself. A text without chains has no items.
     """
-    return items_and_unasked(text, pronouns)[0]
+    return items_and_left_out(text, pronouns)[0]
 
 
-def items_and_unasked(
+def items_and_left_out(
     text: AnnotatedText, pronouns: Collection[str] | None = None
 ) -> tuple[list[AntecedentItem], list[tuple[int, str]]]:
     """The `antecedent_items`, and the pronouns that make no item, with the reason, in order."""
     forms = frozenset(GENDERED if pronouns is None else pronouns)
     mentions = sorted(text.mentions or (), key=lambda mention: (mention.head, mention.end - mention.start))
-    gender_of = cache(lambda at: gender(text, mentions[at]))  # a mention is a candidate of every later pronoun
+    gender_of = cache(lambda number: gender(text, mentions[number]))  # a mention is a candidate of every later pronoun
     in_chain = Counter(mention.chain for mention in mentions)
     items, left_out = [], []
     for pronoun in mentions:

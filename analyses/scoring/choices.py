@@ -226,8 +226,8 @@ def masked(batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], mask_id: 
                 sought.setdefault(query, set()).add(target)
         words, room, rng = set[int](), max(1, int(MASKED * len(window.content))), random.Random(repr(window.ids))
         for query in rng.sample([*sought], len(sought)):
-            n_pieces, kept = len(window.columns[query]), set[int]().union(*(sought[word] for word in words))
-            if n_pieces <= room and query not in kept and sought[query].isdisjoint(words):
+            n_pieces, targets = len(window.columns[query]), set[int]().union(*(sought[word] for word in words))
+            if n_pieces <= room and query not in targets and sought[query].isdisjoint(words):
                 words, room = words | {query}, room - n_pieces
         ids = (mask_id if word in words else id for word, id in zip(window.word_of, window.ids, strict=True))
         windows.append(replace(window, ids=tuple(ids)))
@@ -266,14 +266,14 @@ class Choices:
         """Look up the rows of each query word, once for all its items; or (`predicting`) the row before it."""
         self.items, self.batch = items, items.batch
         word_of, n_words = self.batch.word_of, self.batch.pieces.shape[1]
-        number, self.item_asker = (items.prompt * n_words + items.query).unique(return_inverse=True)
+        number, self.item_query = (items.prompt * n_words + items.query).unique(return_inverse=True)
         self.prompt, self.word = number // n_words, number % n_words
         if predicting:
-            self.row_asker = torch.arange(len(number), device=number.device)
+            self.row_query = torch.arange(len(number), device=number.device)
             self.piece = self.batch.first_piece[self.prompt, self.word] - 1
         else:
-            self.row_asker, self.piece = (word_of[self.prompt] == self.word[:, None]).nonzero(as_tuple=True)
-        self.n_pieces = torch.bincount(self.row_asker, minlength=len(number))
+            self.row_query, self.piece = (word_of[self.prompt] == self.word[:, None]).nonzero(as_tuple=True)
+        self.n_pieces = torch.bincount(self.row_query, minlength=len(number))
         self.first_word = word_of[:, 0]
         self.rows, self.to_first, self.scale = self._rows()
 
@@ -293,9 +293,9 @@ class Choices:
     def lost(self) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
         """Items with a row that keeps too little without the first position, and items with their target there."""
         gone = (self.scale == 0).to(self.rows)
-        by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.row_asker, gone)
+        by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.row_query, gone)
         first_word = self.first_word[self.items.prompt, None]
-        return by_word[self.item_asker] > 0, lookup(self.items.right, first_word)[:, 0]
+        return by_word[self.item_query] > 0, lookup(self.items.right, first_word)[:, 0]
 
     def beside_rules(self, rules: Sequence[Rival]) -> Outcomes:
         """The choices of heads and rules, the first position kept."""
@@ -330,7 +330,7 @@ class Choices:
     def word_scores(self, *, without_first: bool = False) -> Float[Tensor, "item head word"]:
         """The attention of each query word on its candidates, averaged over pieces."""
         pooled = self._pooled(torch.ones_like(self.word, dtype=torch.bool), without_first=without_first)
-        pooled = (pooled / self.n_pieces[:, None, None])[self.item_asker]
+        pooled = (pooled / self.n_pieces[:, None, None])[self.item_query]
         columns = self.batch.first_piece[self.items.prompt][:, None].expand(-1, pooled.shape[1], -1)
         return pooled.gather(2, columns) * self.items.candidates[:, None]
 
@@ -342,12 +342,12 @@ class Choices:
     def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"], Float[Tensor, "piece head"]]:
         """Attention from each piece of query words to candidates; to the first position, apart; and the factor of rows
         without that position."""
-        prompt, word_of = self.prompt[self.row_asker], self.batch.word_of
+        prompt, word_of = self.prompt[self.row_query], self.batch.word_of
         rows = self.batch.attention.rows(prompt, self.piece)
         scale = Sink.from_pattern(rows[:, :, None]).scale[:, :, 0]
         candidates = torch.zeros(len(self.word), self.batch.pieces.shape[1], device=rows.device)
-        candidates = candidates.index_add_(0, self.item_asker, self.items.candidates.float()) > 0
-        is_candidate = candidates[self.row_asker].gather(1, word_of[prompt].clamp(min=0))
+        candidates = candidates.index_add_(0, self.item_query, self.items.candidates.float()) > 0
+        is_candidate = candidates[self.row_query].gather(1, word_of[prompt].clamp(min=0))
         is_candidate &= (word_of != NO_WORD)[prompt]
         to_first = rows[..., 0] * is_candidate[:, :1]
         is_candidate[:, 0] = False
@@ -357,25 +357,27 @@ class Choices:
         ends = torch.bincount(prompt, minlength=len(word_of)).cumsum(0).tolist()
         for number, (begin, end) in enumerate(pairwise([0, *ends])):
             (columns,) = in_pieces[number].nonzero(as_tuple=True)
-            into = (first[number, :, None] == columns).to(rows)  # all of a word at its first piece, 0 at others
-            added_up = rows[begin:end] @ into
+            first_columns = (first[number, :, None] == columns).to(
+                rows
+            )  # all of a word at its first piece, 0 at others
+            added_up = rows[begin:end] @ first_columns
             rows[begin:end].scatter_(-1, columns.expand(added_up.shape), added_up)
         return rows, to_first, scale
 
     def _pooled(self, words: Bool[Tensor, " word"], *, without_first: bool) -> Float[Tensor, "some head key"]:
         """The rows of some words, summed over their pieces."""
-        (piece,), number, rows = words[self.row_asker].nonzero(as_tuple=True), words.cumsum(0) - 1, self.rows
+        (piece,), number, rows = words[self.row_query].nonzero(as_tuple=True), words.cumsum(0) - 1, self.rows
         if without_first:
             rows = rows.index_select(0, piece).mul_(self.scale[piece][..., None])
-        pooled = rows.new_zeros(int(words.sum()), *rows.shape[1:]).index_add_(0, number[self.row_asker[piece]], rows)
+        pooled = rows.new_zeros(int(words.sum()), *rows.shape[1:]).index_add_(0, number[self.row_query[piece]], rows)
         if not without_first:
-            pooled[..., 0].index_add_(0, number[self.row_asker[piece]], self.to_first[piece])
+            pooled[..., 0].index_add_(0, number[self.row_query[piece]], self.to_first[piece])
         return pooled
 
     def _judge(self, words: Bool[Tensor, " word"], *, without_first: bool) -> tuple[Int[Tensor, " item"], Judgement]:
         """The items of some query words, and their judgement."""
-        (index,), items = words[self.item_asker].nonzero(as_tuple=True), self.items
-        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_asker[index]]
+        (index,), items = words[self.item_query].nonzero(as_tuple=True), self.items
+        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_query[index]]
         score, column, tied = (part[row] for part in selection.highest(pooled))
         prompt = items.prompt[index]
         choice = self.batch.word_of.flatten()[prompt[:, None] * self.batch.word_of.shape[1] + column]
@@ -392,7 +394,7 @@ class Choices:
             plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, bins[item])
             for values, changed in zip((right, mean, variance), plain, strict=True):
                 values[item, head] = changed[:, 0]
-        mass = score / self.n_pieces[self.item_asker[index], None]  # a word's rows were added up
+        mass = score / self.n_pieces[self.item_query[index], None]  # a word's rows were added up
         return index, Judgement(right, mean, variance, torch.where((score > 0) & ~tied, choice, -1), mass)
 
 

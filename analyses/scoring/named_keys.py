@@ -142,9 +142,11 @@ class Pairs:
                 for head, name in zip(text.heads or (), text.relations or (), strict=False)
             ]
         )
-        up = self.is_other & (heads[prompt, query] == key), edges[prompt, query]
-        down = self.is_other & (heads[prompt, key] == query), edges[prompt, key]
-        linked_by = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
+        to_head = self.is_other & (heads[prompt, query] == key), edges[prompt, query]
+        to_dependent = self.is_other & (heads[prompt, key] == query), edges[prompt, key]
+        linked_by = [
+            linked & (edge == number) for linked, edge in (to_head, to_dependent) for number in range(len(_EDGES))
+        ]
         chains = self.batch.by_word(_chains)
         same_chain = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
         return [*linked_by, self.is_other & same_chain]

@@ -105,7 +105,7 @@ def edges(relations: Sequence[str], ways: Sequence[str] = WAYS) -> Callable[[Ann
             number = numbers.get(name)
             if head != ROOT and number is not None:
                 ends = {WAYS[0]: (dependent, head), WAYS[1]: (head, dependent)}
-                rows += [(*ends[way], len(ways) * number + at, dependent) for at, way in enumerate(ways)]
+                rows += [(*ends[way], len(ways) * number + index, dependent) for index, way in enumerate(ways)]
         return sorted(rows)
 
     return pairs
@@ -232,10 +232,10 @@ class Records:
     def _against(self, items: Outcomes, rule: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Each head against its rule (a column of `rules`), on the items where that rule chooses no target."""
         differ = ~items.sought[:, rule]  # item head
-        right, theirs = items.right, items.words == items.rules[:, rule]
-        difference = items.over_groups(right.astype(float) - theirs, differ.astype(float), seed)
+        right, rule_hits = items.right, items.words == items.rules[:, rule]
+        difference = items.over_groups(right.astype(float) - rule_hits, differ.astype(float), seed)
         with np.errstate(invalid="ignore", divide="ignore"):
-            shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, theirs)]
+            shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, rule_hits)]
         return {
             "rival": self.names[rule],
             "hard_items": differ.sum(0),

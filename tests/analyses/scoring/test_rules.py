@@ -49,9 +49,9 @@ def nearest_by_hand(window: Window, query: int, tags: tuple[str, ...], before: b
     return next((at for at in places if inside[at] and not (last_of_run and any(inside[at + 1 : at + 2]))), -1)
 
 
-def reader(corpus: list[AnnotatedText], *, causal: bool) -> Transformer:
+def reader(corpus: list[AnnotatedText], *, causal: bool, start: str = "<s>") -> Transformer:
     words = sorted({word for text in corpus for word in text.words})
-    return Planted(words, [[noise(3.0, 0)]], n_ctx=400, causal=causal, start="<s>").build()
+    return Planted(words, [[noise(3.0, 0)]], n_ctx=400, causal=causal, start=start).build()
 
 
 @pytest.mark.parametrize("before", [True, False])
