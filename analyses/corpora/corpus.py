@@ -289,7 +289,7 @@ def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> l
     by_name: dict[str, Corpus] = {}
     for corpus in corpora:
         if by_name.setdefault(corpus.name, corpus).digest != corpus.digest:
-            raise InputError(f"two corpora are called {corpus.name}: give them names that differ, as in take(name=...)")
+            raise InputError(f"two corpora are called {corpus.name}: give each a name, as in from_rows(name=...)")
     skipped = unserved(needs, corpora)
     first = {
         question: next((corpus for corpus in corpora if need <= corpus.annotates), None)

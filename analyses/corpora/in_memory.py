@@ -90,7 +90,7 @@ def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
     """A title for unnamed data, its columns (None if rows are annotated texts), and its current rows."""
     match data:
         case str() | bytes() | PurePath():
-            advice = "corpora.read opens files, take([text]) takes one text"
+            advice = "corpora.read opens files, from_rows([text]) takes one text"
             raise InputError(f"expected rows, got one string or path: {advice}")
         case pd.DataFrame():
             return "a frame", list(data.columns), ()
@@ -102,7 +102,7 @@ def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
             names, first = ", ".join(map(str, data)), next(iter(data), "")
             raise InputError(f'expected rows, got a mapping of {names}: take one of these, as in data["{first}"]')
         case Iterator():
-            raise InputError(f"expected rows that can be read again, got a {type(data).__name__}: take(list(...))")
+            raise InputError(f"expected rows that can be read again, got a {type(data).__name__}: from_rows(list(...))")
         case Iterable():
             name, split = getattr(getattr(data, "info", None), "dataset_name", None), getattr(data, "split", None)
             title, rows = " ".join(map(str, filter(None, [name or type(data).__name__, split]))), data

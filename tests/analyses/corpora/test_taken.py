@@ -101,7 +101,7 @@ def test_the_digest_tells_what_was_taken_and_not_what_it_is_called():
     ("take", "message"),
     [
         (lambda: corpora.from_rows("a.txt"), "expected rows, got one string or path: corpora.read opens files"),
-        (lambda: corpora.from_rows(iter(["a"])), "rows that can be read again, got a list_iterator: take(list(...))"),
+        (lambda: corpora.from_rows(iter(["a"])), "read again, got a list_iterator: from_rows(list(...))"),
         (lambda: corpora.from_rows({"train": ["a"]}), 'got a mapping of train: take one of these, as in data["train"]'),
         (lambda: corpora.from_rows(["", None], name="mine"), "mine holds no text: expected at least one row"),
         (lambda: corpora.from_rows([1]), "a list, row 0: expected a string, a mapping by column or an AnnotatedText"),
