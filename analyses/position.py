@@ -5,7 +5,7 @@ the repeat and asks which heads carry the copy from its first occurrence to the 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from analyses.corpora.in_memory import random_ids
 from analyses.execution import lots
@@ -29,7 +28,7 @@ from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
-from interp.patterns import Rows, Totals, positional
+from interp.patterns import Totals, positional
 from interp.patterns.claimed import Claimed
 from interp.patterns.rows import SINKS
 from interp.tokens import NO_WORD
@@ -70,10 +69,6 @@ _UNTRAINED = "untrained heads"
 _ROWS: dict[str, Any] = {"rivals": (UNIFORM,), "null": "any key", "of_words": False}
 
 
-def _near(offset: int) -> Callable[[Rows], Tensor]:
-    return lambda rows: positional.near(rows, offset)
-
-
 def _offset_measure(offset: int) -> Measure:
     name, way = positional.offset_name(offset), "before" if offset < 0 else "after"
     place = f"token {way}"
@@ -81,7 +76,7 @@ def _offset_measure(offset: int) -> Measure:
     return Measure(
         name,
         f"attention to the token {abs(offset)} {way}",
-        mask=_near(offset),
+        mask=partial(positional.near, offset=offset),
         later=offset > 0,
         tasks=("repeat",) if offset == -1 else (),
         recorded=name if offset == -1 else "",
@@ -97,7 +92,7 @@ def _mass(name: str, **options: Any) -> Measure:
 MEASURES = (
     *map(_offset_measure, positional.OFFSETS),
     _mass("first-token", mask=positional.first_token),
-    _mass("self", mask=_near(0)),
+    _mass("self", mask=partial(positional.near, offset=0)),
     _mass("duplicate-token", mask=positional.earlier_copies),
     _mass("distance"),
     _mass("entropy", null="none"),

@@ -74,7 +74,7 @@ def readouts(
         return {behaviour.name: readout for behaviour in behaviours}
     windows = [window for text in training for window in windows_of(model, text)]
     read_by: dict[str, Readout] = {}
-    for probe in (_TagProbe, AntecedentProbe):
+    for probe in (_TagProbe, _AntecedentProbe):
         names = [behaviour.name for behaviour in behaviours if f"{behaviour.probe} probe" == probe.name]
         if (fitted := probe.fitted(model, windows) if names else None) is not None:
             read_by |= dict.fromkeys(names, fitted)
@@ -166,7 +166,7 @@ class _TagProbe(Readout):
 
 
 @dataclass(frozen=True, eq=False)
-class AntecedentProbe(Readout):
+class _AntecedentProbe(Readout):
     """Log-odds that a pronoun and its nearest true antecedent are in one chain, by an edge probe of their last streams.
 
     The output layer gives coordinates along principal axes. The probe is linear in both words' coordinates and in their
@@ -178,7 +178,7 @@ class AntecedentProbe(Readout):
     name = "antecedent probe"
 
     @staticmethod
-    def fitted(model: Transformer, windows: Sequence[Window]) -> "AntecedentProbe | None":
+    def fitted(model: Transformer, windows: Sequence[Window]) -> "_AntecedentProbe | None":
         """A probe of pronouns with their nearest right and nearest wrong mention; None without any."""
         with_edges = [(window, edges) for window in windows if (edges := _edges(window))]
         pronouns, mentions, labels = [], [], []
@@ -196,14 +196,12 @@ class AntecedentProbe(Readout):
         edges = edge_vectors(*map(axes, ends))
         weight, bias = _affine(fit(edges, torch.tensor([labels]).to(edges.device), 2))
         output = _linear(model, axes.axes[0], -(axes.centre[0] @ axes.axes[0])[0])
-        return AntecedentProbe(output, *((part[..., 1] - part[..., 0]).to(output.weight) for part in (weight, bias)))
+        return _AntecedentProbe(output, *((part[..., 1] - part[..., 0]).to(output.weight) for part in (weight, bias)))
 
     def readable(self, window: Window) -> Collection[int]:
-        """Pieces of pronouns whose nearest true antecedent is visible."""
         return {*self._antecedents(window)}
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """Log-odds of being in one chain."""
         antecedents = self._antecedents(window)
         positions = [*rows, *(column for row in rows for column in antecedents[row])]
         sizes = torch.tensor([len(antecedents[row]) for row in rows])
