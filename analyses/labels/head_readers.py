@@ -54,15 +54,14 @@ def measure(
     if reason := Graph.from_model(model).reason:
         raise InputError(reason)
     rows, columns = list[dict[str, Any]](), [*HEAD, "task", "task_effect"]
-    heads: pd.DataFrame = labels.reindex(columns=columns)
+    heads = labels.reindex(columns=columns)
     if effects is not None and len(effects):
         carrying = carriers(effects.loc[effects["intervention"] == "noise"])
         heads = pd.concat([heads, carrying.assign(task_effect=carrying["effect"])[columns]])
-    heads = heads.sort_values("task_effect", ascending=False, kind="stable")
     for behaviour in select(behaviours).values():
         for name, build in behaviour.tasks.items():
-            strongest = heads.loc[heads["task"] == name].drop_duplicates(HEAD).head(_HEADS)
-            places = [Place.from_row(row) for row in strongest.to_dict("records")]
+            carrying = heads.loc[heads["task"] == name].sort_values("task_effect", ascending=False, kind="stable")
+            places = [Place.from_row(row) for row in carrying.drop_duplicates(HEAD).head(_HEADS).to_dict("records")]
             if places:
                 task = build(model, _PAIRS, seed, name, DECLARED["tasks"].get(name, {}).get("question", name))
                 rows += ({"behaviour": behaviour.name, **row} for row in _of_task(model, task, places, seed, progress))

@@ -19,7 +19,7 @@ from analyses.execution.lots import Progress
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, KINDS, Costs, Draws, HeadSet, Sums, Work, distances
 from analyses.labels.readouts import Readout, readouts, windows_of
-from analyses.labels.screen import Measured, Screen, Screened, verify
+from analyses.labels.screen import HidingCosts, Screen, Screened, verify
 from analyses.measures.definitions import DECLARED, Behaviour, Claims, Measure
 from analyses.measures.head_tables import Heads
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeats
@@ -102,7 +102,7 @@ def measure(
     work = _work(model, corpus, measures, armed, reading)
     if screen is None:
         costs, everywhere = hiding.hide(work, progress=progress), np.ones((work.n_heads, len(measures)), dtype=bool)
-        measured = Measured(costs["drop"], None, everywhere, everywhere, costs.get("mass"))
+        measured = HidingCosts(costs["drop"], None, everywhere, everywhere, costs.get("mass"))
     else:
         measured = verify(work, screen, reading.seed, progress)
     table = _table(work, measured, reading.seed).assign(corpus=getattr(corpus, "name", "texts"))
@@ -225,12 +225,11 @@ def _work(
 def _training(training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText]) -> list[AnnotatedText]:
     """Texts for probes, from documents that are not measured."""
     documents, texts, words = {text.document for text in measured}, list[AnnotatedText](), 0
-    for text in training:
+    for text in (each for each in training if each.document not in documents):
         if words >= _TRAINING_WORDS:
             break
-        if text.document not in documents:
-            texts.append(text)
-            words += len(text.words)
+        texts.append(text)
+        words += len(text.words)
     return texts
 
 
@@ -241,7 +240,7 @@ def _repeats(model: Transformer, readout: Readout, count: int, seed: int) -> lis
     return windows if windows and readout.readable(windows[0]) else []
 
 
-def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
+def _table(work: Work, measured: HidingCosts, seed: int) -> pd.DataFrame:
     costs = {
         **hiding.costs_of(work, measured.drops, measured.counted),
         **hiding.costs_of(work, measured.drops, kinds=ARMS),
@@ -267,7 +266,7 @@ def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
     return table.assign(q=benjamini_hochberg(tested))
 
 
-def _columns(work: Work, costs: Costs, measured: Measured | None, seed: int) -> dict[str, object]:
+def _columns(work: Work, costs: Costs, measured: HidingCosts | None, seed: int) -> dict[str, object]:
     """Drop, control and effect of every cell, and its exchange, removal and masking; measures running fastest.
 
     All are measured if `measured` is None.

@@ -64,7 +64,7 @@ class Screened:
         return float(beta.ppf(0.95, self.missed + 1, self.sampled - self.missed))
 
 
-class Measured(NamedTuple):
+class HidingCosts(NamedTuple):
     """What hiding cost, measured or estimated."""
 
     drops: PerJob  # what each job lost
@@ -77,7 +77,7 @@ class Measured(NamedTuple):
     screened: Screened | None = None
 
 
-def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = None) -> Measured:
+def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = None) -> HidingCosts:
     """Measure the cells of the screen; if it is `choosing`, estimate all cells first."""
     n_heads = work.model.config.last.n_heads
     if not screen.choosing:
@@ -126,7 +126,7 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
     error_bound = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
     screened = Screened(int(is_claimed.sum()), int((parts > 0).sum()), margin, int(sample.sum()), error_bound)
     whole, arms = torch.where(drops.isnan(), guesses, drops), np.zeros_like(is_claimed)
-    return Measured(whole, counted(), parts > 0, arms, estimated.get("mass"), sample, estimate, screened)
+    return HidingCosts(whole, counted(), parts > 0, arms, estimated.get("mass"), sample, estimate, screened)
 
 
 def _candidates(work: Work, screen: Screen) -> Cells:
@@ -139,13 +139,13 @@ def _candidates(work: Work, screen: Screen) -> Cells:
     return cells
 
 
-def _of_candidates(work: Work, screen: Screen, progress: Progress | None) -> Measured:
+def _of_candidates(work: Work, screen: Screen, progress: Progress | None) -> HidingCosts:
     cells = _candidates(work, screen)
     hidden = hiding.hide(work, KINDS, cells=cells, progress=progress)
     drops, nothing = hidden["drop"], np.zeros_like(cells)
     arms = cells & (hiding.effect_of(hiding.costs_of(work, drops)) >= screen.least)
     exchanged = hiding.hide(work, ARMS, cells=arms)["drop"]
-    return Measured(torch.where(exchanged.isnan(), drops, exchanged), None, cells, arms, hidden.get("mass"), nothing)
+    return HidingCosts(torch.where(exchanged.isnan(), drops, exchanged), None, cells, arms, hidden.get("mass"), nothing)
 
 
 def _moved(costs: Costs) -> PerCell:

@@ -182,7 +182,7 @@ def _beside_reference(heads: Heads, scored: Scored, totals: Totals, seed: int) -
     """The value of each measure's `reference` and the gain over it, by row; missing if it has none."""
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     names = ("reference", "reference_gain", "reference_low", "reference_p")
-    columns = {name: np.full((heads.count, len(scored.measures)), np.nan) for name in names}
+    columns = np.full((len(names), heads.count, len(scored.measures)), np.nan)
     for column, measure in enumerate(scored.measures):
         if measure.reference in scored.baselines:
             rival = [heads.count + scored.baselines.index(measure.reference)] * heads.count
@@ -190,9 +190,8 @@ def _beside_reference(heads: Heads, scored: Scored, totals: Totals, seed: int) -
                 [each[:, rows, column] for each in (scores, weights)] for rows in (range(heads.count), rival)
             )
             result = estimate(*head_totals, *baseline, seed=seed)
-            for name, values in zip(names, (result.baseline, result.gain, result.low, result.p), strict=True):
-                columns[name][:, column] = values
-    return {name: values.reshape(-1) for name, values in columns.items()}
+            columns[..., column] = result.baseline, result.gain, result.low, result.p
+    return dict(zip(names, columns.reshape(len(names), -1), strict=True))
 
 
 def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, Any]:

@@ -154,7 +154,8 @@ def test_composed_heads_are_labelled_and_impostors_are_not(form):
         mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
         assert all(map(each.behaviour.is_called, mine)), each
         if each.behaviour.name == "noun-to-adjective":
-            assert not mine, "a rule is always right about these adjectives: nothing tells it from the relation"
+            # a rule is always right about these adjectives, so nothing tells it from the relation; elsewhere it rests
+            assert {*mine} <= {"first-token"}
         else:
             assert each.behaviour.label is None or each.found(mine), each
 
